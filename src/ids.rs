@@ -1,0 +1,390 @@
+//! Names and quantities, checked at birth: whoever holds one need not check it again.
+//!
+//! Owns the grammar of names. A name may become a path component, a table key and a log field, so none
+//! can hold `/`, `..`, NUL or control characters.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest name, in characters.
+pub const NAME_MAX_CHARS: usize = 64;
+
+/// Why a text is not a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("a name cannot be empty")]
+    Empty,
+    #[error("a name has at most {NAME_MAX_CHARS} characters, this one has {0}")]
+    TooLong(usize),
+    #[error("a name starts with a letter or a digit, this one with {0:?}")]
+    Start(char),
+    #[error("a name holds letters, digits, '-', '_', '.' and '~', not {0:?}")]
+    Character(char),
+    #[error("{0:?} is kept for Trainyard itself")]
+    Reserved(String),
+}
+
+/// 1–64 letters and digits of any script, `-` `_` `.` `~`; the first one a letter or digit.
+fn check_name(text: &str) -> Result<(), NameError> {
+    let first = text.chars().next().ok_or(NameError::Empty)?;
+    let count = text.chars().count();
+    if count > NAME_MAX_CHARS {
+        return Err(NameError::TooLong(count));
+    }
+    if !first.is_alphanumeric() {
+        return Err(NameError::Start(first));
+    }
+    match text.chars().find(|c| !(c.is_alphanumeric() || "-_.~".contains(*c))) {
+        Some(bad) => Err(NameError::Character(bad)),
+        None => Ok(()),
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident, reserved: [$($reserved:literal),*]) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $type(String);
+
+        impl $type {
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+        impl FromStr for $type {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                check_name(text)?;
+                if [$($reserved),*].contains(&text) {
+                    return Err(NameError::Reserved(text.to_owned()));
+                }
+                Ok(Self(text.to_owned()))
+            }
+        }
+        impl TryFrom<String> for $type {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                text.parse()
+            }
+        }
+        impl From<$type> for String {
+            fn from(name: $type) -> String {
+                name.0
+            }
+        }
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+name!(
+    /// A workspace: the people and directories that jobs belong to.
+    WorkspaceName, reserved: []
+);
+name!(
+    /// A job: the stem of its job file. `by-state` is a directory of the mount.
+    JobName, reserved: ["by-state"]
+);
+name!(
+    /// A role of a job (`ps`, `worker`).
+    RoleName, reserved: []
+);
+name!(
+    /// A directory in a workspace's `code/` or `datasets/`, or a dataset's version.
+    AssetName, reserved: []
+);
+
+impl WorkspaceName {
+    /// The workspace of job files that lie in `jobs.d` itself.
+    pub fn default_workspace() -> Self {
+        Self("default".to_owned())
+    }
+}
+
+impl RoleName {
+    /// The one role of a job without `[roles]`.
+    pub fn main_role() -> Self {
+        Self("main".to_owned())
+    }
+
+    /// The role as part of an environment variable: upper case, all but letters and digits as `_`.
+    pub fn variable(&self) -> String {
+        self.0.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+    }
+}
+
+/// A job of a workspace; printed as `JOB` in the default workspace, else `WORKSPACE/JOB`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct JobKey {
+    pub workspace: WorkspaceName,
+    pub job: JobName,
+}
+
+impl JobKey {
+    pub fn new(workspace: WorkspaceName, job: JobName) -> Self {
+        Self { workspace, job }
+    }
+}
+
+impl fmt::Display for JobKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.workspace == WorkspaceName::default_workspace() {
+            return self.job.fmt(f);
+        }
+        write!(f, "{}/{}", self.workspace, self.job)
+    }
+}
+
+impl FromStr for JobKey {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        match text.split_once('/') {
+            Some((workspace, job)) => Ok(Self::new(workspace.parse()?, job.parse()?)),
+            None => Ok(Self::new(WorkspaceName::default_workspace(), text.parse()?)),
+        }
+    }
+}
+
+impl TryFrom<String> for JobKey {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<JobKey> for String {
+    fn from(key: JobKey) -> String {
+        key.to_string()
+    }
+}
+
+/// A task of an attempt by role and index (from 0), printed `worker-0`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskName {
+    pub role: RoleName,
+    pub index: u32,
+}
+
+impl fmt::Display for TaskName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.role, self.index)
+    }
+}
+
+impl FromStr for TaskName {
+    type Err = NameError;
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let (role, index) = text.rsplit_once('-').ok_or(NameError::Empty)?;
+        let index = index.parse().map_err(|_| NameError::Character('-'))?;
+        Ok(Self { role: role.parse()?, index })
+    }
+}
+
+/// An attempt, unique in one state directory and never used twice; printed `a17`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct AttemptId(pub u64);
+
+impl fmt::Display for AttemptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a{}", self.0)
+    }
+}
+
+impl FromStr for AttemptId {
+    type Err = std::num::ParseIntError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.strip_prefix('a').unwrap_or("").parse().map(Self)
+    }
+}
+
+/// A task of an attempt by its place in the attempt (from 0); printed `a17-3`. Names its directory, cgroup and container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TaskId {
+    pub attempt: AttemptId,
+    pub ordinal: u32,
+}
+
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.attempt, self.ordinal)
+    }
+}
+
+impl FromStr for TaskId {
+    type Err = std::num::ParseIntError;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (attempt, ordinal) = text.split_once('-').unwrap_or((text, ""));
+        Ok(Self { attempt: attempt.parse()?, ordinal: ordinal.parse()? })
+    }
+}
+
+/// An amount of memory or storage in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bytes(pub u64);
+
+/// Units of a size, largest first, so that printing picks the largest that divides.
+const BYTE_UNITS: [(&str, u64); 8] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("KB", 1_000),
+];
+
+/// Why a text is not a quantity.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    #[error("{0:?} is not a size: write a number and a unit, as in \"4GiB\" or \"500MB\"")]
+    Size(String),
+    #[error("{0:?} is not a duration: write numbers and units, as in \"90s\", \"2h\" or \"1d12h\"")]
+    Duration(String),
+}
+
+impl Bytes {
+    pub const fn mib(count: u64) -> Self {
+        Self(count << 20)
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = QuantityError;
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let bad = || QuantityError::Size(text.to_owned());
+        let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let unit = unit.trim();
+        let factor = match unit {
+            "" | "B" => 1,
+            _ => BYTE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(bad)?.1,
+        };
+        let number: f64 = number.parse().map_err(|_| bad())?;
+        let bytes = number * factor as f64;
+        if !(0.0..=1e18).contains(&bytes) {
+            return Err(bad());
+        }
+        Ok(Self(bytes.round() as u64))
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match BYTE_UNITS.iter().find(|(_, factor)| self.0 >= *factor && self.0.is_multiple_of(*factor)) {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None if self.0 >= 1 << 30 => write!(f, "{:.1}GiB", self.0 as f64 / (1u64 << 30) as f64),
+            None if self.0 >= 1 << 20 => write!(f, "{:.1}MiB", self.0 as f64 / (1u64 << 20) as f64),
+            None => write!(f, "{}B", self.0),
+        }
+    }
+}
+
+/// Processor time in thousandths of one core.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cpu(pub u64);
+
+impl fmt::Display for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0 as f64 / 1000.0)
+    }
+}
+
+/// A point of wall-clock time, milliseconds since 1970; for records and people, never for deadlines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Timestamp(pub u64);
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let millis = i64::try_from(self.0).unwrap_or(i64::MAX);
+        match jiff::Timestamp::from_millisecond(millis) {
+            Ok(time) => write!(f, "{time:.3}"),
+            Err(_) => write!(f, "@{millis}ms"),
+        }
+    }
+}
+
+/// Parses `90s`, `2h`, `1d12h`; units d, h, m, s, ms.
+pub fn parse_duration(text: &str) -> Result<std::time::Duration, QuantityError> {
+    let bad = || QuantityError::Duration(text.to_owned());
+    let mut rest = text.trim();
+    let mut millis: u64 = 0;
+    if rest.is_empty() {
+        return Err(bad());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| bad())?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let factor = match &rest[..letters] {
+            "d" => 86_400_000,
+            "h" => 3_600_000,
+            "m" | "min" => 60_000,
+            "s" => 1_000,
+            "ms" => 1,
+            _ => return Err(bad()),
+        };
+        millis = number.checked_mul(factor).and_then(|part| millis.checked_add(part)).ok_or_else(bad)?;
+        rest = rest[letters..].trim_start();
+    }
+    Ok(std::time::Duration::from_millis(millis))
+}
+
+/// Prints a duration as people write it: `1d2h`, `3m20s`, `1.4s`.
+pub fn format_duration(duration: std::time::Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0..10 => format!("{:.1}s", duration.as_secs_f64()),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{}h", seconds / 86_400, seconds % 86_400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_any_script_are_names_and_path_tricks_are_not() {
+        for good in ["digits", "训练_a-1", "a", "1.5~b", &"x".repeat(64)] {
+            assert!(good.parse::<JobName>().is_ok(), "{good}");
+        }
+        for bad in ["", "..", ".hidden", "a/b", "a\0b", "a b", "-x", "a\nb", &"x".repeat(65), "by-state"] {
+            assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn sizes_and_durations_read_back() {
+        assert_eq!("4GiB".parse(), Ok(Bytes(4 << 30)));
+        assert_eq!("1.5 GB".parse(), Ok(Bytes(1_500_000_000)));
+        assert_eq!(Bytes(4 << 30).to_string(), "4GiB");
+        for bad in ["", "GiB", "4XB", "-1MB", "1e9", "99999999TiB"] {
+            assert!(bad.parse::<Bytes>().is_err(), "{bad}");
+        }
+        assert_eq!(parse_duration("1d12h").unwrap().as_secs(), 129_600);
+        for bad in ["", "5", "h", "3 parsecs", "18446744073709551615d"] {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn keys_and_task_names_read_back() {
+        for text in ["digits", "vision/resnet"] {
+            assert_eq!(text.parse::<JobKey>().unwrap().to_string(), text);
+        }
+        let task: TaskName = "my-role-3".parse().unwrap();
+        assert_eq!((task.role.as_str(), task.index), ("my-role", 3));
+        assert_eq!("a17-3".parse::<TaskId>().unwrap().to_string(), "a17-3");
+    }
+}

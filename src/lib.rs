@@ -1,0 +1,3 @@
+pub mod ids;
+pub mod spec;
+pub mod sys;

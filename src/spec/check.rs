@@ -1,0 +1,242 @@
+//! Judges a file by the key table: syntax, unknown keys, types and bounds; all findings at once.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::diagnostic::{Diagnostic, Source};
+use super::keys::{self, Kind, Support};
+use crate::ids::{Bytes, parse_duration};
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+/// Everything in `source` that the key table does not allow.
+pub(super) fn check(source: &Source<'_>) -> Vec<Diagnostic> {
+    let (table, errors) = DeTable::parse_recoverable(source.text());
+    if !errors.is_empty() {
+        return errors.iter().map(|error| source.syntax(error)).collect();
+    }
+    let mut checker = Checker { source, found: Vec::new() };
+    checker.table(table.get_ref(), &Place::root());
+    checker.found
+}
+
+/// Where in the file we are: as the user wrote it, and as the table names it.
+struct Place {
+    written: String,
+    pattern: String,
+}
+
+impl Place {
+    fn root() -> Self {
+        Self { written: String::new(), pattern: String::new() }
+    }
+
+    fn child(&self, name: &str, pattern: &str) -> Self {
+        let join = |base: &str, part: &str| if base.is_empty() { part.to_owned() } else { format!("{base}.{part}") };
+        Self { written: join(&self.written, name), pattern: join(&self.pattern, pattern) }
+    }
+}
+
+struct Checker<'a> {
+    source: &'a Source<'a>,
+    found: Vec<Diagnostic>,
+}
+
+impl Checker<'_> {
+    fn error(&mut self, span: Range<usize>, place: &Place, message: String) {
+        self.found.push(self.source.error(span, &place.written, message));
+    }
+
+    fn table(&mut self, table: &DeTable<'_>, place: &Place) {
+        for (name, value) in table.iter() {
+            self.entry(name, value, place);
+        }
+    }
+
+    fn entry(&mut self, name: &Spanned<Cow<'_, str>>, value: &Value<'_>, parent: &Place) {
+        let exact = parent.child(name.get_ref(), name.get_ref());
+        let free = parent.child(name.get_ref(), "*");
+        if let Some(key) = keys::find(&exact.pattern) {
+            self.value(key.kind, key.support, name.span(), value, &exact);
+        } else if let Some(key) = keys::find(&free.pattern) {
+            self.value(key.kind, key.support, name.span(), value, &free);
+        } else {
+            self.unknown(name, parent);
+        }
+    }
+
+    fn unknown(&mut self, name: &Spanned<Cow<'_, str>>, parent: &Place) {
+        let place = parent.child(name.get_ref(), name.get_ref());
+        let message = format!("unknown key `{}`{}", place.written, suggestion(name.get_ref(), parent));
+        self.error(name.span(), &place, message);
+    }
+
+    fn value(&mut self, kind: Kind, support: Support, name: Range<usize>, value: &Value<'_>, place: &Place) {
+        if support == Support::Later {
+            let message = format!("`{}` is known, but not supported by this version yet; remove it", place.written);
+            return self.error(name, place, message);
+        }
+        if kind == Kind::Table || (kind == Kind::Port && value.get_ref().is_table()) {
+            return match value.get_ref().as_table() {
+                Some(table) => self.table(table, place),
+                None => self.wrong_type(kind, value, place),
+            };
+        }
+        if let Err(problem) = judge(kind, value.get_ref()) {
+            match problem {
+                Problem::Type => self.wrong_type(kind, value, place),
+                Problem::Value(message) => self.error(value.span(), place, format!("`{}`: {message}", place.written)),
+            }
+        }
+    }
+
+    fn wrong_type(&mut self, kind: Kind, value: &Value<'_>, place: &Place) {
+        let found = value.get_ref().type_str();
+        let message = format!("`{}` takes {}, not {} {found}", place.written, article(&kind.describe()), a_or_an(found));
+        self.error(value.span(), place, message);
+    }
+}
+
+fn article(description: &str) -> String {
+    match description.starts_with(['"', 't']) {
+        true => description.to_owned(),
+        false => format!("{} {description}", a_or_an(description)),
+    }
+}
+
+fn a_or_an(noun: &str) -> &'static str {
+    if noun.starts_with(['a', 'e', 'i', 'o', 'u']) { "an" } else { "a" }
+}
+
+/// The nearest key at the same place, or where the key belongs if it is known elsewhere.
+fn suggestion(name: &str, parent: &Place) -> String {
+    let near = keys::children(&parent.pattern)
+        .map(|key| (strsim::damerau_levenshtein(key, name), key))
+        .filter(|(distance, key)| *distance <= 1 + key.len().min(name.len()) / 3)
+        .min();
+    if let Some((_, key)) = near {
+        return format!("; did you mean `{key}`?");
+    }
+    let elsewhere = keys::KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(name));
+    match elsewhere {
+        Some(key) => format!("; it belongs at `{}`", key.path.replace("*", "NAME")),
+        None => match keys::children(&parent.pattern).collect::<Vec<_>>() {
+            all if all.is_empty() => String::new(),
+            all if all.len() <= 12 => format!("; the keys here are {}", all.join(", ")),
+            _ => "; `trainyard explain` lists all keys".to_owned(),
+        },
+    }
+}
+
+enum Problem {
+    Type,
+    Value(String),
+}
+
+impl From<String> for Problem {
+    fn from(message: String) -> Self {
+        Problem::Value(message)
+    }
+}
+
+fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
+    match kind {
+        Kind::Text => text(value).map(drop),
+        Kind::Bool => value.as_bool().map(drop).ok_or(Problem::Type),
+        Kind::Integer { min, max } => integer(value, min, max),
+        Kind::Number { min, max } => number(value, min, max),
+        Kind::Size { min } => size(value, min),
+        Kind::Duration => parse_duration(text(value)?).map(drop).map_err(|e| e.to_string().into()),
+        Kind::Command => command(value),
+        Kind::Texts => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|v| text(v.get_ref()).map(drop)),
+        Kind::Choice(words) => choice(text(value)?, words),
+        Kind::CountOr(words) => match value.as_str() {
+            Some(word) => choice(word, words),
+            None => integer(value, 1, keys::COUNT_MAX),
+        },
+        Kind::Param => param(value),
+        Kind::Scalar => scalar(value),
+        Kind::Port => integer(value, 1, 100),
+        Kind::Table | Kind::Any => Ok(()),
+    }
+}
+
+fn text<'v>(value: &'v DeValue<'_>) -> Result<&'v str, Problem> {
+    let text = value.as_str().ok_or(Problem::Type)?;
+    if text.contains('\0') {
+        return Err(Problem::Value("holds a NUL character".to_owned()));
+    }
+    Ok(text)
+}
+
+fn whole(value: &DeValue<'_>) -> Result<i64, Problem> {
+    let integer = value.as_integer().ok_or(Problem::Type)?;
+    let digits = integer.as_str().replace('_', "");
+    i64::from_str_radix(&digits, integer.radix()).map_err(|_| Problem::Value("the number is too large".to_owned()))
+}
+
+fn integer(value: &DeValue<'_>, min: i64, max: i64) -> Result<(), Problem> {
+    let number = whole(value)?;
+    if (min..=max).contains(&number) {
+        return Ok(());
+    }
+    let most = if max == i64::MAX { String::new() } else { format!(" and at most {max}") };
+    Err(Problem::Value(format!("is {number}, must be at least {min}{most}")))
+}
+
+fn number(value: &DeValue<'_>, min: f64, max: f64) -> Result<(), Problem> {
+    let number = match value.as_float() {
+        Some(float) => float.as_str().replace('_', "").parse().map_err(|_| Problem::Type)?,
+        None => whole(value)? as f64,
+    };
+    if (min..=max).contains(&number) {
+        return Ok(());
+    }
+    Err(Problem::Value(format!("is {number}, must be at least {min} and at most {max}")))
+}
+
+fn size(value: &DeValue<'_>, min: u64) -> Result<(), Problem> {
+    let size: Bytes = text(value)?.parse().map_err(|error: crate::ids::QuantityError| error.to_string())?;
+    match size.0 >= min {
+        true => Ok(()),
+        false => Err(Problem::Value(format!("is {size}, must be at least {}", Bytes(min)))),
+    }
+}
+
+fn command(value: &DeValue<'_>) -> Result<(), Problem> {
+    if let Some(items) = value.as_array() {
+        let words = items.iter().map(|item| text(item.get_ref())).collect::<Result<Vec<_>, _>>()?;
+        return match words.first() {
+            Some(program) if !program.is_empty() => Ok(()),
+            _ => Err(Problem::Value("the array names no program".to_owned())),
+        };
+    }
+    match text(value)?.trim().is_empty() {
+        true => Err(Problem::Value("is empty; leave the key out for a task that only sleeps".to_owned())),
+        false => Ok(()),
+    }
+}
+
+fn choice(word: &str, words: &'static [&'static str]) -> Result<(), Problem> {
+    if words.contains(&word) {
+        return Ok(());
+    }
+    Err(Problem::Value(format!("is {word:?}, must be {}", Kind::Choice(words).describe())))
+}
+
+fn scalar(value: &DeValue<'_>) -> Result<(), Problem> {
+    if value.is_array() || value.is_table() {
+        return Err(Problem::Type);
+    }
+    if value.is_str() { text(value).map(drop) } else { Ok(()) }
+}
+
+fn param(value: &DeValue<'_>) -> Result<(), Problem> {
+    match value.as_array() {
+        Some(items) => items.iter().try_for_each(|item| scalar(item.get_ref())),
+        None => scalar(value),
+    }
+}

@@ -1,0 +1,107 @@
+//! What is wrong with a job file, and where.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The file cannot be used.
+    Error,
+    /// The file runs, but probably not as meant.
+    Warning,
+}
+
+/// One finding, printed as `FILE:LINE:COLUMN: MESSAGE`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Diagnostic {
+    pub severity: Severity,
+    pub file: String,
+    /// From 1; 0 when the finding concerns the whole file.
+    pub line: usize,
+    /// In characters, from 1.
+    pub column: usize,
+    /// The key it is about, dotted (`roles.worker.count`).
+    pub key: Option<String>,
+    /// What is wrong and what to do, lower case, without a full stop.
+    pub message: String,
+}
+
+impl Diagnostic {
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+
+    /// A finding about the file as a whole, such as its name or its permissions.
+    pub fn of_file(file: &str, message: impl Into<String>) -> Self {
+        Self { severity: Severity::Error, file: file.to_owned(), line: 0, column: 0, key: None, message: message.into() }
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if self.line > 0 {
+            write!(f, ":{}:{}", self.line, self.column)?;
+        }
+        let label = if self.is_error() { "" } else { "warning: " };
+        write!(f, ": {label}{}", self.message)
+    }
+}
+
+/// A file's text under its name, to turn byte spans into places.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+        Self { file, text }
+    }
+
+    pub(super) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// The text at a span, as written.
+    pub(super) fn slice(&self, span: Range<usize>) -> &'a str {
+        self.text.get(span).unwrap_or_default()
+    }
+
+    pub(super) fn error(&self, span: Range<usize>, key: &str, message: impl Into<String>) -> Diagnostic {
+        self.finding(Severity::Error, span, Some(key.to_owned()), message.into())
+    }
+
+    pub(super) fn warning(&self, span: Range<usize>, key: &str, message: impl Into<String>) -> Diagnostic {
+        self.finding(Severity::Warning, span, Some(key.to_owned()), message.into())
+    }
+
+    pub(super) fn syntax(&self, error: &toml::de::Error) -> Diagnostic {
+        let message = error.message().replace('\n', ", ");
+        self.finding(Severity::Error, error.span().unwrap_or(0..0), None, message)
+    }
+
+    fn finding(&self, severity: Severity, span: Range<usize>, key: Option<String>, message: String) -> Diagnostic {
+        let (line, column) = place(self.text.as_bytes(), span.start);
+        Diagnostic { severity, file: self.file.to_owned(), line, column, key, message }
+    }
+}
+
+/// The diagnostic for bytes that are not UTF-8 from `offset` on.
+pub(super) fn not_text(file: &str, bytes: &[u8], offset: usize) -> Diagnostic {
+    let (line, column) = place(bytes, offset);
+    Diagnostic { line, column, ..Diagnostic::of_file(file, "not UTF-8 text, so not a job file") }
+}
+
+/// Line and column (in characters) of a byte offset, both from 1.
+fn place(text: &[u8], offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+    let column = String::from_utf8_lossy(before.get(start..).unwrap_or_default()).chars().count() + 1;
+    (line, column)
+}

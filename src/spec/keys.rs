@@ -1,0 +1,190 @@
+//! The key table: every key of a job file with its type, default, bounds and one sentence.
+//!
+//! `check` judges files by it, `explain` and `docs/JOBS.md` are printed from it.
+
+/// What values a key takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Text,
+    Bool,
+    Integer { min: i64, max: i64 },
+    Number { min: f64, max: f64 },
+    Size { min: u64 },
+    Duration,
+    /// A string (run by `/bin/sh -c`) or an array of strings (run as it is).
+    Command,
+    Texts,
+    Choice(&'static [&'static str]),
+    /// One of the words, or an integer from 1.
+    CountOr(&'static [&'static str]),
+    /// A string, number, bool, or an array of these.
+    Param,
+    /// A string, number or bool.
+    Scalar,
+    /// A number of ports, or a table of `count` and `begin`.
+    Port,
+    Table,
+    /// Any value; kept for keys that this version only knows by name.
+    Any,
+}
+
+impl Kind {
+    /// The type as people say it.
+    pub fn describe(self) -> String {
+        match self {
+            Kind::Text => "string".into(),
+            Kind::Bool => "true or false".into(),
+            Kind::Integer { .. } => "integer".into(),
+            Kind::Number { .. } => "number".into(),
+            Kind::Size { .. } => "size, as in \"4GiB\"".into(),
+            Kind::Duration => "duration, as in \"2h\"".into(),
+            Kind::Command => "string or array of strings".into(),
+            Kind::Texts => "array of strings".into(),
+            Kind::Choice(words) => words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(" or "),
+            Kind::CountOr(words) => format!("integer, or {}", Kind::Choice(words).describe()),
+            Kind::Param => "string, number, true or false, or an array of these".into(),
+            Kind::Scalar => "string, number, or true or false".into(),
+            Kind::Port => "integer, or { count, begin }".into(),
+            Kind::Table => "table".into(),
+            Kind::Any => "any".into(),
+        }
+    }
+}
+
+/// Whether this version acts on a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    Now,
+    /// Part of the language, refused for now rather than ignored.
+    Later,
+}
+
+/// One key; `*` in the path stands for a name that the user chooses.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    pub path: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    pub bounds: &'static str,
+    pub help: &'static str,
+    pub support: Support,
+}
+
+const fn now(path: &'static str, kind: Kind, default: &'static str, bounds: &'static str, help: &'static str) -> Key {
+    Key { path, kind, default, bounds, help, support: Support::Now }
+}
+
+const fn later(path: &'static str, help: &'static str) -> Key {
+    Key { path, kind: Kind::Any, default: "", bounds: "", help, support: Support::Later }
+}
+
+/// Fewest bytes of memory a task may ask for.
+pub const MEMORY_MIN: u64 = 16 << 20;
+/// Most tasks in one role.
+pub const COUNT_MAX: i64 = 1000;
+
+const STATES: &[&str] = &["run", "held", "stopped"];
+const NETWORKS: &[&str] = &["task", "job", "host"];
+const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
+const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
+const MEMORY: Kind = Kind::Size { min: MEMORY_MIN };
+const SHM: Kind = Kind::Size { min: 1 << 20 };
+const MIN_FAILED: Kind = Kind::CountOr(&["never"]);
+const MIN_SUCCEEDED: Kind = Kind::CountOr(&["all", "never"]);
+
+/// Every key, in the order of the documentation.
+#[rustfmt::skip]
+pub const KEYS: &[Key] = &[
+    now("description", Kind::Text, "\"\"", "", "What the job is for, shown beside its name."),
+    now("image", Kind::Text, "\"host\"", "", "The root file system of the tasks; \"host\" is this machine's own system directories, read-only, with a scratch layer."),
+    now("command", Kind::Command, "sleep infinity", "not empty", "What each task runs: a string by `/bin/sh -c`, where $VARS work, an array as it is."),
+    now("code", Kind::Text, "none", "a name in code/", "The directory of the workspace's code/ that a run takes a snapshot of; tasks see it read-only at /code and start there."),
+    now("datasets", Kind::Texts, "[]", "NAME or NAME@VERSION", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME."),
+    now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
+    now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
+    now("max_duration", Kind::Duration, "none", "", "How long one attempt may run; then it is stopped and counts as failed, timed out."),
+    now("state", Kind::Choice(STATES), "\"run\"", "", "\"run\" runs the job, \"held\" keeps it from starting, \"stopped\" stops it and keeps its record."),
+    now("rerun", Kind::Integer { min: 0, max: i64::MAX }, "0", "0 or more", "Changing this number asks for a new run of an unchanged job."),
+    now("params", Kind::Table, "none", "", "Arguments put after the command in the order of the file, as --KEY=VALUE."),
+    now("params.*", Kind::Param, "", "", "One argument: true alone becomes --KEY, an array repeats it."),
+    now("env", Kind::Table, "none", "", "Environment variables for every task, exactly as written."),
+    now("env.*", Kind::Scalar, "", "", "One environment variable; nothing in it is substituted."),
+    now("resources", Kind::Table, "none", "", "What each task may use; the tasks of an attempt start only when all of them fit."),
+    now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
+    now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
+    now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory."),
+    now("resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads that a task may have at once."),
+    now("roles", Kind::Table, "one role \"main\" with one task", "", "The parts that a job is made of, such as ps and worker."),
+    now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
+    now("roles.*.count", COUNT, "1", "1 to 1000", "How many tasks the role has, numbered from 0."),
+    now("roles.*.main", Kind::Bool, "false", "", "Its success ends the job as succeeded at once, its failure as failed."),
+    now("roles.*.serves", Kind::Bool, "true for ps, scheduler, server, tensorboard", "", "A role that only serves the others never holds the job open."),
+    now("roles.*.min_failed", MIN_FAILED, "1", "1 to count", "How many failed tasks of the role fail the attempt at once."),
+    now("roles.*.min_succeeded", MIN_SUCCEEDED, "\"all\"", "1 to count", "How many succeeded tasks of the role end the job as succeeded at once; \"all\" waits for every role."),
+    now("roles.*.command", Kind::Command, "the job's", "not empty", "What the tasks of this role run."),
+    now("roles.*.params", Kind::Table, "the job's", "", "Arguments of this role, beside and over the job's."),
+    now("roles.*.params.*", Kind::Param, "", "", "One argument of this role."),
+    now("roles.*.env", Kind::Table, "the job's", "", "Environment variables of this role, beside and over the job's."),
+    now("roles.*.env.*", Kind::Scalar, "", "", "One environment variable of this role."),
+    now("roles.*.resources", Kind::Table, "the job's", "", "What each task of this role may use, key by key over the job's."),
+    now("roles.*.resources.cpu", CPU, "the job's", "0.1 or more", "Processor cores for each task of this role."),
+    now("roles.*.resources.memory", MEMORY, "the job's", "16MiB or more", "Memory for each task of this role."),
+    now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
+    now("roles.*.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "the job's", "8 or more", "Processes and threads of each task of this role."),
+    now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
+    now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
+    now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
+    now("roles.*.ports.*.begin", Kind::Integer { min: 1, max: 65535 }, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
+    later("user", "The user inside of the container."),
+    later("contract", "The platform whose variables and paths a task sees."),
+    later("framework", "The framework whose cluster variables are made from the roles."),
+    later("strategy", "How the framework's roles work together."),
+    later("mounts", "Further directories and buckets that tasks see."),
+    later("template", "A template that this job lies on top of."),
+    later("priority", "The job's place in the queue."),
+    later("expected_duration", "How long the job should take; over it there is an alarm."),
+    later("on_overrun", "What to do when the job takes longer than expected."),
+    later("on_edit", "Whether an edited job replaces a running one or waits for it."),
+    later("after", "Jobs that must have succeeded first."),
+    later("sweep", "Values to run all combinations of."),
+    later("debug", "Whether a failed container is kept."),
+    later("extras", "Notes that are kept and shown, never interpreted."),
+    later("retry", "Which failures are retried, and when."),
+    later("tensorboard", "Where TensorBoard finds its event files."),
+    later("services", "Long-running side containers with an HTTP port."),
+    later("alerts", "What to watch and whom to tell."),
+    later("resources.gpu", "Graphics cards for each task."),
+    later("resources.gpu_type", "The kind of card."),
+    later("resources.gpu_memory", "A share of one card."),
+    later("resources.spec", "A size from the workspace's list."),
+    later("roles.*.resources.gpu", "Graphics cards for each task of this role."),
+    later("roles.*.resources.gpu_type", "The kind of card for this role."),
+    later("roles.*.resources.gpu_memory", "A share of one card for this role."),
+    later("roles.*.resources.spec", "A size from the workspace's list."),
+    later("roles.*.image", "An image for this role only."),
+    later("roles.*.code", "Code for this role only."),
+    later("roles.*.user", "The user inside of this role's containers."),
+    later("roles.*.retries", "Attempts of single tasks of this role."),
+];
+
+/// The key with this path, in which names that users choose stand as `*`.
+pub fn find(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// The key that a dotted path of a job file stands for: `roles.worker.count` is `roles.*.count`.
+pub fn lookup(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| {
+        let mut wanted = path.split('.');
+        let matches = key.path.split('.').all(|part| wanted.next().is_some_and(|given| part == "*" || part == given));
+        matches && wanted.next().is_none()
+    })
+}
+
+/// The last parts of the keys directly below `prefix`, without `*`.
+pub fn children(prefix: &str) -> impl Iterator<Item = &'static str> {
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
+    KEYS.iter().filter_map(move |key| {
+        key.path.strip_prefix(prefix.as_str()).filter(|rest| !rest.contains('.') && *rest != "*")
+    })
+}

@@ -1,0 +1,117 @@
+use super::*;
+
+fn errors(text: &str) -> Vec<String> {
+    let (spec, found) = parse("x.toml", text);
+    assert_eq!(spec.is_none(), found.iter().any(Diagnostic::is_error), "a job exactly when there is no error");
+    found.iter().map(ToString::to_string).collect()
+}
+
+fn job(text: &str) -> JobSpec {
+    let (spec, found) = parse("x.toml", text);
+    spec.unwrap_or_else(|| panic!("{found:?}"))
+}
+
+#[test]
+fn a_job_of_one_line_gets_every_default() {
+    let spec = job("command = \"true\"");
+    assert_eq!(spec.roles.len(), 1);
+    let role = &spec.roles[0];
+    assert_eq!((role.name.as_str(), role.count, role.min_failed), ("main", 1, Some(1)));
+    assert_eq!(role.resources.shm, crate::ids::Bytes(512 << 20));
+    assert_eq!(role.command, Command::Shell("true".into()));
+    assert_eq!(job("").roles[0].command, Command::Sleep);
+}
+
+#[test]
+fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
+    let spec = job("[params]\nz = 1e-4\na = true\nb = [1, 2]\nc = false\n[roles.worker]\ncount = 2\n[roles.ps]\nparams.z = 3\n");
+    let names: Vec<_> = spec.roles.iter().map(|role| role.name.as_str()).collect();
+    assert_eq!(names, ["worker", "ps"]);
+    assert_eq!(spec.roles[0].arguments, ["--z=1e-4", "--a", "--b=1", "--b=2", "--c=false"]);
+    assert_eq!(spec.roles[1].arguments[0], "--z=3");
+    assert!(spec.roles[1].serves && !spec.roles[0].serves);
+}
+
+#[test]
+fn every_error_names_its_place_and_what_to_do() {
+    let cases = [
+        ("comand = \"x\"", "x.toml:1:1: unknown key `comand`; did you mean `command`?"),
+        ("\n[roles.w]\ncuont = 1", "x.toml:3:1: unknown key `roles.w.cuont`; did you mean `count`?"),
+        ("cpu = 1", "x.toml:1:1: unknown key `cpu`; it belongs at `resources.cpu`"),
+        ("retries = \"two\"", "x.toml:1:11: `retries` takes an integer, not a string"),
+        ("retries = -1", "x.toml:1:11: `retries`: is -1, must be at least 0 and at most 1000"),
+        ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
+        ("priority = 3", "x.toml:1:1: `priority` is known, but not supported by this version yet; remove it"),
+        ("[roles.w]\ncount = 2\nmin_failed = 3", "x.toml:3:14: `roles.w.min_failed` is 3, but the role has only 2 task(s)"),
+        ("[roles.\"a/b\"]", "x.toml:1:8: \"a/b\" is not a role name: a name holds letters, digits, '-', '_', '.' and '~', not '/'"),
+        ("[roles]\na-b = {}\na_b = {}", "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one"),
+        ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 16MiB"),
+        ("command = []", "x.toml:1:11: `command`: the array names no program"),
+        ("image = \"pytorch:2\"", "x.toml:1:9: `image`: \"pytorch:2\" cannot be had, this version runs only \"host\""),
+        ("code = \"../etc\"", "x.toml:1:8: `code`: \"../etc\" is not a name: a name starts with a letter or a digit, this one with '.'"),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(errors(text), [expected], "{text}");
+    }
+}
+
+#[test]
+fn syntax_errors_and_doubled_roles_have_a_place() {
+    for (text, place) in [("a = ", "x.toml:1:"), ("[roles.a]\n[roles.a]", "x.toml:2:"), ("x", "x.toml:1:"), ("a = 1\nb = \"", "x.toml:2:")] {
+        let found = errors(text);
+        assert!(!found.is_empty() && found[0].starts_with(place), "{text}: {found:?}");
+    }
+    let (_, found) = parse_bytes("x.toml", b"a = 1\n\xff");
+    assert_eq!(found[0].to_string(), "x.toml:2:1: not UTF-8 text, so not a job file");
+}
+
+#[test]
+fn several_errors_are_told_at_once() {
+    assert_eq!(errors("comand = 1\nretries = -1\nstate = 3").len(), 3);
+}
+
+#[test]
+fn the_meaning_ignores_comments_order_of_tables_and_live_keys() {
+    let a = job("command = \"x\"\n[env]\nA = 1");
+    let b = job("# hello\ndescription = \"d\"\nstate = \"held\"\ncommand   = 'x'\nenv = { A = 1 }");
+    assert_eq!(a.meaning(), b.meaning());
+    assert_ne!(a.meaning(), job("command = \"y\"\n[env]\nA = 1").meaning());
+}
+
+#[test]
+fn far_too_low_bounds_are_a_warning_naming_both() {
+    let found = errors("[roles.w]\ncount = 10\nmin_failed = 1\nmin_succeeded = 2");
+    assert!(found.len() == 1 && found[0].contains("warning") && found[0].contains('2') && found[0].contains('1'), "{found:?}");
+}
+
+#[test]
+fn every_key_of_the_table_is_read_by_the_wire_types() {
+    for key in keys::KEYS.iter().filter(|key| key.support == keys::Support::Now && key.kind != keys::Kind::Table) {
+        let value = match key.kind {
+            keys::Kind::Text if key.path == "image" => "\"host\"",
+            keys::Kind::Text | keys::Kind::Command | keys::Kind::Scalar | keys::Kind::Param => "\"x\"",
+            keys::Kind::Bool => "true",
+            keys::Kind::Size { .. } => "\"64MiB\"",
+            keys::Kind::Duration => "\"1h\"",
+            keys::Kind::Texts => "[\"x\"]",
+            keys::Kind::Choice(words) => &format!("{:?}", words[0]),
+            keys::Kind::Integer { min: 8, .. } => "8",
+            _ => "1",
+        };
+        job(&format!("{} = {value}", key.path.replace('*', "n")));
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_makes_the_parser_panic(text in "\\PC{0,200}") {
+        let _ = parse("x.toml", &text);
+    }
+
+    #[test]
+    fn no_mix_of_keys_and_values_makes_it_panic(picks in proptest::collection::vec((0..keys::KEYS.len(), 0..6usize), 0..8)) {
+        let values = ["1", "\"x\"", "true", "[1]", "{}", "-0.5e9"];
+        let text: String = picks.iter().map(|(key, value)| format!("{} = {}\n", keys::KEYS[*key].path.replace('*', "n"), values[*value])).collect();
+        let _ = parse("x.toml", &text);
+    }
+}

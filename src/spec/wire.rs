@@ -1,0 +1,72 @@
+//! A job file as it is written: the shape that serde reads, with the spans that errors of meaning need.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use toml::Spanned;
+
+pub(super) type WireMap<T> = BTreeMap<Spanned<String>, Spanned<T>>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireJob {
+    pub(super) description: String,
+    pub(super) image: Option<Spanned<String>>,
+    pub(super) command: Option<WireCommand>,
+    pub(super) code: Option<Spanned<String>>,
+    pub(super) datasets: Vec<Spanned<String>>,
+    pub(super) network: Option<String>,
+    pub(super) retries: u32,
+    pub(super) max_duration: Option<String>,
+    pub(super) state: Option<String>,
+    pub(super) rerun: u64,
+    pub(super) params: WireMap<toml::Value>,
+    pub(super) env: WireMap<toml::Value>,
+    pub(super) resources: WireResources,
+    pub(super) roles: Option<Spanned<WireMap<WireRole>>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireCommand {
+    Shell(String),
+    Exec(Vec<String>),
+}
+
+#[derive(Debug, Default, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireResources {
+    pub(super) cpu: Option<f64>,
+    pub(super) memory: Option<String>,
+    pub(super) shm: Option<Spanned<String>>,
+    pub(super) pids: Option<u32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireRole {
+    pub(super) count: Option<u32>,
+    pub(super) main: bool,
+    pub(super) serves: Option<bool>,
+    pub(super) min_failed: Option<Spanned<WireCount>>,
+    pub(super) min_succeeded: Option<Spanned<WireCount>>,
+    pub(super) command: Option<WireCommand>,
+    pub(super) params: WireMap<toml::Value>,
+    pub(super) env: WireMap<toml::Value>,
+    pub(super) resources: WireResources,
+    pub(super) ports: WireMap<WirePort>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireCount {
+    Number(u32),
+    Word(String),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WirePort {
+    Count(u16),
+    Table { count: Option<u16>, begin: Option<u16> },
+}

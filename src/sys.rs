@@ -1,0 +1,20 @@
+//! The machine below us: the only unsafe code and the only child processes of the project.
+//!
+//! Each function is one thing the kernel does, with a typed result. Nothing here knows of jobs.
+
+pub mod file;
+pub mod lock;
+pub mod mounts;
+pub mod netns;
+pub mod process;
+pub mod signals;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::ids::Timestamp;
+
+/// The wall clock. Called in the loops and in `main` only; everything else is handed a time.
+pub fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

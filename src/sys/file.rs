@@ -1,0 +1,160 @@
+//! Whole files and trees: written so that a reader or a crash sees the old or the new, never a part.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// How much a written file must outlive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The process: enough for what is derived and written again after a crash.
+    Process,
+    /// The machine: the file and its directory are synced.
+    Machine,
+}
+
+/// Writes `content` to `path` by temporary file and rename.
+pub fn write_whole(path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
+    let temporary = temporary_beside(path);
+    let result = write_and_rename(&temporary, path, content, mode, durability);
+    if result.is_err() {
+        // The temporary file is of no use to anyone; the first error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    result
+}
+
+fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(temporary)?;
+    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    file.write_all(content)?;
+    if durability == Durability::Machine {
+        file.sync_data()?;
+    }
+    fs::rename(temporary, path)?;
+    match (durability, path.parent()) {
+        (Durability::Machine, Some(parent)) => File::open(parent)?.sync_all(),
+        _ => Ok(()),
+    }
+}
+
+/// `.NAME.PID.tmp`: hidden, and skipped by every reader of directories.
+fn temporary_beside(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(format!(".{}.tmp", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Points the symbolic link `link` at `target`, whatever it was before.
+pub fn replace_symlink(target: &Path, link: &Path) -> io::Result<()> {
+    if fs::read_link(link).is_ok_and(|old| old == target) {
+        return Ok(());
+    }
+    let temporary = temporary_beside(link);
+    remove_if_there(&temporary)?;
+    std::os::unix::fs::symlink(target, &temporary)?;
+    fs::rename(&temporary, link)
+}
+
+/// Creates `path` and its parents; `path` itself gets exactly `mode`.
+pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => fs::set_permissions(path, fs::Permissions::from_mode(mode)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// As [`create_dir`], and gives it to `uid`:`gid`.
+pub fn create_dir_for(path: &Path, mode: u32, uid: u32, gid: u32) -> io::Result<()> {
+    create_dir(path, mode)?;
+    chown(path, Some(uid), Some(gid))
+}
+
+/// Removes a file; that it is not there is no error.
+pub fn remove_if_there(path: &Path) -> io::Result<()> {
+    ignore_missing(fs::remove_file(path))
+}
+
+/// Removes a tree without following links; that it is not there is no error.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    ignore_missing(fs::remove_dir_all(path))
+}
+
+/// Turns "not there" into success.
+pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// Reads at most `limit` bytes of a regular file, without following a link or waiting on a fifo.
+pub fn read_limited(path: &Path, limit: u64) -> io::Result<(File, Vec<u8>)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut content = Vec::new();
+    (&file).take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > limit {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {limit} bytes")));
+    }
+    Ok((file, content))
+}
+
+/// Copies the tree `from` to `to` (which must not exist) as a snapshot owned by `uid`:`gid`: plain files (by
+/// reflink where the file system can), directories and links as links. Sockets, fifos and devices are left out.
+pub fn copy_tree(from: &Path, to: &Path, uid: u32, gid: u32) -> io::Result<()> {
+    create_dir_for(to, 0o755, uid, gid)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            copy_tree(&entry.path(), &target, uid, gid)?;
+        } else if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(entry.path())?, &target)?;
+        } else if kind.is_file() {
+            fs::copy(entry.path(), &target)?;
+            chown(&target, Some(uid), Some(gid))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_write_replaces_and_leaves_no_temporary() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("status");
+        for content in ["one", "two"] {
+            write_whole(&path, content.as_bytes(), 0o640, Durability::Machine).unwrap();
+            assert_eq!(fs::read_to_string(&path).unwrap(), content);
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    #[test]
+    fn limited_reads_refuse_links_directories_and_large_files() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("large"), vec![b'x'; 11]).unwrap();
+        std::os::unix::fs::symlink("large", dir.path().join("link")).unwrap();
+        assert!(read_limited(&dir.path().join("large"), 10).is_err());
+        assert!(read_limited(&dir.path().join("link"), 100).is_err());
+        assert!(read_limited(dir.path(), 100).is_err());
+        assert_eq!(read_limited(&dir.path().join("large"), 11).unwrap().1.len(), 11);
+    }
+}

@@ -1,0 +1,145 @@
+//! What is mounted where, and mounting it.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+
+/// One line of `/proc/self/mountinfo`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountPoint {
+    pub target: PathBuf,
+    pub file_system: String,
+    pub source: String,
+}
+
+/// All mounts of this mount namespace, in mount order.
+pub fn list() -> io::Result<Vec<MountPoint>> {
+    Ok(parse(&fs::read_to_string("/proc/self/mountinfo")?))
+}
+
+fn parse(text: &str) -> Vec<MountPoint> {
+    text.lines().filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Option<MountPoint> {
+    let (left, right) = line.split_once(" - ")?;
+    let target = unescape(left.split(' ').nth(4)?);
+    let mut right = right.split(' ');
+    Some(MountPoint {
+        target,
+        file_system: right.next()?.to_owned(),
+        source: right.next().unwrap_or_default().to_owned(),
+    })
+}
+
+/// The kernel writes blanks, tabs, newlines and backslashes as `\ooo`.
+fn unescape(text: &str) -> PathBuf {
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while let Some(byte) = bytes.get(at) {
+        let octal = bytes.get(at + 1..at + 4).and_then(|d| std::str::from_utf8(d).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(value) if *byte == b'\\' => {
+                out.push(value);
+                at += 4;
+            }
+            _ => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(out))
+}
+
+/// Gives this (single-threaded) process a mount namespace that sees the host's mounts but never adds to them.
+pub fn enter_private_namespace() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+    Ok(())
+}
+
+/// An overlay: `lower` layers from top to bottom, changes go to `upper`.
+#[derive(Debug, Clone)]
+pub struct Overlay<'a> {
+    pub lower: &'a [PathBuf],
+    pub upper: &'a Path,
+    pub work: &'a Path,
+}
+
+/// Mounts an overlay at `target`, without device nodes and set-uid programs taking effect.
+pub fn mount_overlay(overlay: &Overlay<'_>, target: &Path) -> io::Result<()> {
+    let mut options = Vec::from(b"lowerdir=".as_slice());
+    for (index, layer) in overlay.lower.iter().enumerate() {
+        if index > 0 {
+            options.push(b':');
+        }
+        options.extend(escape_option(layer));
+    }
+    for (name, path) in [(",upperdir=", overlay.upper), (",workdir=", overlay.work)] {
+        options.extend(name.as_bytes());
+        options.extend(escape_option(path));
+    }
+    let flags = MsFlags::MS_NODEV;
+    mount(Some("overlay"), target, Some("overlay"), flags, Some(options.as_slice()))?;
+    Ok(())
+}
+
+/// Overlay options are split at `,` and layers at `:`.
+fn escape_option(path: &Path) -> Vec<u8> {
+    let mut out = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        if b"\\:,".contains(byte) {
+            out.push(b'\\');
+        }
+        out.push(*byte);
+    }
+    out
+}
+
+/// Binds `source` at `target`, read-only.
+pub fn bind_read_only(source: &Path, target: &Path) -> io::Result<()> {
+    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NODEV;
+    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+/// Mounts a tmpfs of `size` bytes, writable by everyone as `/dev/shm` is.
+pub fn mount_shm(target: &Path, size: u64) -> io::Result<()> {
+    let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    mount(Some("shm"), target, Some("tmpfs"), flags, Some(format!("mode=1777,size={size}").as_str()))?;
+    Ok(())
+}
+
+/// Detaches whatever is mounted at `target`; that nothing is mounted there is no error.
+pub fn detach(target: &Path) -> io::Result<()> {
+    match umount2(target, MntFlags::MNT_DETACH) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_lines_are_read_with_their_escapes() {
+        let line = r"36 35 98:0 /mnt1 /mnt/a\040b rw,noatime master:1 - fuse.trainyard trainyard rw";
+        let found = parse(line);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].target, Path::new("/mnt/a b"));
+        assert_eq!((found[0].file_system.as_str(), found[0].source.as_str()), ("fuse.trainyard", "trainyard"));
+        assert!(parse("garbage").is_empty());
+    }
+
+    #[test]
+    fn separators_in_layer_paths_are_escaped() {
+        assert_eq!(escape_option(Path::new("/a:b,c")), b"/a\\:b\\,c");
+    }
+}

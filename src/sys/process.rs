@@ -1,0 +1,249 @@
+//! Processes: starting our own binary from a sealed copy, process descriptors, how a process ended.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+
+/// A sealed in-memory copy of this program.
+///
+/// A container must not reach the program on disk through `/proc/PID/exe` (CVE-2019-5736), and a running shim must
+/// not depend on a file that an upgrade replaces. One copy serves every child of a daemon.
+#[derive(Debug)]
+pub struct SealedProgram(File);
+
+impl SealedProgram {
+    pub fn of_this_program() -> io::Result<Self> {
+        let mut copy = File::from(memfd_create("trainyard", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
+        io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
+        copy.flush()?;
+        copy.rewind()?;
+        let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK
+            | nix::fcntl::SealFlag::F_SEAL_GROW
+            | nix::fcntl::SealFlag::F_SEAL_WRITE
+            | nix::fcntl::SealFlag::F_SEAL_SEAL;
+        nix::fcntl::fcntl(&copy, nix::fcntl::FcntlArg::F_ADD_SEALS(seals))?;
+        Ok(Self(copy))
+    }
+
+    /// Starts the program with `arguments`, an empty environment but for `environment`, in `/`, in a session of its own.
+    ///
+    /// `inherit` descriptors keep their numbers in the child; standard output and error go to `log`.
+    pub fn spawn(&self, launch: Launch<'_>) -> io::Result<Child> {
+        let program = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let mut command = new_command(&program);
+        command
+            .arg0("trainyard")
+            .args(launch.arguments)
+            .envs(launch.environment)
+            .stdin(Stdio::null())
+            .stdout(launch.log.try_clone()?)
+            .stderr(launch.log.try_clone()?);
+        let inherit: Vec<i32> = launch.inherit.iter().map(AsRawFd::as_raw_fd).collect();
+        in_own_session(&mut command, inherit);
+        let child = command.spawn()?;
+        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+        Ok(Child { pid, pidfd: PidFd::open(pid)? })
+    }
+}
+
+/// What [`SealedProgram::spawn`] starts.
+#[derive(Debug)]
+pub struct Launch<'a> {
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub inherit: Vec<BorrowedFd<'a>>,
+    pub log: &'a File,
+}
+
+/// A started child; it is reaped by [`PidFd::reap`].
+#[derive(Debug)]
+pub struct Child {
+    pub pid: i32,
+    pub pidfd: PidFd,
+}
+
+/// A command with an empty environment and `/` as its working directory.
+#[expect(clippy::disallowed_methods, reason = "the one place where commands are made")]
+fn new_command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().current_dir("/");
+    command
+}
+
+#[expect(unsafe_code, reason = "std offers no safe hook between fork and exec")]
+fn in_own_session(command: &mut Command, inherit: Vec<i32>) {
+    let prepare = move || {
+        nix::unistd::setsid()?;
+        for fd in &inherit {
+            clear_close_on_exec(*fd)?;
+        }
+        Ok(())
+    };
+    // SAFETY: needed to start a session and keep descriptors; the closure makes only async-signal-safe calls
+    // (setsid, fcntl) and does not allocate.
+    unsafe { command.pre_exec(prepare) };
+}
+
+#[expect(unsafe_code, reason = "the descriptor is known by number only, after the fork")]
+fn clear_close_on_exec(fd: i32) -> io::Result<()> {
+    // SAFETY: the parent keeps the descriptor open across the fork, so the number is valid in the child.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+    Ok(())
+}
+
+/// Runs a system tool (such as `nft`) with `input` on its standard input and waits for it.
+pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
+    let mut child = new_command(program)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(input.as_bytes())?;
+    }
+    child.wait_with_output()
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessEnd {
+    Exited(i32),
+    Signalled(i32),
+}
+
+/// A process descriptor: names one process for ever, whatever happens to its number.
+#[derive(Debug)]
+pub struct PidFd(OwnedFd);
+
+impl PidFd {
+    #[expect(unsafe_code, reason = "neither std nor nix wraps pidfd_open")]
+    pub fn open(pid: i32) -> io::Result<Self> {
+        // SAFETY: needed for a race-free handle; the call takes two integers and returns a descriptor or -1.
+        let result = unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_open, pid, 0) };
+        let fd = i32::try_from(nix::errno::Errno::result(result)?).map_err(io::Error::other)?;
+        // SAFETY: the kernel just returned this descriptor to us and nobody else knows it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    #[expect(unsafe_code, reason = "neither std nor nix wraps pidfd_send_signal")]
+    pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
+        let no_info: *const nix::libc::siginfo_t = std::ptr::null();
+        // SAFETY: needed to signal exactly this process; a null siginfo is allowed and the descriptor is ours.
+        let result = unsafe {
+            nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, no_info, 0)
+        };
+        nix::errno::Errno::result(result)?;
+        Ok(())
+    }
+
+    /// Takes the exit status if the process has ended and is our child; `None` while it runs.
+    pub fn reap(&self) -> io::Result<Option<ProcessEnd>> {
+        let status = waitid(Id::PIDFd(self.0.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)?;
+        Ok(match status {
+            WaitStatus::Exited(_, code) => Some(ProcessEnd::Exited(code)),
+            WaitStatus::Signaled(_, signal, _) => Some(ProcessEnd::Signalled(signal as i32)),
+            _ => None,
+        })
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for PidFd {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Moves an inherited descriptor, known by number from our own command line, into an owned one.
+#[expect(unsafe_code, reason = "a number from the parent is all that exec carries over")]
+pub fn take_inherited(fd: i32) -> io::Result<OwnedFd> {
+    if fd <= 2 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an inherited descriptor"));
+    }
+    // SAFETY: our parent opened it for us and tells the number once; fcntl below proves that it is open.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    Ok(owned)
+}
+
+/// Closes every descriptor above standard error except `keep`; for single-threaded processes only.
+pub fn close_all_but(keep: &[i32]) -> io::Result<()> {
+    let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();
+    keep.sort_unstable();
+    let mut from = 3;
+    for fd in keep {
+        if fd > from {
+            close_range(from, fd - 1)?;
+        }
+        from = fd + 1;
+    }
+    close_range(from, u32::MAX)
+}
+
+#[expect(unsafe_code, reason = "neither std nor nix wraps close_range")]
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: needed to drop what a parent leaked; the caller is single-threaded and keeps what it still uses.
+    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
+}
+
+/// The two sides of a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    Child,
+    Parent(nix::unistd::Pid),
+}
+
+/// Forks a single-threaded process.
+#[expect(unsafe_code, reason = "fork is unsafe in programs with threads")]
+pub fn fork() -> io::Result<Fork> {
+    // SAFETY: needed for the container's init; called only there, in a process that has one thread, so the child may
+    // do all that the parent could.
+    match unsafe { nix::unistd::fork() }? {
+        nix::unistd::ForkResult::Child => Ok(Fork::Child),
+        nix::unistd::ForkResult::Parent { child } => Ok(Fork::Parent(child)),
+    }
+}
+
+/// Ends the process at once, running no destructors and flushing nothing.
+#[expect(unsafe_code, reason = "std's exit runs handlers that belong to the parent")]
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: needed after a fork; ends the process, so nothing can be left inconsistent in it.
+    unsafe { nix::libc::_exit(code) }
+}
+
+/// The peer's uid of a connected unix socket.
+pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
+    let credentials = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials)?;
+    Ok(credentials.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pidfd_tells_how_its_child_ended() {
+        #[expect(clippy::disallowed_methods, reason = "a plain child for the test")]
+        let child = Command::new("/bin/sh").args(["-c", "exit 7"]).spawn().unwrap();
+        let pidfd = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
+        let mut poll = [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)];
+        nix::poll::poll(&mut poll, 10_000u16).unwrap();
+        assert_eq!(pidfd.reap().unwrap(), Some(ProcessEnd::Exited(7)));
+    }
+}

@@ -1,0 +1,80 @@
+//! Signals as descriptors, timers as descriptors: what a single-threaded loop polls.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
+
+/// Blocks `signals` and delivers them through a descriptor.
+#[derive(Debug)]
+pub struct SignalQueue(SignalFd);
+
+impl SignalQueue {
+    pub fn open(signals: &[Signal]) -> io::Result<Self> {
+        let set: SigSet = signals.iter().copied().collect();
+        set.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// The next waiting signal.
+    pub fn next(&self) -> io::Result<Option<Signal>> {
+        match self.0.read_signal()? {
+            Some(info) => Ok(i32::try_from(info.ssi_signo).ok().and_then(|n| Signal::try_from(n).ok())),
+            None => Ok(None),
+        }
+    }
+}
+
+impl AsFd for SignalQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Unblocks every signal: a program we execute expects none blocked.
+pub fn unblock_all() -> io::Result<()> {
+    Ok(SigSet::empty().thread_set_mask()?)
+}
+
+/// One deadline on the monotonic clock.
+#[derive(Debug)]
+pub struct Deadline(TimerFd);
+
+impl Deadline {
+    pub fn unset() -> io::Result<Self> {
+        Ok(Self(TimerFd::new(ClockId::CLOCK_MONOTONIC, TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK)?))
+    }
+
+    pub fn set(&self, after: Duration) -> io::Result<()> {
+        // Zero would disarm the timer.
+        let after = after.max(Duration::from_nanos(1));
+        Ok(self.0.set(Expiration::OneShot(after.into()), TimerSetTimeFlags::empty())?)
+    }
+
+    /// Takes note that the deadline has passed.
+    pub fn clear(&self) -> io::Result<()> {
+        Ok(self.0.unset()?)
+    }
+}
+
+impl AsFd for Deadline {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deadline_becomes_readable() {
+        let deadline = Deadline::unset().unwrap();
+        deadline.set(Duration::ZERO).unwrap();
+        let mut poll = [nix::poll::PollFd::new(deadline.as_fd(), nix::poll::PollFlags::POLLIN)];
+        assert_eq!(nix::poll::poll(&mut poll, 5_000u16).unwrap(), 1);
+    }
+}
