@@ -1,3 +1,9 @@
+pub mod config;
+pub mod contract;
 pub mod ids;
+pub mod logs;
+pub mod rundir;
+pub mod shim;
 pub mod spec;
+pub mod status;
 pub mod sys;

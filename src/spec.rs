@@ -4,11 +4,11 @@
 //! what passes is read into wire types ([`wire`]) and turned into the inner types ([`job`]), which are always valid.
 //! A broken file yields all of its errors at once, each with line, column and key.
 
+mod check;
 pub mod diagnostic;
 pub mod explain;
 pub mod job;
 pub mod keys;
-mod check;
 mod wire;
 
 pub use diagnostic::{Diagnostic, Severity};

@@ -95,7 +95,8 @@ impl Checker<'_> {
 
     fn wrong_type(&mut self, kind: Kind, value: &Value<'_>, place: &Place) {
         let found = value.get_ref().type_str();
-        let message = format!("`{}` takes {}, not {} {found}", place.written, article(&kind.describe()), a_or_an(found));
+        let message =
+            format!("`{}` takes {}, not {} {found}", place.written, article(&kind.describe()), a_or_an(found));
         self.error(value.span(), place, message);
     }
 }

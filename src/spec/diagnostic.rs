@@ -36,7 +36,14 @@ impl Diagnostic {
 
     /// A finding about the file as a whole, such as its name or its permissions.
     pub fn of_file(file: &str, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, file: file.to_owned(), line: 0, column: 0, key: None, message: message.into() }
+        Self {
+            severity: Severity::Error,
+            file: file.to_owned(),
+            line: 0,
+            column: 0,
+            key: None,
+            message: message.into(),
+        }
     }
 }
 

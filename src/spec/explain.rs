@@ -32,9 +32,8 @@ fn explain_key(key: &Key) -> String {
 }
 
 fn unknown(path: &str) -> String {
-    let nearest = KEYS.iter().max_by(|a, b| {
-        strsim::jaro_winkler(a.path, path).total_cmp(&strsim::jaro_winkler(b.path, path))
-    });
+    let nearest =
+        KEYS.iter().max_by(|a, b| strsim::jaro_winkler(a.path, path).total_cmp(&strsim::jaro_winkler(b.path, path)));
     let nearest = nearest.map_or("", |key| key.path);
     format!("there is no key {path:?}; the nearest is {nearest:?}, and `trainyard explain` lists all")
 }

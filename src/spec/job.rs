@@ -125,13 +125,8 @@ impl JobSpec {
     /// What a file means as far as it makes a new run: comments, spacing, the order of tables, and the keys that act
     /// at once (`description`, `state`, `max_duration`, `rerun`) do not count.
     pub fn meaning(&self) -> String {
-        let ran = Self {
-            description: String::new(),
-            state: DesiredState::Run,
-            max_duration: None,
-            rerun: 0,
-            ..self.clone()
-        };
+        let ran =
+            Self { description: String::new(), state: DesiredState::Run, max_duration: None, rerun: 0, ..self.clone() };
         let digest = Sha256::digest(format!("{ran:?}").as_bytes());
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
@@ -301,7 +296,9 @@ impl Reader<'_> {
                     let inner = self.role(role_name, role.get_ref(), &key, name.span(), defaults);
                     out.push((inner, name.span()));
                 }
-                Err(error) => self.error(name.span(), &key, format!("{:?} is not a role name: {error}", name.get_ref())),
+                Err(error) => {
+                    self.error(name.span(), &key, format!("{:?} is not a role name: {error}", name.get_ref()))
+                }
             }
         }
         out
@@ -332,7 +329,9 @@ impl Reader<'_> {
         match count.map(|count| (count.get_ref(), count.span())) {
             None => Some(1),
             Some((WireCount::Word(_), _)) => None,
-            Some((WireCount::Number(number), span)) => Some(self.within(*number, tasks, span, &format!("{key}.min_failed"))),
+            Some((WireCount::Number(number), span)) => {
+                Some(self.within(*number, tasks, span, &format!("{key}.min_failed")))
+            }
         }
     }
 
@@ -355,7 +354,14 @@ impl Reader<'_> {
     }
 
     /// Two low bounds together mean that neither waits for the rest, which is rarely meant.
-    fn warn_low_bounds(&mut self, failed: Option<u32>, succeeded: MinSucceeded, count: u32, key: &str, span: Range<usize>) {
+    fn warn_low_bounds(
+        &mut self,
+        failed: Option<u32>,
+        succeeded: MinSucceeded,
+        count: u32,
+        key: &str,
+        span: Range<usize>,
+    ) {
         let (Some(failed), MinSucceeded::Count(succeeded)) = (failed, succeeded) else { return };
         if succeeded.saturating_add(failed) <= count / 2 {
             let message = format!(

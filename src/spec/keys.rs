@@ -7,9 +7,17 @@
 pub enum Kind {
     Text,
     Bool,
-    Integer { min: i64, max: i64 },
-    Number { min: f64, max: f64 },
-    Size { min: u64 },
+    Integer {
+        min: i64,
+        max: i64,
+    },
+    Number {
+        min: f64,
+        max: f64,
+    },
+    Size {
+        min: u64,
+    },
     Duration,
     /// A string (run by `/bin/sh -c`) or an array of strings (run as it is).
     Command,

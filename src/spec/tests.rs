@@ -24,7 +24,9 @@ fn a_job_of_one_line_gets_every_default() {
 
 #[test]
 fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
-    let spec = job("[params]\nz = 1e-4\na = true\nb = [1, 2]\nc = false\n[roles.worker]\ncount = 2\n[roles.ps]\nparams.z = 3\n");
+    let spec = job(
+        "[params]\nz = 1e-4\na = true\nb = [1, 2]\nc = false\n[roles.worker]\ncount = 2\n[roles.ps]\nparams.z = 3\n",
+    );
     let names: Vec<_> = spec.roles.iter().map(|role| role.name.as_str()).collect();
     assert_eq!(names, ["worker", "ps"]);
     assert_eq!(spec.roles[0].arguments, ["--z=1e-4", "--a", "--b=1", "--b=2", "--c=false"]);
@@ -42,13 +44,25 @@ fn every_error_names_its_place_and_what_to_do() {
         ("retries = -1", "x.toml:1:11: `retries`: is -1, must be at least 0 and at most 1000"),
         ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
         ("priority = 3", "x.toml:1:1: `priority` is known, but not supported by this version yet; remove it"),
-        ("[roles.w]\ncount = 2\nmin_failed = 3", "x.toml:3:14: `roles.w.min_failed` is 3, but the role has only 2 task(s)"),
-        ("[roles.\"a/b\"]", "x.toml:1:8: \"a/b\" is not a role name: a name holds letters, digits, '-', '_', '.' and '~', not '/'"),
-        ("[roles]\na-b = {}\na_b = {}", "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one"),
+        (
+            "[roles.w]\ncount = 2\nmin_failed = 3",
+            "x.toml:3:14: `roles.w.min_failed` is 3, but the role has only 2 task(s)",
+        ),
+        (
+            "[roles.\"a/b\"]",
+            "x.toml:1:8: \"a/b\" is not a role name: a name holds letters, digits, '-', '_', '.' and '~', not '/'",
+        ),
+        (
+            "[roles]\na-b = {}\na_b = {}",
+            "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one",
+        ),
         ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 16MiB"),
         ("command = []", "x.toml:1:11: `command`: the array names no program"),
         ("image = \"pytorch:2\"", "x.toml:1:9: `image`: \"pytorch:2\" cannot be had, this version runs only \"host\""),
-        ("code = \"../etc\"", "x.toml:1:8: `code`: \"../etc\" is not a name: a name starts with a letter or a digit, this one with '.'"),
+        (
+            "code = \"../etc\"",
+            "x.toml:1:8: `code`: \"../etc\" is not a name: a name starts with a letter or a digit, this one with '.'",
+        ),
     ];
     for (text, expected) in cases {
         assert_eq!(errors(text), [expected], "{text}");
@@ -57,7 +71,12 @@ fn every_error_names_its_place_and_what_to_do() {
 
 #[test]
 fn syntax_errors_and_doubled_roles_have_a_place() {
-    for (text, place) in [("a = ", "x.toml:1:"), ("[roles.a]\n[roles.a]", "x.toml:2:"), ("x", "x.toml:1:"), ("a = 1\nb = \"", "x.toml:2:")] {
+    for (text, place) in [
+        ("a = ", "x.toml:1:"),
+        ("[roles.a]\n[roles.a]", "x.toml:2:"),
+        ("x", "x.toml:1:"),
+        ("a = 1\nb = \"", "x.toml:2:"),
+    ] {
         let found = errors(text);
         assert!(!found.is_empty() && found[0].starts_with(place), "{text}: {found:?}");
     }
@@ -81,7 +100,10 @@ fn the_meaning_ignores_comments_order_of_tables_and_live_keys() {
 #[test]
 fn far_too_low_bounds_are_a_warning_naming_both() {
     let found = errors("[roles.w]\ncount = 10\nmin_failed = 1\nmin_succeeded = 2");
-    assert!(found.len() == 1 && found[0].contains("warning") && found[0].contains('2') && found[0].contains('1'), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].contains("warning") && found[0].contains('2') && found[0].contains('1'),
+        "{found:?}"
+    );
 }
 
 #[test]

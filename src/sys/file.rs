@@ -25,7 +25,13 @@ pub fn write_whole(path: &Path, content: &[u8], mode: u32, durability: Durabilit
     result
 }
 
-fn write_and_rename(temporary: &Path, path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
+fn write_and_rename(
+    temporary: &Path,
+    path: &Path,
+    content: &[u8],
+    mode: u32,
+    durability: Durability,
+) -> io::Result<()> {
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(temporary)?;
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;

@@ -14,8 +14,8 @@ pub struct SignalQueue(SignalFd);
 
 impl SignalQueue {
     pub fn open(signals: &[Signal]) -> io::Result<Self> {
+        block(signals)?;
         let set: SigSet = signals.iter().copied().collect();
-        set.thread_block()?;
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
@@ -34,9 +34,24 @@ impl AsFd for SignalQueue {
     }
 }
 
-/// Unblocks every signal: a program we execute expects none blocked.
-pub fn unblock_all() -> io::Result<()> {
+/// Gives a program about to be executed what it expects: no signal blocked, SIGPIPE ending it.
+#[expect(unsafe_code, reason = "changing a signal's disposition is unsafe in general")]
+pub fn restore_for_exec() -> io::Result<()> {
+    // SAFETY: needed since Rust's start-up ignores SIGPIPE; the default disposition runs no code of ours.
+    unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(SigSet::empty().thread_set_mask()?)
+}
+
+/// Blocks `signals` and waits for one of them.
+pub fn wait_for(signals: &[Signal]) -> io::Result<Signal> {
+    let set: SigSet = signals.iter().copied().collect();
+    Ok(set.wait()?)
+}
+
+/// Blocks `signals` until they are waited for.
+pub fn block(signals: &[Signal]) -> io::Result<()> {
+    let set: SigSet = signals.iter().copied().collect();
+    Ok(set.thread_block()?)
 }
 
 /// One deadline on the monotonic clock.

@@ -1,0 +1,296 @@
+//! The appliance's own file, `trainyard.toml`, and where everything lies.
+
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use crate::ids::{AttemptId, JobKey, TaskName, WorkspaceName, parse_duration};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} is not a valid configuration: {message}")]
+    Syntax { path: PathBuf, message: String },
+    #[error("{path}: {key}: {message}")]
+    Value { path: PathBuf, key: &'static str, message: String },
+    #[error("the root {path} cannot be used")]
+    Root {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Everything a role of the binary needs to know of this installation.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub paths: Paths,
+    pub limits: Limits,
+    pub network: NetworkConfig,
+}
+
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Cores to hand out; those of the machine when absent.
+    pub cpu: Option<f64>,
+    /// Bytes of memory to hand out; the machine's when absent.
+    pub memory: Option<u64>,
+    /// From SIGTERM to SIGKILL.
+    pub stop_grace: Duration,
+}
+
+#[derive(Debug, Clone)]
+pub struct NetworkConfig {
+    /// Addresses for tasks; cut into one block an attempt.
+    pub range: AddressRange,
+    /// Let tasks reach out through the machine's address (needs nft).
+    pub masquerade: bool,
+}
+
+/// A private IPv4 range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddressRange {
+    pub base: u32,
+    /// Length of the prefix, 8 to 24.
+    pub prefix: u8,
+}
+
+impl AddressRange {
+    pub fn size(self) -> u32 {
+        1 << (32 - u32::from(self.prefix))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let (address, prefix) = text.split_once('/').ok_or("write it as ADDRESS/PREFIX")?;
+        let address: Ipv4Addr = address.parse().map_err(|_| format!("{address:?} is not an IPv4 address"))?;
+        let prefix: u8 = prefix.parse().map_err(|_| format!("{prefix:?} is not a prefix length"))?;
+        if !address.is_private() || !(8..=24).contains(&prefix) {
+            return Err("must be a private range with a prefix from 8 to 24".to_owned());
+        }
+        let mask = u32::MAX << (32 - u32::from(prefix));
+        Ok(Self { base: u32::from(address) & mask, prefix })
+    }
+}
+
+/// Where things lie; all below one root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Paths {
+    root: PathBuf,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireConfig {
+    limits: WireLimits,
+    network: WireNetwork,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireLimits {
+    cpu: Option<f64>,
+    memory: Option<String>,
+    stop_grace: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireNetwork {
+    range: Option<String>,
+    masquerade: Option<bool>,
+}
+
+const DEFAULT_RANGE: &str = "10.213.0.0/16";
+const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
+
+impl Config {
+    /// Reads `trainyard.toml` below `root` (`/` for the installed service); absent means all defaults.
+    pub fn load(root: &Path) -> Result<Self, ConfigError> {
+        let paths = Paths::new(root)?;
+        let path = paths.config_file();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(source) => return Err(ConfigError::Read { path, source }),
+        };
+        let wire: WireConfig = toml::from_str(&text)
+            .map_err(|error| ConfigError::Syntax { path: path.clone(), message: error.to_string() })?;
+        let value = |key, message| ConfigError::Value { path: path.clone(), key, message };
+        Ok(Self {
+            limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
+            network: network(&wire.network).map_err(|(key, message)| value(key, message))?,
+            paths,
+        })
+    }
+}
+
+type BadValue = (&'static str, String);
+
+fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
+    if wire.cpu.is_some_and(|cpu| !(0.1..=100_000.0).contains(&cpu)) {
+        return Err(("limits.cpu", "must be at least 0.1".to_owned()));
+    }
+    let memory = wire.memory.as_ref().map(|text| text.parse::<crate::ids::Bytes>()).transpose();
+    let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
+    Ok(Limits {
+        cpu: wire.cpu,
+        memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
+        stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
+    })
+}
+
+fn network(wire: &WireNetwork) -> Result<NetworkConfig, BadValue> {
+    let range = AddressRange::parse(wire.range.as_deref().unwrap_or(DEFAULT_RANGE));
+    Ok(NetworkConfig {
+        range: range.map_err(|message| ("network.range", message))?,
+        masquerade: wire.masquerade.unwrap_or(true),
+    })
+}
+
+impl Paths {
+    pub fn new(root: &Path) -> Result<Self, ConfigError> {
+        let root = std::path::absolute(root)
+            .and_then(|path| if path.exists() { path.canonicalize() } else { Ok(path) })
+            .map_err(|source| ConfigError::Root { path: root.to_owned(), source })?;
+        Ok(Self { root })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Eight hexadecimal digits that tell this installation's bridges and cgroups from another's on the machine.
+    pub fn instance(&self) -> String {
+        use std::os::unix::ffi::OsStrExt;
+        let digest = Sha256::digest(self.root.as_os_str().as_bytes());
+        digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    pub fn config_file(&self) -> PathBuf {
+        self.root.join("etc/trainyard/trainyard.toml")
+    }
+
+    pub fn jobs_d(&self) -> PathBuf {
+        self.root.join("etc/trainyard/jobs.d")
+    }
+
+    pub fn state_dir(&self) -> PathBuf {
+        self.root.join("var/lib/trainyard")
+    }
+
+    pub fn store_file(&self) -> PathBuf {
+        self.state_dir().join("state.redb")
+    }
+
+    /// One private directory for each attempt that is not yet cleaned up.
+    pub fn attempts(&self) -> PathBuf {
+        self.state_dir().join("attempts")
+    }
+
+    pub fn attempt(&self, attempt: AttemptId) -> PathBuf {
+        self.attempts().join(attempt.to_string())
+    }
+
+    pub fn host_layer(&self) -> PathBuf {
+        self.state_dir().join("images/host")
+    }
+
+    /// What the mount shows.
+    pub fn workspaces(&self) -> PathBuf {
+        self.state_dir().join("workspaces")
+    }
+
+    pub fn workspace(&self, workspace: &WorkspaceName) -> PathBuf {
+        self.workspaces().join(workspace.as_str())
+    }
+
+    pub fn job(&self, key: &JobKey) -> PathBuf {
+        self.workspace(&key.workspace).join("jobs").join(key.job.as_str())
+    }
+
+    pub fn run(&self, key: &JobKey, run: u32) -> PathBuf {
+        self.job(key).join("runs").join(run.to_string())
+    }
+
+    /// Where a task's logs and status lie.
+    pub fn task(&self, key: &JobKey, run: u32, attempt: u32, task: &TaskName) -> PathBuf {
+        self.run(key, run).join("attempts").join(attempt.to_string()).join(task.to_string())
+    }
+
+    pub fn model(&self, key: &JobKey, run: u32) -> PathBuf {
+        self.workspace(&key.workspace).join("models").join(key.job.as_str()).join(run.to_string())
+    }
+
+    pub fn run_dir(&self) -> PathBuf {
+        self.root.join("run/trainyard")
+    }
+
+    pub fn api_socket(&self) -> PathBuf {
+        self.run_dir().join("api.sock")
+    }
+
+    /// Where shims tell that something changed.
+    pub fn news_socket(&self) -> PathBuf {
+        self.run_dir().join("news.sock")
+    }
+
+    pub fn daemon_lock(&self) -> PathBuf {
+        self.run_dir().join("daemon.lock")
+    }
+
+    pub fn mount_lock(&self) -> PathBuf {
+        self.run_dir().join("mount.lock")
+    }
+
+    /// Network namespaces and shared memory of attempts; gone after a reboot, as they are.
+    pub fn kernel_objects(&self) -> PathBuf {
+        self.run_dir().join("attempts")
+    }
+
+    pub fn mount_point(&self) -> PathBuf {
+        self.root.join("srv/trainyard")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Config, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("etc/trainyard");
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("trainyard.toml"), text).unwrap();
+        Config::load(dir.path())
+    }
+
+    #[test]
+    fn an_absent_or_empty_file_means_defaults() {
+        let config = load("").unwrap();
+        assert_eq!(config.limits.stop_grace, Duration::from_secs(10));
+        assert_eq!(config.network.range, AddressRange { base: 0x0ad5_0000, prefix: 16 });
+    }
+
+    #[test]
+    fn wrong_values_and_unknown_keys_are_told_with_their_key() {
+        for (text, word) in [
+            ("[limits]\ncpus = 1", "cpus"),
+            ("[limits]\nmemory = \"x\"", "limits.memory"),
+            ("[network]\nrange = \"8.8.8.0/24\"", "network.range"),
+            ("[network]\nrange = \"10.0.0.0/30\"", "network.range"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

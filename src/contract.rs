@@ -1,0 +1,126 @@
+//! What a container sees: its command line, environment, host name and hosts file. Pure functions of the job and
+//! its placement; one file a platform whose names a task gets.
+
+pub mod command;
+pub mod native;
+pub mod openpai;
+pub mod volcano;
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::JobKey;
+use crate::spec::{Image, JobSpec, Role};
+
+/// Who and what a task belongs to.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    pub key: JobKey,
+    pub run: u32,
+    pub attempt: u32,
+    /// Login name of the job's owner.
+    pub user: String,
+    pub uid: u32,
+}
+
+/// Where the tasks of an attempt are, by ordinal; chosen once for an attempt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Placement {
+    pub tasks: Vec<TaskPlace>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPlace {
+    pub address: Ipv4Addr,
+    /// Port numbers by label, in the order of the job file.
+    pub ports: Vec<(String, Vec<u16>)>,
+}
+
+/// One task among its peers.
+#[derive(Debug, Clone, Copy)]
+pub struct Task<'a> {
+    pub spec: &'a JobSpec,
+    pub identity: &'a Identity,
+    pub placement: &'a Placement,
+    pub role: &'a Role,
+    pub index: u32,
+    pub ordinal: u32,
+}
+
+impl<'a> Task<'a> {
+    /// The tasks of an attempt in order.
+    pub fn all(spec: &'a JobSpec, identity: &'a Identity, placement: &'a Placement) -> Vec<Self> {
+        let tasks = spec.tasks().zip(0..);
+        tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, role, index, ordinal }).collect()
+    }
+
+    fn place(&self) -> Option<&'a TaskPlace> {
+        self.placement.tasks.get(self.ordinal as usize)
+    }
+
+    /// Places of one role's tasks, by index.
+    fn places_of(&self, role: &Role) -> Vec<&'a TaskPlace> {
+        let places = self.spec.tasks().zip(&self.placement.tasks);
+        places.filter(|((other, _), _)| other.name == role.name).map(|(_, place)| place).collect()
+    }
+}
+
+/// What is given to the container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    pub args: Vec<String>,
+    pub env: Vec<(String, String)>,
+    pub working_directory: String,
+    pub host_name: String,
+    /// Content of `/etc/hosts`.
+    pub hosts: String,
+}
+
+/// The view of one task. Later entries win: the user's own variables come last.
+pub fn view(task: &Task<'_>) -> View {
+    let mut env = Environment::default();
+    env.extend(native::base(task));
+    env.extend(openpai::variables(task));
+    env.extend(volcano::variables(task));
+    env.extend(native::variables(task));
+    env.extend(task.role.env.iter().cloned());
+    View {
+        args: command::line(task.role),
+        env: env.entries,
+        working_directory: native::working_directory(task.spec),
+        host_name: native::host_name(task),
+        hosts: native::hosts(task),
+    }
+}
+
+/// Variables in the order of their first mention, each with its last value.
+#[derive(Debug, Default)]
+struct Environment {
+    entries: Vec<(String, String)>,
+}
+
+impl Environment {
+    fn extend(&mut self, entries: impl IntoIterator<Item = (String, String)>) {
+        for (name, value) in entries {
+            match self.entries.iter_mut().find(|(known, _)| *known == name) {
+                Some(entry) => entry.1 = value,
+                None => self.entries.push((name, value)),
+            }
+        }
+    }
+}
+
+fn join<T: ToString>(items: impl IntoIterator<Item = T>, separator: &str) -> String {
+    items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// The search path of programs; an image will bring its own.
+fn search_path(image: &Image) -> &'static str {
+    match image {
+        Image::Host => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+}
+
+#[cfg(test)]
+mod tests;

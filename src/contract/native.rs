@@ -1,0 +1,92 @@
+//! Trainyard's own names: `TRAINYARD_*`, the hosts file, the host name.
+
+use std::fmt::Write;
+
+use super::{Task, join, search_path};
+use crate::spec::{JobSpec, Network};
+
+/// Longest host name that Linux takes, in bytes.
+const HOST_NAME_MAX: usize = 63;
+
+/// What any program expects to find.
+pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
+    let home = if task.identity.uid == 0 { "/root" } else { "/tmp" };
+    [
+        ("PATH", search_path(&task.spec.image)),
+        ("HOME", home),
+        ("USER", task.identity.user.as_str()),
+        ("LOGNAME", task.identity.user.as_str()),
+        ("LANG", "C.UTF-8"),
+        // Otherwise the last lines of a Python program come late or, when it is killed, never.
+        ("PYTHONUNBUFFERED", "1"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
+    let identity = task.identity;
+    let mut out = Vec::new();
+    let mut set = |name: &str, value: String| out.push((format!("TRAINYARD_{name}"), value));
+    set("WORKSPACE", identity.key.workspace.to_string());
+    set("JOB", identity.key.job.to_string());
+    set("RUN", identity.run.to_string());
+    set("ATTEMPT", identity.attempt.to_string());
+    set("ROLE", task.role.name.to_string());
+    set("TASK_INDEX", task.index.to_string());
+    set("TASK_COUNT", task.role.count.to_string());
+    set("ROLES", join(task.spec.roles.iter().map(|role| &role.name), ","));
+    if let Some(place) = task.place() {
+        set("ADDRESS", place.address.to_string());
+        for (label, ports) in &place.ports {
+            set(&format!("PORT_{}", variable(label)), join(ports, ","));
+        }
+    }
+    for role in &task.spec.roles {
+        let places = task.places_of(role);
+        let name = role.name.variable();
+        set(&format!("{name}_COUNT"), role.count.to_string());
+        set(&format!("{name}_HOSTS"), join(places.iter().map(|place| place.address), ","));
+        for port in &role.ports {
+            let of_label = places.iter().flat_map(|place| &place.ports).filter(|(label, _)| *label == port.label);
+            let firsts = of_label.filter_map(|(_, numbers)| numbers.first());
+            set(&format!("{name}_PORTS_{}", variable(&port.label)), join(firsts, ","));
+        }
+    }
+    out
+}
+
+fn variable(label: &str) -> String {
+    label.to_ascii_uppercase().replace('-', "_")
+}
+
+/// Relative paths of a program land in its code, or where its files are kept.
+pub(super) fn working_directory(spec: &JobSpec) -> String {
+    if spec.code.is_some() { "/code".to_owned() } else { "/output".to_owned() }
+}
+
+/// `ROLE-I`, or `task-N` where the role's name cannot be a host name.
+pub(super) fn host_name(task: &Task<'_>) -> String {
+    let name = format!("{}-{}", task.role.name, task.index);
+    let fits = name.len() <= HOST_NAME_MAX && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
+    if fits { name } else { format!("task-{}", task.ordinal) }
+}
+
+/// Every task by its name, and this one by its host name.
+pub(super) fn hosts(task: &Task<'_>) -> String {
+    let mut out = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
+    for peer in Task::all(task.spec, task.identity, task.placement) {
+        let Some(place) = peer.place() else { continue };
+        let _ = write!(out, "{} {}-{}", place.address, peer.role.name, peer.index);
+        let host_name = host_name(&peer);
+        if host_name != format!("{}-{}", peer.role.name, peer.index) {
+            let _ = write!(out, " {host_name}");
+        }
+        out.push('\n');
+    }
+    if task.spec.network != Network::Task {
+        // All share one network: the task's own host name is the shared one.
+        let _ = writeln!(out, "127.0.0.1 {}", host_name(task));
+    }
+    out
+}

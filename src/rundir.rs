@@ -1,0 +1,270 @@
+//! The private directory of one task, which the daemon and its shim share.
+//!
+//! ```text
+//! attempts/a17/placement.json   addresses and ports of the attempt, chosen once
+//! attempts/a17/3/task.json      what the shim is to do                    daemon, before the start
+//!               config.json     the OCI configuration                     daemon
+//!               rootfs/ upper/ work/                                      mounted by the shim, in its own namespace
+//!               lock            held from before the start of the shim until it ends
+//!               started         exists once the command may have run      shim
+//!               stop            why the task is to stop                   daemon, then SIGTERM to the shim
+//!               exit.json       how the task ended                        shim, whole and synced, before it ends
+//!               shim.log        what the shim and libcontainer say
+//! ```
+//! A held lock means a live shim. A free lock with `exit.json` is an end; a free lock with `started` alone is a lost
+//! task; a free lock with neither has never run anything and may be started.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::TaskId;
+use crate::status::{EndRecord, StopCause};
+use crate::sys::file::{Durability, write_whole};
+use crate::sys::lock::HeldLock;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RunDirError {
+    #[error("cannot read {path}")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} is damaged")]
+    Damaged {
+        path: PathBuf,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("cannot write {path}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot lock {path}")]
+    Lock {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// What a shim is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LaunchRecord {
+    pub task: TaskId,
+    /// Job and task as people write them, for the process list and messages.
+    pub title: String,
+    /// Cgroup below the hierarchy's root, as libcontainer takes it.
+    pub cgroup: String,
+    /// Where the logs go.
+    pub log_dir: PathBuf,
+    /// Mounted below `rootfs/` before the container is made, in order.
+    pub layers: Vec<Layer>,
+    /// Bytes; told when the task runs out of memory.
+    pub memory: u64,
+    /// From SIGTERM to SIGKILL, ms.
+    pub stop_grace_ms: u64,
+    /// Datagram socket of the daemon.
+    pub news_socket: PathBuf,
+}
+
+/// A part of the task's root file system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// `lower` (top first) below a scratch layer of the task's own, named `name` in `upper/` and `work/`.
+    Overlay {
+        name: String,
+        lower: Vec<PathBuf>,
+        target: PathBuf,
+    },
+    ReadOnlyBind {
+        source: PathBuf,
+        target: PathBuf,
+    },
+}
+
+/// What a task directory says about its task.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Found {
+    /// Nothing of it ever ran.
+    NeverStarted,
+    /// Its shim lives; `running` once the command was started.
+    Alive {
+        shim: Option<i32>,
+        running: bool,
+    },
+    Ended(EndRecord),
+    /// The command was started, the shim is gone and left no word.
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskDir(PathBuf);
+
+impl TaskDir {
+    pub fn new(attempt: &Path, ordinal: u32) -> Self {
+        Self(attempt.join(ordinal.to_string()))
+    }
+
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn rootfs(&self) -> PathBuf {
+        self.0.join("rootfs")
+    }
+
+    pub fn upper(&self, layer: &str) -> PathBuf {
+        self.0.join("upper").join(layer)
+    }
+
+    pub fn work(&self, layer: &str) -> PathBuf {
+        self.0.join("work").join(layer)
+    }
+
+    pub fn oci_config(&self) -> PathBuf {
+        self.0.join("config.json")
+    }
+
+    pub fn container_state(&self) -> PathBuf {
+        self.0.join("state")
+    }
+
+    pub fn shim_log(&self) -> PathBuf {
+        self.0.join("shim.log")
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    fn started_file(&self) -> PathBuf {
+        self.0.join("started")
+    }
+
+    fn stop_file(&self) -> PathBuf {
+        self.0.join("stop")
+    }
+
+    fn exit_file(&self) -> PathBuf {
+        self.0.join("exit.json")
+    }
+
+    fn launch_file(&self) -> PathBuf {
+        self.0.join("task.json")
+    }
+
+    /// Takes the lock that proves the shim's life; `None` when a shim holds it.
+    pub fn try_lock(&self) -> Result<Option<HeldLock>, RunDirError> {
+        let path = self.lock_file();
+        HeldLock::try_take(&path).map_err(|source| RunDirError::Lock { path, source })
+    }
+
+    pub fn write_launch(&self, record: &LaunchRecord) -> Result<(), RunDirError> {
+        write_json(&self.launch_file(), record, Durability::Process)
+    }
+
+    pub fn read_launch(&self) -> Result<LaunchRecord, RunDirError> {
+        let path = self.launch_file();
+        read_json(&path)?.ok_or_else(|| RunDirError::Read { path, source: io::ErrorKind::NotFound.into() })
+    }
+
+    /// Marks that the command is about to run: from here on a vanished shim means a lost task.
+    pub fn mark_started(&self) -> Result<(), RunDirError> {
+        write_json(&self.started_file(), &(), Durability::Process)
+    }
+
+    pub fn write_stop(&self, cause: &StopCause) -> Result<(), RunDirError> {
+        write_json(&self.stop_file(), cause, Durability::Process)
+    }
+
+    pub fn read_stop(&self) -> Result<Option<StopCause>, RunDirError> {
+        read_json(&self.stop_file())
+    }
+
+    pub fn write_end(&self, end: &EndRecord) -> Result<(), RunDirError> {
+        write_json(&self.exit_file(), end, Durability::Machine)
+    }
+
+    pub fn read_end(&self) -> Result<Option<EndRecord>, RunDirError> {
+        read_json(&self.exit_file())
+    }
+
+    /// Judges the directory; the order of the looks closes every race with a shim that is just ending.
+    pub fn look(&self) -> Result<Found, RunDirError> {
+        if !self.0.exists() {
+            return Ok(Found::NeverStarted);
+        }
+        let lock = self.try_lock()?;
+        let running = self.started_file().exists();
+        if lock.is_none() {
+            let path = self.lock_file();
+            let shim = crate::sys::lock::pid_in(&path).map_err(|source| RunDirError::Read { path, source })?;
+            return Ok(Found::Alive { shim, running });
+        }
+        match self.read_end()? {
+            Some(end) => Ok(Found::Ended(end)),
+            None if running => Ok(Found::Lost),
+            None => Ok(Found::NeverStarted),
+        }
+    }
+}
+
+/// Writes our process id into the lock file that we inherited.
+pub fn write_pid(lock: &std::os::fd::OwnedFd) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::from(lock.try_clone()?);
+    file.set_len(0)?;
+    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
+}
+
+pub fn write_json<T: Serialize>(path: &Path, value: &T, durability: Durability) -> Result<(), RunDirError> {
+    let bytes = serde_json::to_vec(value).map_err(|source| RunDirError::Damaged { path: path.to_owned(), source })?;
+    write_whole(path, &bytes, 0o600, durability).map_err(|source| RunDirError::Write { path: path.to_owned(), source })
+}
+
+pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, RunDirError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(RunDirError::Read { path: path.to_owned(), source }),
+    };
+    let value = serde_json::from_slice(&bytes);
+    value.map(Some).map_err(|source| RunDirError::Damaged { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Timestamp;
+    use crate::status::TaskEnd;
+
+    #[test]
+    fn a_directory_tells_never_started_alive_lost_and_ended_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = TaskDir::new(dir.path(), 0);
+        assert_eq!(task.look().unwrap(), Found::NeverStarted);
+        crate::sys::file::create_dir(task.path(), 0o700).unwrap();
+        assert_eq!(task.look().unwrap(), Found::NeverStarted);
+        let mut lock = task.try_lock().unwrap().unwrap();
+        assert_eq!(task.look().unwrap(), Found::Alive { shim: None, running: false });
+        lock.write_pid(7).unwrap();
+        task.mark_started().unwrap();
+        assert_eq!(task.look().unwrap(), Found::Alive { shim: Some(7), running: true });
+        drop(lock);
+        assert_eq!(task.look().unwrap(), Found::Lost);
+        let end = EndRecord { end: TaskEnd::Exited { code: 3 }, at: Timestamp(5), memory_peak: None };
+        task.write_end(&end).unwrap();
+        assert_eq!(task.look().unwrap(), Found::Ended(end));
+    }
+}

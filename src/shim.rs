@@ -1,0 +1,239 @@
+//! `trainyard shim DIR`: one process a task, single-threaded, in its own session; it outlives the daemon.
+//!
+//! It makes the task's container, pumps its output to the logs, passes on a stop, and writes how the task ended.
+//! What to do at each event is decided by the pure [`step`]; libcontainer is driven by [`container`] alone.
+//!
+//! **Invariant:** a shim that ends has written `exit.json`, unless it was killed.
+
+mod container;
+mod init;
+mod pump;
+pub mod step;
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
+
+use crate::ids::Timestamp;
+use crate::rundir::{LaunchRecord, RunDirError, TaskDir};
+use crate::status::{EndRecord, StopCause, TaskEnd};
+use crate::sys::cgroup;
+use crate::sys::process::close_all_but;
+use crate::sys::signals::{Deadline, SignalQueue};
+use container::{Container, CreateError};
+use pump::Pumps;
+use step::{Action, Event, Progress};
+
+#[derive(Debug, thiserror::Error)]
+pub enum ShimError {
+    #[error(transparent)]
+    RunDir(#[from] RunDirError),
+    #[error("cannot {what}")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ShimError {
+    move |source| ShimError::Io { what, source }
+}
+
+/// Runs the task of `dir` to its end. `lock` is the inherited descriptor that proves our life to the daemon.
+pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
+    use std::os::fd::AsRawFd;
+    close_all_but(&[lock.as_raw_fd()]).map_err(failed("close inherited descriptors"))?;
+    let dir = TaskDir::at(dir);
+    log_to(&dir.shim_log()).map_err(failed("open the shim's log"))?;
+    // Blocked from here on, so that a stop during the start waits in the queue.
+    let signals = SignalQueue::open(&[Signal::SIGTERM, Signal::SIGINT]).map_err(failed("take signals"))?;
+    let launch = dir.read_launch()?;
+    crate::rundir::write_pid(&lock).map_err(failed("write the lock file"))?;
+    let task = Task { dir, launch, signals };
+    let end = task.run()?;
+    task.dir.write_end(&end)?;
+    // The lock is dropped before the news goes out, so that whoever hears it finds the task ended.
+    drop(lock);
+    task.tell_news();
+    Ok(())
+}
+
+/// libcontainer says more in its log lines than in its errors; they must never reach the container's output.
+fn log_to(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::sync::Mutex::new(file))
+        .finish();
+    tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)
+}
+
+struct Task {
+    dir: TaskDir,
+    launch: LaunchRecord,
+    signals: SignalQueue,
+}
+
+impl Task {
+    fn run(&self) -> Result<EndRecord, ShimError> {
+        let (container, mut pumps) = match self.create() {
+            Ok(created) => created,
+            Err(error) => return Ok(self.not_started(error.to_string())),
+        };
+        let end = self.start_and_watch(&container, &mut pumps);
+        let peak = cgroup::memory_peak(&self.launch.cgroup);
+        container.delete();
+        if let Err(error) = crate::sys::file::remove_tree(&self.dir.container_state()) {
+            tracing::warn!(%error, "the container's state stays");
+        }
+        Ok(EndRecord { memory_peak: peak, ..end? })
+    }
+
+    fn not_started(&self, reason: String) -> EndRecord {
+        if let Err(error) = cgroup::remove(&self.launch.cgroup) {
+            tracing::warn!(%error, "the control group stays");
+        }
+        EndRecord { end: TaskEnd::FailedToStart { reason }, at: crate::sys::now(), memory_peak: None }
+    }
+
+    fn create(&self) -> Result<(Container, Pumps), CreateError> {
+        let (pumps, ends) = Pumps::open(&self.launch.log_dir).map_err(CreateError::Logs)?;
+        let container = Container::create(&self.dir, &self.launch, ends)?;
+        Ok((container, pumps))
+    }
+
+    fn start_and_watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
+        if let Some(cause) = self.stop_cause()? {
+            return Ok(EndRecord { end: TaskEnd::Stopped { cause }, at: crate::sys::now(), memory_peak: None });
+        }
+        self.dir.mark_started()?;
+        if let Err(error) = container.start() {
+            return Ok(self.not_started(error.to_string()));
+        }
+        self.tell_news();
+        self.watch(container, pumps)
+    }
+
+    /// Polls until the container and its output have ended.
+    fn watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
+        let grace = Deadline::unset().map_err(failed("make a timer"))?;
+        let mut progress = Progress::running(pumps.open_streams());
+        let mut ended_at = Timestamp(0);
+        loop {
+            for event in self.wait(container, pumps, &grace, &progress)? {
+                if matches!(event, Event::InitEnded(_)) {
+                    ended_at = crate::sys::now();
+                }
+                let (next, actions) = step::step(progress, event);
+                progress = next;
+                for action in actions {
+                    self.act(&action, container, &grace)?;
+                }
+            }
+            if let Some(end) = progress.ended() {
+                pumps.sync().map_err(failed("write the logs"))?;
+                let report = container.report();
+                let oom_kills = cgroup::oom_kills(&self.launch.cgroup).unwrap_or(0);
+                let end = step::judge_end(end, report, progress.cause(), oom_kills, self.launch.memory);
+                return Ok(EndRecord { end, at: ended_at, memory_peak: None });
+            }
+        }
+    }
+
+    fn wait(
+        &self,
+        container: &Container,
+        pumps: &mut Pumps,
+        grace: &Deadline,
+        progress: &Progress,
+    ) -> Result<Vec<Event>, ShimError> {
+        let (signalled, grace_over, init_ready) = {
+            let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
+            let mut fds = vec![watched(self.signals.as_fd()), watched(grace.as_fd())];
+            if progress.ended().is_none() {
+                fds.push(watched(container.init().as_fd()));
+            }
+            let fixed = fds.len();
+            fds.extend(pumps.descriptors().map(watched));
+            let timeout = pumps.retry_after().map_or(PollTimeout::NONE, PollTimeout::from);
+            match poll(&mut fds, timeout) {
+                Err(nix::errno::Errno::EINTR) => return Ok(Vec::new()),
+                other => other.map_err(|errno| failed("wait for the task")(errno.into()))?,
+            };
+            let ready = |at: usize| at < fixed && fds.get(at).is_some_and(|fd| fd.any() == Some(true));
+            (ready(0), ready(1), ready(2))
+        };
+        let mut events = Vec::new();
+        for _closed in pumps.pump(crate::sys::now()) {
+            events.push(Event::StreamClosed);
+        }
+        if signalled {
+            events.extend(self.stop_requested()?);
+        }
+        if grace_over {
+            grace.clear().map_err(failed("reset a timer"))?;
+            events.push(Event::GraceOver);
+        }
+        if init_ready && let Some(end) = container.init().reap().map_err(failed("reap the container"))? {
+            events.push(Event::InitEnded(end));
+        }
+        Ok(events)
+    }
+
+    fn stop_requested(&self) -> Result<Option<Event>, ShimError> {
+        Ok(self.stop_cause()?.map(Event::StopRequested))
+    }
+
+    /// A stop is a signal, and a file that says why; a signal without the file came from a person.
+    fn stop_cause(&self) -> Result<Option<StopCause>, ShimError> {
+        let mut signalled = false;
+        while self.signals.next().map_err(failed("take a signal"))?.is_some() {
+            signalled = true;
+        }
+        let told = self.dir.read_stop()?;
+        let by_hand = || signalled.then(|| StopCause::User { name: "a signal to its shim".to_owned() });
+        Ok(told.or_else(by_hand))
+    }
+
+    fn act(&self, action: &Action, container: &Container, grace: &Deadline) -> Result<(), ShimError> {
+        match action {
+            Action::Terminate => match container.init().signal(Signal::SIGTERM) {
+                Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("end the container")(error)),
+                _ => Ok(()),
+            },
+            Action::SetGrace => {
+                grace.set(Duration::from_millis(self.launch.stop_grace_ms)).map_err(failed("set a timer"))
+            }
+            Action::KillAll => {
+                if let Err(error) = cgroup::kill_all(&self.launch.cgroup) {
+                    tracing::error!(%error, "cannot empty the control group");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Best effort: a daemon that is not there looks for itself when it starts.
+    fn tell_news(&self) {
+        let sent = UnixDatagram::unbound()
+            .and_then(|socket| socket.send_to(self.launch.task.to_string().as_bytes(), &self.launch.news_socket));
+        if let Err(error) = sent {
+            tracing::debug!(%error, "the daemon is not there");
+        }
+    }
+}
+
+/// The streams whose writing ends the container gets.
+pub(super) struct StreamEnds {
+    pub(super) stdout: OwnedFd,
+    pub(super) stderr: OwnedFd,
+}

@@ -1,0 +1,124 @@
+//! The only user of libcontainer.
+//!
+//! It changes its caller (working directory, oom score, dumpable, clone without care for threads), so it runs in the
+//! shim alone, which has one thread and nothing else to do.
+
+use std::cell::RefCell;
+use std::error::Error;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::error::LibcontainerError;
+use libcontainer::syscall::syscall::SyscallType;
+
+use super::StreamEnds;
+use super::init::{Init, read_report};
+use super::step::InitReport;
+use crate::rundir::{LaunchRecord, Layer, TaskDir};
+use crate::sys::mounts::{self, Overlay};
+use crate::sys::process::PidFd;
+
+/// Why there is no container.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CreateError {
+    #[error("cannot open the task's logs: {0}")]
+    Logs(#[source] io::Error),
+    #[error("cannot mount {path} for the task: {source}")]
+    Mount {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot prepare the container: {0}")]
+    Prepare(#[source] io::Error),
+    #[error("{0}")]
+    Container(String),
+}
+
+pub(super) struct Container {
+    inner: RefCell<libcontainer::container::Container>,
+    init: PidFd,
+    report: RefCell<Option<OwnedFd>>,
+}
+
+impl Container {
+    /// Makes the container; its first process waits for [`Self::start`].
+    pub(super) fn create(dir: &TaskDir, launch: &LaunchRecord, ends: StreamEnds) -> Result<Self, CreateError> {
+        mount_layers(dir, &launch.layers)?;
+        let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
+        let init_report = OwnedFd::from(init_report);
+        let stdin = File::open("/dev/null").map_err(CreateError::Prepare)?;
+        std::fs::create_dir_all(dir.container_state()).map_err(CreateError::Prepare)?;
+        let inner = ContainerBuilder::new(launch.task.to_string(), SyscallType::default())
+            .with_root_path(dir.container_state())
+            .and_then(|builder| {
+                builder.with_stdin(stdin).with_stdout(ends.stdout).with_stderr(ends.stderr).validate_id()
+            })
+            .and_then(|builder| {
+                builder
+                    .with_executor(Init::new(&init_report))
+                    .as_init(dir.path())
+                    .with_systemd(false)
+                    .with_detach(true)
+                    .build()
+            })
+            .map_err(|error| CreateError::Container(explain(&error)))?;
+        let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
+        let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
+        Ok(Self { inner: RefCell::new(inner), init, report: RefCell::new(Some(report.into())) })
+    }
+
+    pub(super) fn start(&self) -> Result<(), CreateError> {
+        self.inner.borrow_mut().start().map_err(|error| CreateError::Container(explain(&error)))
+    }
+
+    /// The container's first process.
+    pub(super) fn init(&self) -> &PidFd {
+        &self.init
+    }
+
+    /// What the first process told of the command; to be asked once, after it has ended.
+    pub(super) fn report(&self) -> Option<InitReport> {
+        self.report.take().and_then(read_report)
+    }
+
+    /// Removes the container and its control groups, killing what is left in them.
+    pub(super) fn delete(&self) {
+        if let Err(error) = self.inner.borrow_mut().delete(true) {
+            tracing::error!(error = %explain(&error), "cannot delete the container; the daemon will clean up");
+        }
+    }
+}
+
+/// Mounts in a namespace of our own: they vanish with the shim, whatever happens to it.
+fn mount_layers(dir: &TaskDir, layers: &[Layer]) -> Result<(), CreateError> {
+    mounts::enter_private_namespace().map_err(CreateError::Prepare)?;
+    for layer in layers {
+        let (target, mounted) = match layer {
+            Layer::Overlay { name, lower, target } => {
+                let overlay = Overlay { lower, upper: &dir.upper(name), work: &dir.work(name) };
+                (target, mounts::mount_overlay(&overlay, target))
+            }
+            Layer::ReadOnlyBind { source, target } => (target, mounts::bind_read_only(source, target)),
+        };
+        mounted.map_err(|source| CreateError::Mount { path: target.clone(), source })?;
+    }
+    Ok(())
+}
+
+/// The whole chain: libcontainer's outermost words alone say little.
+fn explain(error: &LibcontainerError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        source = inner.source();
+    }
+    text
+}

@@ -1,0 +1,364 @@
+//! States, ends, and the rules by which an attempt ends. Pure.
+//!
+//! ```text
+//! run:   waiting ──► starting ──► running ──► succeeded | failed | stopped
+//!           ▲            │           │
+//!           └── retry ◄──┴─ stopping ┘          waiting ──► stopped (never started)
+//! ```
+//! A job shows the state of its newest run; `invalid` and `held` come from its file.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{RoleName, Timestamp};
+use crate::spec::{MinSucceeded, Role};
+
+/// What a job or a run is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// The file cannot be used and there is no earlier version of it.
+    Invalid,
+    /// Kept from starting by its file.
+    Held,
+    /// Will start when it fits; carries its reason elsewhere.
+    Waiting,
+    Starting,
+    Running,
+    /// Its tasks have been told to end.
+    Stopping,
+    Succeeded,
+    Failed,
+    Stopped,
+}
+
+impl State {
+    pub const ALL: [State; 9] = [
+        State::Invalid,
+        State::Held,
+        State::Waiting,
+        State::Starting,
+        State::Running,
+        State::Stopping,
+        State::Succeeded,
+        State::Failed,
+        State::Stopped,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Invalid => "invalid",
+            State::Held => "held",
+            State::Waiting => "waiting",
+            State::Starting => "starting",
+            State::Running => "running",
+            State::Stopping => "stopping",
+            State::Succeeded => "succeeded",
+            State::Failed => "failed",
+            State::Stopped => "stopped",
+        }
+    }
+
+    /// Nothing more will happen to it by itself.
+    pub fn is_terminal(self) -> bool {
+        matches!(self, State::Succeeded | State::Failed | State::Stopped | State::Invalid)
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why something is stopped.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "snake_case")]
+pub enum StopCause {
+    /// Somebody asked, by command line or API.
+    User { name: String },
+    /// `state = "stopped"`.
+    File,
+    /// The job file is gone.
+    FileRemoved,
+    /// `max_duration` has passed.
+    TimedOut { limit_ms: u64 },
+    /// The attempt is decided; what still ran was stopped.
+    Decided,
+    /// Trainyard itself was asked to stop everything.
+    Shutdown,
+}
+
+impl fmt::Display for StopCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StopCause::User { name } => write!(f, "stopped by {name}"),
+            StopCause::File => f.write_str("stopped by state = \"stopped\" in its job file"),
+            StopCause::FileRemoved => f.write_str("stopped because its job file was removed"),
+            StopCause::TimedOut { limit_ms } => {
+                let limit = crate::ids::format_duration(std::time::Duration::from_millis(*limit_ms));
+                write!(f, "timed out after its max_duration of {limit}")
+            }
+            StopCause::Decided => f.write_str("stopped because the attempt was decided"),
+            StopCause::Shutdown => f.write_str("stopped by the shutdown of Trainyard"),
+        }
+    }
+}
+
+/// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum TaskEnd {
+    Exited {
+        code: i32,
+    },
+    Signalled {
+        signal: i32,
+    },
+    /// The kernel killed a process of the task for want of memory.
+    Oom {
+        limit: u64,
+    },
+    /// The command never ran.
+    FailedToStart {
+        reason: String,
+    },
+    TimedOut {
+        limit_ms: u64,
+    },
+    Stopped {
+        cause: StopCause,
+    },
+    /// Its shim or the machine went away; how the task ended is not known.
+    Lost {
+        reason: String,
+    },
+}
+
+impl TaskEnd {
+    pub fn is_success(&self) -> bool {
+        matches!(self, TaskEnd::Exited { code: 0 })
+    }
+
+    /// Counts as failed; a task that we stopped counts as neither.
+    pub fn is_failure(&self) -> bool {
+        !self.is_success() && !matches!(self, TaskEnd::Stopped { .. })
+    }
+}
+
+impl fmt::Display for TaskEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TaskEnd::Exited { code } => write!(f, "exited with code {code}"),
+            TaskEnd::Signalled { signal } => write!(f, "killed by signal {signal} ({})", signal_name(*signal)),
+            TaskEnd::Oom { limit } => {
+                let limit = crate::ids::Bytes(*limit);
+                write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")
+            }
+            TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),
+            TaskEnd::TimedOut { limit_ms } => StopCause::TimedOut { limit_ms: *limit_ms }.fmt(f),
+            TaskEnd::Stopped { cause } => cause.fmt(f),
+            TaskEnd::Lost { reason } => write!(f, "lost: {reason}"),
+        }
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    nix::sys::signal::Signal::try_from(signal).map_or("unknown", nix::sys::signal::Signal::as_str)
+}
+
+/// An end with its time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRecord {
+    pub end: TaskEnd,
+    pub at: Timestamp,
+    /// Most memory the task held at once, in bytes, where the kernel told.
+    #[serde(default)]
+    pub memory_peak: Option<u64>,
+}
+
+/// How an attempt ended, and so how its run may end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Verdict {
+    /// `tolerated` tasks failed in roles that may fail.
+    Succeeded {
+        tolerated: u32,
+    },
+    Failed {
+        reason: String,
+    },
+    Stopped {
+        cause: StopCause,
+    },
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Succeeded { tolerated: 0 } => f.write_str("succeeded"),
+            Verdict::Succeeded { tolerated } => write!(f, "succeeded ({tolerated} task(s) failed, as allowed)"),
+            Verdict::Failed { reason } => f.write_str(reason),
+            Verdict::Stopped { cause } => cause.fmt(f),
+        }
+    }
+}
+
+/// What completion is judged by: one role's bounds and counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RoleTally {
+    pub name: RoleName,
+    pub count: u32,
+    pub main: bool,
+    pub serves: bool,
+    pub min_failed: Option<u32>,
+    pub min_succeeded: MinSucceeded,
+    pub succeeded: u32,
+    pub failed: u32,
+    /// Ended because we stopped it.
+    pub stopped: u32,
+}
+
+impl RoleTally {
+    pub fn of(role: &Role) -> Self {
+        Self {
+            name: role.name.clone(),
+            count: role.count,
+            main: role.main,
+            serves: role.serves,
+            min_failed: role.min_failed,
+            min_succeeded: role.min_succeeded,
+            succeeded: 0,
+            failed: 0,
+            stopped: 0,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.succeeded + self.failed + self.stopped >= self.count
+    }
+
+    /// Rule 1 and 3: the role's own success, which ends the job.
+    fn ends_in_success(&self) -> bool {
+        match self.min_succeeded {
+            MinSucceeded::Count(wanted) => (self.main || wanted < self.count) && self.succeeded >= wanted,
+            MinSucceeded::All => self.main && self.succeeded >= self.count,
+            MinSucceeded::Never => false,
+        }
+    }
+
+    /// Rule 1 and 2: the role's own failure, which ends the attempt.
+    fn ends_in_failure(&self) -> bool {
+        match self.min_failed {
+            Some(bound) => self.failed >= bound,
+            None => self.main && self.has_ended() && self.failed > 0,
+        }
+    }
+}
+
+/// What the counts decide.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    Succeeded {
+        tolerated: u32,
+    },
+    /// The role whose failure decided it.
+    Failed {
+        role: RoleName,
+    },
+}
+
+/// Judges an attempt by its roles' counts; `None` while it is open. Success is judged before failure.
+pub fn judge(roles: &[RoleTally]) -> Option<Decision> {
+    let tolerated = roles.iter().map(|role| role.failed).sum();
+    if roles.iter().any(RoleTally::ends_in_success) {
+        return Some(Decision::Succeeded { tolerated });
+    }
+    if let Some(role) = roles.iter().find(|role| role.ends_in_failure()) {
+        return Some(Decision::Failed { role: role.name.clone() });
+    }
+    // Serving roles do not hold the job open, unless there is nothing else.
+    let all_serve = roles.iter().all(|role| role.serves);
+    if !roles.iter().filter(|role| all_serve || !role.serves).all(RoleTally::has_ended) {
+        return None;
+    }
+    match roles.iter().find(|role| role.min_failed.is_some() && role.failed > 0) {
+        Some(role) => Some(Decision::Failed { role: role.name.clone() }),
+        None => Some(Decision::Succeeded { tolerated }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn role(name: &str, count: u32) -> RoleTally {
+        RoleTally {
+            name: name.parse().unwrap(),
+            count,
+            main: false,
+            serves: false,
+            min_failed: Some(1),
+            min_succeeded: MinSucceeded::All,
+            succeeded: 0,
+            failed: 0,
+            stopped: 0,
+        }
+    }
+
+    fn failed(name: &str) -> Option<Decision> {
+        Some(Decision::Failed { role: name.parse().unwrap() })
+    }
+
+    const DONE: Option<Decision> = Some(Decision::Succeeded { tolerated: 0 });
+
+    #[test]
+    fn a_plain_job_waits_for_all_and_fails_at_the_first_failure() {
+        let open = RoleTally { succeeded: 1, ..role("w", 2) };
+        assert_eq!(judge(std::slice::from_ref(&open)), None);
+        assert_eq!(judge(&[RoleTally { succeeded: 2, ..open.clone() }]), DONE);
+        assert_eq!(judge(&[RoleTally { failed: 1, ..open }]), failed("w"));
+    }
+
+    #[test]
+    fn the_main_role_decides_both_ways() {
+        let main = RoleTally { main: true, ..role("m", 1) };
+        let other = role("w", 2);
+        assert_eq!(judge(&[RoleTally { succeeded: 1, ..main.clone() }, other.clone()]), DONE);
+        assert_eq!(judge(&[RoleTally { failed: 1, ..main.clone() }, other.clone()]), failed("m"));
+        let shielded = RoleTally { min_failed: None, failed: 1, ..main };
+        assert_eq!(judge(&[shielded, other]), failed("m"));
+    }
+
+    #[test]
+    fn serving_roles_do_not_hold_the_job_open() {
+        let ps = RoleTally { serves: true, ..role("ps", 1) };
+        let workers = RoleTally { succeeded: 2, ..role("w", 2) };
+        assert_eq!(judge(&[ps.clone(), workers.clone()]), DONE);
+        assert_eq!(
+            judge(&[RoleTally { failed: 1, ..ps.clone() }, RoleTally { succeeded: 1, ..workers }]),
+            failed("ps")
+        );
+        assert_eq!(judge(&[ps]), None);
+    }
+
+    #[test]
+    fn success_comes_before_failure_in_one_observation() {
+        let any = RoleTally { min_succeeded: MinSucceeded::Count(1), succeeded: 1, failed: 1, ..role("w", 2) };
+        assert_eq!(judge(&[any]), Some(Decision::Succeeded { tolerated: 1 }));
+    }
+
+    #[test]
+    fn failures_of_a_role_that_never_fails_are_tolerated_and_counted() {
+        let role = RoleTally { min_failed: None, succeeded: 1, failed: 1, ..role("w", 2) };
+        assert_eq!(judge(&[role]), Some(Decision::Succeeded { tolerated: 1 }));
+    }
+
+    #[test]
+    fn a_bound_below_the_count_waits_and_then_fails_at_the_end() {
+        let two = RoleTally { min_failed: Some(2), failed: 1, ..role("w", 2) };
+        assert_eq!(judge(std::slice::from_ref(&two)), None);
+        assert_eq!(judge(&[RoleTally { succeeded: 1, ..two }]), failed("w"));
+    }
+}

@@ -1,0 +1,232 @@
+//! Control groups of a task, on cgroup v2 and on v1 or hybrid machines.
+//!
+//! A group is named by its path below the hierarchy's root (`/trainyard-1a2b/a17-0`), the same in every v1 hierarchy.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::signal::Signal;
+
+use super::process::PidFd;
+
+const ROOT: &str = "/sys/fs/cgroup";
+/// How long killed processes may take to go; one stuck in the kernel must not hold us for ever.
+const KILL_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How this machine's control groups are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// One hierarchy with all controllers.
+    V2,
+    /// A hierarchy for each controller; also when a v2 hierarchy without controllers lies beside.
+    V1,
+}
+
+/// Looks at what is mounted.
+pub fn layout() -> Layout {
+    if Path::new(ROOT).join("cgroup.controllers").exists() { Layout::V2 } else { Layout::V1 }
+}
+
+/// The group's directory in every hierarchy that counts.
+fn directories(group: &str) -> io::Result<Vec<PathBuf>> {
+    let group = group.trim_start_matches('/');
+    if group.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the root control group is not ours"));
+    }
+    if layout() == Layout::V2 {
+        return Ok(vec![Path::new(ROOT).join(group)]);
+    }
+    let mut out = Vec::new();
+    for entry in fs::read_dir(ROOT)? {
+        let entry = entry?;
+        // `cpu` and `cpuacct` may be links to one directory.
+        if entry.file_type()?.is_dir() {
+            out.push(entry.path().join(group));
+        }
+    }
+    Ok(out)
+}
+
+fn controller_file(group: &str, v1_controller: &str, v1_file: &str, v2_file: &str) -> PathBuf {
+    let group = group.trim_start_matches('/');
+    match layout() {
+        Layout::V2 => Path::new(ROOT).join(group).join(v2_file),
+        Layout::V1 => Path::new(ROOT).join(v1_controller).join(group).join(v1_file),
+    }
+}
+
+/// How often the kernel killed a process of the group for want of memory.
+pub fn oom_kills(group: &str) -> io::Result<u64> {
+    let path = controller_file(group, "memory", "memory.oom_control", "memory.events");
+    let text = fs::read_to_string(path)?;
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    Ok(count.and_then(|count| count.trim().parse().ok()).unwrap_or(0))
+}
+
+/// Most memory that the group held at once, in bytes, where the kernel tells.
+pub fn memory_peak(group: &str) -> Option<u64> {
+    let path = controller_file(group, "memory", "memory.max_usage_in_bytes", "memory.peak");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// The processes in the group, by number.
+pub fn processes(group: &str) -> io::Result<Vec<i32>> {
+    let mut pids = Vec::new();
+    for directory in directories(group)? {
+        let text = match fs::read_to_string(directory.join("cgroup.procs")) {
+            Ok(text) => text,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        // Processes of another pid namespace read as 0.
+        pids.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()).filter(|pid| *pid > 0));
+    }
+    pids.sort_unstable();
+    pids.dedup();
+    Ok(pids)
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ENODEV)
+}
+
+/// Kills every process of the group and waits until they are gone.
+pub fn kill_all(group: &str) -> io::Result<()> {
+    let deadline = Instant::now() + KILL_PATIENCE;
+    loop {
+        let victims: Vec<PidFd> = processes(group)?.into_iter().filter_map(|pid| PidFd::open(pid).ok()).collect();
+        if victims.is_empty() {
+            return Ok(());
+        }
+        kill_at_once(group, &victims)?;
+        for victim in &victims {
+            let left = deadline.saturating_duration_since(Instant::now());
+            wait_for_end(victim, left)?;
+        }
+    }
+}
+
+fn kill_at_once(group: &str, victims: &[PidFd]) -> io::Result<()> {
+    if layout() == Layout::V2 && fs::write(controller_file(group, "", "", "cgroup.kill"), "1").is_ok() {
+        return Ok(());
+    }
+    // Frozen processes cannot fork away from under the list.
+    let freezer = controller_file(group, "freezer", "freezer.state", "cgroup.freeze");
+    let (freeze, thaw) = if layout() == Layout::V2 { ("1", "0") } else { ("FROZEN", "THAWED") };
+    let frozen = fs::write(&freezer, freeze).is_ok();
+    for victim in victims {
+        match victim.signal(Signal::SIGKILL) {
+            Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => return Err(error),
+            _ => {}
+        }
+    }
+    if frozen { fs::write(freezer, thaw) } else { Ok(()) }
+}
+
+fn wait_for_end(process: &PidFd, patience: Duration) -> io::Result<()> {
+    let timeout = u16::try_from(patience.as_millis()).unwrap_or(u16::MAX);
+    let mut ready = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut ready, timeout)? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "a killed process does not go; it may hang in the kernel")),
+        _ => Ok(()),
+    }
+}
+
+/// Kills what is in the group and removes it from every hierarchy, with the groups below it.
+pub fn remove(group: &str) -> io::Result<()> {
+    kill_all(group)?;
+    for directory in directories(group)? {
+        remove_directory(&directory)?;
+    }
+    Ok(())
+}
+
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if is_gone(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove_directory(&entry.path())?;
+        }
+    }
+    super::file::ignore_missing(fs::remove_dir(directory))
+}
+
+/// Names of the groups directly below `group`.
+pub fn children(group: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for directory in directories(group)? {
+        let entries = match fs::read_dir(directory) {
+            Ok(entries) => entries,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                names.extend(entry.file_name().into_string().ok());
+            }
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// Finds or makes the group below which tasks get theirs.
+///
+/// On v2 a group with processes cannot hand out controllers. A service with its own group (`Delegate=yes`) moves
+/// itself to a leaf and uses the rest; a daemon started by hand shares its group with a shell and uses `fallback`.
+pub fn prepare_tasks_group(fallback: &str) -> io::Result<String> {
+    if layout() == Layout::V1 {
+        return Ok(fallback.to_owned());
+    }
+    let own = own_group()?;
+    let alone = processes(&own).is_ok_and(|pids| pids.iter().all(|pid| u32::try_from(*pid) == Ok(std::process::id())));
+    let base = match own.strip_suffix("/daemon") {
+        // Moved there by an earlier start of the same service.
+        Some(base) if !base.is_empty() => base.to_owned(),
+        _ if alone && own != "/" => {
+            let leaf = Path::new(ROOT).join(own.trim_start_matches('/')).join("daemon");
+            super::file::create_dir(&leaf, 0o755)?;
+            fs::write(leaf.join("cgroup.procs"), std::process::id().to_string())?;
+            own
+        }
+        _ => return prepare_group(&format!("/{}", fallback.trim_start_matches('/'))),
+    };
+    hand_out_controllers(Path::new(ROOT).join(base.trim_start_matches('/')).as_path())?;
+    prepare_group(&format!("{base}/tasks"))
+}
+
+fn prepare_group(group: &str) -> io::Result<String> {
+    hand_out_controllers(Path::new(ROOT))?;
+    let directory = Path::new(ROOT).join(group.trim_start_matches('/'));
+    super::file::create_dir(&directory, 0o755)?;
+    hand_out_controllers(&directory)?;
+    Ok(group.to_owned())
+}
+
+fn hand_out_controllers(directory: &Path) -> io::Result<()> {
+    let control = directory.join("cgroup.subtree_control");
+    let enabled = fs::read_to_string(&control)?;
+    for controller in ["cpu", "memory", "pids"] {
+        if !enabled.split_whitespace().any(|known| known == controller) {
+            fs::write(&control, format!("+{controller}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn own_group() -> io::Result<String> {
+    let text = fs::read_to_string("/proc/self/cgroup")?;
+    let own = text.lines().find_map(|line| line.strip_prefix("0::"));
+    own.map(str::to_owned).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no v2 control group of our own"))
+}
