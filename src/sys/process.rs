@@ -239,7 +239,11 @@ mod tests {
 
     #[test]
     fn a_pidfd_tells_how_its_child_ended() {
-        #[expect(clippy::disallowed_methods, clippy::zombie_processes, reason = "a plain child, reaped by what is tested")]
+        #[expect(
+            clippy::disallowed_methods,
+            clippy::zombie_processes,
+            reason = "a plain child, reaped by what is tested"
+        )]
         let child = Command::new("/bin/sh").args(["-c", "exit 7"]).spawn().unwrap();
         let pidfd = PidFd::open(i32::try_from(child.id()).unwrap()).unwrap();
         let mut poll = [nix::poll::PollFd::new(pidfd.as_fd(), nix::poll::PollFlags::POLLIN)];

@@ -1,0 +1,206 @@
+//! What to do next. Total, pure, deterministic: no clock, no disk, no log.
+//!
+//! [`plan`] sees what runs, what waits and what the machine has, and answers with steps in the order in which they
+//! are to be taken: what frees comes before what takes. Its cost follows the live attempts and the runs that start;
+//! runs that wait behind the first one that does not fit are not looked at.
+
+pub mod address;
+mod attempt;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use crate::config::AddressRange;
+use crate::ids::{Bytes, Cpu, JobKey, Timestamp};
+use crate::spec::{JobSpec, Network};
+use crate::status::{RoleTally, StopCause, Verdict};
+use crate::store::record::AddressBlock;
+
+/// What can be handed out, or is asked for by all tasks of an attempt together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
+    /// Thousandths of a core.
+    pub cpu: u64,
+    /// Bytes.
+    pub memory: u64,
+}
+
+impl Amount {
+    /// What all tasks of one attempt hold.
+    pub fn of(spec: &JobSpec) -> Self {
+        spec.roles.iter().fold(Self::default(), |sum, role| Self {
+            cpu: sum.cpu.saturating_add(role.resources.cpu.0.saturating_mul(u64::from(role.count))),
+            memory: sum.memory.saturating_add(role.resources.memory.0.saturating_mul(u64::from(role.count))),
+        })
+    }
+
+    pub fn fits(&self, room: &Amount) -> bool {
+        self.cpu <= room.cpu && self.memory <= room.memory
+    }
+
+    fn minus(&self, other: &Amount) -> Self {
+        Self { cpu: self.cpu.saturating_sub(other.cpu), memory: self.memory.saturating_sub(other.memory) }
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cpu and {} of memory", Cpu(self.cpu), Bytes(self.memory))
+    }
+}
+
+/// Why an attempt of `wanted` can never start on a machine that has `inventory`.
+pub fn never_fits(wanted: &Amount, inventory: &Amount) -> Option<String> {
+    let mut missing = Vec::new();
+    if wanted.cpu > inventory.cpu {
+        missing.push(format!("{} cpu of {}", Cpu(wanted.cpu), Cpu(inventory.cpu)));
+    }
+    if wanted.memory > inventory.memory {
+        missing.push(format!("{} of memory of {}", Bytes(wanted.memory), Bytes(inventory.memory)));
+    }
+    let missing = (!missing.is_empty()).then(|| missing.join(" and "))?;
+    Some(format!("the job needs {missing} that this machine can give; ask for less in `resources` or `count`"))
+}
+
+/// A run whose attempt has not been concluded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Live {
+    pub key: JobKey,
+    pub amount: Amount,
+    pub block: Option<AddressBlock>,
+    pub tallies: Vec<RoleTally>,
+    /// The first failure among its tasks, as people read it.
+    pub first_failure: Option<String>,
+    /// No task is left running.
+    pub all_ended: bool,
+    pub running_since: Option<Timestamp>,
+    pub max_duration: Option<Duration>,
+    /// Somebody wants the run stopped.
+    pub wanted_stop: Option<StopCause>,
+    pub verdict: Option<Verdict>,
+    /// Its processes, network and scratch space are gone.
+    pub released: bool,
+    /// Cleaning up is under way.
+    pub releasing: bool,
+    /// Attempts that the run may still make.
+    pub attempts_left: u32,
+}
+
+/// A run that may start.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Waiting {
+    pub key: JobKey,
+    pub amount: Amount,
+    pub tasks: u32,
+    pub network: Network,
+}
+
+/// What a plan is made from.
+#[derive(Debug, Clone)]
+pub struct Snapshot<'a> {
+    pub now: Timestamp,
+    pub inventory: Amount,
+    pub addresses: AddressRange,
+    pub live: Vec<Live>,
+    /// By place in the queue.
+    pub queue: &'a BTreeMap<u64, Waiting>,
+}
+
+/// One thing to do. Each may be repeated safely.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// The attempt is decided; what still runs is told to stop for `cause`.
+    Decide { key: JobKey, verdict: Verdict, cause: StopCause },
+    /// All its tasks have ended: clean up after it.
+    Release { key: JobKey },
+    /// The run makes another attempt when it fits.
+    Retry { key: JobKey, reason: String },
+    /// The run is over.
+    End { key: JobKey, verdict: Verdict },
+    /// Start all tasks of a new attempt.
+    Start { key: JobKey, block: Option<AddressBlock> },
+}
+
+/// Why the first of the queue does not start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    pub key: JobKey,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Plan {
+    pub steps: Vec<Step>,
+    pub blocked: Option<Blocked>,
+    /// When to plan again even if nothing happens.
+    pub wake_at: Option<Timestamp>,
+}
+
+/// Decides what to do now.
+pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let mut room = snapshot.inventory;
+    for live in &snapshot.live {
+        plan.steps.extend(attempt::next_step(live, snapshot.now));
+        if !live.released {
+            room = room.minus(&live.amount);
+        }
+        plan.wake_at = earliest(plan.wake_at, attempt::deadline(live).filter(|_| live.verdict.is_none()));
+    }
+    fill(snapshot, room, &mut plan);
+    plan
+}
+
+fn earliest(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+    a.into_iter().chain(b).min()
+}
+
+/// Starts runs in the order of the queue until one does not fit: a small job never overtakes a big one for ever.
+fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
+    let held = snapshot.live.iter().filter(|live| !live.released).filter_map(|live| live.block);
+    let mut blocks: Vec<AddressBlock> = held.collect();
+    for waiting in snapshot.queue.values() {
+        if let Some(reason) = never_fits(&waiting.amount, &snapshot.inventory) {
+            let verdict = Verdict::Failed { reason };
+            plan.steps.push(Step::End { key: waiting.key.clone(), verdict });
+            continue;
+        }
+        if !waiting.amount.fits(&room) {
+            let reason = resource_reason(snapshot, waiting, &room);
+            plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
+            return;
+        }
+        let block = match waiting.network {
+            Network::Task => match address::allocate(snapshot.addresses, &blocks, waiting.tasks) {
+                Some(block) => Some(block),
+                None => {
+                    let reason = "waits for addresses: network.range is used up by running jobs".to_owned();
+                    plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
+                    return;
+                }
+            },
+            Network::Job | Network::Host => None,
+        };
+        blocks.extend(block);
+        room = room.minus(&waiting.amount);
+        plan.steps.push(Step::Start { key: waiting.key.clone(), block });
+    }
+}
+
+/// Most holders named in a reason.
+const NAMED_HOLDERS: usize = 3;
+
+fn resource_reason(snapshot: &Snapshot<'_>, waiting: &Waiting, room: &Amount) -> String {
+    let holders: Vec<_> = snapshot.live.iter().filter(|live| !live.released).map(|live| live.key.to_string()).collect();
+    let named = holders.iter().take(NAMED_HOLDERS).cloned().collect::<Vec<_>>().join(", ");
+    let more = match holders.len().saturating_sub(NAMED_HOLDERS) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let held = if named.is_empty() { "by jobs that are starting".to_owned() } else { format!("by {named}{more}") };
+    format!("waits for {}; free: {room}; the rest is held {held}", waiting.amount)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! One attempt: whether it is decided, over its time, to be cleaned up, retried or concluded.
+
+use super::{Live, Step};
+use crate::ids::{RoleName, Timestamp};
+use crate::status::{Decision, StopCause, Verdict, judge};
+
+/// What to do about a live attempt now, if anything.
+pub(super) fn next_step(live: &Live, now: Timestamp) -> Option<Step> {
+    let Some(verdict) = &live.verdict else { return decide(live, now) };
+    if live.released {
+        return Some(conclude(live, verdict));
+    }
+    (live.all_ended && !live.releasing).then(|| Step::Release { key: live.key.clone() })
+}
+
+/// When the attempt must have ended.
+pub(super) fn deadline(live: &Live) -> Option<Timestamp> {
+    let limit = u64::try_from(live.max_duration?.as_millis()).unwrap_or(u64::MAX);
+    Some(Timestamp(live.running_since?.0.saturating_add(limit)))
+}
+
+fn decide(live: &Live, now: Timestamp) -> Option<Step> {
+    let (verdict, cause) = if let Some(decision) = judge(&live.tallies) {
+        (verdict_of(live, decision), StopCause::Decided)
+    } else if let Some(cause) = &live.wanted_stop {
+        (Verdict::Stopped { cause: cause.clone() }, cause.clone())
+    } else if deadline(live).is_some_and(|deadline| now >= deadline) {
+        let limit_ms = live.max_duration.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
+        let cause = StopCause::TimedOut { limit_ms };
+        (Verdict::Failed { reason: cause.to_string() }, cause)
+    } else {
+        return None;
+    };
+    Some(Step::Decide { key: live.key.clone(), verdict, cause })
+}
+
+fn verdict_of(live: &Live, decision: Decision) -> Verdict {
+    match decision {
+        // Tasks that ended because they were told to: nothing was decided by themselves.
+        Decision::Succeeded { .. }
+            if live.wanted_stop.is_some() && live.tallies.iter().any(|role| role.stopped > 0) =>
+        {
+            let cause = live.wanted_stop.clone().unwrap_or(StopCause::Decided);
+            Verdict::Stopped { cause }
+        }
+        Decision::Succeeded { tolerated } => Verdict::Succeeded { tolerated },
+        Decision::Failed { role } => Verdict::Failed { reason: failure(live, &role) },
+    }
+}
+
+fn failure(live: &Live, role: &RoleName) -> String {
+    match &live.first_failure {
+        Some(failure) => failure.clone(),
+        None => format!("role {role} failed"),
+    }
+}
+
+fn conclude(live: &Live, verdict: &Verdict) -> Step {
+    match verdict {
+        Verdict::Failed { reason } if live.attempts_left > 0 && live.wanted_stop.is_none() => {
+            Step::Retry { key: live.key.clone(), reason: reason.clone() }
+        }
+        _ => Step::End { key: live.key.clone(), verdict: verdict.clone() },
+    }
+}

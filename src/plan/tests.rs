@@ -1,0 +1,154 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::spec::MinSucceeded;
+
+const RANGE: AddressRange = AddressRange { base: 0x0ad5_0000, prefix: 24 };
+
+fn key(number: u64) -> JobKey {
+    format!("j{number}").parse().unwrap()
+}
+
+fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
+    Waiting { key: key(number), amount: Amount { cpu, memory: cpu }, tasks, network: Network::Task }
+}
+
+fn live(number: u64, cpu: u64) -> Live {
+    Live {
+        key: key(number),
+        amount: Amount { cpu, memory: cpu },
+        block: None,
+        tallies: vec![RoleTally {
+            name: "main".parse().unwrap(),
+            count: 1,
+            main: false,
+            serves: false,
+            min_failed: Some(1),
+            min_succeeded: MinSucceeded::All,
+            succeeded: 0,
+            failed: 0,
+            stopped: 0,
+        }],
+        first_failure: None,
+        all_ended: false,
+        running_since: Some(Timestamp(1000)),
+        max_duration: None,
+        wanted_stop: None,
+        verdict: None,
+        released: false,
+        releasing: false,
+        attempts_left: 0,
+    }
+}
+
+fn run(live: Vec<Live>, queue: &BTreeMap<u64, Waiting>, cpu: u64) -> Plan {
+    let inventory = Amount { cpu, memory: cpu };
+    plan(&Snapshot { now: Timestamp(5000), inventory, addresses: RANGE, live, queue })
+}
+
+fn no_queue() -> BTreeMap<u64, Waiting> {
+    BTreeMap::new()
+}
+
+#[test]
+fn an_attempt_goes_from_decided_over_released_to_ended() {
+    let mut attempt = live(1, 1);
+    assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, []);
+    attempt.tallies[0].failed = 1;
+    attempt.all_ended = true;
+    attempt.first_failure = Some("main-0 exited with code 1".into());
+    let verdict = Verdict::Failed { reason: "main-0 exited with code 1".into() };
+    let decided = Step::Decide { key: key(1), verdict: verdict.clone(), cause: StopCause::Decided };
+    assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, [decided]);
+    attempt.verdict = Some(verdict.clone());
+    assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, [Step::Release { key: key(1) }]);
+    attempt.releasing = true;
+    assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, []);
+    attempt.released = true;
+    assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, [Step::End { key: key(1), verdict }]);
+    attempt.attempts_left = 1;
+    assert!(matches!(run(vec![attempt.clone()], &no_queue(), 10).steps[..], [Step::Retry { .. }]));
+    attempt.wanted_stop = Some(StopCause::File);
+    assert!(matches!(run(vec![attempt], &no_queue(), 10).steps[..], [Step::End { .. }]), "a stop ends the retries");
+}
+
+#[test]
+fn a_wanted_stop_and_a_passed_limit_decide() {
+    let mut attempt = live(1, 1);
+    attempt.max_duration = Some(Duration::from_millis(4500));
+    let planned = run(vec![attempt.clone()], &no_queue(), 10);
+    assert_eq!((planned.steps, planned.wake_at), (vec![], Some(Timestamp(5500))));
+    attempt.max_duration = Some(Duration::from_millis(4000));
+    let steps = run(vec![attempt.clone()], &no_queue(), 10).steps;
+    assert!(matches!(&steps[..], [Step::Decide { cause: StopCause::TimedOut { limit_ms: 4000 }, .. }]), "{steps:?}");
+    attempt.max_duration = None;
+    attempt.wanted_stop = Some(StopCause::FileRemoved);
+    let steps = run(vec![attempt], &no_queue(), 10).steps;
+    assert!(matches!(&steps[..], [Step::Decide { verdict: Verdict::Stopped { .. }, .. }]), "{steps:?}");
+}
+
+#[test]
+fn the_first_that_does_not_fit_says_what_it_waits_for_and_nobody_overtakes_it() {
+    let queue = [(1, waiting(1, 8, 1)), (2, waiting(2, 1, 1))].into();
+    let planned = run(vec![live(9, 4)], &queue, 10);
+    assert_eq!(planned.steps, []);
+    let blocked = planned.blocked.unwrap();
+    assert_eq!(blocked.key, key(1));
+    assert_eq!(
+        blocked.reason,
+        "waits for 0.008 cpu and 8B of memory; free: 0.006 cpu and 6B of memory; the rest is held by j9"
+    );
+}
+
+#[test]
+fn what_can_never_fit_fails_naming_what_is_missing_and_blocks_nobody() {
+    let queue = [(1, waiting(1, 11, 1)), (2, waiting(2, 1, 1))].into();
+    let steps = run(vec![], &queue, 10).steps;
+    assert!(matches!(&steps[0], Step::End { verdict: Verdict::Failed { reason }, .. } if reason.contains("cpu")));
+    assert!(matches!(&steps[1], Step::Start { .. }));
+}
+
+fn overlaps(a: AddressBlock, b: AddressBlock) -> bool {
+    let range = |block: AddressBlock| {
+        let base = u64::from(u32::from(block.base));
+        base..base + (1u64 << (32 - block.prefix))
+    };
+    let (a, b) = (range(a), range(b));
+    a.start < b.end && b.start < a.end
+}
+
+proptest! {
+    /// Against a model that adds up what is held: gangs only, in order, never more than there is, no address twice.
+    #[test]
+    fn starts_are_in_order_within_the_machine_and_with_addresses_of_their_own(
+        held in prop::collection::vec((0u64..6, any::<bool>()), 0..5),
+        wanted in prop::collection::vec((1u64..9, 1u32..20), 0..12),
+    ) {
+        let live: Vec<_> = held.iter().zip(100..).map(|((cpu, released), number)| {
+            let mut attempt = live(number, *cpu);
+            if *released { attempt.verdict = Some(Verdict::Succeeded { tolerated: 0 }); }
+            Live { released: *released, ..attempt }
+        }).collect();
+        let queue: BTreeMap<_, _> = wanted.iter().zip(0..).map(|((cpu, tasks), n)| (n, waiting(n, *cpu, *tasks))).collect();
+        let planned = run(live, &queue, 10);
+        let mut room = 10u64.saturating_sub(held.iter().filter(|(_, released)| !released).map(|(cpu, _)| cpu).sum());
+        let mut blocks: Vec<AddressBlock> = Vec::new();
+        let mut expected = queue.values();
+        for step in &planned.steps {
+            let Step::Start { key, block } = step else { continue };
+            let next = expected.next().unwrap();
+            prop_assert_eq!(key, &next.key, "in the order of the queue");
+            prop_assert!(next.amount.cpu <= room);
+            room -= next.amount.cpu;
+            let block = block.unwrap();
+            prop_assert!((1u32 << (32 - block.prefix)) >= next.tasks + 3);
+            prop_assert!(blocks.iter().all(|other| !overlaps(*other, block)));
+            prop_assert_eq!(u32::from(block.base) % (1 << (32 - block.prefix)), 0);
+            blocks.push(block);
+        }
+        match expected.next() {
+            Some(first) => prop_assert_eq!(planned.blocked.map(|blocked| blocked.key), Some(first.key.clone())),
+            None => prop_assert_eq!(planned.blocked, None),
+        }
+    }
+}

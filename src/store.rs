@@ -1,0 +1,78 @@
+//! What must survive a crash: jobs, runs with their attempts and tasks, and what happened to them.
+//!
+//! One batch is one transaction: all of it is on disk when [`Store::commit`] returns, or nothing is.
+//! Written by the reconciler alone. `docs/STATE.md` describes the file.
+
+pub mod fault;
+pub mod memory;
+pub mod record;
+pub mod redb;
+
+use std::collections::BTreeMap;
+
+use crate::ids::JobKey;
+use record::{Counters, EventRecord, JobRecord, RunRecord};
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error("cannot open the store {path}")]
+    Open {
+        path: std::path::PathBuf,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("cannot {what} the store")]
+    Access {
+        what: &'static str,
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    #[error("the record {key} in the store cannot be read")]
+    Damaged {
+        key: String,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("the record {key} in the store has version {found}, this program knows up to {known}")]
+    Newer { key: String, found: u32, known: u32 },
+    #[error("the store was told to fail")]
+    Injected,
+}
+
+/// Everything that is needed to go on after a restart.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Contents {
+    pub counters: Counters,
+    pub jobs: BTreeMap<JobKey, JobRecord>,
+    /// The newest run of each job.
+    pub runs: BTreeMap<JobKey, RunRecord>,
+}
+
+/// Changes that belong together. `None` removes.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Batch {
+    pub counters: Option<Counters>,
+    pub jobs: BTreeMap<JobKey, Option<JobRecord>>,
+    pub runs: BTreeMap<(JobKey, u32), RunRecord>,
+    pub events: Vec<(JobKey, EventRecord)>,
+}
+
+impl Batch {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Where the truth is kept.
+pub trait Store: Send {
+    fn load(&self) -> Result<Contents, StoreError>;
+    /// Makes the whole batch durable. Removing a job removes its runs and events.
+    fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
+    /// What happened to a job, from event number `from` on.
+    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError>;
+    /// All runs of a job, oldest first.
+    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError>;
+}
+
+#[cfg(test)]
+mod tests;

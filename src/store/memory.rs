@@ -1,0 +1,74 @@
+//! A store in memory: the model that the one on disk is tested against, and what daemon tests run on.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::record::{Counters, EventRecord, JobRecord, RunRecord};
+use super::{Batch, Contents, Store, StoreError};
+use crate::ids::JobKey;
+
+/// Clones share the content, as two openings of one file would.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryStore(Arc<Mutex<Tables>>);
+
+#[derive(Debug, Default)]
+struct Tables {
+    counters: Counters,
+    jobs: BTreeMap<JobKey, JobRecord>,
+    runs: BTreeMap<(JobKey, u32), RunRecord>,
+    events: BTreeMap<(JobKey, u64), EventRecord>,
+}
+
+impl MemoryStore {
+    fn with<T>(&self, work: impl FnOnce(&mut Tables) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Store for MemoryStore {
+    fn load(&self) -> Result<Contents, StoreError> {
+        Ok(self.with(|tables| {
+            let newest = |(key, job): (&JobKey, &JobRecord)| {
+                let run = tables.runs.get(&(key.clone(), job.last_run))?;
+                Some((key.clone(), run.clone()))
+            };
+            let runs = tables.jobs.iter().filter_map(newest).collect();
+            Contents { counters: tables.counters, jobs: tables.jobs.clone(), runs }
+        }))
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        self.with(|tables| {
+            if let Some(counters) = batch.counters {
+                tables.counters = counters;
+            }
+            tables.runs.extend(batch.runs.clone());
+            tables.events.extend(batch.events.iter().map(|(key, e)| ((key.clone(), e.number), e.clone())));
+            for (key, job) in &batch.jobs {
+                match job {
+                    Some(job) => drop(tables.jobs.insert(key.clone(), job.clone())),
+                    None => {
+                        tables.jobs.remove(key);
+                        tables.runs.retain(|(other, _), _| other != key);
+                        tables.events.retain(|(other, _), _| other != key);
+                    }
+                }
+            }
+        });
+        Ok(())
+    }
+
+    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
+        Ok(self.with(|tables| {
+            let range = tables.events.range((key.clone(), from)..=(key.clone(), u64::MAX));
+            range.map(|(_, event)| event.clone()).collect()
+        }))
+    }
+
+    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
+        Ok(self.with(|tables| {
+            let range = tables.runs.range((key.clone(), 0)..=(key.clone(), u32::MAX));
+            range.map(|(_, run)| run.clone()).collect()
+        }))
+    }
+}

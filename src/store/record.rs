@@ -1,0 +1,157 @@
+//! The stored records. They are versioned: a field is only ever added with a default, anything else raises
+//! [`VERSION`] and gets a conversion here.
+
+use std::net::Ipv4Addr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AttemptId, RoleName, TaskName, Timestamp};
+use crate::spec::Diagnostic;
+use crate::status::{EndRecord, State, StopCause, Verdict};
+
+/// The version that is written; older ones are read.
+pub const VERSION: u32 = 1;
+
+/// A record as it lies on disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Versioned<T> {
+    pub(super) v: u32,
+    pub(super) r: T,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// The last attempt number given out.
+    pub attempt: u64,
+    /// The last place in the queue given out.
+    pub order: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// A job file that was accepted.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SourceRecord {
+    /// The file's content.
+    pub text: String,
+    pub meaning: String,
+    pub owner: Owner,
+    pub warnings: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobRecord {
+    pub created: Timestamp,
+    /// The last good version of the file.
+    pub source: Option<SourceRecord>,
+    /// The file is in `jobs.d`.
+    pub file_present: bool,
+    /// What is wrong with the file as it is now.
+    pub invalid: Vec<Diagnostic>,
+    /// The number of the newest run; 0 before the first.
+    pub last_run: u32,
+    /// A new run was asked for, beside what the file says.
+    pub rerun_wanted: bool,
+    /// The `rerun` number that was acted on.
+    pub rerun_number: u64,
+    /// The number of the next event.
+    pub next_event: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunRecord {
+    pub number: u32,
+    pub created: Timestamp,
+    /// Place in the queue.
+    pub order: u64,
+    pub source: SourceRecord,
+    /// Code has been copied and the directories are there.
+    pub prepared: bool,
+    /// Somebody wants it stopped.
+    pub stop: Option<StopCause>,
+    pub attempts: Vec<AttemptRecord>,
+    /// Set once, at the end.
+    pub ended: Option<RunEnd>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunEnd {
+    pub verdict: Verdict,
+    pub at: Timestamp,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptRecord {
+    pub id: AttemptId,
+    /// From 1 within the run.
+    pub number: u32,
+    pub created: Timestamp,
+    /// The addresses that this attempt holds.
+    pub block: Option<AddressBlock>,
+    /// When all tasks ran for the first time.
+    pub running_since: Option<Timestamp>,
+    /// Why its tasks are being stopped.
+    pub stopping: Option<StopCause>,
+    /// What ended it; known before its last tasks have gone.
+    pub verdict: Option<Verdict>,
+    pub ended: Option<Timestamp>,
+    /// Its processes, network and scratch space are gone.
+    pub released: bool,
+    pub tasks: Vec<TaskRecord>,
+}
+
+/// A block of the private range: one network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressBlock {
+    pub base: Ipv4Addr,
+    pub prefix: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskRecord {
+    pub role: RoleName,
+    pub index: u32,
+    pub phase: TaskPhase,
+}
+
+impl TaskRecord {
+    pub fn name(&self) -> TaskName {
+        TaskName { role: self.role.clone(), index: self.index }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum TaskPhase {
+    /// It is to be started; whether it was is for its directory to say.
+    Launching,
+    Running {
+        since: Timestamp,
+    },
+    Ended(EndRecord),
+}
+
+impl TaskPhase {
+    pub fn end(&self) -> Option<&EndRecord> {
+        match self {
+            TaskPhase::Ended(end) => Some(end),
+            _ => None,
+        }
+    }
+}
+
+/// One thing that happened to a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventRecord {
+    /// From 0, without gaps.
+    pub number: u64,
+    pub at: Timestamp,
+    pub run: u32,
+    pub state: State,
+    /// What happened and why, one line.
+    pub message: String,
+}

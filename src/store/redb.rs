@@ -1,0 +1,175 @@
+//! The store on disk. The only user of redb.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, VERSION, Versioned};
+use super::{Batch, Contents, Store, StoreError};
+use crate::ids::{JobKey, JobName, WorkspaceName};
+
+/// `counters` under the one key "all".
+const COUNTERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("counters");
+/// (workspace, job) → [`JobRecord`].
+const JOBS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("jobs");
+/// (workspace, job, run) → [`RunRecord`].
+const RUNS: TableDefinition<'_, (&str, &str, u32), &[u8]> = TableDefinition::new("runs");
+/// (workspace, job, number) → [`EventRecord`].
+const EVENTS: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("events");
+
+/// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
+const CACHE: usize = 8 << 20;
+
+#[derive(Debug)]
+pub struct RedbStore {
+    database: Database,
+}
+
+impl RedbStore {
+    /// Opens the store at `path`, making an empty one if there is none.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::Open { path: path.to_owned(), source };
+        let database = Database::builder().set_cache_size(CACHE).create(path).map_err(|error| failed(error.into()))?;
+        let store = Self { database };
+        store.create_tables().map_err(failed)?;
+        restrict(path).map_err(|error| failed(error.into()))?;
+        Ok(store)
+    }
+
+    fn create_tables(&self) -> Result<(), BoxError> {
+        let transaction = self.database.begin_write()?;
+        transaction.open_table(COUNTERS)?;
+        transaction.open_table(JOBS)?;
+        transaction.open_table(RUNS)?;
+        transaction.open_table(EVENTS)?;
+        Ok(transaction.commit()?)
+    }
+
+    fn read_all(&self) -> Result<Contents, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let counters = transaction.open_table(COUNTERS).map_err(access)?;
+        let counters = match counters.get("all").map_err(access)? {
+            Some(bytes) => decode::<Counters>("counters", bytes.value())?,
+            None => Counters::default(),
+        };
+        let mut jobs = BTreeMap::new();
+        let mut runs = BTreeMap::new();
+        let run_table = transaction.open_table(RUNS).map_err(access)?;
+        for entry in transaction.open_table(JOBS).map_err(access)?.iter().map_err(access)? {
+            let (key, value) = entry.map_err(access)?;
+            let (workspace, job) = key.value();
+            let Some(job_key) = job_key(workspace, job) else { continue };
+            let record: JobRecord = decode(&job_key.to_string(), value.value())?;
+            if let Some(run) = run_table.get((workspace, job, record.last_run)).map_err(access)? {
+                runs.insert(job_key.clone(), decode(&job_key.to_string(), run.value())?);
+            }
+            jobs.insert(job_key, record);
+        }
+        Ok(Contents { counters, jobs, runs })
+    }
+
+    fn write(&self, batch: &Batch) -> Result<(), BoxError> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut jobs = transaction.open_table(JOBS)?;
+            let mut runs = transaction.open_table(RUNS)?;
+            let mut events = transaction.open_table(EVENTS)?;
+            if let Some(counters) = &batch.counters {
+                transaction.open_table(COUNTERS)?.insert("all", encode(counters)?.as_slice())?;
+            }
+            for ((key, number), run) in &batch.runs {
+                runs.insert((key.workspace.as_str(), key.job.as_str(), *number), encode(run)?.as_slice())?;
+            }
+            for (key, event) in &batch.events {
+                events.insert((key.workspace.as_str(), key.job.as_str(), event.number), encode(event)?.as_slice())?;
+            }
+            for (key, job) in &batch.jobs {
+                let place = (key.workspace.as_str(), key.job.as_str());
+                match job {
+                    Some(job) => drop(jobs.insert(place, encode(job)?.as_slice())?),
+                    None => {
+                        jobs.remove(place)?;
+                        runs.retain_in((place.0, place.1, 0)..=(place.0, place.1, u32::MAX), |_, _| false)?;
+                        events.retain_in((place.0, place.1, 0)..=(place.0, place.1, u64::MAX), |_, _| false)?;
+                    }
+                }
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn read_events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let table = transaction.open_table(EVENTS).map_err(access)?;
+        let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
+        let range = table.range((workspace, job, from)..=(workspace, job, u64::MAX)).map_err(access)?;
+        range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+    }
+
+    fn read_runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let table = transaction.open_table(RUNS).map_err(access)?;
+        let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
+        let range = table.range((workspace, job, 0)..=(workspace, job, u32::MAX)).map_err(access)?;
+        range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+    }
+}
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type ReadError = StoreError;
+
+fn access(error: impl Into<BoxError>) -> StoreError {
+    StoreError::Access { what: "read", source: error.into() }
+}
+
+/// The store holds every job's environment: root's eyes only.
+fn restrict(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(PathBuf::from(path), std::fs::Permissions::from_mode(0o600))
+}
+
+fn job_key(workspace: &str, job: &str) -> Option<JobKey> {
+    let workspace: WorkspaceName = workspace.parse().ok()?;
+    let job: JobName = job.parse().ok()?;
+    Some(JobKey::new(workspace, job))
+}
+
+fn encode<T: Serialize>(record: &T) -> Result<Vec<u8>, BoxError> {
+    Ok(serde_json::to_vec(&Versioned { v: VERSION, r: record })?)
+}
+
+#[derive(Deserialize)]
+struct VersionOnly {
+    v: u32,
+}
+
+pub(super) fn decode<T: DeserializeOwned>(key: &str, bytes: &[u8]) -> Result<T, StoreError> {
+    let damaged = |source| StoreError::Damaged { key: key.to_owned(), source };
+    let version: VersionOnly = serde_json::from_slice(bytes).map_err(damaged)?;
+    if version.v > VERSION {
+        return Err(StoreError::Newer { key: key.to_owned(), found: version.v, known: VERSION });
+    }
+    let record: Versioned<T> = serde_json::from_slice(bytes).map_err(damaged)?;
+    Ok(record.r)
+}
+
+impl Store for RedbStore {
+    fn load(&self) -> Result<Contents, StoreError> {
+        self.read_all()
+    }
+
+    fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        self.write(batch).map_err(|source| StoreError::Access { what: "write", source })
+    }
+
+    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
+        self.read_events(key, from)
+    }
+
+    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
+        self.read_runs(key)
+    }
+}

@@ -1,0 +1,103 @@
+use super::fault::{Fault, FaultStore};
+use super::memory::MemoryStore;
+use super::record::{EventRecord, Owner, RunRecord, SourceRecord};
+use super::redb::RedbStore;
+use super::*;
+use crate::ids::Timestamp;
+use crate::status::State;
+use proptest::prelude::*;
+
+fn job(last_run: u32) -> JobRecord {
+    JobRecord {
+        created: Timestamp(1),
+        source: None,
+        file_present: true,
+        invalid: Vec::new(),
+        last_run,
+        rerun_wanted: false,
+        rerun_number: 0,
+        next_event: 0,
+    }
+}
+
+fn run(number: u32) -> RunRecord {
+    let owner = Owner { uid: 0, gid: 0 };
+    RunRecord {
+        number,
+        created: Timestamp(2),
+        order: 1,
+        source: SourceRecord { text: "command = 'x'".into(), meaning: "m".into(), owner, warnings: Vec::new() },
+        prepared: false,
+        stop: None,
+        attempts: Vec::new(),
+        ended: None,
+    }
+}
+
+fn batches() -> impl Strategy<Value = Vec<Batch>> {
+    let key = prop::sample::select(vec!["a", "b", "w/a"]).prop_map(|text| text.parse::<JobKey>().unwrap());
+    let one =
+        (key, prop::option::of(1u32..4), 0u64..5, prop::option::of(0u64..9)).prop_map(|(key, last, event, order)| {
+            let counters = order.map(|order| Counters { attempt: 1, order });
+            let mut batch = Batch { counters, ..Batch::default() };
+            if let Some(number) = last {
+                batch.runs.insert((key.clone(), number), run(number));
+                let event =
+                    EventRecord { number: event, at: Timestamp(3), run: 1, state: State::Waiting, message: "m".into() };
+                batch.events.push((key.clone(), event));
+            }
+            batch.jobs.insert(key, last.map(job));
+            batch
+        });
+    prop::collection::vec(one, 0..10)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn the_store_on_disk_answers_as_the_one_in_memory_also_after_opening_again(batches in batches()) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.redb");
+        let model = MemoryStore::default();
+        for batch in &batches {
+            let disk = RedbStore::open(&path).unwrap();
+            disk.commit(batch).unwrap();
+            model.commit(batch).unwrap();
+        }
+        let disk = RedbStore::open(&path).unwrap();
+        prop_assert_eq!(disk.load().unwrap(), model.load().unwrap());
+        for key in ["a", "b", "w/a"].map(|text| text.parse::<JobKey>().unwrap()) {
+            prop_assert_eq!(disk.events(&key, 1).unwrap(), model.events(&key, 1).unwrap());
+            prop_assert_eq!(disk.runs(&key).unwrap(), model.runs(&key).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_failed_commit_leaves_nothing() {
+    let model = MemoryStore::default();
+    let store = FaultStore::new(model.clone(), Fault::Fail(2));
+    let key: JobKey = "a".parse().unwrap();
+    let batch = |record| Batch { jobs: [(key.clone(), Some(record))].into(), ..Batch::default() };
+    store.commit(&batch(job(1))).unwrap();
+    assert!(matches!(store.commit(&batch(job(2))), Err(StoreError::Injected)));
+    assert_eq!(model.load().unwrap().jobs[&key].last_run, 1);
+}
+
+#[test]
+fn a_record_of_a_newer_version_is_refused_by_name() {
+    let error = redb::decode::<Counters>("counters", br#"{"v": 99, "r": {}}"#).unwrap_err();
+    assert!(matches!(error, StoreError::Newer { found: 99, .. }), "{error}");
+}
+
+/// Files written by earlier versions must always load: this text is what version 1 wrote.
+#[test]
+fn records_of_version_1_are_read() {
+    let text = br#"{"v":1,"r":{"number":3,"created":5,"order":7,"source":{"text":"","meaning":"m","owner":{"uid":1,"gid":2},"warnings":[]},
+        "prepared":true,"stop":{"by":"user","name":"ada"},"attempts":[{"id":9,"number":1,"created":5,"block":{"base":"10.213.0.0","prefix":29},
+        "running_since":null,"stopping":null,"verdict":{"kind":"failed","reason":"r"},"ended":6,"released":true,
+        "tasks":[{"role":"main","index":0,"phase":{"phase":"ended","end":{"kind":"exited","code":1},"at":6,"memory_peak":null}}]}],
+        "ended":{"verdict":{"kind":"failed","reason":"r"},"at":6}}}"#;
+    let record: RunRecord = redb::decode("x", text).unwrap();
+    assert_eq!(record.attempts[0].tasks[0].phase.end().unwrap().end, crate::status::TaskEnd::Exited { code: 1 });
+}
