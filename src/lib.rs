@@ -1,5 +1,6 @@
 pub mod config;
 pub mod contract;
+pub mod engine;
 pub mod ids;
 pub mod logs;
 pub mod plan;

@@ -1,8 +1,10 @@
 //! Whole files and trees: written so that a reader or a crash sees the old or the new, never a part.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 /// How much a written file must outlive.
@@ -117,24 +119,60 @@ pub fn read_limited(path: &Path, limit: u64) -> io::Result<(File, Vec<u8>)> {
     Ok((file, content))
 }
 
-/// Copies the tree `from` to `to` (which must not exist) as a snapshot owned by `uid`:`gid`: plain files (by
-/// reflink where the file system can), directories and links as links. Sockets, fifos and devices are left out.
-pub fn copy_tree(from: &Path, to: &Path, uid: u32, gid: u32) -> io::Result<()> {
-    create_dir_for(to, 0o755, uid, gid)?;
-    for entry in fs::read_dir(from)? {
+/// Copies the tree `from` to `to` (which must not exist) as a snapshot: plain files (by reflink where the file system
+/// can), directories, and links as links; owners and modes stay. Sockets, fifos and devices are left out.
+///
+/// Walks by directory descriptors and follows no link, so whoever may write in `from` cannot lead it elsewhere.
+pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = nix::libc::O_DIRECTORY | nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC;
+    let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
+    copy_directory(source, to)
+}
+
+fn copy_directory(source: File, to: &Path) -> io::Result<()> {
+    use nix::dir::{Dir, Type};
+    use nix::fcntl::{OFlag, openat, readlinkat};
+    use nix::sys::stat::Mode;
+    let metadata = source.metadata()?;
+    create_dir(to, 0o700)?;
+    let mut directory = Dir::from_fd(source.try_clone()?.into())?;
+    for entry in directory.iter() {
         let entry = entry?;
-        let target = to.join(entry.file_name());
-        let kind = entry.file_type()?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        let target = to.join(OsStr::from_bytes(name.to_bytes()));
+        if entry.file_type() == Some(Type::Symlink) {
+            std::os::unix::fs::symlink(readlinkat(&source, name)?, &target)?;
+            continue;
+        }
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let opened = match openat(&source, name, flags, Mode::empty()) {
+            Ok(opened) => File::from(opened),
+            // Replaced by a link, removed, or a socket.
+            Err(nix::errno::Errno::ELOOP | nix::errno::Errno::ENOENT | nix::errno::Errno::ENXIO) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let kind = opened.metadata()?.file_type();
         if kind.is_dir() {
-            copy_tree(&entry.path(), &target, uid, gid)?;
-        } else if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(entry.path())?, &target)?;
+            copy_directory(opened, &target)?;
         } else if kind.is_file() {
-            fs::copy(entry.path(), &target)?;
-            chown(&target, Some(uid), Some(gid))?;
+            copy_file(opened, &target)?;
         }
     }
-    Ok(())
+    keep_rights(&metadata, to)
+}
+
+fn copy_file(mut source: File, to: &Path) -> io::Result<()> {
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    keep_rights(&source.metadata()?, to)
+}
+
+fn keep_rights(of: &fs::Metadata, on: &Path) -> io::Result<()> {
+    chown(on, Some(of.uid()), Some(of.gid()))?;
+    fs::set_permissions(on, fs::Permissions::from_mode(of.mode() & 0o777))
 }
 
 #[cfg(test)]
@@ -162,5 +200,23 @@ mod tests {
         assert!(read_limited(&dir.path().join("link"), 100).is_err());
         assert!(read_limited(dir.path(), 100).is_err());
         assert_eq!(read_limited(&dir.path().join("large"), 11).unwrap().1.len(), 11);
+    }
+
+    #[test]
+    fn a_snapshot_keeps_links_as_links_and_modes() {
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("from");
+        fs::create_dir_all(from.join("sub")).unwrap();
+        fs::write(from.join("sub/run.sh"), "x").unwrap();
+        fs::set_permissions(from.join("sub/run.sh"), fs::Permissions::from_mode(0o751)).unwrap();
+        std::os::unix::fs::symlink("/etc/shadow", from.join("link")).unwrap();
+        nix::unistd::mkfifo(&from.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let to = dir.path().join("to");
+        copy_tree(&from, &to).unwrap();
+        assert_eq!(fs::metadata(to.join("sub/run.sh")).unwrap().permissions().mode() & 0o777, 0o751);
+        assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("/etc/shadow"));
+        assert!(!to.join("fifo").exists());
+        std::os::unix::fs::symlink(&from, dir.path().join("from-link")).unwrap();
+        assert!(copy_tree(&dir.path().join("from-link"), &dir.path().join("other")).is_err());
     }
 }

@@ -43,6 +43,14 @@ pub fn pid_in(path: &Path) -> io::Result<Option<i32>> {
     Ok(text.trim().parse().ok())
 }
 
+/// Waits until nobody holds the lock on `file`.
+pub fn wait_until_free(file: File) -> io::Result<()> {
+    match Flock::lock(file, FlockArg::LockExclusive) {
+        Ok(_released_at_once) => Ok(()),
+        Err((_, errno)) => Err(errno.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,68 @@
+//! The only door between plan and the world: prepares runs, starts and stops tasks, looks at them, cleans up.
+//!
+//! Executors are dumb: each function does one thing, may be repeated safely, and holds no policy. They block, so the
+//! daemon calls them from threads of their own; what they find out comes back as events.
+
+pub mod local;
+
+use std::time::Duration;
+
+use crate::contract::Identity;
+use crate::ids::{AttemptId, TaskId};
+use crate::rundir::Found;
+use crate::spec::JobSpec;
+use crate::status::{StopCause, Verdict};
+use crate::store::record::{AddressBlock, Owner};
+
+/// One attempt to be started, or gone on with after a crash.
+#[derive(Debug, Clone)]
+pub struct Launch {
+    pub attempt: AttemptId,
+    pub identity: Identity,
+    pub owner: Owner,
+    pub spec: JobSpec,
+    pub block: Option<AddressBlock>,
+    /// The job file as it is run.
+    pub text: String,
+    pub stop_grace: Duration,
+    /// Tasks to start, by ordinal; the others have ended.
+    pub ordinals: Vec<u32>,
+}
+
+/// A run whose directories and code are to be made ready.
+#[derive(Debug, Clone)]
+pub struct Prepare {
+    pub identity: Identity,
+    pub owner: Owner,
+    pub spec: JobSpec,
+    /// The job file as it is run.
+    pub text: String,
+}
+
+/// An attempt to clean up after.
+#[derive(Debug, Clone)]
+pub struct Release {
+    pub attempt: AttemptId,
+    pub identity: Identity,
+    pub tasks: u32,
+    pub verdict: Verdict,
+    pub owner: Owner,
+}
+
+/// Why something could not be done; told to the job's owner.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct EngineError(pub String);
+
+pub trait Engine: Send + Sync + 'static {
+    /// Makes a run's directories and takes its snapshot of the code.
+    fn prepare(&self, run: &Prepare) -> Result<(), EngineError>;
+    /// Makes the run ready, if it is not, and starts the tasks that have never run; by ordinal, those that could not be started.
+    fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)>;
+    /// Tells a task to stop.
+    fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError>;
+    /// What has become of a task. From the first look on, a live task reports its end by itself.
+    fn look(&self, task: TaskId) -> Result<Found, EngineError>;
+    /// Removes what an ended attempt held, and publishes the model of a successful one.
+    fn release(&self, attempt: &Release) -> Result<(), EngineError>;
+}

@@ -1,0 +1,428 @@
+//! The engine of this machine: containers through the shim, one process a task.
+//!
+//! `launch` prepares what the attempt shares (addresses, network, `/dev/shm`), fills a directory for each task, and
+//! executes `trainyard shim DIR` with the task's lock held across the exec. `release` takes all of it away again.
+
+mod bundle;
+mod host;
+mod netlink;
+mod network;
+mod workdirs;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nix::sys::signal::Signal;
+use tokio::io::unix::AsyncFd;
+
+use super::{Engine, EngineError, Launch, Prepare, Release};
+use crate::config::{Config, Paths};
+use crate::contract::{Identity, Placement, Task, view};
+use crate::ids::{AttemptId, TaskId, TaskName};
+use crate::rundir::{Found, LaunchRecord, TaskDir, read_json, write_json};
+use crate::spec::Network;
+use crate::status::StopCause;
+use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
+use crate::sys::lock::HeldLock;
+use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram};
+use crate::sys::{cgroup, mounts};
+use host::HostImage;
+use network::Networks;
+
+/// Called with a task whose directory has something new to say; from any thread.
+pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
+
+pub struct LocalEngine {
+    paths: Paths,
+    program: SealedProgram,
+    host: HostImage,
+    networks: Networks,
+    /// Below it each task has its control group.
+    tasks_group: String,
+    runtime: tokio::runtime::Handle,
+    notify: Arc<Notify>,
+    /// Live shims that are watched.
+    shims: Arc<Mutex<BTreeMap<TaskId, Arc<PidFd>>>>,
+}
+
+/// Gives an I/O error the words that its reader needs.
+fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> EngineError {
+    move |error| EngineError(format!("cannot {what}: {error}"))
+}
+
+impl LocalEngine {
+    /// Takes hold of what the engine needs of the machine.
+    pub fn open(config: &Config, runtime: tokio::runtime::Handle, notify: Notify) -> io::Result<Self> {
+        let paths = config.paths.clone();
+        let instance = paths.instance();
+        create_dir(&paths.attempts(), 0o700)?;
+        create_dir(&paths.kernel_objects(), 0o700)?;
+        Ok(Self {
+            program: SealedProgram::of_this_program()?,
+            host: HostImage::prepare(&paths)?,
+            networks: Networks::open(&instance, &config.network)?,
+            tasks_group: cgroup::prepare_tasks_group(&format!("trainyard-{instance}"))?,
+            paths,
+            runtime,
+            notify: Arc::new(notify),
+            shims: Arc::default(),
+        })
+    }
+
+    /// Removes what attempts other than `live` have left behind: processes, networks, directories.
+    pub fn sweep(&self, live: &BTreeSet<AttemptId>) -> io::Result<()> {
+        let is_live = |name: &str| name.parse::<AttemptId>().is_ok_and(|attempt| live.contains(&attempt));
+        for group in cgroup::children(&self.tasks_group)? {
+            let owner = group.split('-').next().unwrap_or_default();
+            if owner.starts_with('a') && !is_live(owner) {
+                tracing::warn!(%group, "removing the processes of an attempt that nobody knows");
+                cgroup::remove(&format!("{}/{group}", self.tasks_group))?;
+            }
+        }
+        for directory in [self.paths.kernel_objects(), self.paths.attempts()] {
+            for entry in fs::read_dir(&directory)? {
+                let entry = entry?;
+                if !is_live(&entry.file_name().to_string_lossy()) {
+                    remove_kernel_objects(&entry.path())?;
+                    remove_tree(&entry.path())?;
+                }
+            }
+        }
+        self.networks.sweep(live)
+    }
+
+    /// Takes back what the engine itself holds of the machine, once nothing runs any more.
+    pub fn close(&self) -> io::Result<()> {
+        self.networks.close()?;
+        cgroup::remove(&self.tasks_group)
+    }
+
+    /// Whether tasks can reach beyond the machine.
+    pub fn reaches_out(&self) -> Result<(), String> {
+        self.networks.reaches_out()
+    }
+
+    fn task_dir(&self, task: TaskId) -> TaskDir {
+        TaskDir::new(&self.paths.attempt(task.attempt), task.ordinal)
+    }
+
+    fn kernel_objects(&self, attempt: AttemptId) -> PathBuf {
+        self.paths.kernel_objects().join(attempt.to_string())
+    }
+
+    fn cgroup_of(&self, task: TaskId) -> String {
+        format!("{}/{task}", self.tasks_group)
+    }
+
+    fn log_dir(&self, identity: &Identity, task: &TaskName) -> PathBuf {
+        self.paths.task(&identity.key, identity.run, identity.attempt, task)
+    }
+
+    /// Addresses and ports, chosen once: tasks that already run must not be told others.
+    fn placement(&self, launch: &Launch) -> Result<Placement, EngineError> {
+        let path = self.paths.attempt(launch.attempt).join("placement.json");
+        if let Some(placement) = read_json(&path).map_err(told)? {
+            return Ok(placement);
+        }
+        let placement = network::place(&launch.spec, launch.block).map_err(failed("allot ports"))?;
+        write_json(&path, &placement, Durability::Process).map_err(told)?;
+        Ok(placement)
+    }
+
+    fn launch_task(&self, launch: &Launch, task: &Task<'_>, shared: &Shared) -> Result<(), EngineError> {
+        let id = TaskId { attempt: launch.attempt, ordinal: task.ordinal };
+        let dir = self.task_dir(id);
+        create_dir(dir.path(), 0o700).map_err(failed("make the task's directory"))?;
+        let Some(lock) = dir.try_lock().map_err(told)? else {
+            // An earlier start got as far as this: its shim lives.
+            return Ok(());
+        };
+        let name = TaskName { role: task.role.name.clone(), index: task.index };
+        let log_dir = self.log_dir(&launch.identity, &name);
+        make_log_dir(&self.paths, launch, &log_dir)?;
+        let namespace = self.network_namespace(launch, task, shared)?;
+        let layers = self.host.fill(&dir, &view(task)).map_err(failed("make the task's root file system"))?;
+        let bundle = bundle::Bundle {
+            task,
+            owner: launch.owner,
+            supplementary: workdirs::groups_of(launch.owner),
+            group: &self.cgroup_of(id),
+            namespace: namespace.as_deref(),
+            shm: shared.shm.as_deref(),
+            binds: workdirs::binds(&self.paths, &launch.identity, &launch.spec)?,
+        };
+        let config = bundle::config(&bundle);
+        let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
+        written.map_err(failed("write the container's configuration"))?;
+        dir.write_launch(&LaunchRecord {
+            task: id,
+            title: format!("{}/{name}", launch.identity.key),
+            cgroup: self.cgroup_of(id),
+            log_dir,
+            layers,
+            memory: task.role.resources.memory.0,
+            stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
+            news_socket: self.paths.news_socket(),
+        })
+        .map_err(told)?;
+        let child =
+            self.spawn_shim(&dir, &lock, id, &launch.identity, &name).map_err(failed("start the task's shim"))?;
+        self.watch(id, child.pidfd).map_err(failed("watch the task's shim"))
+    }
+
+    fn spawn_shim(
+        &self,
+        dir: &TaskDir,
+        lock: &HeldLock,
+        id: TaskId,
+        job: &Identity,
+        task: &TaskName,
+    ) -> io::Result<Child> {
+        let log = OpenOptions::new().create(true).append(true).open(dir.shim_log())?;
+        self.program.spawn(Spawn {
+            arguments: vec![
+                "shim".into(),
+                dir.path().into(),
+                "--lock-fd".into(),
+                lock.file().as_raw_fd().to_string().into(),
+                // For whoever looks at the process list.
+                "--title".into(),
+                format!("{id}:{}/{task}", job.key).into(),
+            ],
+            environment: Vec::new(),
+            inherit: vec![lock.file().as_fd()],
+            log: &log,
+        })
+    }
+
+    fn network_namespace(
+        &self,
+        launch: &Launch,
+        task: &Task<'_>,
+        shared: &Shared,
+    ) -> Result<Option<PathBuf>, EngineError> {
+        match launch.spec.network {
+            Network::Host => Ok(None),
+            Network::Job => Ok(shared.namespace.clone()),
+            Network::Task => {
+                let path = self.kernel_objects(launch.attempt).join(format!("net-{}", task.ordinal));
+                let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
+                let attached = self.networks.attach(launch.attempt, task.ordinal, block, &path);
+                attached.map_err(failed("make the task's network"))?;
+                Ok(Some(path))
+            }
+        }
+    }
+
+    /// What the tasks of the attempt share, made before the first of them starts.
+    fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
+        let objects = self.kernel_objects(launch.attempt);
+        create_dir(&objects, 0o700).map_err(failed("make the attempt's directory"))?;
+        create_dir(&self.paths.attempt(launch.attempt), 0o700).map_err(failed("make the attempt's directory"))?;
+        let mut shared = Shared::default();
+        match launch.spec.network {
+            Network::Task => {
+                let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
+                self.networks.make_bridge(launch.attempt, block).map_err(failed("make the job's bridge"))?;
+            }
+            Network::Job => {
+                let namespace = objects.join("net");
+                let shm = objects.join("shm");
+                if !namespace.exists() {
+                    network::make_shared(&namespace).map_err(failed("make the attempt's network"))?;
+                }
+                if !shm.exists() {
+                    let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
+                    make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
+                }
+                shared = Shared { namespace: Some(namespace), shm: Some(shm) };
+            }
+            Network::Host => {}
+        }
+        Ok(shared)
+    }
+
+    /// Tells when the shim has ended; the child is reaped if it is ours.
+    fn watch(&self, task: TaskId, pidfd: PidFd) -> io::Result<()> {
+        let pidfd = Arc::new(pidfd);
+        if lock(&self.shims).insert(task, pidfd.clone()).is_some() {
+            return Ok(());
+        }
+        let (notify, shims) = (self.notify.clone(), self.shims.clone());
+        let _guard = self.runtime.enter();
+        let watched = AsyncFd::register_with_interest(Shim(pidfd), tokio::io::Interest::READABLE)?;
+        self.runtime.spawn(async move {
+            if let Err(error) = watched.readable().await {
+                tracing::error!(%task, %error, "cannot watch a shim");
+            }
+            // ECHILD: it was started by a daemon before us, and init reaps it.
+            let _ = watched.get_ref().0.reap();
+            lock(&shims).remove(&task);
+            notify(task);
+        });
+        Ok(())
+    }
+
+    /// Watches a shim that an earlier daemon started.
+    fn adopt(&self, task: TaskId, dir: &TaskDir, shim: Option<i32>) -> Result<(), EngineError> {
+        if lock(&self.shims).contains_key(&task) {
+            return Ok(());
+        }
+        let opened = shim.and_then(|pid| PidFd::open(pid).ok());
+        // The number is the shim's only if the lock is still held now that we hold the process.
+        let alive = dir.try_lock().map_err(told)?.is_none();
+        match opened.filter(|_| alive) {
+            Some(pidfd) => self.watch(task, pidfd).map_err(failed("watch a shim")),
+            None => self.watch_lock(task, dir),
+        }
+    }
+
+    /// For the moment in which a shim has not yet written its number: waits for the lock itself.
+    fn watch_lock(&self, task: TaskId, dir: &TaskDir) -> Result<(), EngineError> {
+        let notify = self.notify.clone();
+        let path = dir.path().join("lock");
+        let wait = move || {
+            if let Err(error) = File::open(&path).and_then(crate::sys::lock::wait_until_free) {
+                tracing::warn!(%task, %error, "cannot wait for a shim");
+            }
+            notify(task);
+        };
+        std::thread::Builder::new()
+            .name(format!("wait-{task}"))
+            .spawn(wait)
+            .map(drop)
+            .map_err(failed("wait for a shim"))
+    }
+}
+
+struct Shim(Arc<PidFd>);
+
+impl AsFd for Shim {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What the tasks of an attempt have in common.
+#[derive(Debug, Default)]
+struct Shared {
+    namespace: Option<PathBuf>,
+    shm: Option<PathBuf>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn told(error: impl std::error::Error) -> EngineError {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    EngineError(text)
+}
+
+fn make_shm(path: &Path, size: u64) -> io::Result<()> {
+    create_dir(path, 0o1777)?;
+    mounts::mount_shm(path, size)
+}
+
+/// `attempts/K/ROLE-I`, readable by the job's owner.
+fn make_log_dir(paths: &Paths, launch: &Launch, log_dir: &Path) -> Result<(), EngineError> {
+    let owner = launch.owner;
+    let run = paths.run(&launch.identity.key, launch.identity.run);
+    let attempts = run.join("attempts");
+    let attempt = attempts.join(launch.identity.attempt.to_string());
+    [attempts.as_path(), attempt.as_path(), log_dir]
+        .into_iter()
+        .try_for_each(|path| create_dir_for(path, 0o750, owner.uid, owner.gid))
+        .map_err(failed("make the task's log directory"))
+}
+
+/// Detaches every namespace and mount kept in an attempt's run directory.
+fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        mounts::detach(&entry?.path())?;
+    }
+    Ok(())
+}
+
+impl Engine for LocalEngine {
+    fn prepare(&self, run: &Prepare) -> Result<(), EngineError> {
+        workdirs::prepare(&self.paths, run)
+    }
+
+    fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)> {
+        let run = Prepare {
+            identity: attempt.identity.clone(),
+            owner: attempt.owner,
+            spec: attempt.spec.clone(),
+            text: attempt.text.clone(),
+        };
+        let everyone = |error: EngineError| attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect();
+        let shared = match self.prepare(&run).and_then(|()| self.share(attempt)) {
+            Ok(shared) => shared,
+            Err(error) => return everyone(error),
+        };
+        let placement = match self.placement(attempt) {
+            Ok(placement) => placement,
+            Err(error) => return everyone(error),
+        };
+        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement);
+        let wanted = tasks.iter().filter(|task| attempt.ordinals.contains(&task.ordinal));
+        let launched = wanted.map(|task| (task.ordinal, self.launch_task(attempt, task, &shared)));
+        launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect()
+    }
+
+    fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError> {
+        let dir = self.task_dir(task);
+        if !dir.path().exists() {
+            return Ok(());
+        }
+        dir.write_stop(cause).map_err(told)?;
+        let shim = lock(&self.shims).get(&task).cloned();
+        match shim.map(|shim| shim.signal(Signal::SIGTERM)) {
+            Some(Err(error)) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("stop the task")(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn look(&self, task: TaskId) -> Result<Found, EngineError> {
+        let dir = self.task_dir(task);
+        let found = dir.look().map_err(told)?;
+        match found {
+            Found::Alive { shim, .. } => self.adopt(task, &dir, shim)?,
+            // Without its shim nobody watches over what may still run.
+            Found::Lost | Found::NeverStarted => {
+                cgroup::remove(&self.cgroup_of(task)).map_err(failed("empty the task's control group"))?;
+            }
+            Found::Ended(_) => {}
+        }
+        Ok(found)
+    }
+
+    fn release(&self, attempt: &Release) -> Result<(), EngineError> {
+        let directory = self.paths.attempt(attempt.attempt);
+        for ordinal in 0..attempt.tasks {
+            let task = TaskId { attempt: attempt.attempt, ordinal };
+            cgroup::remove(&self.cgroup_of(task)).map_err(failed("empty the task's control group"))?;
+        }
+        let objects = self.kernel_objects(attempt.attempt);
+        remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;
+        remove_tree(&objects).map_err(failed("remove the attempt's network"))?;
+        self.networks.remove(attempt.attempt).map_err(failed("remove the job's bridge"))?;
+        workdirs::publish(&self.paths, attempt)?;
+        remove_tree(&directory).map_err(failed("remove the attempt's scratch space"))
+    }
+}

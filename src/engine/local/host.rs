@@ -1,0 +1,242 @@
+//! `image = "host"`: this machine's own system directories as a root file system.
+//!
+//! A fresh directory holds what is the task's own (`/tmp`, `/run`, `/root`, `/home`, `/var`); the system directories
+//! are laid over it one by one, each an overlay with a scratch layer. So nothing else of the machine can be seen: not
+//! homes, not data, not the state directory. In `/etc`, whatever not everybody may read is hidden by a layer of
+//! white-outs, since a task of root's could read it.
+//!
+//! One overlay of `/` would be simpler, but its scratch layer must not lie below it, and it shows everything.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use crate::config::Paths;
+use crate::contract::View;
+use crate::rundir::{Layer, TaskDir};
+use crate::sys::file::{Durability, create_dir, write_whole};
+use crate::sys::mounts;
+
+/// Directories of the machine that tasks see.
+const SYSTEM: [&str; 10] = ["usr", "etc", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
+/// The task's own directories and their modes.
+const OWN: [(&str, u32); 18] = [
+    ("proc", 0o755),
+    ("sys", 0o755),
+    ("dev", 0o755),
+    ("tmp", 0o1777),
+    ("run", 0o755),
+    ("root", 0o700),
+    ("home", 0o755),
+    ("mnt", 0o755),
+    ("media", 0o755),
+    ("srv", 0o755),
+    ("var/tmp", 0o1777),
+    ("var/cache", 0o755),
+    ("var/lib", 0o755),
+    ("var/log", 0o755),
+    ("code", 0o755),
+    ("dataset", 0o755),
+    ("input", 0o755),
+    ("output", 0o755),
+];
+/// File systems below a system directory that hold no files of the system.
+const NOT_FILES: [&str; 8] = ["proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "autofs"];
+
+/// The host image, looked at once when the daemon starts.
+#[derive(Debug)]
+pub(super) struct HostImage {
+    directories: Vec<SystemDirectory>,
+    /// Links of the root, such as `bin` → `usr/bin`.
+    links: Vec<(&'static str, PathBuf)>,
+    /// Mounts below system directories.
+    mounts: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct SystemDirectory {
+    name: &'static str,
+    layers: Vec<PathBuf>,
+    /// The scratch space lies below it, so it cannot have a layer there.
+    read_only: bool,
+}
+
+impl HostImage {
+    pub(super) fn prepare(paths: &Paths) -> io::Result<Self> {
+        let mut image = Self { directories: Vec::new(), links: Vec::new(), mounts: Vec::new() };
+        for name in SYSTEM {
+            let path = Path::new("/").join(name);
+            match fs::symlink_metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => image.add(name, path, paths)?,
+                Ok(metadata) if metadata.is_symlink() => image.links.push((name, fs::read_link(path)?)),
+                _ => {}
+            }
+        }
+        image.mounts = mounts_below(&image.directories)?;
+        Ok(image)
+    }
+
+    fn add(&mut self, name: &'static str, path: PathBuf, paths: &Paths) -> io::Result<()> {
+        let read_only = paths.state_dir().starts_with(&path);
+        let layers = if name == "etc" { vec![hiding_layer(&path, &paths.host_layer())?, path] } else { vec![path] };
+        self.directories.push(SystemDirectory { name, layers, read_only });
+        Ok(())
+    }
+
+    /// Fills `rootfs/` and says what is to be mounted over it.
+    pub(super) fn fill(&self, dir: &TaskDir, view: &View) -> io::Result<Vec<Layer>> {
+        let root = dir.rootfs();
+        for (name, mode) in OWN.iter().chain(&[("model", 0o755), ("var", 0o755)]) {
+            create_dir(&root.join(name), *mode)?;
+        }
+        for (link, target) in self
+            .links
+            .iter()
+            .map(|(link, target)| (*link, target.as_path()))
+            .chain([("var/run", Path::new("/run")), ("var/lock", Path::new("/run/lock"))])
+        {
+            crate::sys::file::replace_symlink(target, &root.join(link))?;
+        }
+        let mut layers = Vec::new();
+        for directory in &self.directories {
+            let target = root.join(directory.name);
+            create_dir(&target, 0o755)?;
+            layers.push(self.layer(directory, dir, target)?);
+        }
+        own_files(&dir.upper("etc"), view)?;
+        for source in &self.mounts {
+            let target = root.join(source.strip_prefix("/").unwrap_or(source));
+            layers.push(Layer::ReadOnlyBind { source: source.clone(), target });
+        }
+        Ok(layers)
+    }
+
+    fn layer(&self, directory: &SystemDirectory, dir: &TaskDir, target: PathBuf) -> io::Result<Layer> {
+        let name = directory.name;
+        if let (true, [source]) = (directory.read_only, directory.layers.as_slice()) {
+            return Ok(Layer::ReadOnlyBind { source: source.clone(), target });
+        }
+        create_dir(&dir.upper(name), 0o755)?;
+        create_dir(&dir.work(name), 0o700)?;
+        Ok(Layer::Overlay { name: name.to_owned(), lower: directory.layers.clone(), target })
+    }
+}
+
+/// What is the task's own in `/etc`.
+fn own_files(etc: &Path, view: &View) -> io::Result<()> {
+    let host_name = format!("{}\n", view.host_name);
+    for (name, content) in [("hosts", view.hosts.as_str()), ("hostname", host_name.as_str())] {
+        write_whole(&etc.join(name), content.as_bytes(), 0o644, Durability::Process)?;
+    }
+    // On many machines a link into /run, which the task does not see.
+    match fs::read("/etc/resolv.conf") {
+        Ok(content) => write_whole(&etc.join("resolv.conf"), &content, 0o644, Durability::Process),
+        Err(_) => Ok(()),
+    }
+}
+
+fn mounts_below(directories: &[SystemDirectory]) -> io::Result<Vec<PathBuf>> {
+    let is_below = |path: &Path| {
+        directories.iter().any(|directory| {
+            let top = Path::new("/").join(directory.name);
+            path.starts_with(&top) && path != top
+        })
+    };
+    let found = mounts::list()?.into_iter().filter(|mount| {
+        is_below(&mount.target) && !NOT_FILES.contains(&mount.file_system.as_str()) && mount.target.is_dir()
+    });
+    Ok(found.map(|mount| mount.target).collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+/// A layer that hides what not everybody may read below `directory`; made anew when that has changed.
+fn hiding_layer(directory: &Path, store: &Path) -> io::Result<PathBuf> {
+    let mut hidden = Vec::new();
+    collect_hidden(directory, Path::new(""), &mut hidden)?;
+    hidden.extend(["trainyard"].map(PathBuf::from).into_iter().filter(|path| directory.join(path).exists()));
+    hidden.sort();
+    hidden.dedup();
+    let digest = Sha256::digest(format!("{hidden:?}").as_bytes());
+    let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let layer = store.join(name);
+    if layer.exists() {
+        return Ok(layer);
+    }
+    let draft = store.join(format!("draft-{}", std::process::id()));
+    create_dir(&draft, 0o755)?;
+    for path in &hidden {
+        let target = draft.join(path);
+        if let Some(parent) = target.parent() {
+            copy_directories(directory, &draft, parent)?;
+        }
+        white_out(&target)?;
+    }
+    fs::rename(&draft, &layer)?;
+    Ok(layer)
+}
+
+/// Overlay shows the attributes of the topmost directory: give ours those of the machine's.
+fn copy_directories(from: &Path, draft: &Path, parent: &Path) -> io::Result<()> {
+    let relative = parent.strip_prefix(draft).map_err(io::Error::other)?;
+    let mut at = PathBuf::new();
+    for part in relative.components() {
+        at.push(part);
+        let metadata = fs::metadata(from.join(&at))?;
+        crate::sys::file::create_dir_for(&draft.join(&at), metadata.mode() & 0o7777, metadata.uid(), metadata.gid())?;
+    }
+    Ok(())
+}
+
+fn white_out(path: &Path) -> io::Result<()> {
+    use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+    match mknod(path, SFlag::S_IFCHR, Mode::empty(), makedev(0, 0)) {
+        Ok(()) | Err(nix::errno::Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn collect_hidden(directory: &Path, relative: &Path, hidden: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(directory.join(relative))? {
+        let entry = entry?;
+        let path = relative.join(entry.file_name());
+        let metadata = entry.metadata()?;
+        let open_to_all =
+            if metadata.is_dir() { metadata.mode() & 0o005 == 0o005 } else { metadata.mode() & 0o004 != 0 };
+        if metadata.is_symlink() {
+            continue;
+        }
+        if !open_to_all {
+            hidden.push(path);
+        } else if metadata.is_dir() {
+            collect_hidden(directory, &path, hidden)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_not_everybody_may_read_is_hidden_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, mode) in
+            [("open", 0o644), ("shadow", 0o640), ("sub/key", 0o600), ("sub/open", 0o644), ("private/x", 0o644)]
+        {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, "x").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::set_permissions(dir.path().join("private"), fs::Permissions::from_mode(0o700)).unwrap();
+        let mut hidden = Vec::new();
+        collect_hidden(dir.path(), Path::new(""), &mut hidden).unwrap();
+        hidden.sort();
+        assert_eq!(hidden, ["private", "shadow", "sub/key"].map(PathBuf::from));
+    }
+}

@@ -1,0 +1,270 @@
+//! Networks of attempts: a bridge, and for each task a namespace with an address on it.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::netlink::{Netlink, index_of, names};
+use crate::config::{AddressRange, NetworkConfig};
+use crate::contract::{Placement, TaskPlace};
+use crate::ids::AttemptId;
+use crate::plan::address::{gateway, of_task};
+use crate::spec::{JobSpec, Network, Port};
+use crate::store::record::AddressBlock;
+use crate::sys::netns;
+use crate::sys::process::run_tool;
+
+/// Ports that are allotted inside of a namespace of the attempt's own start here.
+const FIRST_PORT: u16 = 20_000;
+
+/// Links of this installation; their names begin with it so that a crash leaves nothing unknown.
+#[derive(Debug)]
+pub(super) struct Networks {
+    /// Four hexadecimal digits: a link's name has 15 characters at most.
+    instance: String,
+    masquerade: Result<(), String>,
+}
+
+impl Networks {
+    pub(super) fn open(instance: &str, config: &NetworkConfig) -> io::Result<Self> {
+        let instance: String = instance.chars().take(4).collect();
+        let masquerade = match config.masquerade {
+            true => masquerade(&instance, config.range),
+            false => Err("network.masquerade is off".to_owned()),
+        };
+        Ok(Self { instance, masquerade })
+    }
+
+    pub(super) fn reaches_out(&self) -> Result<(), String> {
+        self.masquerade.clone()
+    }
+
+    fn bridge(&self, attempt: AttemptId) -> String {
+        format!("ty{}{}", self.instance, base36(attempt.0))
+    }
+
+    fn veth(&self, attempt: AttemptId, ordinal: u32) -> String {
+        format!("tv{}{}.{}", self.instance, base36(attempt.0), base36(u64::from(ordinal)))
+    }
+
+    /// Makes the attempt's bridge with the block's gateway address; one that is there stays.
+    pub(super) fn make_bridge(&self, attempt: AttemptId, block: AddressBlock) -> io::Result<()> {
+        let netlink = Netlink::open()?;
+        let name = self.bridge(attempt);
+        if let Some(index) = index_of(&name)? {
+            // Perhaps only half made when a daemon died: begin again, unless tasks are on it.
+            if has_ports(&name) {
+                return Ok(());
+            }
+            netlink.delete(index)?;
+        }
+        netlink.add_bridge(&name)?;
+        let index = index_of(&name)?.ok_or_else(|| io::Error::other("the bridge vanished"))?;
+        netlink.add_address(index, gateway(block), block.prefix)?;
+        netlink.set_up(index)
+    }
+
+    /// Makes the namespace of a task at `path`, with `lo` up and `eth0` on the bridge.
+    pub(super) fn attach(&self, attempt: AttemptId, ordinal: u32, block: AddressBlock, path: &Path) -> io::Result<()> {
+        let outside = Netlink::open()?;
+        let veth = self.veth(attempt, ordinal);
+        let bridge = index_of(&self.bridge(attempt))?.ok_or_else(|| io::Error::other("the bridge is gone"))?;
+        // What an interrupted start has left.
+        netns::remove(path)?;
+        if let Some(index) = index_of(&veth)? {
+            outside.delete(index)?;
+        }
+        netns::create(path, || {
+            let inside = Netlink::open()?;
+            let own = File::open("/proc/thread-self/ns/net")?;
+            outside.add_veth(&veth, bridge, "eth0", own.as_fd())?;
+            inside.set_up(loopback()?)?;
+            let eth0 = index_of("eth0")?.ok_or_else(|| io::Error::other("eth0 did not arrive"))?;
+            inside.add_address(eth0, of_task(block, ordinal), block.prefix)?;
+            inside.set_up(eth0)?;
+            inside.add_default_route(gateway(block))
+        })
+    }
+
+    /// Removes the attempt's bridge; its veth pairs go with their namespaces.
+    pub(super) fn remove(&self, attempt: AttemptId) -> io::Result<()> {
+        self.delete_link(&self.bridge(attempt))
+    }
+
+    fn delete_link(&self, name: &str) -> io::Result<()> {
+        match index_of(name)? {
+            Some(index) => Netlink::open()?.delete(index),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes the links of attempts other than `live`.
+    pub(super) fn sweep(&self, live: &BTreeSet<AttemptId>) -> io::Result<()> {
+        let keep: BTreeSet<String> = live.iter().map(|attempt| base36(attempt.0)).collect();
+        for name in names()? {
+            let ours = ["ty", "tv"].iter().find_map(|kind| name.strip_prefix(&format!("{kind}{}", self.instance)));
+            let Some(rest) = ours else { continue };
+            if !keep.contains(rest.split('.').next().unwrap_or(rest)) {
+                self.delete_link(&name)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn close(&self) -> io::Result<()> {
+        self.sweep(&BTreeSet::new())?;
+        if self.masquerade.is_ok() {
+            run_tool("nft", &["delete", "table", "ip", &table(&self.instance)], "")?;
+        }
+        Ok(())
+    }
+}
+
+fn base36(mut number: u64) -> String {
+    let mut out = Vec::new();
+    loop {
+        out.push(b"0123456789abcdefghijklmnopqrstuvwxyz"[usize::try_from(number % 36).unwrap_or(0)]);
+        number /= 36;
+        if number == 0 {
+            break;
+        }
+    }
+    out.iter().rev().map(|byte| char::from(*byte)).collect()
+}
+
+fn has_ports(bridge: &str) -> bool {
+    fs::read_dir(format!("/sys/class/net/{bridge}/brif")).is_ok_and(|mut ports| ports.next().is_some())
+}
+
+fn loopback() -> io::Result<u32> {
+    index_of("lo")?.ok_or_else(|| io::Error::other("a network namespace without lo"))
+}
+
+fn table(instance: &str) -> String {
+    format!("trainyard_{instance}")
+}
+
+/// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it.
+fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
+    let net = format!("{}/{}", Ipv4Addr::from(range.base), range.prefix);
+    let table = table(instance);
+    let rules = format!(
+        "table ip {table}\ndelete table ip {table}\ntable ip {table} {{\n\
+           chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
+           chain between {{ type filter hook forward priority 0;\n\
+             ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n}}\n"
+    );
+    let output = match run_tool("nft", &["-f", "-"], &rules) {
+        Ok(output) => output,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("nft is not installed".to_owned()),
+        Err(error) => return Err(format!("nft cannot be run: {error}")),
+    };
+    if !output.status.success() {
+        return Err(format!("nft refused the rules: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))
+}
+
+/// A namespace for a whole attempt: nothing but `lo`.
+pub(super) fn make_shared(path: &Path) -> io::Result<()> {
+    netns::create(path, || Netlink::open()?.set_up(loopback()?))
+}
+
+/// Addresses and ports of every task of an attempt.
+pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>) -> io::Result<Placement> {
+    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, reserved: Vec::new() };
+    let mut tasks = Vec::new();
+    for ((role, _), ordinal) in spec.tasks().zip(0..) {
+        allotter.begin_task();
+        let ports = role.ports.iter().map(|port| Ok((port.label.clone(), allotter.allot(port, &role.ports)?)));
+        let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
+        tasks.push(TaskPlace { address, ports: ports.collect::<io::Result<_>>()? });
+    }
+    Ok(Placement { tasks })
+}
+
+struct Allotter {
+    network: Network,
+    next: u16,
+    /// Held while choosing on the machine's own network, so that no port is chosen twice.
+    reserved: Vec<TcpListener>,
+}
+
+impl Allotter {
+    /// Tasks with an address of their own have all ports to themselves.
+    fn begin_task(&mut self) {
+        if self.network == Network::Task {
+            self.next = FIRST_PORT;
+        }
+    }
+
+    fn allot(&mut self, port: &Port, all: &[Port]) -> io::Result<Vec<u16>> {
+        if let Some(begin) = port.begin {
+            return Ok((0..port.count).map(|offset| begin.saturating_add(offset)).collect());
+        }
+        let fixed = |number: u16| {
+            all.iter().any(|other| {
+                other.begin.is_some_and(|begin| (begin..begin.saturating_add(other.count)).contains(&number))
+            })
+        };
+        (0..port.count)
+            .map(|_| if self.network == Network::Host { self.free_port() } else { self.next_port(fixed) })
+            .collect()
+    }
+
+    fn next_port(&mut self, fixed: impl Fn(u16) -> bool) -> io::Result<u16> {
+        while fixed(self.next) {
+            self.next = self.next.saturating_add(1);
+        }
+        let port = self.next;
+        self.next = port.checked_add(1).ok_or_else(|| io::Error::other("the attempt declares too many ports"))?;
+        Ok(port)
+    }
+
+    fn free_port(&mut self) -> io::Result<u16> {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let port = listener.local_addr()?.port();
+        self.reserved.push(listener);
+        Ok(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ports(network: &str) -> Vec<Vec<u16>> {
+        let text = format!(
+            "network = \"{network}\"\n[roles.w]\ncount = 2\nports = {{ a = 2, b = {{ begin = 20001 }}, c = 1 }}"
+        );
+        let spec = crate::spec::parse("x.toml", &text).0.unwrap();
+        let placement = place(&spec, None).unwrap();
+        placement.tasks.iter().map(|task| task.ports.iter().flat_map(|(_, ports)| ports.clone()).collect()).collect()
+    }
+
+    #[test]
+    fn tasks_with_addresses_of_their_own_get_the_same_ports() {
+        assert_eq!(ports("task"), [[20000, 20002, 20001, 20003], [20000, 20002, 20001, 20003]]);
+    }
+
+    #[test]
+    fn tasks_that_share_a_network_get_different_ports() {
+        assert_eq!(ports("job"), [[20000, 20002, 20001, 20003], [20004, 20005, 20001, 20006]]);
+        let mut host = ports("host").concat();
+        host.retain(|port| *port != 20001);
+        let count = host.len();
+        host.sort_unstable();
+        host.dedup();
+        assert_eq!(host.len(), count);
+    }
+
+    #[test]
+    fn link_names_fit_the_kernel() {
+        let networks = Networks { instance: "abcd".into(), masquerade: Err(String::new()) };
+        assert!(networks.veth(AttemptId(36u64.pow(6) - 1), 999).len() <= 15);
+        assert_eq!(networks.bridge(AttemptId(36)), "tyabcd10");
+    }
+}

@@ -1,0 +1,151 @@
+//! Directories of a workspace that runs read and write: the snapshot of the code, datasets, output and model.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+use super::bundle::{Access, Bind};
+use super::failed;
+use crate::config::Paths;
+use crate::contract::Identity;
+use crate::engine::{EngineError, Prepare, Release};
+use crate::spec::{Dataset, JobSpec};
+use crate::status::Verdict;
+use crate::store::record::Owner;
+use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
+
+/// Makes `runs/N` with the job file, the snapshot of the code, `output/` and `model/`.
+pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
+    let Owner { uid, gid } = run.owner;
+    let key = &run.identity.key;
+    make_workspace(paths, run).map_err(failed("make the workspace's directories"))?;
+    let directory = paths.run(key, run.identity.run);
+    create_dir(&paths.job(key), 0o755).map_err(failed("make the job's directory"))?;
+    create_dir(&paths.job(key).join("runs"), 0o755).map_err(failed("make the job's directory"))?;
+    create_dir_for(&directory, 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+    for name in ["output", "model"] {
+        create_dir_for(&directory.join(name), 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+    }
+    let spec = directory.join("spec.toml");
+    write_whole(&spec, run.text.as_bytes(), 0o640, Durability::Process).map_err(failed("write the run's job file"))?;
+    std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
+    snapshot(paths, run, &directory)?;
+    run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
+}
+
+fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
+    let workspace = paths.workspace(&run.identity.key.workspace);
+    ["", "datasets", "code", "models", "jobs"].iter().try_for_each(|name| create_dir(&workspace.join(name), 0o755))
+}
+
+/// Copies the code aside, then puts it in place: a crash leaves no half of it.
+fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
+    let Some(code) = &run.spec.code else { return Ok(()) };
+    let workspace = paths.workspace(&run.identity.key.workspace);
+    let source = workspace.join("code").join(code.as_str());
+    if !fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.is_dir()) {
+        let workspace = &run.identity.key.workspace;
+        return Err(EngineError(format!(
+            "code = {:?}: there is no directory code/{code} in workspace {workspace}; put it there, then `trainyard rerun {}`",
+            code.as_str(),
+            run.identity.key
+        )));
+    }
+    let target = directory.join("code");
+    if target.exists() {
+        return Ok(());
+    }
+    let draft = directory.join(".code.tmp");
+    remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
+    copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
+    fs::rename(&draft, &target).map_err(failed("take a snapshot of the code"))
+}
+
+fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
+    let workspace = &identity.key.workspace;
+    let mut relative = PathBuf::from("datasets").join(dataset.name.as_str());
+    if let Some(version) = &dataset.version {
+        relative.push(version.as_str());
+    }
+    let path = paths.workspace(workspace).join(&relative);
+    // Links are not followed: whoever may write in datasets/ must not choose what of the machine a job sees.
+    let plain = relative.ancestors().filter(|part| !part.as_os_str().is_empty()).all(|part| {
+        fs::symlink_metadata(paths.workspace(workspace).join(part)).is_ok_and(|metadata| metadata.is_dir())
+    });
+    match plain {
+        true => Ok(path),
+        false => Err(EngineError(format!(
+            "datasets: there is no directory {} in workspace {workspace}; put it there, then `trainyard rerun {}`",
+            relative.display(),
+            identity.key
+        ))),
+    }
+}
+
+/// What of the workspace a task sees, and where.
+pub(super) fn binds(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Result<Vec<Bind>, EngineError> {
+    let run = paths.run(&identity.key, identity.run);
+    let bind = |source: PathBuf, target: &str, access| Bind { source, target: target.to_owned(), access };
+    let mut out = vec![
+        bind(run.join("output"), "/output", Access::ReadWrite),
+        bind(run.join("model"), "/model", Access::ReadWrite),
+    ];
+    if spec.code.is_some() {
+        out.push(bind(run.join("code"), "/code", Access::ReadOnly));
+    }
+    for dataset in &spec.datasets {
+        let source = dataset_path(paths, identity, dataset)?;
+        let targets = match spec.datasets.as_slice() {
+            [_] => ["/dataset".to_owned(), "/input".to_owned()],
+            _ => ["/dataset", "/input"].map(|top| format!("{top}/{}", dataset.name)),
+        };
+        out.extend(targets.iter().map(|target| bind(source.clone(), target, Access::ReadOnly)));
+    }
+    Ok(out)
+}
+
+/// Further groups of the owner, so that what a group may read its members' jobs may read.
+pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
+    let name = User::from_uid(Uid::from_raw(owner.uid)).ok().flatten().map(|user| user.name);
+    let groups = name
+        .and_then(|name| CString::new(name).ok())
+        .and_then(|name| getgrouplist(&name, Gid::from_raw(owner.gid)).ok())
+        .unwrap_or_default();
+    groups.into_iter().map(Gid::as_raw).filter(|gid| *gid != owner.gid).collect()
+}
+
+/// Moves the model of a successful run to where models are; it appears there whole.
+pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineError> {
+    let Verdict::Succeeded { .. } = attempt.verdict else { return Ok(()) };
+    let identity = &attempt.identity;
+    let model = paths.run(&identity.key, identity.run).join("model");
+    let empty = fs::read_dir(&model).map_or(true, |mut entries| entries.next().is_none());
+    if empty {
+        return Ok(());
+    }
+    let target = paths.model(&identity.key, identity.run);
+    let about = about(identity);
+    let told = "publish the model";
+    write_whole(&model.join("MODEL.toml"), about.as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
+    if let Some(parent) = target.parent() {
+        create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
+    }
+    fs::rename(&model, &target).map_err(failed(told))?;
+    // Who looks into the run finds it as well.
+    let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(identity.run.to_string());
+    crate::sys::file::replace_symlink(&up, &model).map_err(failed(told))
+}
+
+fn about(identity: &Identity) -> String {
+    let Identity { key, run, attempt, user, .. } = identity;
+    format!(
+        "# Where this model comes from.\nworkspace = {:?}\njob = {:?}\nrun = {run}\nattempt = {attempt}\nowner = {user:?}\n\
+         spec = \"jobs/{job}/runs/{run}/spec.toml\"\ncode = \"jobs/{job}/runs/{run}/code\"\n",
+        key.workspace.as_str(),
+        key.job.as_str(),
+        job = key.job,
+    )
+}
