@@ -88,6 +88,8 @@ pub enum StopCause {
     Decided,
     /// Trainyard itself was asked to stop everything.
     Shutdown,
+    /// It had not started when a newer version of its file came.
+    Replaced,
 }
 
 impl fmt::Display for StopCause {
@@ -101,6 +103,7 @@ impl fmt::Display for StopCause {
                 write!(f, "timed out after its max_duration of {limit}")
             }
             StopCause::Decided => f.write_str("stopped because the attempt was decided"),
+            StopCause::Replaced => f.write_str("replaced by a newer version of its job file"),
             StopCause::Shutdown => f.write_str("stopped by the shutdown of Trainyard"),
         }
     }

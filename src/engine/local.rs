@@ -12,12 +12,11 @@ mod workdirs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
-use tokio::io::unix::AsyncFd;
 
 use super::{Engine, EngineError, Launch, Prepare, Release};
 use crate::config::{Config, Paths};
@@ -28,7 +27,7 @@ use crate::spec::Network;
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
-use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram};
+use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
 use crate::sys::{cgroup, mounts};
 use host::HostImage;
 use network::Networks;
@@ -253,14 +252,12 @@ impl LocalEngine {
             return Ok(());
         }
         let (notify, shims) = (self.notify.clone(), self.shims.clone());
-        let _guard = self.runtime.enter();
-        let watched = AsyncFd::register_with_interest(Shim(pidfd), tokio::io::Interest::READABLE)?;
         self.runtime.spawn(async move {
-            if let Err(error) = watched.readable().await {
+            if let Err(error) = ended(pidfd.clone()).await {
                 tracing::error!(%task, %error, "cannot watch a shim");
             }
             // ECHILD: it was started by a daemon before us, and init reaps it.
-            let _ = watched.get_ref().0.reap();
+            let _ = pidfd.reap();
             lock(&shims).remove(&task);
             notify(task);
         });
@@ -296,14 +293,6 @@ impl LocalEngine {
             .spawn(wait)
             .map(drop)
             .map_err(failed("wait for a shim"))
-    }
-}
-
-struct Shim(Arc<PidFd>);
-
-impl AsFd for Shim {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

@@ -156,6 +156,30 @@ impl PidFd {
     }
 }
 
+/// Waits until the process has ended.
+pub async fn ended(process: std::sync::Arc<PidFd>) -> io::Result<()> {
+    let watched = register(process)?;
+    let _ready = watched.readable().await?;
+    Ok(())
+}
+
+struct Registered(std::sync::Arc<PidFd>);
+
+impl AsRawFd for Registered {
+    fn as_raw_fd(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+}
+
+#[expect(unsafe_code, reason = "tokio cannot see that the descriptor stays open")]
+fn register(process: std::sync::Arc<PidFd>) -> io::Result<tokio::io::unix::AsyncFd<Registered>> {
+    // SAFETY: needed to be told of the end instead of asking; the descriptor is owned through the Arc that is
+    // registered, so it is open and the same for as long as the registration.
+    let registered =
+        unsafe { tokio::io::unix::AsyncFd::register_with_interest(Registered(process), tokio::io::Interest::READABLE) };
+    Ok(registered?)
+}
+
 impl AsFd for PidFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

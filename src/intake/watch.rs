@@ -1,0 +1,203 @@
+//! The watch itself: which paths are ready to be read, and when.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+use super::Arrival;
+use super::read::{Scan, read_path};
+use crate::ids::JobKey;
+
+/// How long a file that nobody has closed must be quiet before it is read.
+const QUIET: Duration = Duration::from_millis(200);
+/// How long a vanished file must stay away.
+const GONE: Duration = Duration::from_millis(1000);
+const RESCAN: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot watch {path}")]
+pub struct IntakeError {
+    path: PathBuf,
+    #[source]
+    source: notify::Error,
+}
+
+/// A thread that watches `jobs.d`.
+pub struct Intake {
+    root: PathBuf,
+    watcher: RecommendedWatcher,
+    changes: Receiver<notify::Result<notify::Event>>,
+    /// Paths to read, and when.
+    due: BTreeMap<PathBuf, Instant>,
+    watched: BTreeSet<PathBuf>,
+    /// Jobs whose file was there at the last look.
+    present: BTreeSet<JobKey>,
+    /// Files that are nobody's job, as they were told.
+    strays: BTreeSet<PathBuf>,
+    next_scan: Instant,
+}
+
+impl Intake {
+    /// Starts to watch `root`. `known` are the jobs whose files were there before.
+    pub fn open(root: &Path, known: Vec<JobKey>) -> Result<Self, IntakeError> {
+        let (sender, changes) = channel();
+        let failed = |source| IntakeError { path: root.to_owned(), source };
+        let watcher = notify::recommended_watcher(move |change| {
+            // The receiver is gone only when the daemon ends.
+            let _ = sender.send(change);
+        })
+        .map_err(failed)?;
+        let mut intake = Self {
+            root: root.to_owned(),
+            watcher,
+            changes,
+            due: BTreeMap::new(),
+            watched: BTreeSet::new(),
+            present: known.into_iter().collect(),
+            strays: BTreeSet::new(),
+            next_scan: Instant::now(),
+        };
+        intake.watch(root.to_owned()).map_err(failed)?;
+        Ok(intake)
+    }
+
+    fn watch(&mut self, directory: PathBuf) -> notify::Result<()> {
+        self.watcher.watch(&directory, RecursiveMode::NonRecursive)?;
+        self.watched.insert(directory);
+        Ok(())
+    }
+
+    /// Watches until `deliver` refuses; runs on a thread of its own. The first delivery is the first scan.
+    pub fn run(mut self, mut deliver: impl FnMut(Vec<Arrival>) -> bool) {
+        loop {
+            let mut arrivals = Vec::new();
+            if Instant::now() >= self.next_scan {
+                arrivals.extend(self.scan());
+            }
+            arrivals.extend(self.read_due());
+            if !arrivals.is_empty() && !deliver(arrivals) {
+                return;
+            }
+            if !self.wait() {
+                return;
+            }
+        }
+    }
+
+    /// Looks at everything; what did not change is recognised by whoever gets it.
+    fn scan(&mut self) -> Vec<Arrival> {
+        self.next_scan = Instant::now() + RESCAN;
+        self.watch_workspaces();
+        let scan = match Scan::of(&self.root) {
+            Ok(scan) => scan,
+            Err(error) => {
+                tracing::error!(path = %self.root.display(), %error, "cannot list the job files");
+                return Vec::new();
+            }
+        };
+        let gone: Vec<JobKey> = self.present.difference(&scan.keys).cloned().collect();
+        for key in gone {
+            self.due.entry(self.path_of(&key)).or_insert_with(|| Instant::now() + GONE);
+        }
+        let gone = self.strays.iter().filter(|stray| !scan.paths.contains(stray));
+        self.due.extend(gone.map(|stray| (stray.clone(), Instant::now())));
+        // A path that is still being written keeps its time.
+        let ready: Vec<_> = scan.paths.into_iter().filter(|path| !self.due.contains_key(path)).collect();
+        ready.iter().filter_map(|path| self.read(path)).collect()
+    }
+
+    fn path_of(&self, key: &JobKey) -> PathBuf {
+        let file = format!("{}.toml", key.job);
+        if key.workspace == crate::ids::WorkspaceName::default_workspace() {
+            return self.root.join(&file);
+        }
+        self.root.join(key.workspace.as_str()).join(file)
+    }
+
+    fn watch_workspaces(&mut self) {
+        let Ok(entries) = std::fs::read_dir(&self.root) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let is_new = entry.file_type().is_ok_and(|kind| kind.is_dir()) && !self.watched.contains(&path);
+            if is_new && let Err(error) = self.watch(path.clone()) {
+                tracing::warn!(path = %path.display(), %error, "cannot watch a workspace, it is scanned instead");
+            }
+        }
+    }
+
+    fn read(&mut self, path: &Path) -> Option<Arrival> {
+        let arrival = read_path(&self.root, path)?;
+        match &arrival {
+            Arrival::Accepted { key, .. } | Arrival::Refused { key, .. } => drop(self.present.insert(key.clone())),
+            Arrival::Removed { key } => drop(self.present.remove(key)),
+            Arrival::Stray { diagnostics, .. } if diagnostics.is_empty() => drop(self.strays.remove(path)),
+            Arrival::Stray { .. } => drop(self.strays.insert(path.to_owned())),
+        }
+        Some(arrival)
+    }
+
+    fn read_due(&mut self) -> Vec<Arrival> {
+        let now = Instant::now();
+        let due: Vec<PathBuf> = self.due.iter().filter(|(_, at)| **at <= now).map(|(path, _)| path.clone()).collect();
+        let mut arrivals = Vec::new();
+        for path in due {
+            self.due.remove(&path);
+            arrivals.extend(self.read(&path));
+        }
+        arrivals
+    }
+
+    /// Waits for the next change, due path or scan, and takes in all changes that are there; false at the end.
+    fn wait(&mut self) -> bool {
+        let until = self.due.values().copied().min().map_or(self.next_scan, |due| due.min(self.next_scan));
+        match self.changes.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(change) => self.take(change),
+            Err(RecvTimeoutError::Timeout) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        while let Ok(change) = self.changes.try_recv() {
+            self.take(change);
+        }
+        true
+    }
+
+    fn take(&mut self, change: notify::Result<notify::Event>) {
+        let event = match change {
+            Ok(event) => event,
+            Err(error) => {
+                tracing::warn!(%error, "the watch of the job files failed, looking at all of them");
+                self.next_scan = Instant::now();
+                return;
+            }
+        };
+        if event.need_rescan() {
+            self.next_scan = Instant::now();
+        }
+        let Some(patience) = patience(event.kind) else { return };
+        let at = Instant::now() + patience;
+        for path in event.paths {
+            if path.parent() == Some(&self.root) && path.is_dir() {
+                // A new workspace: its files may have come before the watch.
+                self.next_scan = Instant::now();
+            }
+            self.watched.retain(|watched| *watched != path || path.is_dir());
+            self.due.insert(path, at);
+        }
+    }
+}
+
+/// How long after a change its path is to be read; `None` if the change means nothing.
+fn patience(kind: EventKind) -> Option<Duration> {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Duration::ZERO),
+        EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(Duration::ZERO),
+        EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(GONE),
+        // Links arrive whole but unannounced; a plain write is followed by a close.
+        EventKind::Create(_) | EventKind::Modify(_) => Some(QUIET),
+        EventKind::Access(_) | EventKind::Any | EventKind::Other => None,
+    }
+}

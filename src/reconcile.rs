@@ -1,0 +1,731 @@
+//! The one place where state changes: takes in what happened, plans, records the intents, hands out the work.
+//!
+//! A [`Reconciler`] is synchronous and owns everything; `daemon` drives it with events and carries the works to
+//! threads. One round is: events → [`Reconciler::pass`] → plan until nothing is left to do → one commit → works.
+//! Works are handed out only after the commit that records them, and each may be repeated; so a crash at any instant
+//! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
+
+mod files;
+mod requests;
+mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::config::AddressRange;
+use crate::contract::Identity;
+use crate::engine::{EngineError, Launch, Prepare, Release};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
+use crate::intake::Arrival;
+use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
+use crate::report::JobReport;
+use crate::rundir::Found;
+use crate::spec::JobSpec;
+use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
+use crate::store::record::{
+    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord,
+};
+use crate::store::{Batch, Store, StoreError};
+
+pub use requests::{Answer, Caller, JobDetail, Listing, Refusal, Request, Verb};
+use world::Job;
+
+/// Everything that can wake the daemon.
+#[derive(Debug)]
+pub enum Event {
+    /// Job files came, changed or went.
+    Files(Vec<Arrival>),
+    /// A task's directory has something new to say.
+    News(TaskId),
+    /// A work is done.
+    Done(Outcome),
+    /// Somebody asks for something.
+    Request(Request),
+    /// Time has passed.
+    Tick,
+    /// Stop all jobs, then end.
+    Shutdown,
+}
+
+/// Something to be done on a thread of its own.
+#[derive(Debug, Clone)]
+pub enum Work {
+    Prepare { key: JobKey, run: u32, prepare: Prepare },
+    Launch(Launch),
+    Stop { task: TaskId, cause: StopCause },
+    Look { task: TaskId, after: Look },
+    Release { key: JobKey, release: Release },
+}
+
+/// Why a task is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Look {
+    /// It, or its shim, gave a sign.
+    Sign,
+    /// The daemon has just started and knows nothing.
+    Restart,
+}
+
+/// What came of a work.
+#[derive(Debug)]
+pub enum Outcome {
+    Prepared { key: JobKey, run: u32, result: Result<(), EngineError> },
+    Launched { attempt: AttemptId, failures: Vec<(u32, EngineError)> },
+    Stopped { task: TaskId, result: Result<(), EngineError> },
+    Looked { task: TaskId, after: Look, result: Result<Found, EngineError> },
+    Released { key: JobKey, attempt: AttemptId, result: Result<(), EngineError> },
+}
+
+/// What a machine has and how it is used.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    pub inventory: Amount,
+    pub addresses: AddressRange,
+    pub stop_grace: Duration,
+}
+
+/// The result of a round.
+#[derive(Debug, Default)]
+pub struct Round {
+    pub works: Vec<Work>,
+    /// Jobs whose published files are to be written again; `None` for a removed job.
+    pub published: Vec<(JobKey, Option<Publication>)>,
+    pub wake_at: Option<Timestamp>,
+}
+
+/// What is published of a job.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    pub report: JobReport,
+    pub source: Option<String>,
+    pub owner: (u32, u32),
+    pub events: Vec<EventRecord>,
+}
+
+/// How soon what failed is tried again, ms.
+const RETRY_MS: u64 = 1000;
+
+pub struct Reconciler<S> {
+    store: S,
+    settings: Settings,
+    counters: Counters,
+    jobs: BTreeMap<JobKey, Job>,
+    queue: BTreeMap<u64, Waiting>,
+    /// Jobs with an attempt that is not concluded.
+    live: BTreeSet<JobKey>,
+    attempts: BTreeMap<AttemptId, JobKey>,
+    blocked: Option<Blocked>,
+    /// Files without a name that could be a job's, and what is wrong with them.
+    strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
+    draining: bool,
+    /// Tasks whose last look failed.
+    look_again: BTreeSet<TaskId>,
+    stop_again: BTreeMap<TaskId, StopCause>,
+    // What this round has changed.
+    dirty: BTreeSet<JobKey>,
+    removed: BTreeSet<JobKey>,
+    counters_changed: bool,
+    events: Vec<(JobKey, EventRecord)>,
+    works: Vec<Work>,
+    answers: Vec<Box<dyn FnOnce() + Send>>,
+    retry_at: Option<Timestamp>,
+    now: Timestamp,
+}
+
+impl<S: Store> Reconciler<S> {
+    /// Goes on from what the store says. The first round's works look at every task that may live.
+    pub fn open(store: S, settings: Settings, now: Timestamp) -> Result<Self, StoreError> {
+        let contents = store.load()?;
+        let mut this = Self {
+            store,
+            settings,
+            counters: contents.counters,
+            jobs: BTreeMap::new(),
+            queue: BTreeMap::new(),
+            live: BTreeSet::new(),
+            attempts: BTreeMap::new(),
+            blocked: None,
+            strays: BTreeMap::new(),
+            draining: false,
+            look_again: BTreeSet::new(),
+            stop_again: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            removed: BTreeSet::new(),
+            counters_changed: false,
+            events: Vec::new(),
+            works: Vec::new(),
+            answers: Vec::new(),
+            retry_at: None,
+            now,
+        };
+        let mut runs = contents.runs;
+        for (key, record) in contents.jobs {
+            let run = runs.remove(&key);
+            this.jobs.insert(key.clone(), Job::load(record, run));
+            this.resume(&key);
+        }
+        Ok(this)
+    }
+
+    /// After a restart: look at what may live, go on with what was not finished.
+    fn resume(&mut self, key: &JobKey) {
+        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
+        if let Some(attempt) = run.live_attempt() {
+            let (id, count) = (attempt.id, attempt.tasks.len());
+            let open: Vec<u32> =
+                (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none()).map(|(n, _)| n).collect();
+            self.attempts.insert(id, key.clone());
+            self.live.insert(key.clone());
+            tracing::info!(job = %key, attempt = %id, tasks = count, open = open.len(), "going on with an attempt");
+            for ordinal in open {
+                let task = TaskId { attempt: id, ordinal };
+                self.works.push(Work::Look { task, after: Look::Restart });
+            }
+            return;
+        }
+        if !run.record.prepared {
+            self.prepare(key);
+        }
+        self.settle(key);
+    }
+
+    /// Attempts that may hold something of the machine.
+    pub fn live_attempts(&self) -> BTreeSet<AttemptId> {
+        self.attempts.keys().copied().collect()
+    }
+
+    /// Jobs that the store knows and whose file was in `jobs.d`.
+    pub fn known_files(&self) -> Vec<JobKey> {
+        let present = self.jobs.iter().filter(|(_, job)| job.record.file_present);
+        present.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Takes in what happened at `now`.
+    pub fn handle(&mut self, event: Event, now: Timestamp) {
+        self.now = now;
+        match event {
+            Event::Files(arrivals) => arrivals.into_iter().for_each(|arrival| self.file(arrival)),
+            Event::News(task) => self.works.push(Work::Look { task, after: Look::Sign }),
+            Event::Done(outcome) => self.done(outcome),
+            Event::Request(request) => self.request(request),
+            Event::Tick => self.try_again(),
+            Event::Shutdown => self.drain(),
+        }
+    }
+
+    /// Nothing runs any more and nothing will be started.
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.live.is_empty()
+    }
+
+    fn drain(&mut self) {
+        self.draining = true;
+        let live: Vec<JobKey> = self.live.iter().cloned().collect();
+        for key in live {
+            self.want_stop(&key, StopCause::Shutdown);
+        }
+    }
+
+    fn try_again(&mut self) {
+        if self.retry_at.is_none_or(|at| self.now < at) {
+            return;
+        }
+        self.retry_at = None;
+        for task in std::mem::take(&mut self.look_again) {
+            self.works.push(Work::Look { task, after: Look::Sign });
+        }
+        for (task, cause) in std::mem::take(&mut self.stop_again) {
+            self.works.push(Work::Stop { task, cause });
+        }
+        for key in self.live.clone() {
+            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+                run.release_failed = false;
+            }
+        }
+    }
+
+    fn retry_soon(&mut self) {
+        self.retry_at = self.retry_at.or(Some(Timestamp(self.now.0 + RETRY_MS)));
+    }
+
+    /// Plans, records, and hands out what is to be done.
+    pub fn pass(&mut self, now: Timestamp) -> Result<Round, StoreError> {
+        self.now = now;
+        let mut wake_at;
+        loop {
+            let planned = self.plan();
+            wake_at = planned.wake_at;
+            self.set_blocked(planned.blocked);
+            if planned.steps.is_empty() {
+                break;
+            }
+            for step in planned.steps {
+                self.apply(step);
+            }
+        }
+        self.commit()?;
+        self.answers.drain(..).for_each(|answer| answer());
+        let published = self.publications();
+        let wake_at = [wake_at, self.retry_at].into_iter().flatten().min();
+        Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
+    }
+
+    /// What [`Self::pass`] would plan now; for the benchmark.
+    pub fn plan(&self) -> plan::Plan {
+        let live = self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect();
+        let empty = BTreeMap::new();
+        let queue = if self.draining { &empty } else { &self.queue };
+        plan::plan(&Snapshot {
+            now: self.now,
+            inventory: self.settings.inventory,
+            addresses: self.settings.addresses,
+            live,
+            queue,
+        })
+    }
+
+    fn set_blocked(&mut self, blocked: Option<Blocked>) {
+        if self.blocked == blocked {
+            return;
+        }
+        let touched = [self.blocked.take(), blocked.clone()].into_iter().flatten().map(|blocked| blocked.key);
+        for key in touched {
+            if self.jobs.contains_key(&key) {
+                self.dirty.insert(key);
+            }
+        }
+        self.blocked = blocked;
+    }
+
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Decide { key, verdict, cause } => self.decide(&key, verdict, cause),
+            Step::Release { key } => self.release(&key),
+            Step::Retry { key, reason } => self.retry(&key, &reason),
+            Step::End { key, verdict } => self.end(&key, verdict),
+            Step::Start { key, block } => self.start(&key, block),
+        }
+    }
+
+    fn decide(&mut self, key: &JobKey, verdict: Verdict, cause: StopCause) {
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        attempt.stopping = Some(cause.clone());
+        attempt.verdict = Some(verdict.clone());
+        let open = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
+        self.stop_open_tasks(key, &cause);
+        if open > 0 {
+            self.note(key, format!("stopping {open} task(s): {verdict}"));
+        }
+    }
+
+    fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        let id = attempt.id;
+        let open = (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none());
+        let works: Vec<Work> = open
+            .map(|(ordinal, _)| Work::Stop { task: TaskId { attempt: id, ordinal }, cause: cause.clone() })
+            .collect();
+        self.works.extend(works);
+    }
+
+    fn release(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some(run) = job.open_run_mut() else { return };
+        let Some(attempt) = run.live_attempt() else { return };
+        let Some(verdict) = attempt.verdict.clone() else { return };
+        let release = Release {
+            attempt: attempt.id,
+            identity: run.identity(key, attempt.number),
+            tasks: u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX),
+            verdict,
+            owner: run.record.source.owner,
+        };
+        run.releasing = true;
+        self.works.push(Work::Release { key: key.clone(), release });
+    }
+
+    fn retry(&mut self, key: &JobKey, reason: &str) {
+        let now = self.now;
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        let number = attempt.number;
+        attempt.ended = Some(now);
+        self.conclude_attempt(key);
+        let left = self.jobs.get(key).and_then(Job::open_run).map_or(0, world::Run::attempts_left);
+        self.note(key, format!("attempt {number} failed: {reason}; {left} more attempt(s) allowed"));
+        self.settle(key);
+    }
+
+    fn end(&mut self, key: &JobKey, verdict: Verdict) {
+        let now = self.now;
+        if let Some(attempt) = self.attempt_mut(key) {
+            attempt.ended = Some(now);
+        }
+        self.conclude_attempt(key);
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.record.ended = Some(RunEnd { verdict: verdict.clone(), at: now });
+        }
+        self.note(key, verdict.to_string());
+        self.settle(key);
+    }
+
+    fn conclude_attempt(&mut self, key: &JobKey) {
+        self.live.remove(key);
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.releasing = false;
+            if let Some(attempt) = run.record.attempts.last() {
+                self.attempts.remove(&attempt.id);
+            }
+        }
+    }
+
+    fn start(&mut self, key: &JobKey, block: Option<AddressBlock>) {
+        let id = AttemptId(self.counters.attempt + 1);
+        let now = self.now;
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        let tasks = run.spec.tasks().map(|(role, index)| TaskRecord {
+            role: role.name.clone(),
+            index,
+            phase: TaskPhase::Launching,
+        });
+        let attempt = AttemptRecord {
+            id,
+            number: u32::try_from(run.record.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
+            created: now,
+            block,
+            running_since: None,
+            stopping: None,
+            verdict: None,
+            ended: None,
+            released: false,
+            tasks: tasks.collect(),
+        };
+        let (number, count) = (attempt.number, attempt.tasks.len());
+        run.record.attempts.push(attempt);
+        let ordinals = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
+        self.counters.attempt = id.0;
+        self.counters_changed = true;
+        self.queue.retain(|_, waiting| waiting.key != *key);
+        self.live.insert(key.clone());
+        self.attempts.insert(id, key.clone());
+        self.launch(key, ordinals);
+        self.note(key, format!("attempt {number} starts {count} task(s)"));
+    }
+
+    fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
+        let stop_grace = self.settings.stop_grace;
+        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
+        let Some(attempt) = run.live_attempt() else { return };
+        self.works.push(Work::Launch(Launch {
+            attempt: attempt.id,
+            identity: run.identity(key, attempt.number),
+            owner: run.record.source.owner,
+            spec: JobSpec::clone(&run.spec),
+            block: attempt.block,
+            text: run.record.source.text.clone(),
+            stop_grace,
+            ordinals,
+        }));
+    }
+
+    fn prepare(&mut self, key: &JobKey) {
+        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
+        let prepare = Prepare {
+            identity: run.identity(key, 0),
+            owner: run.record.source.owner,
+            spec: JobSpec::clone(&run.spec),
+            text: run.record.source.text.clone(),
+        };
+        self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
+    }
+
+    fn done(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
+            Outcome::Launched { attempt, failures } => self.launched(attempt, failures),
+            Outcome::Looked { task, after, result } => self.looked(task, after, result),
+            Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
+            Outcome::Stopped { task, result } => {
+                if let Err(error) = result {
+                    tracing::warn!(%task, %error, "cannot stop a task, will try again");
+                    let cause = self.task_attempt(task).and_then(|attempt| attempt.stopping.clone());
+                    self.stop_again.extend(cause.map(|cause| (task, cause)));
+                    self.retry_soon();
+                }
+            }
+        }
+    }
+
+    fn prepared(&mut self, key: &JobKey, number: u32, result: Result<(), EngineError>) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        if run.record.number != number {
+            return;
+        }
+        match result {
+            Ok(()) => run.record.prepared = true,
+            Err(error) => {
+                let reason = format!("failed to start: {error}");
+                run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: reason.clone() }, at: self.now });
+                self.note(key, reason);
+            }
+        }
+        self.settle(key);
+    }
+
+    fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {
+        for (ordinal, error) in failures {
+            let end = TaskEnd::FailedToStart { reason: error.to_string() };
+            let end = EndRecord { end, at: self.now, memory_peak: None };
+            self.task_ended(TaskId { attempt, ordinal }, end);
+        }
+        // A stop that came while the tasks were being started may not have reached all of them.
+        let Some(key) = self.attempts.get(&attempt).cloned() else { return };
+        let stopping = self.attempt_mut(&key).and_then(|attempt| attempt.stopping.clone());
+        if let Some(cause) = stopping {
+            self.stop_open_tasks(&key, &cause);
+        }
+    }
+
+    fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
+        let end = |end| EndRecord { end, at: self.now, memory_peak: None };
+        match result {
+            Err(error) => {
+                tracing::warn!(%task, %error, "cannot look at a task, will try again");
+                self.look_again.insert(task);
+                self.retry_soon();
+            }
+            Ok(Found::Alive { running: false, .. }) => {}
+            Ok(Found::Alive { running: true, .. }) => self.task_runs(task),
+            Ok(Found::Ended(record)) => self.task_ended(task, record),
+            Ok(Found::Lost) => {
+                let reason = "its shim is gone and left no word; it was killed, or the machine went down".to_owned();
+                self.task_ended(task, end(TaskEnd::Lost { reason }));
+            }
+            Ok(Found::NeverStarted) => self.never_started(task, after),
+        }
+        self.stop_if_stopping(task, after);
+    }
+
+    /// After a restart the stop that was recorded may not have been carried out.
+    fn stop_if_stopping(&mut self, task: TaskId, after: Look) {
+        let stopping = self.task_attempt(task).filter(|_| after == Look::Restart).and_then(|attempt| {
+            let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.end().is_none());
+            attempt.stopping.clone().filter(|_| open)
+        });
+        if let Some(cause) = stopping {
+            self.works.push(Work::Stop { task, cause });
+        }
+    }
+
+    fn never_started(&mut self, task: TaskId, after: Look) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let stopping = self.task_attempt(task).and_then(|attempt| attempt.stopping.clone());
+        let end = match (stopping, after) {
+            (Some(cause), _) => TaskEnd::Stopped { cause },
+            (None, Look::Restart) => return self.launch(&key, vec![task.ordinal]),
+            (None, Look::Sign) => TaskEnd::FailedToStart { reason: "its shim ended before the command ran".to_owned() },
+        };
+        self.task_ended(task, EndRecord { end, at: self.now, memory_peak: None });
+    }
+
+    fn task_runs(&mut self, task: TaskId) {
+        let now = self.now;
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase != TaskPhase::Launching {
+            return;
+        }
+        record.phase = TaskPhase::Running { since: now };
+        let all_run = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
+        let first_time = all_run && attempt.running_since.is_none();
+        if first_time {
+            attempt.running_since = Some(now);
+        }
+        self.dirty.insert(key.clone());
+        if first_time {
+            self.note(&key, "all tasks run".to_owned());
+        }
+    }
+
+    fn task_ended(&mut self, task: TaskId, end: EndRecord) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase.end().is_some() {
+            return;
+        }
+        let message = format!("{} {}", record.name(), end.end);
+        record.phase = TaskPhase::Ended(end);
+        self.note(&key, message);
+    }
+
+    fn released(&mut self, key: &JobKey, attempt: AttemptId, result: Result<(), EngineError>) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        run.releasing = false;
+        if let Err(error) = result {
+            tracing::warn!(job = %key, %attempt, %error, "cannot clean up after an attempt, will try again");
+            run.release_failed = true;
+            return self.retry_soon();
+        }
+        if let Some(record) = run.record.attempts.last_mut().filter(|record| record.id == attempt) {
+            record.released = true;
+        }
+        self.dirty.insert(key.clone());
+    }
+
+    /// Asks for the newest run to be stopped.
+    fn want_stop(&mut self, key: &JobKey, cause: StopCause) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        if run.record.stop.is_some() {
+            return;
+        }
+        run.record.stop = Some(cause);
+        self.dirty.insert(key.clone());
+        self.settle(key);
+    }
+
+    /// Brings a job's place in the queue, a stop before its start, and its next run in line with its record.
+    fn settle(&mut self, key: &JobKey) {
+        self.dirty.insert(key.clone());
+        self.stop_before_start(key);
+        self.replace_outdated(key);
+        self.begin_run(key);
+        self.queue.retain(|_, waiting| waiting.key != *key);
+        if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key)) {
+            self.queue.insert(order, waiting);
+        }
+    }
+
+    fn stop_before_start(&mut self, key: &JobKey) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some(cause) = job.wanted_stop() else { return };
+        let Some(run) = job.open_run_mut().filter(|run| run.live_attempt().is_none()) else { return };
+        let verdict = Verdict::Stopped { cause };
+        let message = format!("{verdict}, before it started");
+        run.record.ended = Some(RunEnd { verdict, at: now });
+        self.note(key, message);
+    }
+
+    /// A run that has never started makes way for the newer version of its file.
+    fn replace_outdated(&mut self, key: &JobKey) {
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        if !job.is_outdated() {
+            return;
+        }
+        let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };
+        run.record.ended = Some(RunEnd { verdict: Verdict::Stopped { cause: StopCause::Replaced }, at: now });
+        self.note(key, "replaced by a newer version of its file before it started".to_owned());
+    }
+
+    fn begin_run(&mut self, key: &JobKey) {
+        let order = self.counters.order + 1;
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some((source, spec)) = job.next_run() else { return };
+        job.record.last_run += 1;
+        job.record.rerun_wanted = false;
+        job.record.rerun_number = spec.rerun;
+        let number = job.record.last_run;
+        // Without code to copy there is nothing that must be done before the start.
+        let prepared = spec.code.is_none();
+        let record =
+            RunRecord { number, created: now, order, source, prepared, stop: None, attempts: Vec::new(), ended: None };
+        job.run = Some(world::Run::new(record, spec));
+        self.counters.order = order;
+        self.counters_changed = true;
+        self.note(key, format!("run {number} is waiting to start"));
+        if !prepared {
+            self.prepare(key);
+        }
+    }
+
+    fn attempt_mut(&mut self, key: &JobKey) -> Option<&mut AttemptRecord> {
+        self.dirty.insert(key.clone());
+        self.jobs.get_mut(key)?.open_run_mut()?.live_attempt_mut()
+    }
+
+    fn task_attempt(&self, task: TaskId) -> Option<&AttemptRecord> {
+        let key = self.attempts.get(&task.attempt)?;
+        self.jobs.get(key)?.open_run()?.live_attempt()
+    }
+
+    /// Records what happened to a job, for its owner and the journal.
+    fn note(&mut self, key: &JobKey, message: String) {
+        let (state, _) = self.state(key);
+        let now = self.now;
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let (run, number) = (job.record.last_run, job.record.next_event);
+        tracing::info!(job = %key, run, state = %state, reason = %message, "job");
+        job.record.next_event += 1;
+        self.events.push((key.clone(), EventRecord { number, at: now, run, state, message }));
+        self.dirty.insert(key.clone());
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let mut batch = Batch {
+            counters: std::mem::take(&mut self.counters_changed).then_some(self.counters),
+            events: self.events.clone(),
+            ..Batch::default()
+        };
+        for key in &self.dirty {
+            let Some(job) = self.jobs.get(key) else { continue };
+            batch.jobs.insert(key.clone(), Some(job.record.clone()));
+            if let Some(run) = &job.run {
+                batch.runs.insert((key.clone(), run.record.number), run.record.clone());
+            }
+        }
+        batch.jobs.extend(self.removed.iter().map(|key| (key.clone(), None)));
+        if batch.is_empty() { Ok(()) } else { self.store.commit(&batch) }
+    }
+
+    fn publications(&mut self) -> Vec<(JobKey, Option<Publication>)> {
+        let mut events: BTreeMap<JobKey, Vec<EventRecord>> = BTreeMap::new();
+        for (key, event) in std::mem::take(&mut self.events) {
+            events.entry(key).or_default().push(event);
+        }
+        let mut out: Vec<_> = std::mem::take(&mut self.removed).into_iter().map(|key| (key, None)).collect();
+        for key in std::mem::take(&mut self.dirty) {
+            let events = events.remove(&key).unwrap_or_default();
+            if let Some(publication) = self.publication(&key, events) {
+                out.push((key, Some(publication)));
+            }
+        }
+        out
+    }
+
+    fn publication(&self, key: &JobKey, events: Vec<EventRecord>) -> Option<Publication> {
+        let job = self.jobs.get(key)?;
+        let source = job.record.source.as_ref();
+        Some(Publication {
+            report: self.report(key)?,
+            source: source.map(|source| source.text.clone()),
+            owner: source.map_or((0, 0), |source| (source.owner.uid, source.owner.gid)),
+            events,
+        })
+    }
+
+    /// Every job as it is to be published, with all of its events; for the start.
+    pub fn all_publications(&self) -> Result<Vec<(JobKey, Option<Publication>)>, StoreError> {
+        let publish = |key: &JobKey| {
+            let events = self.store.events(key, 0)?;
+            Ok((key.clone(), self.publication(key, events)))
+        };
+        self.jobs.keys().map(publish).collect()
+    }
+}
+
+/// What a task belongs to.
+fn identity(key: &JobKey, run: &RunRecord, attempt: u32) -> Identity {
+    let uid = run.source.owner.uid;
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    let user = user.map_or_else(|| uid.to_string(), |user| user.name);
+    Identity { key: key.clone(), run: run.number, attempt, user, uid }
+}
+
+type Spec = Arc<JobSpec>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! What job files do to jobs, and what state a job is in.
+
+use super::Reconciler;
+use super::world::Job;
+use crate::ids::JobKey;
+use crate::intake::Arrival;
+use crate::plan::{Amount, never_fits};
+use crate::report::{Facts, JobReport};
+use crate::spec::{DesiredState, Diagnostic, JobSpec};
+use crate::status::{State, Verdict};
+use crate::store::Store;
+use crate::store::record::{AttemptRecord, JobRecord, SourceRecord};
+
+impl<S: Store> Reconciler<S> {
+    pub(super) fn file(&mut self, arrival: Arrival) {
+        match arrival {
+            Arrival::Accepted { key, source, spec } => self.accepted(&key, source, *spec),
+            Arrival::Refused { key, diagnostics } => self.refused(&key, diagnostics),
+            Arrival::Removed { key } => self.file_removed(&key),
+            Arrival::Stray { file, diagnostics } if diagnostics.is_empty() => drop(self.strays.remove(&file)),
+            Arrival::Stray { file, diagnostics } => self.stray(file, diagnostics),
+        }
+    }
+
+    fn stray(&mut self, file: String, diagnostics: Vec<Diagnostic>) {
+        if self.strays.get(&file) != Some(&diagnostics) {
+            let error = diagnostics.first().map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(%error, "a file in jobs.d is ignored");
+            self.strays.insert(file, diagnostics);
+        }
+    }
+
+    fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
+        if let Some(reason) = never_fits(&Amount::of(&spec), &self.settings.inventory) {
+            return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
+        }
+        let known = self.jobs.get(key).map(|job| &job.record);
+        if known.is_some_and(|job| job.source.as_ref() == Some(&source) && job.file_present && job.invalid.is_empty()) {
+            return;
+        }
+        let job = self.job_entry(key);
+        if job.record.source.is_none() {
+            job.record.rerun_number = spec.rerun;
+        }
+        job.record.source = Some(source);
+        job.record.file_present = true;
+        let repaired = !std::mem::take(&mut job.record.invalid).is_empty();
+        job.spec = Some(std::sync::Arc::new(spec));
+        if repaired {
+            self.note(key, "the job file is valid again".to_owned());
+        }
+        self.settle(key);
+    }
+
+    fn refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
+        let known = self.jobs.get(key).map(|job| &job.record);
+        if known.is_some_and(|job| job.file_present && job.invalid == diagnostics) {
+            return;
+        }
+        let job = self.job_entry(key);
+        job.record.file_present = true;
+        let first = diagnostics.first().map(ToString::to_string).unwrap_or_default();
+        job.record.invalid = diagnostics;
+        let kept = if job.record.source.is_some() { "; its last good version stays in force" } else { "" };
+        self.note(key, format!("the job file cannot be used: {first}{kept}"));
+    }
+
+    fn file_removed(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get_mut(key).filter(|job| job.record.file_present) else { return };
+        job.record.file_present = false;
+        job.record.invalid.clear();
+        if job.record.source.is_none() {
+            // Only ever a broken file: nothing is lost with it.
+            return self.forget(key);
+        }
+        self.note(key, "the job file was removed".to_owned());
+        self.settle(key);
+    }
+
+    pub(super) fn forget(&mut self, key: &JobKey) {
+        self.jobs.remove(key);
+        self.queue.retain(|_, waiting| waiting.key != *key);
+        self.dirty.remove(key);
+        self.events.retain(|(other, _)| other != key);
+        self.removed.insert(key.clone());
+    }
+
+    fn job_entry(&mut self, key: &JobKey) -> &mut Job {
+        let now = self.now;
+        self.dirty.insert(key.clone());
+        // A job may be removed and dropped again in one round.
+        self.removed.remove(key);
+        self.jobs.entry(key.clone()).or_insert_with(|| {
+            Job::new(JobRecord {
+                created: now,
+                source: None,
+                file_present: true,
+                invalid: Vec::new(),
+                last_run: 0,
+                rerun_wanted: false,
+                rerun_number: 0,
+                next_event: 0,
+            })
+        })
+    }
+
+    /// A job's state, and why it is in it.
+    pub(super) fn state(&self, key: &JobKey) -> (State, String) {
+        let Some(job) = self.jobs.get(key) else { return (State::Stopped, String::new()) };
+        let Some(run) = &job.run else { return state_without_run(job) };
+        if let Some(end) = &run.record.ended {
+            let state = match end.verdict {
+                Verdict::Succeeded { .. } => State::Succeeded,
+                Verdict::Failed { .. } => State::Failed,
+                Verdict::Stopped { .. } => State::Stopped,
+            };
+            return (state, end.verdict.to_string());
+        }
+        match run.live_attempt() {
+            Some(attempt) => attempt_state(attempt),
+            None if job.waiting(key).is_some() => (State::Waiting, self.waiting_reason(key)),
+            None if job.desired() == DesiredState::Held => {
+                (State::Held, "held by state = \"held\" in its job file".to_owned())
+            }
+            None => (State::Waiting, "its code is being copied".to_owned()),
+        }
+    }
+
+    fn waiting_reason(&self, key: &JobKey) -> String {
+        if self.draining {
+            return "Trainyard is shutting down".to_owned();
+        }
+        match &self.blocked {
+            Some(blocked) if blocked.key == *key => blocked.reason.clone(),
+            Some(blocked) => {
+                let place = self.queue.values().position(|waiting| waiting.key == *key).unwrap_or(0);
+                format!("waits in place {} of the queue, which begins with {}", place + 1, blocked.key)
+            }
+            None => "is about to start".to_owned(),
+        }
+    }
+
+    /// What people read of a job.
+    pub fn report(&self, key: &JobKey) -> Option<JobReport> {
+        let job = self.jobs.get(key)?;
+        let (state, reason) = self.state(key);
+        Some(JobReport::of(&Facts {
+            workspace: key.workspace.as_str(),
+            job: key.job.as_str(),
+            record: &job.record,
+            run: job.run.as_ref().map(|run| &run.record),
+            state,
+            reason: &reason,
+            description: job.spec.as_ref().map_or("", |spec| &spec.description),
+            now: self.now,
+        }))
+    }
+}
+
+fn state_without_run(job: &Job) -> (State, String) {
+    match job.record.invalid.first() {
+        Some(diagnostic) => (State::Invalid, diagnostic.to_string()),
+        None => (State::Stopped, "state = \"stopped\" in its job file".to_owned()),
+    }
+}
+
+fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
+    if let Some(verdict) = &attempt.verdict {
+        return (State::Stopping, format!("ending: {verdict}"));
+    }
+    if attempt.running_since.is_some() {
+        let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
+        return (State::Running, format!("{running} of {} task(s) running", attempt.tasks.len()));
+    }
+    (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
+}

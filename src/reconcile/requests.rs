@@ -1,0 +1,171 @@
+//! What people ask for, and what they are refused.
+
+use super::Reconciler;
+use super::world::Job;
+use crate::ids::JobKey;
+use crate::report::JobReport;
+use crate::spec::{DesiredState, Diagnostic};
+use crate::status::{State, StopCause};
+use crate::store::record::{EventRecord, RunRecord};
+use crate::store::{Store, StoreError};
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub uid: u32,
+    pub name: String,
+}
+
+/// Where an answer goes; nobody may be left to hear it.
+pub type Answer<T> = Box<dyn FnOnce(Result<T, Refusal>) + Send>;
+
+/// A request and where its answer goes. Answers to changes go out when the change is recorded.
+pub enum Request {
+    List { caller: Caller, answer: Answer<Listing> },
+    Show { caller: Caller, key: JobKey, answer: Answer<JobDetail> },
+    Change { caller: Caller, key: JobKey, verb: Verb, answer: Answer<String> },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Stop,
+    Rerun,
+    Remove,
+}
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Request")
+    }
+}
+
+/// All jobs that the caller may see.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Listing {
+    pub jobs: Vec<JobReport>,
+    /// Files that cannot be anybody's job.
+    pub strays: Vec<Diagnostic>,
+}
+
+/// One job with its history.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobDetail {
+    pub report: JobReport,
+    pub events: Vec<EventRecord>,
+    pub runs: Vec<RunRecord>,
+    /// The last good version of the job file.
+    pub text: Option<String>,
+}
+
+/// Why a request is not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("there is no job {0}; `trainyard ps` lists the jobs")]
+    Unknown(JobKey),
+    #[error("job {key} belongs to another user; only its owner and root may do that")]
+    NotYours { key: JobKey },
+    #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
+    NotRunning { key: JobKey, state: State },
+    #[error("job {key} is {state}; `trainyard stop {key}` first")]
+    StillRunning { key: JobKey, state: State },
+    #[error("the file of job {key} is still in jobs.d; remove it, then repeat `trainyard rm {key}`")]
+    FileStillThere { key: JobKey },
+    #[error("job {key} has no job file any more; put it back into jobs.d")]
+    NoFile { key: JobKey },
+    #[error("job {key} has state = \"stopped\" in its file; change that instead")]
+    StoppedByFile { key: JobKey },
+    #[error("job {key} has never had a valid file: {problem}")]
+    NeverValid { key: JobKey, problem: String },
+    #[error("the store cannot be read: {0}")]
+    Store(String),
+}
+
+impl<S: Store> Reconciler<S> {
+    pub(super) fn request(&mut self, request: Request) {
+        match request {
+            Request::List { caller, answer } => answer(Ok(self.list(&caller))),
+            Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
+            Request::Change { caller, key, verb, answer } => {
+                let result = match verb {
+                    Verb::Stop => self.stop(&caller, &key),
+                    Verb::Rerun => self.rerun(&caller, &key),
+                    Verb::Remove => self.remove(&caller, &key),
+                };
+                self.answers.push(Box::new(move || answer(result)));
+            }
+        }
+    }
+
+    fn list(&self, caller: &Caller) -> Listing {
+        let visible = self.jobs.iter().filter(|(_, job)| may(caller, job));
+        let jobs = visible.filter_map(|(key, _)| self.report(key)).collect();
+        let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
+        Listing { jobs, strays }
+    }
+
+    /// The job, if the caller may act on it.
+    fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
+        let job = self.jobs.get(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
+        if may(caller, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
+    }
+
+    fn show(&self, caller: &Caller, key: &JobKey) -> Result<JobDetail, Refusal> {
+        let job = self.job_of(caller, key)?;
+        let stored = |error: StoreError| Refusal::Store(error.to_string());
+        let mut events = self.store.events(key, 0).map_err(stored)?;
+        events.extend(self.events.iter().filter(|(other, _)| other == key).map(|(_, event)| event.clone()));
+        let runs = self.store.runs(key).map_err(stored)?;
+        let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
+        let text = job.record.source.as_ref().map(|source| source.text.clone());
+        Ok(JobDetail { report, events, runs, text })
+    }
+
+    fn stop(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        if job.open_run().is_none() {
+            return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
+        }
+        self.want_stop(key, StopCause::User { name: caller.name.clone() });
+        Ok(format!("{key}: stopping"))
+    }
+
+    fn rerun(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        if job.record.source.is_none() {
+            let problem = job.record.invalid.first().map(ToString::to_string).unwrap_or_default();
+            return Err(Refusal::NeverValid { key: key.clone(), problem });
+        }
+        if !job.record.file_present {
+            return Err(Refusal::NoFile { key: key.clone() });
+        }
+        if job.desired() == DesiredState::Stopped {
+            return Err(Refusal::StoppedByFile { key: key.clone() });
+        }
+        let after = job.open_run().is_some();
+        if let Some(job) = self.jobs.get_mut(key) {
+            job.record.rerun_wanted = true;
+        }
+        self.settle(key);
+        let number = self.jobs.get(key).map_or(0, |job| job.record.last_run);
+        Ok(match after {
+            true => format!("{key}: run {} starts when run {number} has ended", number + 1),
+            false => format!("{key}: run {number}"),
+        })
+    }
+
+    fn remove(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        if job.open_run().is_some() {
+            return Err(Refusal::StillRunning { key: key.clone(), state: self.state(key).0 });
+        }
+        if job.record.file_present {
+            return Err(Refusal::FileStillThere { key: key.clone() });
+        }
+        self.forget(key);
+        Ok(format!("{key}: removed"))
+    }
+}
+
+fn may(caller: &Caller, job: &Job) -> bool {
+    caller.uid == 0 || job.record.source.as_ref().is_some_and(|source| source.owner.uid == caller.uid)
+}

@@ -1,0 +1,159 @@
+//! What people and programs read of a job: one set of types for `status.json`, the API and the command line.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::Timestamp;
+use crate::spec::Diagnostic;
+use crate::status::{State, TaskEnd};
+use crate::store::record::{AttemptRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
+
+/// A job and its newest run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    pub workspace: String,
+    pub job: String,
+    pub state: State,
+    /// Why it is in this state, one line.
+    pub reason: String,
+    pub description: String,
+    /// User id of the owner.
+    pub owner: u32,
+    /// 0 before the first run.
+    pub run: u32,
+    /// 0 before the first attempt.
+    pub attempt: u32,
+    pub created: String,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    /// Milliseconds from the start of the newest run to its end, or to when this was asked.
+    pub duration_ms: Option<u64>,
+    pub tasks: Vec<TaskReport>,
+    /// What is wrong with the job file, or worth knowing.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TaskReport {
+    /// `ROLE-I`.
+    pub task: String,
+    /// launching, running or ended.
+    pub phase: String,
+    /// How it ended, one line; empty before.
+    pub reason: String,
+    pub exit_code: Option<i32>,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub memory_peak: Option<u64>,
+}
+
+/// What a report is made from.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    pub workspace: &'a str,
+    pub job: &'a str,
+    pub record: &'a JobRecord,
+    pub run: Option<&'a RunRecord>,
+    pub state: State,
+    pub reason: &'a str,
+    pub description: &'a str,
+    pub now: Timestamp,
+}
+
+impl JobReport {
+    pub fn of(facts: &Facts<'_>) -> Self {
+        let attempt = facts.run.and_then(|run| run.attempts.last());
+        let started = facts.run.and_then(|run| run.attempts.first()).map(|attempt| attempt.created);
+        let ended = facts.run.and_then(|run| run.ended.as_ref()).map(|end| end.at);
+        let source = facts.record.source.as_ref();
+        let warnings = source.map(|source| source.warnings.as_slice()).unwrap_or_default();
+        Self {
+            workspace: facts.workspace.to_owned(),
+            job: facts.job.to_owned(),
+            state: facts.state,
+            reason: facts.reason.to_owned(),
+            description: facts.description.to_owned(),
+            owner: source.map_or(0, |source| source.owner.uid),
+            run: facts.record.last_run,
+            attempt: attempt.map_or(0, |attempt| attempt.number),
+            created: facts.record.created.to_string(),
+            started: started.map(|time| time.to_string()),
+            ended: ended.map(|time| time.to_string()),
+            duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
+            tasks: attempt.map(tasks).unwrap_or_default(),
+            diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
+        }
+    }
+
+    /// `status`: TOML for people, the most wanted first.
+    pub fn toml(&self) -> String {
+        let mut out = String::new();
+        let mut line = |key: &str, value: &str| drop(writeln!(out, "{key:<9} = {}", quoted(value)));
+        line("state", self.state.name());
+        line("reason", &self.reason);
+        line("job", &self.job);
+        line("workspace", &self.workspace);
+        for (key, value) in [("started", &self.started), ("ended", &self.ended)] {
+            if let Some(value) = value {
+                line(key, value);
+            }
+        }
+        let _ = writeln!(out, "run       = {}\nattempt   = {}\nowner     = {}", self.run, self.attempt, self.owner);
+        for task in &self.tasks {
+            let _ = write!(out, "\n{}", task.toml());
+        }
+        out
+    }
+}
+
+impl TaskReport {
+    fn toml(&self) -> String {
+        let mut out = format!("[tasks.{}]\nphase     = {}\n", quoted(&self.task), quoted(&self.phase));
+        let mut line = |key: &str, value: &str| drop(writeln!(out, "{key:<9} = {}", quoted(value)));
+        for (key, value) in [("started", &self.started), ("ended", &self.ended)] {
+            if let Some(value) = value {
+                line(key, value);
+            }
+        }
+        if !self.reason.is_empty() {
+            line("reason", &self.reason);
+        }
+        if let Some(code) = self.exit_code {
+            let _ = writeln!(out, "exit_code = {code}");
+        }
+        if let Some(peak) = self.memory_peak {
+            let _ = writeln!(out, "memory    = {}", quoted(&crate::ids::Bytes(peak).to_string()));
+        }
+        out
+    }
+}
+
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+fn tasks(attempt: &AttemptRecord) -> Vec<TaskReport> {
+    attempt.tasks.iter().map(|record| task(attempt, record)).collect()
+}
+
+fn task(attempt: &AttemptRecord, record: &TaskRecord) -> TaskReport {
+    let (phase, started, end) = match &record.phase {
+        TaskPhase::Launching => ("launching", None, None),
+        TaskPhase::Running { since } => ("running", Some(*since), None),
+        TaskPhase::Ended(end) => ("ended", Some(attempt.created), Some(end)),
+    };
+    let exit_code = end.and_then(|end| match end.end {
+        TaskEnd::Exited { code } => Some(code),
+        _ => None,
+    });
+    TaskReport {
+        task: record.name().to_string(),
+        phase: phase.to_owned(),
+        reason: end.map(|end| end.end.to_string()).unwrap_or_default(),
+        exit_code,
+        started: started.map(|time| time.to_string()),
+        ended: end.map(|end| end.at.to_string()),
+        memory_peak: end.and_then(|end| end.memory_peak),
+    }
+}
