@@ -1,9 +1,38 @@
+//! Trainyard: drop a job file, train in containers, browse the result.
+//!
+//! A job file flows down this list; `docs/ARCHITECTURE.md` has the whole picture and the table of who may use whom.
+//!
+//! - [`ids`]: names and quantities, checked at birth.
+//! - [`sys`]: the machine below us; the only unsafe code and the only child processes.
+//! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
+//! - [`status`]: states, ends, and the rules by which an attempt ends.
+//! - [`config`]: the appliance's own file, and where everything lies.
+//! - [`logs`]: log files of a task, with a time index.
+//! - [`contract`]: what a container sees.
+//! - [`rundir`]: the directory that daemon and shim share.
+//! - [`store`]: what must survive a crash.
+//! - [`intake`]: watches `jobs.d`.
+//! - [`report`]: what people and programs read of a job.
+//! - [`plan`]: what to do next; pure.
+//! - [`shim`]: one process a task; the only user of libcontainer.
+//! - [`engine`]: carries steps out; the only door between plan and the world.
+//! - [`workspace`]: what the mount shows.
+//! - [`reconcile`]: the one place where state changes.
+//! - [`api`]: HTTP over a unix socket, both ends.
+//! - [`cli`]: the command line.
+//! - [`mounting`]: the process that serves the mount.
+//! - [`daemon`]: the composition root.
+
+pub mod api;
+pub mod cli;
 pub mod config;
 pub mod contract;
+pub mod daemon;
 pub mod engine;
 pub mod ids;
 pub mod intake;
 pub mod logs;
+pub mod mounting;
 pub mod plan;
 pub mod reconcile;
 pub mod report;
@@ -13,3 +42,4 @@ pub mod spec;
 pub mod status;
 pub mod store;
 pub mod sys;
+pub mod workspace;

@@ -1,1 +1,64 @@
-fn main() {}
+//! Chooses the role and maps the error to an exit code; everything else is in the library.
+
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Parser;
+use trainyard::cli::{self, Cli, Verb};
+use trainyard::config::Config;
+use trainyard::sys::process::take_inherited;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.verb {
+        Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
+        Verb::Daemon => daemon(&cli),
+        Verb::Mount { lock_fd } => mount(&cli, lock_fd),
+        _ => cli::run(cli).map(|exit| ExitCode::from(exit as u8)),
+    };
+    done.unwrap_or_else(|error| {
+        tell(error.as_ref());
+        ExitCode::FAILURE
+    })
+}
+
+fn shim(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
+    trainyard::shim::run(dir, take_inherited(lock_fd)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
+    journal();
+    let config = Config::load(&cli.root)?;
+    let fault = std::env::var("TRAINYARD_TEST_FAULT").ok();
+    let fault = fault.map(|text| text.parse()).transpose().map_err(anyhow::Error::msg)?;
+    trainyard::daemon::run(&config, fault)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn mount(cli: &Cli, lock_fd: Option<i32>) -> anyhow::Result<ExitCode> {
+    journal();
+    let lock = lock_fd.map(take_inherited).transpose()?;
+    trainyard::mounting::run(&Config::load(&cli.root)?, lock)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// To standard error, where the journal takes it; a line that cannot be written must not end the daemon.
+fn journal() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TRAINYARD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+}
+
+/// The error and its causes, one line; no text repeats its source.
+fn tell(error: &(dyn Error + 'static)) {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        text = format!("{text}: {inner}");
+        source = inner.source();
+    }
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(std::io::stderr(), "trainyard: {text}");
+}

@@ -19,7 +19,7 @@ use crate::engine::{EngineError, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
-use crate::report::JobReport;
+use crate::report::Publication;
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
@@ -92,15 +92,6 @@ pub struct Round {
     /// Jobs whose published files are to be written again; `None` for a removed job.
     pub published: Vec<(JobKey, Option<Publication>)>,
     pub wake_at: Option<Timestamp>,
-}
-
-/// What is published of a job.
-#[derive(Debug, Clone)]
-pub struct Publication {
-    pub report: JobReport,
-    pub source: Option<String>,
-    pub owner: (u32, u32),
-    pub events: Vec<EventRecord>,
 }
 
 /// How soon what failed is tried again, ms.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::Timestamp;
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
+use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
 
 /// A job and its newest run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -46,6 +46,18 @@ pub struct TaskReport {
     pub started: Option<String>,
     pub ended: Option<String>,
     pub memory_peak: Option<u64>,
+}
+
+/// What is published of a job in the mount.
+#[derive(Debug, Clone)]
+pub struct Publication {
+    pub report: JobReport,
+    /// The last good version of the job file.
+    pub source: Option<String>,
+    /// User and group id of the owner.
+    pub owner: (u32, u32),
+    /// What happened since the last publication.
+    pub events: Vec<EventRecord>,
 }
 
 /// What a report is made from.
@@ -89,7 +101,9 @@ impl JobReport {
     /// `status`: TOML for people, the most wanted first.
     pub fn toml(&self) -> String {
         let mut out = String::new();
-        let mut line = |key: &str, value: &str| drop(writeln!(out, "{key:<9} = {}", quoted(value)));
+        let mut line = |key: &str, value: &str| {
+            let _ = writeln!(out, "{key:<9} = {}", quoted(value));
+        };
         line("state", self.state.name());
         line("reason", &self.reason);
         line("job", &self.job);
@@ -108,9 +122,12 @@ impl JobReport {
 }
 
 impl TaskReport {
-    fn toml(&self) -> String {
+    /// `status` of a task's directory.
+    pub fn toml(&self) -> String {
         let mut out = format!("[tasks.{}]\nphase     = {}\n", quoted(&self.task), quoted(&self.phase));
-        let mut line = |key: &str, value: &str| drop(writeln!(out, "{key:<9} = {}", quoted(value)));
+        let mut line = |key: &str, value: &str| {
+            let _ = writeln!(out, "{key:<9} = {}", quoted(value));
+        };
         for (key, value) in [("started", &self.started), ("ended", &self.ended)] {
             if let Some(value) = value {
                 line(key, value);

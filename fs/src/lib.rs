@@ -1,1 +1,31 @@
+//! A FUSE filesystem that shows one backing directory under its user's policy, plus generated files.
+//!
+//! Three layers, each ignorant of the one above it: `fuse` speaks the kernel's protocol and nothing
+//! else, `ops` are the operations with plain results, `host` touches the disk.
+//!
+//! - `tree`: the seam to the user: paths, rules, generated files.
+//! - `session`: mounts, unmounts, and removes what a dead process left mounted.
+//! - `mountinfo`: which mount lies on top at a path, read without touching it.
+//! - `fuse`: the kernel's requests, each one call of `ops` and one reply.
+//! - `ops`: lookup, read, write, rename and the rest, without a kernel.
+//! - `inode`: numbers of the entries that the kernel knows; pure.
+//! - `handle`: numbers of open files and directories; pure.
+//! - `host`: input and output strictly beneath the backing directory.
+//! - `attr`: what `stat` shows.
+//! - `error`: every way an operation fails, and its errno.
 
+#![deny(unsafe_code)]
+
+mod attr;
+mod error;
+mod fuse;
+mod handle;
+mod host;
+mod inode;
+mod mountinfo;
+mod ops;
+mod session;
+mod tree;
+
+pub use session::{MountError, MountOptions, Mounted, mount, unmount_stale};
+pub use tree::{BadPath, Content, ContentMetadata, RelPath, Rule, Tree};

@@ -251,6 +251,13 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { nix::libc::_exit(code) }
 }
 
+/// Lifts the soft limit on open files to the hard one: each task and each open file of the mount takes some.
+pub fn raise_open_files() -> io::Result<()> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
+
 /// The peer's uid of a connected unix socket.
 pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     let credentials = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials)?;

@@ -1,0 +1,478 @@
+//! The kernel's requests: each handler is one span, one call of `ops`, one reply. Long because fuser's
+//! trait is one flat list of them that cannot be divided.
+//!
+//! What is negotiated and why (measured in the project's facts on FUSE):
+//! - `AUTO_INVAL_DATA`: cached pages go when size or time changed behind the mount; live logs need it.
+//! - `DIRECT_IO_ALLOW_MMAP`: generated files are read past the cache and may still be mapped.
+//! - `PASSTHROUGH`, for files of read-only places that are opened for reading: see `iomode`.
+//! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
+//!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
+//! - `flush`, extended attributes, `poll` and `ioctl` are answered `ENOSYS`, once a mount: the kernel then
+//!   answers them itself. Without that it asks for `security.capability` before every write.
+
+mod answer;
+mod convert;
+mod iomode;
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use fuser::{
+    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
+    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+use nix::fcntl::OFlag;
+use tracing::{debug, trace_span};
+
+use crate::ops::{Changes, Entry, Listed, Opened, Ops};
+use crate::tree::Tree;
+
+use answer::{GENERATION, refused};
+use convert::{access, file_attr, file_type, made, owner, rename_mode, times, whence};
+use iomode::IoModes;
+
+const WANTED: [InitFlags; 6] = [
+    InitFlags::FUSE_AUTO_INVAL_DATA,
+    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+    InitFlags::FUSE_PARALLEL_DIROPS,
+    InitFlags::FUSE_DO_READDIRPLUS,
+    InitFlags::FUSE_READDIRPLUS_AUTO,
+    InitFlags::FUSE_ASYNC_DIO,
+];
+
+pub(crate) struct Fuse<T> {
+    ops: Ops<T>,
+    modes: Mutex<IoModes<BackingId>>,
+    /// Does the kernel do passthrough?
+    passthrough: bool,
+}
+
+impl<T: Tree> Fuse<T> {
+    pub(crate) fn new(ops: Ops<T>) -> Self {
+        Self { ops, modes: Mutex::new(IoModes::new()), passthrough: false }
+    }
+
+    fn modes(&self) -> MutexGuard<'_, IoModes<BackingId>> {
+        self.modes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers the file of `fh` with the kernel; `None`, and so cached, where that is not possible.
+    fn register(&self, reply: &ReplyOpen, fh: u64) -> Option<BackingId> {
+        let file = self.passthrough.then(|| self.ops.duplicate(fh).ok())??;
+        let registered = reply.open_backing(file);
+        registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
+    }
+
+    /// The entry of one row; `None` for what is gone since the listing was taken.
+    fn entry_of(&self, directory: u64, row: &Listed) -> Option<Entry> {
+        if is_dot(row) {
+            return self.ops.getattr(row.ino).ok();
+        }
+        self.ops.lookup(directory, &row.name).ok()
+    }
+}
+
+impl<T: Tree> Filesystem for Fuse<T> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        for flag in WANTED {
+            if let Err(missing) = config.add_capabilities(flag) {
+                debug!(?missing, "kernel lacks a capability");
+            }
+        }
+        // Depth 2, so that the backing directory may lie on an overlay.
+        let depth = config.set_max_stack_depth(2);
+        let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
+        self.passthrough = depth.is_ok() && passthrough.is_ok();
+        Ok(())
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let _span = trace_span!("lookup", parent = parent.0, ?name).entered();
+        answer::entry(reply, self.ops.lookup(parent.0, name));
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.ops.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let _span = trace_span!("getattr", ino = ino.0).entered();
+        answer::attr(reply, self.ops.getattr(ino.0));
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let _span = trace_span!("setattr", ino = ino.0).entered();
+        let times = times(atime, mtime);
+        let changes = Changes { mode, uid, gid, size, times };
+        answer::attr(reply, self.ops.setattr(ino.0, &changes));
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let _span = trace_span!("readlink", ino = ino.0).entered();
+        match self.ops.readlink(ino.0) {
+            Ok(target) => reply.data(target.as_encoded_bytes()),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
+        answer::entry(reply, self.ops.mknod(parent.0, name, &made(req, mode)));
+    }
+
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let _span = trace_span!("mkdir", parent = parent.0, ?name).entered();
+        answer::entry(reply, self.ops.mkdir(parent.0, name, &made(req, mode)));
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = trace_span!("unlink", parent = parent.0, ?name).entered();
+        answer::empty(reply, self.ops.unlink(parent.0, name));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = trace_span!("rmdir", parent = parent.0, ?name).entered();
+        answer::empty(reply, self.ops.rmdir(parent.0, name));
+    }
+
+    fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
+        let target = target.as_os_str();
+        let made = self.ops.symlink(parent.0, link_name, target, owner(req));
+        answer::entry(reply, made);
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
+        let (from, to) = ((parent.0, name), (newparent.0, newname));
+        let renamed = rename_mode(flags).and_then(|mode| self.ops.rename(from, to, mode));
+        answer::empty(reply, renamed);
+    }
+
+    fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let _span = trace_span!("link", ino = ino.0, name = ?newname).entered();
+        answer::entry(reply, self.ops.link(ino.0, newparent.0, newname));
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let _span = trace_span!("open", ino = ino.0, flags = flags.0).entered();
+        let access = access(flags.0);
+        match self.ops.open(ino.0, access) {
+            Ok(Opened::Stored { fh }) => {
+                let mode = self.modes().open(ino.0, || None);
+                answer::opened(reply, fh, access, &mode);
+            }
+            Ok(Opened::Frozen { fh }) => {
+                let register = || self.register(&reply, fh);
+                let mode = self.modes().open(ino.0, register);
+                answer::opened(reply, fh, access, &mode);
+            }
+            Ok(Opened::Generated { fh }) => answer::opened_generated(reply, fh),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let _span = trace_span!("create", parent = parent.0, ?name, flags).entered();
+        let access = access(flags);
+        let created = self.ops.create(parent.0, name, access, &made(req, mode));
+        match created {
+            Ok((entry, fh)) => {
+                self.modes().open(entry.ino, || None);
+                answer::created(reply, &entry, fh);
+            }
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let _span = trace_span!("read", ino = ino.0, fh = fh.0, offset, size).entered();
+        let mut buf = vec![0; size as usize];
+        match self.ops.read(fh.0, offset, &mut buf) {
+            Ok(count) => reply.data(buf.get(..count).unwrap_or(&buf)),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let size = data.len();
+        let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size).entered();
+        let appends = flags.0 & OFlag::O_APPEND.bits() != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let written = match appends {
+            true => self.ops.append(fh.0, offset, data),
+            false => self.ops.write(fh.0, offset, data),
+        };
+        match written {
+            // A request is at most 1 MiB.
+            Ok(()) => reply.written(u32::try_from(size).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.modes().release(ino.0);
+        self.ops.release(fh.0);
+        reply.ok();
+    }
+
+    fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _span = trace_span!("fsync", ino = ino.0, fh = fh.0).entered();
+        answer::empty(reply, self.ops.fsync(fh.0));
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let _span = trace_span!("opendir", ino = ino.0).entered();
+        match self.ops.opendir(ino.0) {
+            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let _span = trace_span!("readdir", ino = ino.0, fh = fh.0, offset).entered();
+        let rows = match self.ops.rows(fh.0, offset) {
+            Ok(rows) => rows,
+            Err(error) => return reply.error(refused(&error)),
+        };
+        for (next, row) in from(&rows, offset) {
+            if reply.add(INodeNo(row.ino), next, file_type(row.kind), &row.name) {
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let _span = trace_span!("readdirplus", ino = ino.0, fh = fh.0, offset).entered();
+        let rows = match self.ops.rows(fh.0, offset) {
+            Ok(rows) => rows,
+            Err(error) => return reply.error(refused(&error)),
+        };
+        for (next, row) in from(&rows, offset) {
+            let Some(entry) = self.entry_of(ino.0, row) else {
+                continue;
+            };
+            let (number, attr) = (INodeNo(entry.ino), file_attr(&entry));
+            if reply.add(number, next, &row.name, &entry.ttl, &attr, GENERATION) {
+                // The kernel will not see this row, so it will not forget its lookup either; it counts
+                // none for the dots.
+                if !is_dot(row) {
+                    self.ops.forget(entry.ino, 1);
+                }
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        self.ops.releasedir(fh.0);
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let _span = trace_span!("fsyncdir", ino = ino.0).entered();
+        answer::empty(reply, self.ops.fsyncdir(ino.0));
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let _span = trace_span!("statfs").entered();
+        match self.ops.statfs() {
+            Ok(stat) => reply.statfs(
+                stat.blocks(),
+                stat.blocks_free(),
+                stat.blocks_available(),
+                stat.files(),
+                stat.files_free(),
+                u32::try_from(stat.block_size()).unwrap_or(4096),
+                u32::try_from(stat.name_max()).unwrap_or(255),
+                u32::try_from(stat.fragment_size()).unwrap_or(4096),
+            ),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
+        answer::empty(reply, self.ops.fallocate(fh.0, mode, offset, length));
+    }
+
+    fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let _span = trace_span!("lseek", ino = ino.0, fh = fh.0, offset, whence).entered();
+        let moved = self::whence(whence).and_then(|to| self.ops.lseek(fh.0, offset, to));
+        match moved {
+            Ok(offset) => reply.offset(offset),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn poll(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _ph: PollNotifier,
+        _events: PollEvents,
+        _flags: PollFlags,
+        reply: ReplyPoll,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        _cmd: u32,
+        _in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::ENOTTY);
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        _ino_in: INodeNo,
+        _fh_in: FileHandle,
+        _offset_in: u64,
+        _ino_out: INodeNo,
+        _fh_out: FileHandle,
+        _offset_out: u64,
+        _len: u64,
+        _flags: fuser::CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        reply.error(Errno::ENOSYS);
+    }
+}
+
+/// The rows from `offset` on, each with the offset of the next.
+fn from(rows: &[Listed], offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
+    let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+    (1..).zip(rows).skip(skip)
+}
+
+fn is_dot(row: &Listed) -> bool {
+    row.name == "." || row.name == ".."
+}

@@ -1,0 +1,69 @@
+//! Replies: results of `ops` in the shape the kernel gets.
+
+use fuser::{
+    BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
+};
+use tracing::debug;
+
+use super::convert::file_attr;
+use super::iomode::IoMode;
+use crate::error::{Error, Result};
+use crate::ops::{Access, Entry};
+
+/// Numbers are never used twice, so their generation never changes.
+pub(super) const GENERATION: Generation = Generation(0);
+
+pub(super) fn entry(reply: ReplyEntry, result: Result<Entry>) {
+    match result {
+        Ok(entry) => reply.entry(&entry.ttl, &file_attr(&entry), GENERATION),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+pub(super) fn attr(reply: ReplyAttr, result: Result<Entry>) {
+    match result {
+        Ok(entry) => reply.attr(&entry.ttl, &file_attr(&entry)),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+pub(super) fn empty(reply: ReplyEmpty, result: Result<()>) {
+    match result {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+/// A stored file. One opened only for reading has nothing to write back, so its `close` needs no word of
+/// ours. A writer of an inode that is open by passthrough sends its writes here, past the cache.
+pub(super) fn opened(reply: ReplyOpen, fh: u64, access: Access, mode: &IoMode<BackingId>) {
+    let fh = FileHandle(fh);
+    match (mode, access.writes()) {
+        (IoMode::Cached, false) => reply.opened(fh, FopenFlags::FOPEN_NOFLUSH),
+        (IoMode::Cached, true) => reply.opened(fh, FopenFlags::empty()),
+        (IoMode::Passthrough(id), false) => {
+            reply.opened_passthrough(fh, FopenFlags::FOPEN_NOFLUSH, id);
+        }
+        (IoMode::Passthrough(id), true) => {
+            reply.opened_passthrough(fh, FopenFlags::FOPEN_DIRECT_IO, id);
+        }
+    }
+}
+
+/// A generated file is read past the cache, because it grows.
+pub(super) fn opened_generated(reply: ReplyOpen, fh: u64) {
+    let flags = FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH;
+    reply.opened(FileHandle(fh), flags);
+}
+
+pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64) {
+    let flags = FopenFlags::empty();
+    let attr = file_attr(entry);
+    reply.created(&entry.ttl, &attr, GENERATION, FileHandle(fh), flags);
+}
+
+pub(super) fn refused(error: &Error) -> Errno {
+    let errno = error.errno();
+    debug!(%errno, %error, "refused");
+    Errno::from_i32(errno as i32)
+}

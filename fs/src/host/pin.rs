@@ -1,0 +1,237 @@
+//! One object of the backing directory, held fast by an `O_PATH` descriptor.
+//!
+//! Whatever happens to its name meanwhile, an operation on a pin reaches the object that was pinned.
+//! Regular files are opened through `/proc/self/fd`, which leads to the pinned object and nothing else;
+//! that way a pipe or a device can be refused before opening it has an effect.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
+use nix::libc;
+use nix::sys::stat::{
+    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat, utimensat,
+};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, linkat, symlinkat, truncate, unlinkat};
+
+use crate::attr::{Attr, Kind};
+use crate::error::{Error, Result};
+use crate::inode::Identity;
+
+#[derive(Debug)]
+pub(crate) struct Pin {
+    fd: OwnedFd,
+    stat: FileStat,
+}
+
+/// Who owns what is made; the group of a set-group-id directory wins over `gid`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+/// New times; `TimeSpec::UTIME_OMIT` leaves one, `UTIME_NOW` is the present.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub atime: TimeSpec,
+    pub mtime: TimeSpec,
+}
+
+impl AsFd for Pin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Pin {
+    pub(super) fn beneath(dir: impl AsFd, path: &Path) -> Result<Self> {
+        Self::hold(super::open_path(dir, path)?)
+    }
+
+    /// Pins what an open file is, whatever its name.
+    pub(crate) fn of_file(file: &File) -> Result<Self> {
+        let fd = file.try_clone().map_err(Error::io("dup"))?;
+        Self::hold(fd.into())
+    }
+
+    /// The same object, as it is now.
+    pub(crate) fn again(&self) -> Result<Self> {
+        Self::hold(self.fd.try_clone().map_err(Error::io("dup"))?)
+    }
+
+    fn hold(fd: OwnedFd) -> Result<Self> {
+        let stat = fstat(&fd).map_err(Error::host("fstat"))?;
+        Ok(Self { fd, stat })
+    }
+
+    pub(crate) fn child(&self, name: &OsStr) -> Result<Self> {
+        Self::beneath(&self.fd, Path::new(name))
+    }
+
+    /// What makes it the same one under another name.
+    pub(crate) fn identity(&self) -> Identity {
+        Identity::Stored { dev: self.stat.st_dev, ino: self.stat.st_ino, kind: self.attr().kind }
+    }
+
+    /// As of when it was pinned.
+    pub(crate) fn attr(&self) -> Attr {
+        Attr::of_stored(&self.stat)
+    }
+
+    /// Opens a regular file with an access mode only; whatever else is refused unopened.
+    pub(crate) fn open(&self, access: OFlag) -> Result<File> {
+        if self.attr().kind != Kind::File {
+            return Err(Error::NotRegular);
+        }
+        let mode = access & OFlag::O_ACCMODE;
+        OpenOptions::new()
+            .read(mode != OFlag::O_WRONLY)
+            .write(mode != OFlag::O_RDONLY)
+            .custom_flags((access & OFlag::O_APPEND).bits())
+            .open(self.magic_link())
+            .map_err(Error::io("open"))
+    }
+
+    pub(crate) fn read_link(&self) -> Result<OsString> {
+        readlinkat(&self.fd, "").map_err(Error::host("readlinkat"))
+    }
+
+    /// Names and kinds in this directory, without `.` and `..`.
+    pub(crate) fn list(&self) -> Result<Vec<(OsString, Kind)>> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(Error::host("openat"))?;
+        let mut dir = Dir::from_fd(fd).map_err(Error::host("fdopendir"))?;
+        let mut entries = Vec::new();
+        for entry in dir.iter() {
+            let entry = entry.map_err(Error::host("readdir"))?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                entries.push((name.to_os_string(), kind_of(entry.file_type())));
+            }
+        }
+        Ok(entries)
+    }
+
+    pub(crate) fn sync_directory(&self) -> Result<()> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(Error::host("openat"))?;
+        fsync(fd).map_err(Error::host("fsync"))
+    }
+
+    pub(crate) fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let (uid, gid) = (uid.map(Uid::from_raw), gid.map(Gid::from_raw));
+        fchownat(&self.fd, "", uid, gid, AtFlags::AT_EMPTY_PATH).map_err(Error::host("fchownat"))
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> Result<()> {
+        let mode = Mode::from_bits_truncate(mode & 0o7777);
+        fchmodat(&self.fd, &self.magic_link(), mode, FchmodatFlags::FollowSymlink).map_err(Error::host("fchmodat"))
+    }
+
+    pub(crate) fn set_times(&self, times: Times) -> Result<()> {
+        let follow = UtimensatFlags::FollowSymlink;
+        utimensat(&self.fd, &self.magic_link(), &times.atime, &times.mtime, follow).map_err(Error::host("utimensat"))
+    }
+
+    pub(crate) fn set_size(&self, size: u64) -> Result<()> {
+        if self.attr().kind != Kind::File {
+            return Err(Error::NotRegular);
+        }
+        let size = i64::try_from(size).map_err(|_| Error::Range)?;
+        truncate(&self.magic_link(), size).map_err(Error::host("truncate"))
+    }
+
+    /// Makes and opens a file that did not exist: the kernel has checked no rights on one that did.
+    pub(crate) fn create_file(&self, name: &OsStr, access: OFlag, made: &Made) -> Result<File> {
+        let flags = (access & (OFlag::O_ACCMODE | OFlag::O_APPEND))
+            | OFlag::O_CREAT
+            | OFlag::O_EXCL
+            | OFlag::O_NOFOLLOW
+            | OFlag::O_CLOEXEC;
+        let fd = openat(&self.fd, name, flags, Mode::S_IRUSR).map_err(Error::host("openat"))?;
+        self.hand_over(&fd, made).inspect_err(|_| drop(self.remove_file(name)))?;
+        Ok(fd.into())
+    }
+
+    pub(crate) fn make_dir(&self, name: &OsStr, made: &Made) -> Result<()> {
+        mkdirat(&self.fd, name, Mode::S_IRWXU).map_err(Error::host("mkdirat"))?;
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(Error::host("openat"))?;
+        let inherited = self.stat.st_mode & libc::S_ISGID;
+        let mode = made.mode | inherited;
+        self.hand_over(&fd, &Made { mode, ..*made }).inspect_err(|_| drop(self.remove_dir(name)))
+    }
+
+    /// Makes a pipe or a socket; devices are refused by the caller.
+    pub(crate) fn make_node(&self, name: &OsStr, kind: SFlag, made: &Made) -> Result<()> {
+        mknodat(&self.fd, name, kind, Mode::S_IRUSR, 0).map_err(Error::host("mknodat"))?;
+        let node = self.child(name)?;
+        node.set_owner(Some(made.owner.uid), self.group_for(made.owner))?;
+        node.set_mode(made.mode)
+    }
+
+    pub(crate) fn make_symlink(&self, name: &OsStr, target: &OsStr, owner: Owner) -> Result<()> {
+        symlinkat(target, &self.fd, name).map_err(Error::host("symlinkat"))?;
+        let link = self.child(name)?;
+        link.set_owner(Some(owner.uid), self.group_for(owner))
+    }
+
+    /// Gives `target` the further name `name` in this directory.
+    pub(crate) fn make_link(&self, name: &OsStr, target: &Pin) -> Result<()> {
+        linkat(&target.fd, "", &self.fd, name, AtFlags::AT_EMPTY_PATH).map_err(Error::host("linkat"))
+    }
+
+    pub(crate) fn remove_file(&self, name: &OsStr) -> Result<()> {
+        unlinkat(&self.fd, name, UnlinkatFlags::NoRemoveDir).map_err(Error::host("unlinkat"))
+    }
+
+    pub(crate) fn remove_dir(&self, name: &OsStr) -> Result<()> {
+        unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir).map_err(Error::host("unlinkat"))
+    }
+
+    /// Owner first: changing it clears the set-id bits.
+    fn hand_over(&self, fd: &OwnedFd, made: &Made) -> Result<()> {
+        let uid = Some(Uid::from_raw(made.owner.uid));
+        let gid = self.group_for(made.owner).map(Gid::from_raw);
+        fchown(fd, uid, gid).map_err(Error::host("fchown"))?;
+        let mode = Mode::from_bits_truncate(made.mode & 0o7777);
+        fchmod(fd, mode).map_err(Error::host("fchmod"))
+    }
+
+    /// `None` where the directory hands its own group down.
+    fn group_for(&self, owner: Owner) -> Option<u32> {
+        (self.stat.st_mode & libc::S_ISGID == 0).then_some(owner.gid)
+    }
+
+    fn magic_link(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
+    }
+}
+
+/// Mode (umask already applied) and owner of what is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Made {
+    pub mode: u32,
+    pub owner: Owner,
+}
+
+/// A file system that does not tell kinds in its listing shows files; `stat` tells the truth.
+fn kind_of(listed: Option<nix::dir::Type>) -> Kind {
+    use nix::dir::Type;
+    match listed {
+        None | Some(Type::File) => Kind::File,
+        Some(Type::Directory) => Kind::Directory,
+        Some(Type::Symlink) => Kind::Symlink,
+        Some(Type::Fifo) => Kind::Fifo,
+        Some(Type::Socket) => Kind::Socket,
+        Some(Type::CharacterDevice) => Kind::CharDevice,
+        Some(Type::BlockDevice) => Kind::BlockDevice,
+    }
+}

@@ -1,0 +1,207 @@
+//! Numbers of the entries that the kernel knows; no input or output.
+//!
+//! ```text
+//!             lookup                       unlink, replaced by a rename,
+//!   (unknown) ──────▶ named in a directory ─────────────────────────────▶ nameless
+//!                          │    or another identity under its name            │
+//!                          └────────── forgotten, and no node below ──────────┴──▶ gone
+//! ```
+//!
+//! A node is one (parent, name) with the identity of what was found there. Hard links are therefore
+//! separate nodes. A node lives until the kernel has forgotten every lookup of it and no node below it
+//! lives; the root is number 1 and lives forever. A number is never used twice, so generations are not
+//! needed. What is nameless, or below something nameless, has no path any more.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+
+use crate::attr::Kind;
+use crate::tree::RelPath;
+
+pub(crate) const ROOT: u64 = 1;
+
+/// What a name led to. Two different ones under one name are two files, one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Identity {
+    Stored { dev: u64, ino: u64, kind: Kind },
+    Generated,
+}
+
+#[derive(Debug)]
+pub(crate) struct InodeTable {
+    nodes: HashMap<u64, Node>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Node {
+    /// Parent and name; `None` for the root and for the nameless.
+    place: Option<(u64, OsString)>,
+    identity: Identity,
+    /// Lookups that the kernel has not forgotten.
+    lookups: u64,
+    children: HashMap<OsString, u64>,
+}
+
+impl Node {
+    fn new(place: Option<(u64, OsString)>, identity: Identity) -> Self {
+        Self { place, identity, lookups: 0, children: HashMap::new() }
+    }
+}
+
+impl InodeTable {
+    pub(crate) fn new(root: Identity) -> Self {
+        Self { nodes: HashMap::from([(ROOT, Node::new(None, root))]), next: ROOT + 1 }
+    }
+
+    /// Counts one lookup of `name` in `parent`, which led to `identity`, and returns its number. An
+    /// older node of another identity loses the name. `None` if `parent` is unknown.
+    pub(crate) fn lookup(&mut self, parent: u64, name: &OsStr, identity: Identity) -> Option<u64> {
+        let known = self.child(parent, name);
+        let ino = match known.filter(|ino| self.identity(*ino) == Some(identity)) {
+            Some(ino) => ino,
+            None => self.replace(parent, name, identity)?,
+        };
+        self.nodes.get_mut(&ino)?.lookups += 1;
+        Some(ino)
+    }
+
+    /// The number of `name` in `parent`, if the kernel knows it.
+    pub(crate) fn child(&self, parent: u64, name: &OsStr) -> Option<u64> {
+        self.nodes.get(&parent)?.children.get(name).copied()
+    }
+
+    pub(crate) fn identity(&self, ino: u64) -> Option<Identity> {
+        self.nodes.get(&ino).map(|node| node.identity)
+    }
+
+    /// The directory that holds `ino`; the root holds itself.
+    pub(crate) fn parent(&self, ino: u64) -> Option<u64> {
+        if ino == ROOT {
+            return Some(ROOT);
+        }
+        let (parent, _) = self.nodes.get(&ino)?.place.as_ref()?;
+        Some(*parent)
+    }
+
+    /// Where `ino` is; `None` if it is unknown, nameless, or below something nameless.
+    pub(crate) fn path(&self, ino: u64) -> Option<RelPath> {
+        let mut names = Vec::new();
+        let mut at = ino;
+        while at != ROOT {
+            let (parent, name) = self.nodes.get(&at)?.place.as_ref()?;
+            names.push(name);
+            at = *parent;
+        }
+        let join = |path: RelPath, name: &OsString| path.join(name).ok();
+        names.into_iter().rev().try_fold(RelPath::root(), join)
+    }
+
+    /// The kernel has forgotten `count` lookups of `ino`. Returns the numbers that are gone by that.
+    pub(crate) fn forget(&mut self, ino: u64, count: u64) -> Vec<u64> {
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.lookups = node.lookups.saturating_sub(count);
+        }
+        self.reap(ino)
+    }
+
+    /// `name` in `parent` is gone: its node, if any, is nameless until forgotten.
+    pub(crate) fn unlink(&mut self, parent: u64, name: &OsStr) {
+        if let Some(ino) = self.detach(parent, name) {
+            self.reap(ino);
+            self.reap(parent);
+        }
+    }
+
+    /// `from` is now called `to`; what was called `to` is nameless. A node beneath itself would have no
+    /// path: if the disk was changed behind the kernel such that it seems so, the node is made nameless.
+    pub(crate) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) {
+        if from == to {
+            return;
+        }
+        let replaced = self.detach(to.0, to.1);
+        if let Some(ino) = self.detach(from.0, from.1) {
+            self.attach(ino, to);
+        }
+        replaced.into_iter().for_each(|ino| drop(self.reap(ino)));
+        self.reap(from.0);
+        self.reap(to.0);
+    }
+
+    /// `a` and `b` have exchanged their names.
+    pub(crate) fn exchange(&mut self, a: (u64, &OsStr), b: (u64, &OsStr)) {
+        if a == b {
+            return;
+        }
+        let was_a = self.detach(a.0, a.1);
+        let was_b = self.detach(b.0, b.1);
+        was_a.into_iter().for_each(|ino| self.attach(ino, b));
+        was_b.into_iter().for_each(|ino| self.attach(ino, a));
+        self.reap(a.0);
+        self.reap(b.0);
+    }
+
+    fn replace(&mut self, parent: u64, name: &OsStr, identity: Identity) -> Option<u64> {
+        self.nodes.get(&parent)?;
+        let replaced = self.detach(parent, name);
+        let ino = self.next;
+        self.next += 1;
+        self.nodes.insert(ino, Node::new(None, identity));
+        self.attach(ino, (parent, name));
+        replaced.into_iter().for_each(|ino| drop(self.reap(ino)));
+        Some(ino)
+    }
+
+    fn detach(&mut self, parent: u64, name: &OsStr) -> Option<u64> {
+        let ino = self.nodes.get_mut(&parent)?.children.remove(name)?;
+        self.nodes.get_mut(&ino)?.place = None;
+        Some(ino)
+    }
+
+    /// Gives the nameless `ino` a name, unless that place is beneath itself or unknown.
+    fn attach(&mut self, ino: u64, (parent, name): (u64, &OsStr)) {
+        let beneath_itself = self.is_within(parent, ino);
+        match self.nodes.get_mut(&parent).filter(|_| !beneath_itself) {
+            Some(holder) => holder.children.insert(name.to_os_string(), ino),
+            None => return drop(self.reap(ino)),
+        };
+        if let Some(node) = self.nodes.get_mut(&ino) {
+            node.place = Some((parent, name.to_os_string()));
+        }
+    }
+
+    /// Is `ino` the node `above`, or below it?
+    fn is_within(&self, ino: u64, above: u64) -> bool {
+        let mut at = Some(ino);
+        while let Some(here) = at.filter(|here| *here != above) {
+            let place = self.nodes.get(&here).and_then(|node| node.place.as_ref());
+            at = place.map(|(parent, _)| *parent);
+        }
+        at.is_some()
+    }
+
+    /// Removes `ino` if nothing needs it any more, and then perhaps what held it.
+    fn reap(&mut self, ino: u64) -> Vec<u64> {
+        let mut gone = Vec::new();
+        let mut at = Some(ino);
+        while let Some(ino) = at.filter(|ino| self.is_idle(*ino)) {
+            gone.push(ino);
+            let place = self.nodes.remove(&ino).and_then(|node| node.place);
+            at = place.map(|(parent, name)| {
+                if let Some(holder) = self.nodes.get_mut(&parent) {
+                    holder.children.remove(&name);
+                }
+                parent
+            });
+        }
+        gone
+    }
+
+    fn is_idle(&self, ino: u64) -> bool {
+        let idle = |node: &Node| node.lookups == 0 && node.children.is_empty();
+        ino != ROOT && self.nodes.get(&ino).is_some_and(idle)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+//! Random sequences against a model that keeps the same facts in the plainest form, and named cases.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn identity(number: u64) -> Identity {
+    Identity::Stored { dev: 1, ino: number, kind: Kind::Directory }
+}
+
+fn name(text: &str) -> &OsStr {
+    OsStr::new(text)
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    /// Indices choose among the live nodes, in order of their numbers.
+    Lookup {
+        parent: usize,
+        name: usize,
+        identity: u64,
+    },
+    Forget {
+        node: usize,
+        count: u64,
+    },
+    Unlink {
+        parent: usize,
+        name: usize,
+    },
+    Rename {
+        from: (usize, usize),
+        to: (usize, usize),
+    },
+    Exchange {
+        a: (usize, usize),
+        b: (usize, usize),
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let place = || (0..8usize, 0..NAMES.len());
+    prop_oneof![
+        5 => (place(), 0..2u64).prop_map(|((parent, name), identity)| Step::Lookup { parent, name, identity }),
+        3 => (0..8usize, 1..3u64).prop_map(|(node, count)| Step::Forget { node, count }),
+        1 => place().prop_map(|(parent, name)| Step::Unlink { parent, name }),
+        2 => (place(), place()).prop_map(|(from, to)| Step::Rename { from, to }),
+        1 => (place(), place()).prop_map(|(a, b)| Step::Exchange { a, b }),
+    ]
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct ModelNode {
+    place: Option<(u64, &'static str)>,
+    identity: Identity,
+    lookups: u64,
+}
+
+#[derive(Debug)]
+struct Model {
+    nodes: BTreeMap<u64, ModelNode>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let root = ModelNode { place: None, identity: identity(0), lookups: 0 };
+        Self { nodes: BTreeMap::from([(ROOT, root)]) }
+    }
+
+    fn live(&self, index: usize) -> u64 {
+        *self.nodes.keys().nth(index % self.nodes.len()).unwrap()
+    }
+
+    fn at(&self, place: (u64, &str)) -> Option<u64> {
+        let found = |(_, node): &(&u64, &ModelNode)| node.place == Some((place.0, place.1));
+        self.nodes.iter().find(found).map(|(ino, _)| *ino)
+    }
+
+    fn above(&self, ino: u64) -> Vec<u64> {
+        let mut chain = vec![ino];
+        while let Some((parent, _)) = self.nodes[chain.last().unwrap()].place {
+            chain.push(parent);
+        }
+        chain
+    }
+
+    fn path(&self, ino: u64) -> Option<RelPath> {
+        let chain = self.above(ino);
+        if chain.last() != Some(&ROOT) {
+            return None;
+        }
+        let names = chain.iter().rev().filter_map(|ino| self.nodes[ino].place);
+        let text: Vec<_> = names.map(|(_, name)| name).collect();
+        Some(RelPath::new(text.join("/")).unwrap())
+    }
+
+    fn set_place(&mut self, ino: u64, place: Option<(u64, &'static str)>) {
+        self.nodes.get_mut(&ino).unwrap().place = place;
+    }
+
+    fn put(&mut self, ino: u64, place: (u64, &'static str)) {
+        if !self.above(place.0).contains(&ino) {
+            self.set_place(ino, Some(place));
+        }
+    }
+
+    fn take(&mut self, place: (u64, &'static str)) -> Option<u64> {
+        let ino = self.at(place)?;
+        self.set_place(ino, None);
+        Some(ino)
+    }
+
+    fn prune(&mut self) {
+        loop {
+            let held: BTreeSet<_> =
+                self.nodes.values().filter_map(|node| node.place).map(|(parent, _)| parent).collect();
+            let before = self.nodes.len();
+            self.nodes.retain(|ino, node| *ino == ROOT || node.lookups > 0 || held.contains(ino));
+            if self.nodes.len() == before {
+                return;
+            }
+        }
+    }
+}
+
+fn run(table: &mut InodeTable, model: &mut Model, used: &mut BTreeSet<u64>, step: Step) {
+    let place = |model: &Model, (parent, name): (usize, usize)| (model.live(parent), NAMES[name]);
+    let os = |place: (u64, &'static str)| (place.0, name(place.1));
+    match step {
+        Step::Lookup { parent, name, identity: id } => {
+            let at = place(model, (parent, name));
+            let ino = table.lookup(at.0, os(at).1, identity(id)).unwrap();
+            let known = model.at(at).filter(|ino| model.nodes[ino].identity == identity(id));
+            assert_eq!(known.is_none(), used.insert(ino), "a new node has a new number");
+            known.into_iter().for_each(|known| assert_eq!(known, ino));
+            if known.is_none() {
+                model.take(at);
+                model.nodes.insert(ino, ModelNode { place: Some(at), identity: identity(id), lookups: 0 });
+            }
+            model.nodes.get_mut(&ino).unwrap().lookups += 1;
+        }
+        Step::Forget { node, count } => {
+            let ino = model.live(node);
+            table.forget(ino, count);
+            let node = model.nodes.get_mut(&ino).unwrap();
+            node.lookups = node.lookups.saturating_sub(count);
+        }
+        Step::Unlink { parent, name } => {
+            let at = place(model, (parent, name));
+            table.unlink(at.0, os(at).1);
+            model.take(at);
+        }
+        Step::Rename { from, to } => {
+            let (from, to) = (place(model, from), place(model, to));
+            table.rename(os(from), os(to));
+            if from != to {
+                model.take(to);
+                let moved = model.take(from);
+                moved.into_iter().for_each(|ino| model.put(ino, to));
+            }
+        }
+        Step::Exchange { a, b } => {
+            let (a, b) = (place(model, a), place(model, b));
+            table.exchange(os(a), os(b));
+            if a != b {
+                let (was_a, was_b) = (model.take(a), model.take(b));
+                was_a.into_iter().for_each(|ino| model.put(ino, b));
+                was_b.into_iter().for_each(|ino| model.put(ino, a));
+            }
+        }
+    }
+    model.prune();
+}
+
+fn check(table: &InodeTable, model: &Model) {
+    let live: BTreeSet<_> = table.nodes.keys().copied().collect();
+    assert_eq!(live, model.nodes.keys().copied().collect(), "what is forgotten goes, nothing else");
+    for (ino, node) in &model.nodes {
+        assert_eq!(table.path(*ino), model.path(*ino));
+        assert_eq!(table.identity(*ino), Some(node.identity));
+        for text in NAMES {
+            assert_eq!(table.child(*ino, name(text)), model.at((*ino, text)));
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_the_model(steps in prop::collection::vec(step(), 1..60)) {
+        let mut table = InodeTable::new(identity(0));
+        let mut model = Model::new();
+        let mut used = BTreeSet::from([ROOT]);
+        for step in steps {
+            run(&mut table, &mut model, &mut used, step);
+            check(&table, &model);
+        }
+    }
+}
+
+#[test]
+fn an_unlinked_node_lives_without_a_path_until_forgotten() {
+    let mut table = InodeTable::new(identity(0));
+    let file = table.lookup(ROOT, name("f"), identity(1)).unwrap();
+    table.unlink(ROOT, name("f"));
+    assert_eq!(table.path(file), None);
+    assert_eq!(table.identity(file), Some(identity(1)));
+    table.forget(file, 1);
+    assert_eq!(table.identity(file), None);
+    let again = table.lookup(ROOT, name("f"), identity(1)).unwrap();
+    assert_ne!(again, file);
+}
+
+#[test]
+fn a_renamed_directory_takes_its_subtree_along() {
+    let mut table = InodeTable::new(identity(0));
+    let dir = table.lookup(ROOT, name("d"), identity(1)).unwrap();
+    let file = table.lookup(dir, name("f"), identity(2)).unwrap();
+    table.rename((ROOT, name("d")), (ROOT, name("e")));
+    assert_eq!(table.path(file), Some(RelPath::new("e/f").unwrap()));
+}
+
+#[test]
+fn the_root_is_never_forgotten() {
+    let mut table = InodeTable::new(identity(0));
+    table.forget(ROOT, u64::MAX);
+    assert_eq!(table.path(ROOT), Some(RelPath::root()));
+}

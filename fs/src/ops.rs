@@ -1,0 +1,251 @@
+//! The operations of the file system with plain results; knows no kernel protocol.
+//!
+//! An operation on a number asks the table for its path, the tree for the rule of that path, and the host
+//! for a pin of it; the pin's identity must be the one that the number stands for, else the name was
+//! given to another file behind the mount, and the answer is `ESTALE`, on which the kernel looks again.
+//! What has lost its name but is still known is reached by a pin (`nodes`) or its open file.
+//!
+//! Locks: `namespace` is held shared from asking for a path until it is pinned, and exclusively by a
+//! rename, so that a path never goes stale between the two (a reader would get a false `ENOENT`). The
+//! table and the handles have a lock each, held for moments and never while the disk is touched.
+
+mod directories;
+mod entries;
+mod files;
+mod nodes;
+
+use std::ffi::{OsStr, OsString};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use nix::sys::statvfs::Statvfs;
+
+pub(crate) use directories::Listed;
+pub(crate) use entries::RenameMode;
+pub(crate) use files::{Access, Opened};
+
+use crate::attr::Attr;
+use crate::error::{Error, Result};
+use crate::handle::HandleTable;
+use crate::host::{Host, Pin, Times};
+use crate::inode::{Identity, InodeTable, ROOT};
+use crate::tree::{RelPath, Rule, Tree};
+
+use directories::OpenDirectory;
+use files::OpenFile;
+use nodes::Nodes;
+
+pub(crate) struct Ops<T> {
+    host: Host,
+    tree: T,
+    namespace: RwLock<()>,
+    nodes: Mutex<Nodes>,
+    files: Mutex<HandleTable<OpenFile>>,
+    directories: Mutex<HandleTable<OpenDirectory>>,
+}
+
+/// An entry as the kernel is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub ino: u64,
+    pub attr: Attr,
+    /// How long the kernel may believe the attributes and the name.
+    pub ttl: Duration,
+}
+
+/// New attributes; `None` leaves one as it is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Changes {
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub size: Option<u64>,
+    pub times: Option<Times>,
+}
+
+impl<T: Tree> Ops<T> {
+    pub(crate) fn new(host: Host, tree: T) -> Result<Self> {
+        let root = host.pin(&RelPath::root())?;
+        Ok(Self {
+            host,
+            tree,
+            namespace: RwLock::new(()),
+            nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
+            files: Mutex::new(HandleTable::new()),
+            directories: Mutex::new(HandleTable::new()),
+        })
+    }
+
+    /// Looks `name` up in directory `parent` and counts the lookup: one `forget` is owed for it.
+    pub(crate) fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
+        let _names_stay = self.names_stay();
+        let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        let (identity, attr) = self.find(&path)?;
+        let ino = lock(&self.nodes).table.lookup(parent, name, identity);
+        let ino = ino.ok_or(Error::Stale { ino: parent })?;
+        let ttl = self.tree.attr_ttl(&path);
+        Ok(Entry { ino, attr, ttl })
+    }
+
+    pub(crate) fn forget(&self, ino: u64, count: u64) {
+        lock(&self.nodes).forget(ino, count);
+    }
+
+    pub(crate) fn getattr(&self, ino: u64) -> Result<Entry> {
+        match self.named(ino) {
+            Ok(entry) => Ok(entry),
+            Err(error) => self.nameless(ino).ok_or(error)?,
+        }
+    }
+
+    /// Changes what `ino` is, by its name or, if it has none, by its pin or open file.
+    pub(crate) fn setattr(&self, ino: u64, changes: &Changes) -> Result<Entry> {
+        let pin = match self.pin_for_change(ino) {
+            Err(error @ Error::Stale { .. }) => self.pin_nameless(ino).ok_or(error)??,
+            pinned => pinned?,
+        };
+        apply(&pin, changes)?;
+        self.getattr(ino)
+    }
+
+    pub(crate) fn readlink(&self, ino: u64) -> Result<OsString> {
+        self.pin_even_nameless(ino)?.read_link()
+    }
+
+    pub(crate) fn statfs(&self) -> Result<Statvfs> {
+        self.host.statvfs()
+    }
+
+    /// What `path` leads to now: what is stored, else what is generated.
+    fn find(&self, path: &RelPath) -> Result<(Identity, Attr)> {
+        self.check_visible(path)?;
+        match self.host.pin(path) {
+            Ok(pin) => Ok((pin.identity(), pin.attr())),
+            Err(Error::NotFound) => Ok((Identity::Generated, self.generated_attr(path)?)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn generated_attr(&self, path: &RelPath) -> Result<Attr> {
+        let opened = self.tree.open_generated(path);
+        let content = opened.map_err(Error::io("open_generated"))?;
+        let content = content.ok_or(Error::NotFound)?;
+        let metadata = content.metadata().map_err(Error::io("metadata"))?;
+        Ok(Attr::of_generated(&metadata))
+    }
+
+    /// The entry `ino` by its name, if that still leads to it.
+    fn named(&self, ino: u64) -> Result<Entry> {
+        let _names_stay = self.names_stay();
+        let path = self.path(ino)?;
+        let stale = Error::Stale { ino };
+        let (identity, attr) = match self.find(&path) {
+            Err(Error::NotFound) => return Err(stale),
+            found => found?,
+        };
+        if Some(identity) != lock(&self.nodes).table.identity(ino) {
+            return Err(stale);
+        }
+        let ttl = self.tree.attr_ttl(&path);
+        Ok(Entry { ino, attr, ttl })
+    }
+
+    /// Pins the stored entry `ino` by its name.
+    fn pin(&self, ino: u64) -> Result<(Pin, RelPath)> {
+        let _names_stay = self.names_stay();
+        self.pin_while_names_stay(ino)
+    }
+
+    /// As `pin`, for a caller that holds the namespace.
+    fn pin_while_names_stay(&self, ino: u64) -> Result<(Pin, RelPath)> {
+        let path = self.path(ino)?;
+        let pin = match self.host.pin(&path) {
+            Err(Error::NotFound) => return Err(Error::Stale { ino }),
+            pinned => pinned?,
+        };
+        match lock(&self.nodes).table.identity(ino) {
+            Some(identity) if identity == pin.identity() => Ok((pin, path)),
+            _ => Err(Error::Stale { ino }),
+        }
+    }
+
+    fn pin_even_nameless(&self, ino: u64) -> Result<Pin> {
+        match self.pin(ino) {
+            Err(error @ Error::Stale { .. }) => self.pin_nameless(ino).ok_or(error)?,
+            pinned => Ok(pinned?.0),
+        }
+    }
+
+    /// What has lost its name: by its pin, or through an open file if it was replaced behind the mount.
+    fn pin_nameless(&self, ino: u64) -> Option<Result<Pin>> {
+        let orphan = lock(&self.nodes).orphan(ino).map(Pin::again);
+        orphan.or_else(|| self.pin_of_open(ino))
+    }
+
+    fn nameless(&self, ino: u64) -> Option<Result<Entry>> {
+        let attr = match self.pin_nameless(ino)? {
+            Err(Error::Generated) => self.attr_of_generated(ino)?,
+            pinned => pinned.map(|pin| pin.attr()),
+        };
+        let ttl = Duration::ZERO;
+        Some(attr.map(|attr| Entry { ino, attr, ttl }))
+    }
+
+    fn pin_for_change(&self, ino: u64) -> Result<Pin> {
+        let path = self.path(ino)?;
+        self.check_visible(&path)?;
+        self.check_writable(&path)?;
+        if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
+            return Err(Error::ReadOnly);
+        }
+        Ok(self.pin(ino)?.0)
+    }
+
+    fn path(&self, ino: u64) -> Result<RelPath> {
+        lock(&self.nodes).table.path(ino).ok_or(Error::Stale { ino })
+    }
+
+    fn check_visible(&self, path: &RelPath) -> Result<()> {
+        match self.tree.rule(path) {
+            Rule::Hidden => Err(Error::NotFound),
+            Rule::ReadOnly | Rule::ReadWrite => Ok(()),
+        }
+    }
+
+    fn check_writable(&self, path: &RelPath) -> Result<()> {
+        match self.tree.rule(path) {
+            Rule::ReadWrite => Ok(()),
+            Rule::ReadOnly | Rule::Hidden => Err(Error::ReadOnly),
+        }
+    }
+
+    fn names_stay(&self) -> RwLockReadGuard<'_, ()> {
+        self.namespace.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that panicked in a request has left no half-made change in these tables: each is changed by
+/// one call of its own, so the others serve on.
+fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Owner before mode, because changing it clears set-id bits; times last, because the others touch them.
+fn apply(pin: &Pin, changes: &Changes) -> Result<()> {
+    if let Some(size) = changes.size {
+        pin.set_size(size)?;
+    }
+    if changes.uid.is_some() || changes.gid.is_some() {
+        pin.set_owner(changes.uid, changes.gid)?;
+    }
+    if let Some(mode) = changes.mode {
+        pin.set_mode(mode)?;
+    }
+    if let Some(times) = changes.times {
+        pin.set_times(times)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Making, removing and renaming entries.
+//!
+//! Each asks the rule of the entry's own path. A generated file is no entry that could be removed,
+//! renamed or replaced.
+
+use std::ffi::OsStr;
+use std::sync::PoisonError;
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, RenameFlags};
+use nix::libc;
+use nix::sys::stat::SFlag;
+
+use super::{Entry, Ops, lock};
+use crate::error::{Error, Result};
+use crate::host::{self, Made, Owner, Pin};
+use crate::inode::Identity;
+use crate::tree::{RelPath, Rule, Tree};
+
+/// What a rename does to what already has the new name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RenameMode {
+    Replace,
+    /// `EEXIST`.
+    Refuse,
+    Exchange,
+}
+
+impl<T: Tree> Ops<T> {
+    pub(crate) fn mkdir(&self, parent: u64, name: &OsStr, made: &Made) -> Result<Entry> {
+        self.place(parent, name)?.make_dir(name, made)?;
+        self.lookup(parent, name)
+    }
+
+    pub(crate) fn symlink(&self, parent: u64, name: &OsStr, target: &OsStr, owner: Owner) -> Result<Entry> {
+        let directory = self.place(parent, name)?;
+        directory.make_symlink(name, target, owner)?;
+        self.lookup(parent, name)
+    }
+
+    /// A regular file, a pipe or a socket; no devices, which the mount would not open anyway.
+    pub(crate) fn mknod(&self, parent: u64, name: &OsStr, made: &Made) -> Result<Entry> {
+        let directory = self.place(parent, name)?;
+        match made.mode & libc::S_IFMT {
+            libc::S_IFREG => drop(directory.create_file(name, OFlag::O_WRONLY, made)?),
+            libc::S_IFIFO => directory.make_node(name, SFlag::S_IFIFO, made)?,
+            libc::S_IFSOCK => directory.make_node(name, SFlag::S_IFSOCK, made)?,
+            _ => return Err(Error::host("mknod")(Errno::EPERM)),
+        }
+        self.lookup(parent, name)
+    }
+
+    /// Gives `ino` the further name `name`; the two are shown as separate inodes. Refused for
+    /// what lies in a read-only place: through another name it could be changed.
+    pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        let target = self.pin_for_change(ino)?;
+        self.place(parent, name)?.make_link(name, &target)?;
+        self.lookup(parent, name)
+    }
+
+    pub(crate) fn unlink(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.remove(parent, name, |directory| directory.remove_file(name))
+    }
+
+    pub(crate) fn rmdir(&self, parent: u64, name: &OsStr) -> Result<()> {
+        self.remove(parent, name, |directory| directory.remove_dir(name))
+    }
+
+    pub(crate) fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
+        let held = self.namespace.write();
+        let _names_change = held.unwrap_or_else(PoisonError::into_inner);
+        let source = self.holder(from, Self::check_removable)?;
+        let target = self.holder(to, Self::check_writable)?;
+        if mode != RenameMode::Refuse {
+            self.check_not_generated(to)?;
+        }
+        if mode == RenameMode::Exchange {
+            self.check_removable(&self.path(to.0)?.join(to.1).map_err(Error::Name)?)?;
+        }
+        let moved = source.child(from.1)?;
+        let was = target.child(to.1).ok();
+        host::rename((&source, from.1), (&target, to.1), flags(mode))?;
+        // Between two names of one file the disk changes nothing, so neither does the table.
+        if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
+            lock(&self.nodes).rename(from, to, mode, was);
+        }
+        Ok(())
+    }
+
+    /// The directory in which a new entry `name` may be made. A generated file of that name exists already.
+    pub(super) fn place(&self, parent: u64, name: &OsStr) -> Result<Pin> {
+        let _names_stay = self.names_stay();
+        let directory = self.holder((parent, name), Self::check_writable)?;
+        let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        if self.is_generated(&path)? {
+            return Err(Error::host("create")(Errno::EEXIST));
+        }
+        Ok(directory)
+    }
+
+    fn remove(&self, parent: u64, name: &OsStr, remove: impl FnOnce(&Pin) -> Result<()>) -> Result<()> {
+        let _names_stay = self.names_stay();
+        let directory = self.holder((parent, name), Self::check_removable)?;
+        let was = directory.child(name).ok();
+        remove(&directory)?;
+        lock(&self.nodes).unlink(parent, name, was);
+        Ok(())
+    }
+
+    /// The directory of an entry whose path passes `check`; the caller holds the namespace.
+    fn holder(&self, (parent, name): (u64, &OsStr), check: impl FnOnce(&Self, &RelPath) -> Result<()>) -> Result<Pin> {
+        let (directory, path) = self.pin_while_names_stay(parent)?;
+        check(self, &path.join(name).map_err(Error::Name)?)?;
+        Ok(directory)
+    }
+
+    fn check_removable(&self, path: &RelPath) -> Result<()> {
+        match self.tree.rule(path) {
+            Rule::Hidden => Err(Error::NotFound),
+            Rule::ReadOnly => Err(Error::ReadOnly),
+            Rule::ReadWrite if self.is_generated(path)? => Err(Error::ReadOnly),
+            Rule::ReadWrite => Ok(()),
+        }
+    }
+
+    fn check_not_generated(&self, (parent, name): (u64, &OsStr)) -> Result<()> {
+        let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        match self.is_generated(&path)? {
+            true => Err(Error::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
+    fn is_generated(&self, path: &RelPath) -> Result<bool> {
+        match self.find(path) {
+            Ok((identity, _)) => Ok(identity == Identity::Generated),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn flags(mode: RenameMode) -> RenameFlags {
+    match mode {
+        RenameMode::Replace => RenameFlags::empty(),
+        RenameMode::Refuse => RenameFlags::RENAME_NOREPLACE,
+        RenameMode::Exchange => RenameFlags::RENAME_EXCHANGE,
+    }
+}

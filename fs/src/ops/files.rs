@@ -1,0 +1,255 @@
+//! Opening, reading and writing files.
+//!
+//! Bytes go to and come from the real file of the handle, wherever its name went meanwhile. A write asks
+//! the rule again: a file whose path became read-only while it was open takes no more bytes, those of a
+//! shared mapping included (they fail at `msync`).
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::unistd::{Whence, lseek};
+
+use super::{Entry, Ops, lock};
+use crate::attr::Attr;
+use crate::error::{Error, Result};
+use crate::host::{Made, Pin};
+use crate::inode::Identity;
+use crate::tree::{Content, Rule, Tree};
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// Access mode and `O_APPEND`, `O_EXCL`, `O_TRUNC`; others are ignored.
+    pub flags: OFlag,
+}
+
+impl Access {
+    pub(crate) fn writes(self) -> bool {
+        self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || self.flags.contains(OFlag::O_TRUNC)
+    }
+}
+
+/// What was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opened {
+    Stored {
+        fh: u64,
+    },
+    /// Stored, and opened for reading in a read-only place: the kernel may read it by itself.
+    Frozen {
+        fh: u64,
+    },
+    Generated {
+        fh: u64,
+    },
+}
+
+pub(super) struct OpenFile {
+    ino: u64,
+    source: Source,
+}
+
+enum Source {
+    Stored {
+        file: File,
+        /// The same file open for appending. Separate, because the kernel's own write-back of a mapping
+        /// goes to an offset even in a file opened with `O_APPEND`.
+        append: Option<File>,
+    },
+    Generated(Box<dyn Content>),
+}
+
+impl OpenFile {
+    fn stored(&self) -> Result<&File> {
+        match &self.source {
+            Source::Stored { file, .. } => Ok(file),
+            Source::Generated(_) => Err(Error::Generated),
+        }
+    }
+}
+
+impl<T: Tree> Ops<T> {
+    pub(crate) fn open(&self, ino: u64, access: Access) -> Result<Opened> {
+        if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
+            return self.open_generated(ino, access);
+        }
+        let rule = self.check_open(ino, access)?;
+        let pin = self.pin_even_nameless(ino)?;
+        let fh = self.keep_stored(ino, &pin, access)?;
+        if access.flags.contains(OFlag::O_TRUNC) {
+            pin.set_size(0)?;
+        }
+        match rule {
+            Some(Rule::ReadOnly) => Ok(Opened::Frozen { fh }),
+            Some(Rule::ReadWrite | Rule::Hidden) | None => Ok(Opened::Stored { fh }),
+        }
+    }
+
+    /// Makes `name` in `parent` and opens it. If it exists by now, the kernel has not checked the caller's
+    /// rights on it, so it is told to look again unless the caller wanted a new file only.
+    pub(crate) fn create(&self, parent: u64, name: &OsStr, access: Access, made: &Made) -> Result<(Entry, u64)> {
+        let again = |error: Error| match error.errno() {
+            Errno::EEXIST if !access.flags.contains(OFlag::O_EXCL) => Error::Stale { ino: parent },
+            _ => error,
+        };
+        let directory = self.place(parent, name).map_err(again)?;
+        let file = directory.create_file(name, access.flags & OFlag::O_ACCMODE, made);
+        self.keep_created(parent, name, access, file.map_err(again)?).inspect_err(|_| drop(directory.remove_file(name)))
+    }
+
+    /// Fills `buf` from `offset` as far as the file goes and returns how far.
+    pub(crate) fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let open = self.file(fh)?;
+        read_fully(offset, buf, |offset, buf| match &open.source {
+            Source::Stored { file, .. } => file.read_at(buf, offset),
+            Source::Generated(content) => content.read_at(offset, buf),
+        })
+    }
+
+    /// Writes at `offset`, whatever the file was opened for.
+    pub(crate) fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<()> {
+        let open = self.writable_file(fh)?;
+        let file = open.stored()?;
+        file.write_all_at(data, offset).map_err(Error::io("pwrite"))
+    }
+
+    /// Writes at the true end, also where the file has grown behind the mount. A file that was made
+    /// appending only after it was opened (`F_SETFL`) is written at `offset`, the end the kernel knows.
+    pub(crate) fn append(&self, fh: u64, offset: u64, data: &[u8]) -> Result<()> {
+        let open = self.writable_file(fh)?;
+        match &open.source {
+            Source::Stored { append: Some(file), .. } => file.write_all_at(data, offset).map_err(Error::io("append")),
+            _ => self.write(fh, offset, data),
+        }
+    }
+
+    pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
+        match &self.file(fh)?.source {
+            Source::Stored { file, .. } => file.sync_all().map_err(Error::io("fsync")),
+            Source::Generated(_) => Ok(()),
+        }
+    }
+
+    pub(crate) fn fallocate(&self, fh: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
+        let open = self.writable_file(fh)?;
+        let mode = FallocateFlags::from_bits(mode).ok_or(Error::Generated)?;
+        let (offset, length) = (signed(offset)?, signed(length)?);
+        fallocate(open.stored()?, mode, offset, length).map_err(Error::host("fallocate"))
+    }
+
+    /// The next data or hole; other moves are the kernel's own.
+    pub(crate) fn lseek(&self, fh: u64, offset: i64, whence: Whence) -> Result<i64> {
+        let open = self.file(fh)?;
+        lseek(open.stored()?, offset, whence).map_err(Error::host("lseek"))
+    }
+
+    /// Another descriptor of the real file of `fh`.
+    pub(crate) fn duplicate(&self, fh: u64) -> Result<File> {
+        let open = self.file(fh)?;
+        open.stored()?.try_clone().map_err(Error::io("dup"))
+    }
+
+    pub(crate) fn release(&self, fh: u64) {
+        lock(&self.files).remove(fh);
+    }
+
+    /// Attributes of an open generated file that is no longer reached by its name.
+    pub(super) fn attr_of_generated(&self, ino: u64) -> Option<Result<Attr>> {
+        let open = lock(&self.files).find(|open| open.ino == ino)?;
+        let Source::Generated(content) = &open.source else {
+            return None;
+        };
+        let metadata = content.metadata().map_err(Error::io("metadata"));
+        Some(metadata.map(|metadata| Attr::of_generated(&metadata)))
+    }
+
+    pub(super) fn pin_of_open(&self, ino: u64) -> Option<Result<Pin>> {
+        let open = lock(&self.files).find(|open| open.ino == ino)?;
+        Some(open.stored().and_then(Pin::of_file))
+    }
+
+    /// Refuses what the rule of `ino` does not allow, and returns that rule. What has lost its name has none.
+    fn check_open(&self, ino: u64, access: Access) -> Result<Option<Rule>> {
+        let Ok(path) = self.path(ino) else {
+            return Ok(None);
+        };
+        let rule = self.tree.rule(&path);
+        match rule {
+            Rule::Hidden => Err(Error::NotFound),
+            Rule::ReadOnly if access.writes() => Err(Error::ReadOnly),
+            Rule::ReadOnly | Rule::ReadWrite => Ok(Some(rule)),
+        }
+    }
+
+    fn open_generated(&self, ino: u64, access: Access) -> Result<Opened> {
+        if access.writes() {
+            return Err(Error::ReadOnly);
+        }
+        let path = self.path(ino)?;
+        self.check_visible(&path)?;
+        let opened = self.tree.open_generated(&path);
+        let content = opened.map_err(Error::io("open_generated"))?;
+        let source = Source::Generated(content.ok_or(Error::Stale { ino })?);
+        let fh = self.keep(ino, source);
+        Ok(Opened::Generated { fh })
+    }
+
+    fn keep_stored(&self, ino: u64, pin: &Pin, access: Access) -> Result<u64> {
+        let file = pin.open(access.flags & OFlag::O_ACCMODE)?;
+        let append = append_file(pin, access)?;
+        Ok(self.keep(ino, Source::Stored { file, append }))
+    }
+
+    fn keep_created(&self, parent: u64, name: &OsStr, access: Access, file: File) -> Result<(Entry, u64)> {
+        let append = append_file(&Pin::of_file(&file)?, access)?;
+        let entry = self.lookup(parent, name)?;
+        let fh = self.keep(entry.ino, Source::Stored { file, append });
+        Ok((entry, fh))
+    }
+
+    fn keep(&self, ino: u64, source: Source) -> u64 {
+        lock(&self.files).insert(Arc::new(OpenFile { ino, source }))
+    }
+
+    fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
+        lock(&self.files).get(fh).ok_or(Error::BadHandle { fh })
+    }
+
+    /// The open file, unless its path is read-only by now. What has no path any more may be written.
+    fn writable_file(&self, fh: u64) -> Result<Arc<OpenFile>> {
+        let open = self.file(fh)?;
+        let path = lock(&self.nodes).table.path(open.ino);
+        path.map_or(Ok(()), |path| self.check_writable(&path))?;
+        Ok(open)
+    }
+}
+
+fn append_file(pin: &Pin, access: Access) -> Result<Option<File>> {
+    if !access.writes() || !access.flags.contains(OFlag::O_APPEND) {
+        return Ok(None);
+    }
+    pin.open(OFlag::O_WRONLY | OFlag::O_APPEND).map(Some)
+}
+
+/// The kernel takes a short answer for the end of the file, so short reads are continued.
+fn read_fully(offset: u64, buf: &mut [u8], read: impl Fn(u64, &mut [u8]) -> std::io::Result<usize>) -> Result<usize> {
+    let mut filled = 0;
+    while let Some(rest) = buf.get_mut(filled..).filter(|rest| !rest.is_empty()) {
+        match read(offset + filled as u64, rest) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if filled > 0 => break,
+            Err(error) => return Err(Error::io("read")(error)),
+        }
+    }
+    Ok(filled.min(buf.len()))
+}
+
+fn signed(number: u64) -> Result<i64> {
+    i64::try_from(number).map_err(|_| Error::Range)
+}

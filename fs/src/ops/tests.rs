@@ -1,0 +1,421 @@
+//! The operations on a temporary directory, without a kernel, under a tree written by hand.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::*;
+use crate::attr::Kind;
+use crate::host::{Made, Owner};
+use crate::tree::{Content, ContentMetadata};
+
+/// `ro` and what is below it is read-only, `hidden` is hidden, `now.txt` in the root is generated. What
+/// begins with `sealed` becomes read-only when `seal` is set.
+#[derive(Clone, Default)]
+struct FakeTree {
+    text: Arc<Mutex<Vec<u8>>>,
+    seal: Arc<Mutex<bool>>,
+    fails: Arc<Mutex<bool>>,
+}
+
+struct FakeContent(Arc<Mutex<Vec<u8>>>);
+
+impl Content for FakeContent {
+    fn metadata(&self) -> io::Result<ContentMetadata> {
+        Ok(ContentMetadata { size: lock(&self.0).len() as u64, mtime: UNIX_EPOCH, uid: 7, gid: 8, mode: 0o640 })
+    }
+
+    /// One byte at a time, as a content may.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
+        let text = lock(&self.0);
+        let rest = text.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buf.len()).min(1);
+        buf[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+}
+
+impl Tree for FakeTree {
+    fn rule(&self, path: &RelPath) -> Rule {
+        let first = path.components().next().map(|name| name.to_string_lossy().into_owned());
+        match first.as_deref() {
+            Some("ro") => Rule::ReadOnly,
+            Some("hidden") => Rule::Hidden,
+            Some(name) if name.starts_with("sealed") && *lock(&self.seal) => Rule::ReadOnly,
+            _ => Rule::ReadWrite,
+        }
+    }
+
+    fn generated(&self, dir: &RelPath) -> Vec<OsString> {
+        if dir.is_root() { vec!["now.txt".into()] } else { Vec::new() }
+    }
+
+    fn open_generated(&self, path: &RelPath) -> io::Result<Option<Box<dyn Content>>> {
+        if *lock(&self.fails) {
+            return Err(io::Error::other("told to fail"));
+        }
+        let content = || Box::new(FakeContent(Arc::clone(&self.text))) as Box<dyn Content>;
+        Ok((path.as_path() == Path::new("now.txt")).then(content))
+    }
+
+    fn attr_ttl(&self, _path: &RelPath) -> Duration {
+        Duration::ZERO
+    }
+}
+
+struct Bench {
+    dir: tempfile::TempDir,
+    tree: FakeTree,
+    ops: Ops<FakeTree>,
+}
+
+fn bench() -> Bench {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["ro", "rw", "hidden"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+        fs::write(dir.path().join(name).join("f"), b"stored").unwrap();
+    }
+    let tree = FakeTree::default();
+    let ops = Ops::new(Host::open(dir.path()).unwrap(), tree.clone()).unwrap();
+    Bench { dir, tree, ops }
+}
+
+impl Bench {
+    fn ino(&self, path: &str) -> u64 {
+        self.try_ino(path).unwrap()
+    }
+
+    fn try_ino(&self, path: &str) -> Result<u64> {
+        let step = |parent, name: &str| Ok(self.ops.lookup(parent, OsStr::new(name))?.ino);
+        path.split('/').try_fold(ROOT, step)
+    }
+
+    fn read_all(&self, fh: u64) -> Vec<u8> {
+        let mut buf = vec![0; 100];
+        let count = self.ops.read(fh, 0, &mut buf).unwrap();
+        buf.truncate(count);
+        buf
+    }
+
+    fn open(&self, path: &str, flags: OFlag) -> Result<u64> {
+        match self.ops.open(self.try_ino(path)?, Access { flags })? {
+            Opened::Stored { fh } | Opened::Frozen { fh } | Opened::Generated { fh } => Ok(fh),
+        }
+    }
+
+    fn names(&self, directory: u64) -> Vec<String> {
+        let fh = self.ops.opendir(directory).unwrap();
+        let rows = self.ops.rows(fh, 0).unwrap();
+        let mut names: Vec<_> = rows.iter().map(|row| row.name.to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    fn backing(&self, path: &str) -> std::path::PathBuf {
+        self.dir.path().join(path)
+    }
+}
+
+fn made(mode: u32) -> Made {
+    let (uid, gid) = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
+    Made { mode, owner: Owner { uid, gid } }
+}
+
+fn os(name: &str) -> &OsStr {
+    OsStr::new(name)
+}
+
+fn errno<V>(result: Result<V>) -> Errno {
+    result.err().expect("must be refused").errno()
+}
+
+#[test]
+fn every_change_in_a_read_only_place_is_erofs() {
+    let bench = bench();
+    let ops = &bench.ops;
+    let (ro, rw, file) = (bench.ino("ro"), bench.ino("rw"), bench.ino("ro/f"));
+    let to_ro = (ro, os("new"));
+    assert_eq!(errno(ops.mkdir(ro, os("d"), &made(0o755))), Errno::EROFS);
+    assert_eq!(errno(ops.mknod(ro, os("p"), &made(0o010644))), Errno::EROFS);
+    assert_eq!(errno(ops.symlink(ro, os("s"), os("t"), made(0).owner)), Errno::EROFS);
+    assert_eq!(errno(ops.link(file, rw, os("l"))), Errno::EROFS);
+    assert_eq!(errno(ops.link(bench.ino("rw/f"), ro, os("l"))), Errno::EROFS);
+    assert_eq!(errno(ops.unlink(ro, os("f"))), Errno::EROFS);
+    assert_eq!(errno(ops.rmdir(ROOT, os("ro"))), Errno::EROFS);
+    assert_eq!(errno(ops.rename((rw, os("f")), to_ro, RenameMode::Replace)), Errno::EROFS);
+    assert_eq!(errno(ops.rename((ro, os("f")), (rw, os("g")), RenameMode::Replace)), Errno::EROFS);
+    assert_eq!(errno(ops.rename((rw, os("f")), (ro, os("f")), RenameMode::Exchange)), Errno::EROFS);
+    let access = Access { flags: OFlag::O_WRONLY };
+    assert_eq!(errno(ops.create(ro, os("n"), access, &made(0o644))), Errno::EROFS);
+    assert_eq!(errno(bench.open("ro/f", OFlag::O_WRONLY)), Errno::EROFS);
+    assert_eq!(errno(bench.open("ro/f", OFlag::O_RDONLY | OFlag::O_TRUNC)), Errno::EROFS);
+    let changes = Changes { mode: Some(0o777), ..Changes::default() };
+    assert_eq!(errno(ops.setattr(file, &changes)), Errno::EROFS);
+    assert_eq!(fs::read(bench.backing("ro/f")).unwrap(), b"stored");
+    assert_eq!(bench.read_all(bench.open("ro/f", OFlag::O_RDONLY).unwrap()), b"stored");
+}
+
+#[test]
+fn only_a_reader_in_a_read_only_place_is_frozen() {
+    let bench = bench();
+    let frozen = |path: &str| {
+        let access = Access { flags: OFlag::O_RDONLY };
+        let opened = bench.ops.open(bench.ino(path), access).unwrap();
+        matches!(opened, Opened::Frozen { .. })
+    };
+    assert!(frozen("ro/f"));
+    assert!(!frozen("rw/f"));
+    assert!(!frozen("now.txt"));
+}
+
+#[test]
+fn what_is_hidden_is_not_there_and_not_listed() {
+    let bench = bench();
+    assert_eq!(errno(bench.ops.lookup(ROOT, os("hidden"))), Errno::ENOENT);
+    assert_eq!(errno(bench.ops.rmdir(ROOT, os("hidden"))), Errno::ENOENT);
+    assert_eq!(errno(bench.ops.mkdir(ROOT, os("hidden"), &made(0o755))), Errno::EROFS);
+    assert_eq!(bench.names(ROOT), [".", "..", "now.txt", "ro", "rw"]);
+}
+
+#[test]
+fn what_becomes_read_only_while_open_takes_no_more_bytes() {
+    let bench = bench();
+    fs::write(bench.backing("sealed"), b"1").unwrap();
+    let fh = bench.open("sealed", OFlag::O_RDWR | OFlag::O_APPEND).unwrap();
+    bench.ops.append(fh, 1, b"2").unwrap();
+    *lock(&bench.tree.seal) = true;
+    assert_eq!(errno(bench.ops.write(fh, 0, b"3")), Errno::EROFS);
+    assert_eq!(errno(bench.ops.append(fh, 2, b"3")), Errno::EROFS);
+    assert_eq!(errno(bench.ops.fallocate(fh, 0, 0, 10)), Errno::EROFS);
+    assert_eq!(fs::read(bench.backing("sealed")).unwrap(), b"12");
+}
+
+#[test]
+fn a_generated_file_grows_under_its_reader() {
+    let bench = bench();
+    *lock(&bench.tree.text) = b"one".to_vec();
+    let entry = bench.ops.lookup(ROOT, os("now.txt")).unwrap();
+    assert_eq!((entry.attr.size, entry.attr.mode, entry.attr.uid, entry.attr.gid), (3, 0o640, 7, 8));
+    let fh = bench.open("now.txt", OFlag::O_RDONLY).unwrap();
+    assert_eq!(bench.read_all(fh), b"one");
+    lock(&bench.tree.text).extend(b"two");
+    assert_eq!(bench.ops.getattr(entry.ino).unwrap().attr.size, 6);
+    assert_eq!(bench.read_all(fh), b"onetwo");
+}
+
+#[test]
+fn a_generated_file_cannot_be_changed_and_a_stored_one_wins_over_it() {
+    let bench = bench();
+    let ops = &bench.ops;
+    let ino = bench.ino("now.txt");
+    let from_rw = (bench.ino("rw"), os("f"));
+    let generated = (ROOT, os("now.txt"));
+    assert_eq!(errno(bench.open("now.txt", OFlag::O_RDWR)), Errno::EROFS);
+    assert_eq!(errno(ops.unlink(ROOT, os("now.txt"))), Errno::EROFS);
+    assert_eq!(errno(ops.rename(generated, (ROOT, os("x")), RenameMode::Replace)), Errno::EROFS);
+    assert_eq!(errno(ops.rename(from_rw, generated, RenameMode::Replace)), Errno::EROFS);
+    assert_eq!(errno(ops.setattr(ino, &Changes { size: Some(0), ..Changes::default() })), Errno::EROFS);
+    assert_eq!(errno(ops.mkdir(ROOT, os("now.txt"), &made(0o755))), Errno::EEXIST);
+    fs::write(bench.backing("now.txt"), b"stored").unwrap();
+    assert_ne!(bench.ino("now.txt"), ino);
+    assert_eq!(bench.read_all(bench.open("now.txt", OFlag::O_RDONLY).unwrap()), b"stored");
+    assert_eq!(bench.names(ROOT).iter().filter(|name| *name == "now.txt").count(), 1);
+    assert_eq!(errno(ops.getattr(ino)), Errno::ESTALE);
+}
+
+#[test]
+fn a_failing_tree_is_eio_and_nothing_is_counted() {
+    let bench = bench();
+    *lock(&bench.tree.fails) = true;
+    assert_eq!(errno(bench.ops.lookup(ROOT, os("now.txt"))), Errno::EIO);
+    assert_eq!(lock(&bench.ops.nodes).table.child(ROOT, os("now.txt")), None);
+}
+
+#[test]
+fn a_symlink_out_of_the_backing_directory_is_shown_and_never_followed() {
+    let bench = bench();
+    let ops = &bench.ops;
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("f"), b"outside").unwrap();
+    symlink(outside.path(), bench.backing("rw/out")).unwrap();
+    let entry = ops.lookup(bench.ino("rw"), os("out")).unwrap();
+    assert_eq!(entry.attr.kind, Kind::Symlink);
+    assert_eq!(ops.readlink(entry.ino).unwrap(), outside.path());
+    assert_eq!(errno(ops.lookup(entry.ino, os("f"))), Errno::ELOOP);
+    assert_eq!(errno(ops.unlink(entry.ino, os("f"))), Errno::ELOOP);
+    assert_eq!(errno(ops.mkdir(entry.ino, os("d"), &made(0o755))), Errno::ELOOP);
+    assert_eq!(errno(ops.open(entry.ino, Access { flags: OFlag::O_RDWR })), Errno::ENXIO);
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_directory_swapped_for_a_symlink_behind_the_kernel_leads_nowhere() {
+    let bench = bench();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("f"), b"outside").unwrap();
+    let (rw, file) = (bench.ino("rw"), bench.ino("rw/f"));
+    fs::rename(bench.backing("rw"), bench.backing("was")).unwrap();
+    symlink(outside.path(), bench.backing("rw")).unwrap();
+    assert_eq!(errno(bench.ops.open(file, Access { flags: OFlag::O_RDWR })), Errno::ELOOP);
+    assert_eq!(errno(bench.ops.unlink(rw, os("f"))), Errno::ESTALE);
+    let access = Access { flags: OFlag::O_WRONLY };
+    assert_eq!(errno(bench.ops.create(rw, os("n"), access, &made(0o644))), Errno::ESTALE);
+    assert_eq!(fs::read(outside.path().join("f")).unwrap(), b"outside");
+    assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn an_unlinked_open_file_is_read_written_and_changed_through_its_handle() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let ino = bench.ino("rw/f");
+    let fh = bench.open("rw/f", OFlag::O_RDWR).unwrap();
+    bench.ops.unlink(rw, os("f")).unwrap();
+    bench.ops.write(fh, 0, b"STORED").unwrap();
+    assert_eq!(bench.read_all(fh), b"STORED");
+    let entry = bench.ops.getattr(ino).unwrap();
+    assert_eq!((entry.attr.nlink, entry.attr.size), (0, 6));
+    let changes = Changes { size: Some(2), mode: Some(0o600), ..Changes::default() };
+    let entry = bench.ops.setattr(ino, &changes).unwrap();
+    assert_eq!((entry.attr.mode, entry.attr.size), (0o600, 2));
+    bench.ops.release(fh);
+    assert_eq!(bench.ops.getattr(ino).unwrap().attr.size, 2);
+    assert_eq!(lock(&bench.ops.nodes).orphans(), 1);
+    bench.ops.forget(ino, 2);
+    assert_eq!(lock(&bench.ops.nodes).orphans(), 0);
+    assert_eq!(errno(bench.ops.getattr(ino)), Errno::ESTALE);
+    assert_eq!(errno(bench.ops.write(fh, 0, b"x")), Errno::EBADF);
+}
+
+#[test]
+fn a_file_replaced_behind_the_mount_is_another_inode_and_the_old_handle_stays_with_the_old() {
+    let bench = bench();
+    let old = bench.ino("rw/f");
+    let fh = bench.open("rw/f", OFlag::O_RDONLY).unwrap();
+    fs::write(bench.backing("rw/g"), b"newer").unwrap();
+    fs::rename(bench.backing("rw/g"), bench.backing("rw/f")).unwrap();
+    assert_eq!(bench.ops.getattr(old).unwrap().attr.size, 6);
+    assert_ne!(bench.ino("rw/f"), old);
+    assert_eq!(bench.read_all(fh), b"stored");
+    assert_eq!(bench.read_all(bench.open("rw/f", OFlag::O_RDONLY).unwrap()), b"newer");
+}
+
+#[test]
+fn what_was_looked_up_can_be_opened_though_its_name_went_to_another_since() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let old = bench.ino("rw/f");
+    fs::write(bench.backing("rw/g"), b"newer").unwrap();
+    bench.ops.rename((rw, os("g")), (rw, os("f")), RenameMode::Replace).unwrap();
+    let access = Access { flags: OFlag::O_RDONLY };
+    let Opened::Stored { fh } = bench.ops.open(old, access).unwrap() else {
+        panic!("stored, and not frozen");
+    };
+    assert_eq!(bench.read_all(fh), b"stored");
+}
+
+#[test]
+fn a_rename_carries_open_files_and_whole_subtrees() {
+    let bench = bench();
+    let (rw, file) = (bench.ino("rw"), bench.ino("rw/f"));
+    let fh = bench.open("rw/f", OFlag::O_RDWR).unwrap();
+    bench.ops.rename((ROOT, os("rw")), (ROOT, os("moved")), RenameMode::Replace).unwrap();
+    assert_eq!(bench.ops.getattr(file).unwrap().attr.size, 6);
+    assert_eq!(bench.ino("moved"), rw);
+    bench.ops.write(fh, 0, b"S").unwrap();
+    assert_eq!(fs::read(bench.backing("moved/f")).unwrap(), b"Stored");
+}
+
+#[test]
+fn a_directory_is_found_at_every_moment_of_its_renaming() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let (here, there) = ((ROOT, os("rw")), (ROOT, os("there")));
+    std::thread::scope(|scope| {
+        let mover = scope.spawn(|| {
+            for _ in 0..2000 {
+                let renamed = bench.ops.rename(here, there, RenameMode::Replace);
+                renamed.and_then(|()| bench.ops.rename(there, here, RenameMode::Replace)).unwrap();
+            }
+        });
+        while !mover.is_finished() {
+            bench.ops.getattr(rw).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_exchange_swaps_and_a_refusing_rename_refuses() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    fs::write(bench.backing("rw/g"), b"other").unwrap();
+    let (f, g) = (bench.ino("rw/f"), bench.ino("rw/g"));
+    let (at_f, at_g) = ((rw, os("f")), (rw, os("g")));
+    assert_eq!(errno(bench.ops.rename(at_f, at_g, RenameMode::Refuse)), Errno::EEXIST);
+    bench.ops.rename(at_f, at_g, RenameMode::Exchange).unwrap();
+    assert_eq!((bench.ino("rw/f"), bench.ino("rw/g")), (g, f));
+    assert_eq!(fs::read(bench.backing("rw/f")).unwrap(), b"other");
+}
+
+#[test]
+fn appending_goes_to_the_true_end_and_write_back_to_its_offset() {
+    let bench = bench();
+    let fh = bench.open("rw/f", OFlag::O_RDWR | OFlag::O_APPEND).unwrap();
+    fs::write(bench.backing("rw/f"), b"longer than it was").unwrap();
+    bench.ops.append(fh, 6, b"!").unwrap();
+    bench.ops.write(fh, 0, b"L").unwrap();
+    assert_eq!(fs::read(bench.backing("rw/f")).unwrap(), b"Longer than it was!");
+}
+
+#[test]
+fn creating_what_exists_by_now_makes_the_kernel_check_it() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let create = |flags| bench.ops.create(rw, os("f"), Access { flags }, &made(0o644));
+    assert_eq!(errno(create(OFlag::O_WRONLY)), Errno::ESTALE);
+    assert_eq!(errno(create(OFlag::O_WRONLY | OFlag::O_EXCL)), Errno::EEXIST);
+    assert_eq!(fs::read(bench.backing("rw/f")).unwrap(), b"stored");
+}
+
+#[test]
+fn what_is_made_has_its_mode_and_the_group_of_a_setgid_directory() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    fs::set_permissions(bench.backing("rw"), fs::Permissions::from_mode(0o2770)).unwrap();
+    let entry = bench.ops.mkdir(rw, os("d"), &made(0o750)).unwrap();
+    assert_eq!(entry.attr.mode, 0o2750);
+    let access = Access { flags: OFlag::O_RDWR };
+    let (entry, _) = bench.ops.create(rw, os("n"), access, &made(0o604)).unwrap();
+    assert_eq!(entry.attr.mode, 0o604);
+    assert_eq!(entry.attr.gid, fs::metadata(bench.backing("rw")).unwrap().gid());
+}
+
+#[test]
+fn removing_while_listing_skips_nothing_and_a_rewind_shows_the_present() {
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let fh = bench.ops.opendir(rw).unwrap();
+    let first = bench.ops.rows(fh, 0).unwrap();
+    bench.ops.unlink(rw, os("f")).unwrap();
+    assert_eq!(bench.ops.rows(fh, 2).unwrap(), first);
+    assert_eq!(first.len(), 3);
+    assert_eq!(bench.ops.rows(fh, 0).unwrap().len(), 2);
+}
+
+#[test]
+fn names_need_be_no_utf8_but_must_be_names() {
+    use std::os::unix::ffi::OsStrExt;
+    let bench = bench();
+    let rw = bench.ino("rw");
+    let odd = OsStr::from_bytes(b"\xff\xfe");
+    bench.ops.mkdir(rw, odd, &made(0o755)).unwrap();
+    assert!(bench.backing("rw").join(odd).is_dir());
+    assert_eq!(errno(bench.ops.mkdir(rw, os(".."), &made(0o755))), Errno::EINVAL);
+    assert_eq!(errno(bench.ops.lookup(rw, os("../ro"))), Errno::EINVAL);
+}

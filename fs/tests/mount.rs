@@ -1,0 +1,481 @@
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests drive processes and may panic")]
+//! The file system on a real kernel mount. Needs root and /dev/fuse; without them each test says `SKIPPED`.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use support::{Bench, is_mounted, until};
+use trainyard_fs::{MountError, MountOptions, mount, unmount_stale};
+
+fn append(path: &Path, text: &[u8]) {
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    file.write_all(text).unwrap();
+}
+
+fn errno<V>(result: io::Result<V>) -> Errno {
+    Errno::from_raw(result.err().expect("must be refused").raw_os_error().unwrap())
+}
+
+#[test]
+fn files_are_written_read_renamed_and_removed() {
+    let Some(bench) = Bench::new("files_are_written_read_renamed_and_removed") else {
+        return;
+    };
+    let dir = bench.at("rw/deep/er");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("f"), vec![b'x'; 3_000_000]).unwrap();
+    assert_eq!(fs::read(bench.stored("rw/deep/er/f")).unwrap().len(), 3_000_000);
+    fs::rename(dir.join("f"), bench.at("rw/g")).unwrap();
+    assert_eq!(fs::read(bench.at("rw/g")).unwrap(), vec![b'x'; 3_000_000]);
+    assert_eq!(errno(fs::read(dir.join("f"))), Errno::ENOENT);
+    fs::remove_dir_all(bench.at("rw/deep")).unwrap();
+    assert!(!bench.stored("rw/deep").exists());
+}
+
+#[test]
+fn an_unlinked_open_file_lives_on() {
+    let Some(bench) = Bench::new("an_unlinked_open_file_lives_on") else {
+        return;
+    };
+    let mut options = OpenOptions::new();
+    let mut file = options.read(true).write(true).create_new(true).open(bench.at("rw/f")).unwrap();
+    file.write_all(b"before").unwrap();
+    fs::remove_file(bench.at("rw/f")).unwrap();
+    file.write_all(b" after").unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 12);
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.set_len(9).unwrap();
+    file.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "before af");
+}
+
+#[test]
+fn a_rename_over_an_open_file_leaves_the_reader_with_the_old_one() {
+    let Some(bench) = Bench::new("a_rename_over_an_open_file_leaves_the_reader_with_the_old_one") else {
+        return;
+    };
+    fs::write(bench.at("rw/f"), b"old").unwrap();
+    let mut old = File::open(bench.at("rw/f")).unwrap();
+    fs::write(bench.at("rw/f.tmp"), b"newer").unwrap();
+    fs::rename(bench.at("rw/f.tmp"), bench.at("rw/f")).unwrap();
+    let mut text = String::new();
+    old.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "old");
+    assert_eq!(old.metadata().unwrap().len(), 3);
+    assert_eq!(fs::read(bench.at("rw/f")).unwrap(), b"newer");
+}
+
+#[test]
+fn a_file_replaced_behind_the_mount_is_seen_at_once_where_the_ttl_is_zero() {
+    let Some(bench) = Bench::new("a_file_replaced_behind_the_mount_is_seen_at_once_where_the_ttl_is_zero") else {
+        return;
+    };
+    fs::write(bench.stored("rw/status"), b"state = 1").unwrap();
+    let before = fs::metadata(bench.at("rw/status")).unwrap().ino();
+    for round in 0..20 {
+        let text = format!("state = {round}");
+        fs::write(bench.stored("rw/tmp"), &text).unwrap();
+        fs::rename(bench.stored("rw/tmp"), bench.stored("rw/status")).unwrap();
+        assert_eq!(fs::read_to_string(bench.at("rw/status")).unwrap(), text);
+    }
+    assert_ne!(fs::metadata(bench.at("rw/status")).unwrap().ino(), before);
+}
+
+#[test]
+fn removing_while_listing_misses_nothing() {
+    let Some(bench) = Bench::new("removing_while_listing_misses_nothing") else {
+        return;
+    };
+    for number in 0..3000 {
+        fs::write(bench.stored(&format!("rw/file-with-a-long-name-{number:05}")), b"").unwrap();
+    }
+    let mut seen = 0;
+    for entry in fs::read_dir(bench.at("rw")).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+        seen += 1;
+    }
+    assert_eq!(seen, 3000);
+    assert_eq!(fs::read_dir(bench.stored("rw")).unwrap().count(), 0);
+}
+
+#[test]
+fn appends_and_truncations_reach_the_backing_file() {
+    let Some(bench) = Bench::new("appends_and_truncations_reach_the_backing_file") else {
+        return;
+    };
+    fs::write(bench.at("rw/f"), b"one").unwrap();
+    let mut first = OpenOptions::new().append(true).open(bench.at("rw/f")).unwrap();
+    let mut behind = OpenOptions::new().append(true).open(bench.stored("rw/f")).unwrap();
+    first.write_all(b"two").unwrap();
+    behind.write_all(b"three").unwrap();
+    first.write_all(b"four").unwrap();
+    assert_eq!(fs::read(bench.stored("rw/f")).unwrap(), b"onetwothreefour");
+    assert_eq!(fs::read(bench.at("rw/f")).unwrap(), b"onetwothreefour");
+    first.set_len(3).unwrap();
+    assert_eq!(fs::read(bench.at("rw/f")).unwrap(), b"one");
+    File::create(bench.at("rw/f")).unwrap();
+    assert_eq!(fs::metadata(bench.stored("rw/f")).unwrap().len(), 0);
+}
+
+#[test]
+fn a_read_only_place_refuses_root_with_erofs() {
+    let Some(bench) = Bench::new("a_read_only_place_refuses_root_with_erofs") else {
+        return;
+    };
+    fs::write(bench.stored("ro/f"), b"text").unwrap();
+    fs::write(bench.at("rw/g"), b"text").unwrap();
+    assert_eq!(fs::read(bench.at("ro/f")).unwrap(), b"text");
+    assert_eq!(errno(fs::write(bench.at("ro/f"), b"x")), Errno::EROFS);
+    assert_eq!(errno(File::create_new(bench.at("ro/new"))), Errno::EROFS);
+    assert_eq!(errno(fs::create_dir(bench.at("ro/d"))), Errno::EROFS);
+    assert_eq!(errno(fs::remove_file(bench.at("ro/f"))), Errno::EROFS);
+    assert_eq!(errno(fs::rename(bench.at("ro/f"), bench.at("rw/f"))), Errno::EROFS);
+    assert_eq!(errno(fs::rename(bench.at("rw/g"), bench.at("ro/f"))), Errno::EROFS);
+    assert_eq!(errno(symlink("x", bench.at("ro/s"))), Errno::EROFS);
+    let mode = fs::Permissions::from_mode(0o777);
+    assert_eq!(errno(fs::set_permissions(bench.at("ro/f"), mode)), Errno::EROFS);
+}
+
+#[test]
+fn what_is_hidden_is_not_there() {
+    let Some(bench) = Bench::new("what_is_hidden_is_not_there") else {
+        return;
+    };
+    assert_eq!(errno(fs::metadata(bench.at("hidden"))), Errno::ENOENT);
+    assert_eq!(errno(fs::metadata(bench.at("hidden/f"))), Errno::ENOENT);
+    let names = fs::read_dir(bench.at("")).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    assert_eq!(names, ["now.txt", "ro", "rw"]);
+}
+
+#[test]
+fn a_generated_file_grows_under_a_polling_reader() {
+    let Some(bench) = Bench::new("a_generated_file_grows_under_a_polling_reader") else {
+        return;
+    };
+    bench.say(b"one\n");
+    let mut file = File::open(bench.at("now.txt")).unwrap();
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).unwrap();
+    for round in 0..50_u64 {
+        bench.say(format!("line {round}\n").as_bytes());
+        let size = file.metadata().unwrap().len();
+        assert!(size > text.len() as u64, "fstat shows the growth at once");
+        file.read_to_end(&mut text).unwrap();
+        assert_eq!(text.len() as u64, size);
+    }
+    assert!(text.ends_with(b"line 49\n"));
+    bench.rewrite(b'x');
+    let mut first = [0; 1];
+    file.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(&first, b"x", "neither size nor time tells of this change");
+    assert_eq!(fs::metadata(bench.at("now.txt")).unwrap().mode() & 0o7777, 0o640);
+}
+
+#[test]
+fn tail_follows_a_backing_file_and_a_generated_one() {
+    let Some(bench) = Bench::new("tail_follows_a_backing_file_and_a_generated_one") else {
+        return;
+    };
+    fs::write(bench.stored("rw/log"), b"first\n").unwrap();
+    fs::write(bench.stored("ro/log"), b"first\n").unwrap();
+    bench.say(b"first\n");
+    for name in ["rw/log", "ro/log", "now.txt"] {
+        let mut command = Command::new("tail");
+        command.args(["-f", "-n", "+1"]).arg(bench.at(name)).stdout(Stdio::piped());
+        let mut tail = command.spawn().unwrap();
+        let mut lines = BufReader::new(tail.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "first");
+        let began = std::time::Instant::now();
+        match name {
+            "now.txt" => bench.say(b"second\n"),
+            _ => append(&bench.stored(name), b"second\n"),
+        }
+        assert_eq!(lines.next().unwrap().unwrap(), "second");
+        assert!(began.elapsed() < Duration::from_millis(1500), "{name}: {:?}", began.elapsed());
+        tail.kill().unwrap();
+        tail.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_reader_sees_bytes_added_behind_the_mount_within_the_bound() {
+    let Some(bench) = Bench::new("a_reader_sees_bytes_added_behind_the_mount_within_the_bound") else {
+        return;
+    };
+    fs::write(bench.stored("rw/log"), b"").unwrap();
+    let mut reader = File::open(bench.at("rw/log")).unwrap();
+    let mut log = OpenOptions::new().append(true).open(bench.stored("rw/log")).unwrap();
+    let mut text = Vec::new();
+    for round in 0..20 {
+        log.write_all(b"0123456789\n").unwrap();
+        until(Duration::from_millis(1500), || {
+            reader.read_to_end(&mut text).unwrap();
+            text.len() == (round + 1) * 11
+        });
+    }
+    assert_eq!(text, b"0123456789\n".repeat(20));
+}
+
+#[test]
+fn another_user_has_the_rights_of_the_mode_bits_and_owns_what_he_makes() {
+    let name = "another_user_has_the_rights_of_the_mode_bits_and_owns_what_he_makes";
+    let Some(bench) = Bench::new(name) else {
+        return;
+    };
+    fs::create_dir(bench.stored("rw/open")).unwrap();
+    fs::set_permissions(bench.stored("rw/open"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::write(bench.stored("rw/secret"), b"secret").unwrap();
+    fs::set_permissions(bench.stored("rw/secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    let nobody = |script: &str| {
+        let user = ["--reuid", "65534", "--regid", "65533", "--clear-groups", "sh", "-c", script];
+        let run = Command::new("setpriv").args(user).current_dir(bench.at("")).output().unwrap();
+        (run.status.success(), String::from_utf8_lossy(&run.stderr).into_owned())
+    };
+    let (read, message) = nobody("cat rw/secret");
+    assert!(!read && message.contains("Permission denied"), "{message}");
+    assert!(!nobody("touch rw/new").0);
+    assert!(!nobody("chmod 666 rw/secret").0);
+    let (made, message) = nobody("umask 027; echo x > rw/open/f && mkdir rw/open/d && ln -s t rw/open/s");
+    assert!(made, "{message}");
+    let stat = |name: &str| fs::symlink_metadata(bench.stored(name)).unwrap();
+    let owner = |name: &str| (stat(name).uid(), stat(name).gid());
+    for name in ["rw/open/f", "rw/open/d", "rw/open/s"] {
+        assert_eq!(owner(name), (65534, 65533), "{name}");
+    }
+    assert_eq!(stat("rw/open/f").mode() & 0o7777, 0o640);
+    assert_eq!(stat("rw/open/d").mode() & 0o7777, 0o750);
+}
+
+#[test]
+fn everyday_programs_work() {
+    let Some(bench) = Bench::new("everyday_programs_work") else {
+        return;
+    };
+    let script = "set -eu
+        mkdir a && echo one > a/f && cp -a a b && mv b/f b/g && ln a/f a/hard && ln -s f a/soft
+        cmp a/f b/g && test \"$(cat a/soft)\" = one && ls -la a b > /dev/null
+        tar cf t.tar a && mkdir x && tar xf t.tar -C x && cmp x/a/f a/f
+        truncate -s 1M sparse && cp --sparse=always sparse sparse2 && cmp sparse sparse2
+        echo two >> a/f && sed -i s/one/1/ a/f && grep -q 1 a/f
+        dd if=/dev/zero of=big bs=1M count=4 conv=fsync status=none && fallocate -l 8M big
+        mkfifo p && rm p && touch -d 2001-01-01 a/f && find . -newer t.tar > /dev/null
+        mv --no-clobber a/f a/soft && chmod 700 a && rm -r a b x";
+    let run = Command::new("sh").args(["-c", script]).current_dir(bench.at("rw")).output().unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert!(!bench.stored("rw/a").exists(), "{}", String::from_utf8_lossy(&run.stderr));
+}
+
+#[test]
+fn many_readers_share_one_file_of_a_read_only_place() {
+    let Some(bench) = Bench::new("many_readers_share_one_file_of_a_read_only_place") else {
+        return;
+    };
+    let text = vec![b'x'; 2_000_000];
+    fs::write(bench.stored("ro/f"), &text).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    assert_eq!(fs::read(bench.at("ro/f")).unwrap(), text);
+                }
+            });
+        }
+    });
+    let reader = File::open(bench.at("ro/f")).unwrap();
+    let mut log = OpenOptions::new().append(true).open(bench.stored("ro/f")).unwrap();
+    log.write_all(b"more").unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 2_000_004);
+    let mut tail = [0; 4];
+    reader.read_exact_at(&mut tail, 2_000_000).unwrap();
+    assert_eq!(&tail, b"more");
+}
+
+#[test]
+fn a_file_may_change_its_place_between_two_opens_of_it() {
+    let Some(bench) = Bench::new("a_file_may_change_its_place_between_two_opens_of_it") else {
+        return;
+    };
+    let mut options = OpenOptions::new();
+    let made = options.read(true).write(true).create_new(true);
+    let mut cached = made.open(bench.at("rw/sealed")).unwrap();
+    cached.write_all(b"text").unwrap();
+    bench.seal(true);
+    let later = File::open(bench.at("rw/sealed")).unwrap();
+    let read = |file: &File| {
+        let mut buf = [0; 4];
+        file.read_exact_at(&mut buf, 0).unwrap();
+        buf
+    };
+    assert_eq!((read(&cached), read(&later)), (*b"text", *b"text"));
+    drop((cached, later));
+    let passed = File::open(bench.at("rw/sealed")).unwrap();
+    assert_eq!(read(&passed), *b"text");
+    bench.seal(false);
+    let mut options = OpenOptions::new();
+    let writer = options.read(true).write(true);
+    let writer = writer.open(bench.at("rw/sealed")).unwrap();
+    writer.write_all_at(b"T", 0).unwrap();
+    assert_eq!((read(&passed), read(&writer)), (*b"Text", *b"Text"));
+    assert_eq!(fs::read(bench.stored("rw/sealed")).unwrap(), b"Text");
+}
+
+#[test]
+fn a_hostile_symlink_is_shown_as_one() {
+    let Some(bench) = Bench::new("a_hostile_symlink_is_shown_as_one") else {
+        return;
+    };
+    symlink("/", bench.stored("rw/root")).unwrap();
+    assert_eq!(fs::read_link(bench.at("rw/root")).unwrap(), Path::new("/"));
+    assert!(fs::symlink_metadata(bench.at("rw/root")).unwrap().is_symlink());
+    fs::remove_file(bench.at("rw/root")).unwrap();
+    assert!(Path::new("/etc").is_dir());
+}
+
+#[test]
+fn parallel_renames_never_make_a_reader_miss_the_file() {
+    let Some(bench) = Bench::new("parallel_renames_never_make_a_reader_miss_the_file") else {
+        return;
+    };
+    fs::write(bench.at("rw/f"), b"0").unwrap();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 0..500 {
+                fs::write(bench.at("rw/tmp"), format!("{round}")).unwrap();
+                fs::rename(bench.at("rw/tmp"), bench.at("rw/f")).unwrap();
+            }
+        });
+        while !writer.is_finished() {
+            assert!(!fs::read(bench.at("rw/f")).unwrap().is_empty());
+        }
+    });
+}
+
+#[test]
+fn positioned_writes_land_where_they_should() {
+    let Some(bench) = Bench::new("positioned_writes_land_where_they_should") else {
+        return;
+    };
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true).open(bench.at("rw/f")).unwrap();
+    file.write_all_at(b"end", 100_000).unwrap();
+    file.write_all_at(b"start", 0).unwrap();
+    file.sync_all().unwrap();
+    let stored = fs::read(bench.stored("rw/f")).unwrap();
+    assert_eq!((&stored[..5], &stored[100_000..]), (&b"start"[..], &b"end"[..]));
+}
+
+#[test]
+fn unmounting_leaves_nothing() {
+    let Some(bench) = Bench::new("unmounting_leaves_nothing") else {
+        return;
+    };
+    let dir = bench.unmount();
+    assert!(!is_mounted(&dir.path().join("mnt")));
+    assert_eq!(fs::read_dir(dir.path().join("mnt")).unwrap().count(), 0);
+}
+
+#[test]
+fn unmounting_while_a_file_is_open_takes_the_mount_out_of_sight() {
+    let name = "unmounting_while_a_file_is_open_takes_the_mount_out_of_sight";
+    let Some(bench) = Bench::new(name) else {
+        return;
+    };
+    fs::write(bench.at("rw/f"), b"text").unwrap();
+    let file = File::open(bench.at("rw/f")).unwrap();
+    let dir = bench.unmount();
+    assert!(!is_mounted(&dir.path().join("mnt")));
+    let mut buf = [0; 4];
+    file.read_exact_at(&mut buf, 0).unwrap();
+    assert_eq!(&buf, b"text");
+}
+
+#[test]
+fn waiting_ends_when_the_mount_is_removed_from_outside() {
+    let Some(bench) = Bench::new("waiting_ends_when_the_mount_is_removed_from_outside") else {
+        return;
+    };
+    let (dir, mounted) = bench.into_parts();
+    let mountpoint = dir.path().join("mnt");
+    let waiting = std::thread::spawn(move || mounted.wait());
+    assert!(Command::new("umount").arg(&mountpoint).status().unwrap().success());
+    until(Duration::from_secs(5), || waiting.is_finished());
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_mountpoint_beneath_the_backing_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("inside")).unwrap();
+    let options = MountOptions { fs_name: "nested".into(), threads: 1 };
+    let tree = support::TestTree::default();
+    let refused = mount(dir.path(), &dir.path().join("inside"), tree, &options);
+    assert!(matches!(refused, Err(MountError::Nested { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_a_killed_server_left_is_removed_and_a_live_mount_is_not() {
+    let name = "what_a_killed_server_left_is_removed_and_a_live_mount_is_not";
+    if !support::can_mount(name) {
+        return;
+    }
+    let dir = support::prepared();
+    let mountpoint = dir.path().join("mnt");
+    assert!(!unmount_stale(&mountpoint, "trainyard-test").unwrap());
+    let mut server = support::spawn_server(dir.path());
+    until(Duration::from_secs(10), || is_mounted(&mountpoint));
+    let file = File::open(mountpoint.join("rw")).unwrap();
+    let live = unmount_stale(&mountpoint, "trainyard-test").unwrap_err();
+    assert_eq!(live.kind(), io::ErrorKind::ResourceBusy);
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(errno(fs::read_dir(&mountpoint)), Errno::ENOTCONN);
+    assert!(!unmount_stale(&mountpoint, "somebody-else").unwrap());
+    assert!(is_mounted(&mountpoint));
+    assert!(unmount_stale(&mountpoint, "trainyard-test").unwrap());
+    assert!(!is_mounted(&mountpoint));
+    drop(file);
+}
+
+#[test]
+fn a_file_of_a_read_only_place_is_read_without_the_server() {
+    let name = "a_file_of_a_read_only_place_is_read_without_the_server";
+    if !support::can_mount(name) || !support::kernel_passes_through(name) {
+        return;
+    }
+    let dir = support::prepared();
+    let mountpoint = dir.path().join("mnt");
+    fs::write(dir.path().join("store/ro/f"), b"text").unwrap();
+    let mut server = support::spawn_server(dir.path());
+    until(Duration::from_secs(10), || is_mounted(&mountpoint));
+    let file = File::open(mountpoint.join("ro/f")).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let mut buf = [0; 4];
+    let read = file.read_exact_at(&mut buf, 0);
+    drop(file);
+    assert!(unmount_stale(&mountpoint, "trainyard-test").unwrap());
+    read.unwrap();
+    assert_eq!(&buf, b"text");
+}
+
+/// Not a test: the server that the tests above kill.
+#[test]
+fn serve_until_killed() {
+    let Some(dir) = std::env::var_os("TRAINYARD_FS_SERVE") else {
+        return;
+    };
+    let mounted = support::mount_in(Path::new(&dir), support::TestTree::default());
+    mounted.wait().unwrap();
+}

@@ -1,0 +1,244 @@
+//! Sends a run's logs line by line, merged by time over its tasks, and goes on as they grow.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http_body_util::channel::Sender;
+use hyper::body::Bytes;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use tokio::sync::{Notify, watch};
+
+use super::wire::{LogLine, LogQuery};
+use crate::config::Paths;
+use crate::ids::{JobKey, TaskName, Timestamp};
+use crate::logs::{LogReader, Record, Stream};
+use crate::reconcile::JobDetail;
+use crate::store::record::RunRecord;
+
+/// Bytes read of one task at once.
+const CHUNK: usize = 32 << 10;
+/// A line that is longer is sent in parts, so that a task without newlines is seen as well.
+const LINE_MAX: usize = 64 << 10;
+
+/// Whether the query names a run and a task that there are.
+pub(super) fn check(key: &JobKey, detail: &JobDetail, query: &LogQuery) -> Result<(), String> {
+    let Some(run) = select(detail, query) else {
+        return match query.run {
+            Some(run) => Err(format!("job {key} has no run {run}")),
+            None if query.follow => Ok(()),
+            None => Err(format!("job {key} has not run yet: {}", detail.report.reason)),
+        };
+    };
+    let tasks: Vec<String> =
+        run.attempts.iter().flat_map(|attempt| &attempt.tasks).map(|task| task.name().to_string()).collect();
+    match &query.task {
+        Some(task) if !tasks.is_empty() && !tasks.contains(task) => {
+            Err(format!("run {} of job {key} has no task {task:?}; its tasks are {}", run.number, tasks.join(", ")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn select<'a>(detail: &'a JobDetail, query: &LogQuery) -> Option<&'a RunRecord> {
+    match query.run {
+        Some(number) => detail.runs.iter().find(|run| run.number == number),
+        None => detail.runs.last(),
+    }
+}
+
+/// One task's log in one attempt.
+struct Source {
+    task: TaskName,
+    attempt: u32,
+    dir: PathBuf,
+    reader: Option<LogReader>,
+    /// In the merged log.
+    offset: u64,
+    /// Begun lines of both streams.
+    partial: [Vec<u8>; 2],
+}
+
+pub(super) struct Follower {
+    paths: Paths,
+    query: LogQuery,
+    rounds: watch::Receiver<u64>,
+    sources: Vec<Source>,
+    grown: Arc<Notify>,
+    watcher: Option<RecommendedWatcher>,
+    /// The run that is followed, once known.
+    run: Option<u32>,
+}
+
+impl Follower {
+    pub(super) fn new(paths: Paths, query: LogQuery, rounds: watch::Receiver<u64>) -> Self {
+        let run = query.run;
+        Self { paths, query, rounds, sources: Vec::new(), grown: Arc::default(), watcher: None, run }
+    }
+
+    /// Sends until all is sent and, when following, the run has ended; or until nobody listens.
+    pub(super) async fn run<F, D>(mut self, mut sender: Sender<Bytes, Infallible>, fetch: F)
+    where
+        F: Fn() -> D,
+        D: Future<Output = Option<JobDetail>>,
+    {
+        loop {
+            // Marked before looking, so that what happens meanwhile wakes us.
+            self.rounds.mark_unchanged();
+            let grown = self.grown.clone();
+            let grown = grown.notified();
+            let Some(detail) = fetch().await else { return };
+            let ended = self.take_sources(&detail);
+            if self.send_all(&mut sender).await.is_err() {
+                return;
+            }
+            if ended || !self.query.follow {
+                let _ = self.send_partial_lines(&mut sender).await;
+                return;
+            }
+            tokio::select! {
+                () = grown => {}
+                changed = self.rounds.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Opens the logs of attempts that have come; true when the run has ended, so that no more will come.
+    fn take_sources(&mut self, detail: &JobDetail) -> bool {
+        let query = LogQuery { run: self.run, ..self.query.clone() };
+        let Some(run) = select(detail, &query) else { return false };
+        self.run = Some(run.number);
+        let Ok(key) = format!("{}/{}", detail.report.workspace, detail.report.job).parse::<JobKey>() else {
+            return true;
+        };
+        let first =
+            if self.query.follow || self.query.run.is_some() { 0 } else { run.attempts.len().saturating_sub(1) };
+        for attempt in run.attempts.iter().skip(first) {
+            for task in &attempt.tasks {
+                let name = task.name();
+                let wanted = self.query.task.as_ref().is_none_or(|task| *task == name.to_string());
+                let known = self.sources.iter().any(|s| s.attempt == attempt.number && s.task == name);
+                if wanted && !known {
+                    let dir = self.paths.task(&key, run.number, attempt.number, &name);
+                    self.sources.push(Source {
+                        task: name,
+                        attempt: attempt.number,
+                        dir,
+                        reader: None,
+                        offset: 0,
+                        partial: [Vec::new(), Vec::new()],
+                    });
+                }
+            }
+        }
+        self.open_readers();
+        run.ended.is_some()
+    }
+
+    fn open_readers(&mut self) {
+        for source in self.sources.iter_mut().filter(|source| source.reader.is_none()) {
+            let Ok(reader) = LogReader::open(&source.dir) else { continue };
+            source.offset = start(&reader, &self.query).unwrap_or(0);
+            source.reader = Some(reader);
+            if self.query.follow {
+                let grown = self.grown.clone();
+                let watcher =
+                    self.watcher.take().map_or_else(|| notify::recommended_watcher(move |_| grown.notify_one()), Ok);
+                match watcher.and_then(|mut watcher| {
+                    watcher.watch(&source.dir, RecursiveMode::NonRecursive)?;
+                    Ok(watcher)
+                }) {
+                    Ok(watcher) => self.watcher = Some(watcher),
+                    Err(error) => tracing::warn!(%error, "cannot watch a log"),
+                }
+                // What came between the reading and the watch.
+                self.grown.notify_one();
+            }
+        }
+    }
+
+    /// Sends what is there, the earliest part of all tasks first.
+    async fn send_all(&mut self, sender: &mut Sender<Bytes, Infallible>) -> Result<(), ()> {
+        loop {
+            let next = self.sources.iter().enumerate().filter_map(|(index, source)| {
+                let part = source.reader.as_ref()?.part_at(source.offset).ok()??;
+                Some((part.time, index, part))
+            });
+            let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { return Ok(()) };
+            let Some(source) = self.sources.get_mut(index) else { return Ok(()) };
+            let Some(lines) = source.read(&part) else { return Ok(()) };
+            send(sender, lines).await?;
+        }
+    }
+
+    async fn send_partial_lines(&mut self, sender: &mut Sender<Bytes, Infallible>) -> Result<(), ()> {
+        for source in &mut self.sources {
+            let now = source.reader.as_ref().and_then(|reader| reader.modified().ok().flatten());
+            let lines = source.finish(now.unwrap_or(Timestamp(0)));
+            send(sender, lines).await?;
+        }
+        Ok(())
+    }
+}
+
+fn start(reader: &LogReader, query: &LogQuery) -> std::io::Result<u64> {
+    let since = query.since.map(|since| reader.offset_since(Timestamp(since))).transpose()?.unwrap_or(0);
+    let lines = query.lines.map(|lines| reader.offset_of_last_lines(lines)).transpose()?.unwrap_or(0);
+    Ok(since.max(lines))
+}
+
+impl Source {
+    /// Reads on within `part`; complete lines are returned. `None` when nothing can be read.
+    fn read(&mut self, part: &Record) -> Option<Vec<LogLine>> {
+        let mut buffer = vec![0; CHUNK];
+        let count = self.reader.as_ref()?.read_part(part, self.offset, &mut buffer).ok()?;
+        if count == 0 {
+            return None;
+        }
+        self.offset += count as u64;
+        let slot = if part.stream == Stream::Stdout { 0 } else { 1 };
+        let mut begun = std::mem::take(&mut self.partial[slot]);
+        begun.extend_from_slice(&buffer[..count]);
+        let complete = match begun.iter().rposition(|byte| *byte == b'\n') {
+            Some(last) => last + 1,
+            None if begun.len() > LINE_MAX => begun.len(),
+            None => 0,
+        };
+        self.partial[slot] = begun.split_off(complete);
+        let text = begun.strip_suffix(b"\n").unwrap_or(&begun);
+        if complete == 0 {
+            return Some(Vec::new());
+        }
+        Some(text.split(|byte| *byte == b'\n').map(|line| self.line(part.stream, part.time, line)).collect())
+    }
+
+    /// What was begun and never ended with a newline.
+    fn finish(&mut self, time: Timestamp) -> Vec<LogLine> {
+        let partial = std::mem::take(&mut self.partial);
+        let begun = Stream::BOTH.into_iter().zip(&partial).filter(|(_, text)| !text.is_empty());
+        begun.map(|(stream, text)| self.line(stream, time, text)).collect()
+    }
+
+    fn line(&self, stream: Stream, time: Timestamp, text: &[u8]) -> LogLine {
+        LogLine {
+            task: self.task.to_string(),
+            attempt: self.attempt,
+            stream: if stream == Stream::Stdout { "stdout" } else { "stderr" }.to_owned(),
+            time: time.to_string(),
+            text: String::from_utf8_lossy(text).into_owned(),
+        }
+    }
+}
+
+async fn send(sender: &mut Sender<Bytes, Infallible>, lines: Vec<LogLine>) -> Result<(), ()> {
+    let mut bytes = Vec::new();
+    for line in lines {
+        bytes.extend(serde_json::to_vec(&line).map_err(drop)?);
+        bytes.push(b'\n');
+    }
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    sender.send_data(Bytes::from(bytes)).await.map_err(drop)
+}

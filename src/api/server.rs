@@ -1,0 +1,216 @@
+//! The serving end.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Method, Request as HttpRequest, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::logs;
+use super::wire::{Done, Failure, JobList, JobView, LogQuery, RunView, unescape};
+use crate::config::Paths;
+use crate::ids::JobKey;
+use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
+use crate::sys::process::peer_uid;
+
+/// What an answer's body is made of.
+pub(super) type Body = BoxBody<Bytes, Infallible>;
+
+/// What every connection needs.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub paths: Paths,
+    pub events: mpsc::UnboundedSender<Event>,
+    /// Counts rounds of the reconciler: something may have changed.
+    pub rounds: watch::Receiver<u64>,
+}
+
+/// Opens the socket at `path`, replacing one that a dead daemon left.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    crate::sys::file::remove_if_there(path)?;
+    let listener = UnixListener::bind(path)?;
+    // Everybody may knock; what they may do is decided by who they are.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
+}
+
+/// Serves connections for ever.
+pub async fn serve(listener: UnixListener, context: Context) {
+    let context = Arc::new(context);
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(tokio::spawn(connection(stream, context.clone()))),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                // Out of descriptors: give the others time to end.
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection(stream: UnixStream, context: Arc<Context>) {
+    let Ok(uid) = peer_uid(&stream) else { return };
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    let caller = Caller { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name) };
+    let service = service_fn(move |request| {
+        let (context, caller) = (context.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(answer(request, &context, caller).await) }
+    });
+    let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+/// Why a request gets no other answer.
+#[derive(Debug, thiserror::Error)]
+enum ApiError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("{0}")]
+    Bad(String),
+    #[error("there is nothing at {0}")]
+    NotFound(String),
+    #[error("only root may do that")]
+    NotRoot,
+    #[error("the daemon is ending")]
+    Ending,
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            ApiError::Refused(Refusal::Unknown(_)) | ApiError::NotFound(_) => StatusCode::NOT_FOUND,
+            ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot => StatusCode::FORBIDDEN,
+            ApiError::Refused(Refusal::Store(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+            ApiError::Refused(_) => StatusCode::CONFLICT,
+            ApiError::Bad(_) => StatusCode::BAD_REQUEST,
+            ApiError::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+async fn answer(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Response<Body> {
+    match route(&request, context, caller).await {
+        Ok(response) => response,
+        Err(error) => json(error.status(), &Failure { error: error.to_string() }),
+    }
+}
+
+async fn route(request: &HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path();
+    let parts: Option<Vec<String>> = path.trim_matches('/').split('/').map(unescape).collect();
+    let parts = parts.ok_or_else(|| ApiError::Bad(format!("{path} is not text")))?;
+    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+    match (request.method(), parts.as_slice()) {
+        (&Method::GET, ["v1", "jobs"]) => {
+            let list = ask(context, |answer| Request::List { caller, answer }).await?;
+            Ok(json(StatusCode::OK, &JobList { jobs: list.jobs, strays: list.strays }))
+        }
+        (&Method::GET, ["v1", "jobs", workspace, job]) => {
+            let detail = show(context, caller, key(workspace, job)?).await?;
+            Ok(json(StatusCode::OK, &view(detail)))
+        }
+        (&Method::GET, ["v1", "jobs", workspace, job, "logs"]) => {
+            let query = LogQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
+            stream_logs(context, caller, key(workspace, job)?, query).await
+        }
+        (&Method::POST, ["v1", "jobs", workspace, job, "stop"]) => {
+            change(context, caller, key(workspace, job)?, Verb::Stop).await
+        }
+        (&Method::POST, ["v1", "jobs", workspace, job, "rerun"]) => {
+            change(context, caller, key(workspace, job)?, Verb::Rerun).await
+        }
+        (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
+            change(context, caller, key(workspace, job)?, Verb::Remove).await
+        }
+        (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
+        _ => Err(ApiError::NotFound(path.to_owned())),
+    }
+}
+
+fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
+    let parsed = workspace.parse().and_then(|workspace| Ok(JobKey::new(workspace, job.parse()?)));
+    parsed.map_err(|error| ApiError::Bad(format!("{workspace}/{job} cannot be a job: {error}")))
+}
+
+/// Sends a request to the reconciler and waits for its answer.
+async fn ask<T: Send + 'static>(
+    context: &Context,
+    request: impl FnOnce(crate::reconcile::Answer<T>) -> Request,
+) -> Result<T, ApiError> {
+    let (sender, receiver) = oneshot::channel();
+    // Whoever asked may have gone away meanwhile.
+    let answer = Box::new(move |result| drop(sender.send(result)));
+    context.events.send(Event::Request(request(answer))).map_err(|_| ApiError::Ending)?;
+    Ok(receiver.await.map_err(|_| ApiError::Ending)??)
+}
+
+async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
+    ask(context, |answer| Request::Show { caller, key, answer }).await
+}
+
+async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
+    let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
+    Ok(json(StatusCode::OK, &Done { message }))
+}
+
+fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {
+    if caller.uid != 0 {
+        return Err(ApiError::NotRoot);
+    }
+    tracing::info!(caller = %caller.name, "shutting down on request");
+    context.events.send(Event::Shutdown).map_err(|_| ApiError::Ending)?;
+    Ok(json(StatusCode::ACCEPTED, &Done { message: "stopping all jobs".to_owned() }))
+}
+
+async fn stream_logs(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    query: LogQuery,
+) -> Result<Response<Body>, ApiError> {
+    let detail = show(context, caller.clone(), key.clone()).await?;
+    logs::check(&key, &detail, &query).map_err(ApiError::Bad)?;
+    let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(16);
+    let (rounds, events, paths) = (context.rounds.clone(), context.events.clone(), context.paths.clone());
+    let fetch = move || {
+        let context = Context { paths: paths.clone(), events: events.clone(), rounds: rounds.clone() };
+        let (caller, key) = (caller.clone(), key.clone());
+        async move { show(&context, caller, key).await.ok() }
+    };
+    let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone());
+    tokio::spawn(follower.run(sender, fetch));
+    let response = Response::builder().header("content-type", "application/x-ndjson").body(channel.boxed());
+    response.map_err(|error| ApiError::Bad(error.to_string()))
+}
+
+fn view(detail: JobDetail) -> JobView {
+    JobView {
+        report: detail.report,
+        events: detail.events.into_iter().map(Into::into).collect(),
+        runs: detail.runs.iter().map(RunView::from).collect(),
+        spec: detail.text,
+    }
+}
+
+fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
+    let mut bytes = serde_json::to_vec(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}").into_bytes());
+    bytes.push(b'\n');
+    let mut response = Response::new(Full::new(Bytes::from(bytes)).boxed());
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,187 @@
+//! What goes over the socket; one set of types for both ends.
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::JobReport;
+use crate::spec::Diagnostic;
+use crate::store::record::{EventRecord, RunRecord};
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobList {
+    pub jobs: Vec<JobReport>,
+    /// Files in `jobs.d` that cannot be anybody's job; root alone is told.
+    pub strays: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobView {
+    pub report: JobReport,
+    pub events: Vec<EventView>,
+    pub runs: Vec<RunView>,
+    /// The last good version of the job file.
+    pub spec: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EventView {
+    pub number: u64,
+    pub at: String,
+    pub run: u32,
+    pub state: String,
+    pub message: String,
+}
+
+impl From<EventRecord> for EventView {
+    fn from(event: EventRecord) -> Self {
+        Self {
+            number: event.number,
+            at: event.at.to_string(),
+            run: event.run,
+            state: event.state.to_string(),
+            message: event.message,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunView {
+    pub run: u32,
+    pub created: String,
+    pub ended: Option<String>,
+    /// How it ended.
+    pub verdict: Option<String>,
+    pub attempts: Vec<AttemptView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct AttemptView {
+    pub attempt: u32,
+    pub tasks: Vec<String>,
+}
+
+impl From<&RunRecord> for RunView {
+    fn from(run: &RunRecord) -> Self {
+        let attempts = run.attempts.iter().map(|attempt| AttemptView {
+            attempt: attempt.number,
+            tasks: attempt.tasks.iter().map(|task| task.name().to_string()).collect(),
+        });
+        Self {
+            run: run.number,
+            created: run.created.to_string(),
+            ended: run.ended.as_ref().map(|end| end.at.to_string()),
+            verdict: run.ended.as_ref().map(|end| end.verdict.to_string()),
+            attempts: attempts.collect(),
+        }
+    }
+}
+
+/// One line of a task's output.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    pub task: String,
+    pub attempt: u32,
+    /// stdout or stderr.
+    pub stream: String,
+    pub time: String,
+    /// Without its newline; bytes that are not UTF-8 are replaced.
+    pub text: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    pub error: String,
+}
+
+/// What of a job's logs is wanted; the query of `…/logs`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogQuery {
+    /// `ROLE-I`; all tasks when absent.
+    pub task: Option<String>,
+    pub run: Option<u32>,
+    /// Stay until the run has ended.
+    pub follow: bool,
+    /// Only the last lines of each task.
+    pub lines: Option<u64>,
+    /// Only what came from then on, ms since 1970.
+    pub since: Option<u64>,
+}
+
+impl LogQuery {
+    /// As it stands in the address; names hold no character that would have to be escaped but UTF-8, which is.
+    pub fn encode(&self) -> String {
+        let mut parts = Vec::new();
+        if let Some(task) = &self.task {
+            parts.push(format!("task={}", escape(task)));
+        }
+        for (name, value) in [("run", self.run.map(u64::from)), ("lines", self.lines), ("since", self.since)] {
+            parts.extend(value.map(|value| format!("{name}={value}")));
+        }
+        if self.follow {
+            parts.push("follow=1".to_owned());
+        }
+        parts.join("&")
+    }
+
+    pub fn decode(query: &str) -> Result<Self, String> {
+        let mut out = Self::default();
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let number = || value.parse::<u64>().map_err(|_| format!("{name}={value}: not a number"));
+            match name {
+                "task" => out.task = Some(unescape(value).ok_or_else(|| format!("{name}: not text"))?),
+                "run" => out.run = Some(u32::try_from(number()?).map_err(|_| "run: too large".to_owned())?),
+                "lines" => out.lines = Some(number()?),
+                "since" => out.since = Some(number()?),
+                "follow" => out.follow = value == "1",
+                _ => return Err(format!("unknown parameter {name:?}")),
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Percent-encodes all but letters, digits and `-_.~` of ASCII.
+pub fn escape(text: &str) -> String {
+    text.bytes().fold(String::new(), |mut out, byte| {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+        out
+    })
+}
+
+/// The reverse of [`escape`]; `None` for broken escapes and what is not UTF-8.
+pub fn unescape(text: &str) -> Option<String> {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let pair = [bytes.next()?, bytes.next()?];
+        out.push(u8::from_str_radix(std::str::from_utf8(&pair).ok()?, 16).ok()?);
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_and_names_of_any_script_read_back() {
+        let query =
+            LogQuery { task: Some("训练-0".into()), run: Some(3), follow: true, lines: Some(5), since: Some(7) };
+        assert_eq!(LogQuery::decode(&query.encode()), Ok(query));
+        assert!(LogQuery::decode("lines=x").is_err());
+        assert!(LogQuery::decode("colour=red").is_err());
+        assert_eq!(unescape("%zz"), None);
+    }
+}

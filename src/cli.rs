@@ -1,0 +1,200 @@
+//! The command line: arguments as typed → one verb a file → an exit code.
+
+mod change;
+mod check;
+mod events;
+mod explain;
+mod logs;
+mod output;
+mod ps;
+mod show;
+mod shutdown;
+mod status;
+mod wait;
+
+use std::path::{Path, PathBuf};
+
+use clap::{Parser, Subcommand};
+
+use crate::api::client::{Client, ClientError};
+use crate::config::{Config, Paths};
+use crate::ids::JobKey;
+
+/// Exit codes of the command line; documented in the README.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Success = 0,
+    /// Something could not be done; the reason is on standard error.
+    Failure = 1,
+    /// The daemon does not answer. (2 is clap's, for arguments.)
+    Unreachable = 3,
+    /// There is no such job.
+    NotFound = 4,
+    /// `wait`: the job failed.
+    JobFailed = 5,
+    /// `wait`: the job was stopped.
+    JobStopped = 6,
+}
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "trainyard",
+    version,
+    about = "Drop a job file, train in containers, browse the result",
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// The directory that holds this installation: etc/, var/, run/ and srv/ lie below it
+    #[arg(long, global = true, default_value = "/", env = "TRAINYARD_ROOT")]
+    pub root: PathBuf,
+    /// Print JSON, one value or one line of JSON for each line of output
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// List jobs with their state and why they are in it
+    Ps {
+        /// Only jobs in this state
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// Show one job: its tasks, how they ended, what is wrong with its file
+    Status { job: JobKey },
+    /// Print the output of a job's tasks, merged by time
+    Logs {
+        /// [ROLE-INDEX] JOB
+        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"])]
+        target: Vec<String>,
+        /// Go on until the run has ended
+        #[arg(short, long)]
+        follow: bool,
+        /// Only the last lines of each task
+        #[arg(short = 'n', long)]
+        lines: Option<u64>,
+        /// Only what came in the last while, as in 10m
+        #[arg(long)]
+        since: Option<String>,
+        /// Of this run instead of the newest
+        #[arg(long)]
+        run: Option<u32>,
+    },
+    /// Print what happened to a job and why
+    Events { job: JobKey },
+    /// Stop jobs: SIGTERM, then SIGKILL after the grace
+    Stop {
+        #[arg(required = true)]
+        jobs: Vec<JobKey>,
+    },
+    /// Run jobs again as their files are now
+    Rerun {
+        #[arg(required = true)]
+        jobs: Vec<JobKey>,
+    },
+    /// Remove the records and logs of ended jobs whose files are gone; models stay
+    Rm {
+        #[arg(required = true)]
+        jobs: Vec<JobKey>,
+    },
+    /// Wait until a job has ended; 0 succeeded, 5 failed, 6 stopped
+    Wait { job: JobKey },
+    /// Print a job's file, or with --effective all that it comes to
+    Show {
+        /// A job that the daemon knows, or with --file a path
+        job: String,
+        /// Every value after defaults, and each task's final command line
+        #[arg(long)]
+        effective: bool,
+        /// Read this file instead of asking the daemon
+        #[arg(long)]
+        file: bool,
+    },
+    /// Check job files without running them
+    Check {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Explain a key of the job file, or list all of them
+    Explain {
+        key: Option<String>,
+        /// The reference as Markdown
+        #[arg(long, hide = true)]
+        markdown: bool,
+    },
+    /// Stop all jobs, unmount, and end the daemon
+    Shutdown,
+    /// Run the daemon (the service does this)
+    Daemon,
+    /// Serve the mounted tree (the daemon does this)
+    #[command(hide = true)]
+    Mount {
+        #[arg(long)]
+        lock_fd: Option<i32>,
+    },
+    /// Run one task (the daemon does this)
+    #[command(hide = true)]
+    Shim {
+        dir: PathBuf,
+        #[arg(long)]
+        lock_fd: i32,
+        /// For the process list
+        #[arg(long)]
+        title: Option<String>,
+    },
+}
+
+/// Runs a verb that talks to the daemon or reads files.
+pub fn run(cli: Cli) -> anyhow::Result<Exit> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(dispatch(cli));
+    runtime.shutdown_background();
+    match result {
+        Err(error) => explain_failure(error),
+        done => done,
+    }
+}
+
+async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    let format = output::Format::of(cli.json);
+    let client = || client(&cli.root);
+    match cli.verb {
+        Verb::Ps { state } => ps::run(&client()?, state.as_deref(), format).await,
+        Verb::Status { job } => status::run(&client()?, &job, format).await,
+        Verb::Logs { target, follow, lines, since, run } => {
+            let request = logs::Request { target, follow, lines, since, run };
+            logs::run(&client()?, request, format).await
+        }
+        Verb::Events { job } => events::run(&client()?, &job, format).await,
+        Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
+        Verb::Rm { jobs } => change::run(&client()?, change::Change::Remove, &jobs, format).await,
+        Verb::Wait { job } => wait::run(&client()?, &job, format).await,
+        Verb::Show { job, effective, file } => {
+            let text = if file { show::read_file(Path::new(&job))? } else { show::ask(&client()?, &job).await? };
+            show::run(&job, &text, effective, format)
+        }
+        Verb::Check { files } => check::run(&files, format),
+        Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
+        Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
+        Verb::Daemon | Verb::Mount { .. } | Verb::Shim { .. } => unreachable!("roles are chosen in main"),
+    }
+}
+
+fn client(root: &Path) -> anyhow::Result<Client> {
+    Ok(Client::new(&Config::load(root)?.paths.api_socket()))
+}
+
+/// What the daemon refuses is told in its words; the code says which kind it was.
+fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
+    let code = match error.downcast_ref::<ClientError>() {
+        Some(ClientError::NotRunning { .. }) => Exit::Unreachable,
+        Some(ClientError::Refused { status: 404, .. }) => Exit::NotFound,
+        Some(ClientError::Refused { .. }) => Exit::Failure,
+        _ => return Err(error),
+    };
+    output::error(&error.to_string());
+    Ok(code)
+}

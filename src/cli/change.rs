@@ -1,0 +1,34 @@
+//! `trainyard stop | rerun | rm JOB…`: each job is judged by itself, and every refusal is told.
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::{Client, ClientError};
+use crate::ids::JobKey;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    Stop,
+    Rerun,
+    Remove,
+}
+
+pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format: Format) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Success;
+    for key in keys {
+        let done = match change {
+            Change::Stop => client.stop(key).await,
+            Change::Rerun => client.rerun(key).await,
+            Change::Remove => client.remove(key).await,
+        };
+        match done {
+            Ok(done) if format == Format::Json => output::json(&done)?,
+            Ok(done) => output::line(&done.message)?,
+            Err(ClientError::Refused { status, message }) => {
+                output::error(&message);
+                exit = if status == 404 { Exit::NotFound } else { Exit::Failure };
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(exit)
+}

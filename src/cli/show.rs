@@ -1,0 +1,113 @@
+//! `trainyard show JOB [--effective]`: the file, or all that it comes to. What is shown is what runs.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::Client;
+use crate::contract::command;
+use crate::ids::JobKey;
+use crate::spec::{JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
+
+pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
+    let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))
+}
+
+pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
+    let key: JobKey = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
+    let view = client.job(&key).await?;
+    match view.spec {
+        Some(text) => Ok(text),
+        None => bail!("job {key} has never had a valid file: {}", view.report.reason),
+    }
+}
+
+pub(super) fn run(name: &str, text: &str, effective: bool, format: Format) -> anyhow::Result<Exit> {
+    if !effective {
+        match format {
+            Format::Json => output::json(&json!({ "spec": text }))?,
+            Format::People => output::line(text.trim_end())?,
+        }
+        return Ok(Exit::Success);
+    }
+    let (spec, found) = parse(name, text);
+    let Some(spec) = spec else {
+        found.iter().for_each(|diagnostic| output::error(&diagnostic.to_string()));
+        return Ok(Exit::Failure);
+    };
+    match format {
+        Format::Json => output::json(&as_json(&spec))?,
+        Format::People => output::line(as_text(&spec).trim_end())?,
+    }
+    Ok(Exit::Success)
+}
+
+fn network(spec: &JobSpec) -> &'static str {
+    match spec.network {
+        Network::Task => "task",
+        Network::Job => "job",
+        Network::Host => "host",
+    }
+}
+
+fn min_succeeded(role: &Role) -> String {
+    match role.min_succeeded {
+        MinSucceeded::All => "\"all\"".to_owned(),
+        MinSucceeded::Never => "\"never\"".to_owned(),
+        MinSucceeded::Count(count) => count.to_string(),
+    }
+}
+
+fn as_text(spec: &JobSpec) -> String {
+    let mut out = format!("image = \"host\"\nnetwork = \"{}\"\nretries = {}\n", network(spec), spec.retries);
+    for role in &spec.roles {
+        let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
+        let resources = role.resources;
+        let _ = writeln!(
+            out,
+            "\n[roles.{}]\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\n\
+             resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {} }}",
+            role.name,
+            role.count,
+            role.main,
+            role.serves,
+            min_succeeded(role),
+            resources.cpu,
+            resources.memory,
+            resources.shm,
+            resources.pids
+        );
+        for (name, value) in &role.env {
+            let _ = writeln!(out, "env.{name} = {value:?}");
+        }
+        for index in 0..role.count {
+            let _ = writeln!(out, "# {}-{index} runs: {}", role.name, command::display(&command::line(role)));
+        }
+    }
+    out
+}
+
+fn as_json(spec: &JobSpec) -> Value {
+    let role = |role: &Role| {
+        json!({
+            "role": role.name.as_str(), "count": role.count, "main": role.main, "serves": role.serves,
+            "min_failed": role.min_failed, "min_succeeded": min_succeeded(role).trim_matches('"'),
+            "resources": {
+                "cpu": role.resources.cpu.0 as f64 / 1000.0, "memory": role.resources.memory.0,
+                "shm": role.resources.shm.0, "pids": role.resources.pids,
+            },
+            "env": role.env.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
+            "args": command::line(role),
+        })
+    };
+    json!({
+        "image": "host", "network": network(spec), "retries": spec.retries,
+        "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,57 @@
+//! `trainyard status JOB`
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::Client;
+use crate::api::wire::JobView;
+use crate::ids::{Bytes, JobKey, format_duration};
+use crate::report::{JobReport, TaskReport};
+
+pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
+    let view = client.job(key).await?;
+    if format == Format::Json {
+        output::json(&view.report)?;
+        return Ok(Exit::Success);
+    }
+    print(key, &view)?;
+    Ok(Exit::Success)
+}
+
+fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
+    let report = &view.report;
+    output::line(&format!("{key}: {} – {}", output::state(report.state), report.reason))?;
+    if !report.description.is_empty() {
+        output::line(&format!("  {}", report.description))?;
+    }
+    for (label, value) in facts(report) {
+        output::line(&format!("  {label:<9} {value}"))?;
+    }
+    if !report.tasks.is_empty() {
+        output::line("")?;
+        let rows: Vec<_> = report.tasks.iter().map(task).collect();
+        output::table(&["TASK", "PHASE", "MEMORY", "HOW IT ENDED"], &rows)?;
+    }
+    for diagnostic in &report.diagnostics {
+        output::line("")?;
+        output::line(&diagnostic.to_string())?;
+    }
+    Ok(())
+}
+
+fn facts(report: &JobReport) -> Vec<(&'static str, String)> {
+    let mut out = Vec::new();
+    if report.run > 0 {
+        out.push(("run", format!("{}, attempt {}", report.run, report.attempt)));
+    }
+    for (label, time) in [("started", &report.started), ("ended", &report.ended)] {
+        out.extend(time.clone().map(|time| (label, time)));
+    }
+    let duration = report.duration_ms.map(std::time::Duration::from_millis);
+    out.extend(duration.map(|duration| ("time", format_duration(duration))));
+    out
+}
+
+fn task(task: &TaskReport) -> Vec<String> {
+    let memory = task.memory_peak.map(|peak| Bytes(peak).to_string()).unwrap_or_default();
+    vec![task.task.clone(), task.phase.clone(), memory, task.reason.clone()]
+}

@@ -1,0 +1,261 @@
+//! The composition root: opens everything in order, then drives the reconciler.
+//!
+//! Start: lock → store → reconciler → engine (sweeps what is nobody's) → publisher → news → API → watch of `jobs.d` →
+//! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start.
+
+mod mounting;
+mod works;
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
+
+use crate::api::server;
+use crate::config::Config;
+use crate::engine::local::LocalEngine;
+use crate::ids::{TaskId, Timestamp, WorkspaceName};
+use crate::intake::{Intake, IntakeError};
+use crate::plan::Amount;
+use crate::reconcile::{Event, Reconciler, Settings};
+use crate::store::fault::{Fault, FaultStore};
+use crate::store::redb::RedbStore;
+use crate::store::{Store, StoreError};
+use crate::sys::file::create_dir;
+use crate::sys::lock::{HeldLock, pid_in};
+use crate::workspace::publish::Publisher;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    #[error("a daemon runs already for {root} (process {pid}); `trainyard --root {root} ps` talks to it")]
+    AlreadyRunning { root: PathBuf, pid: i32 },
+    #[error("Trainyard needs root: it makes containers, mounts and networks")]
+    NotRoot,
+    #[error("cannot {what}")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Intake(#[from] IntakeError),
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::Io { what, source }
+}
+
+/// Threads for works: enough to start tasks side by side, few enough for a small machine.
+const WORK_THREADS: usize = 16;
+/// Most events taken in before a round; a burst becomes one commit.
+const BURST: usize = 1024;
+
+/// Runs the daemon until it is told to end. `fault` is for tests alone.
+pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return Err(DaemonError::NotRoot);
+    }
+    make_directories(config).map_err(failed("make Trainyard's directories"))?;
+    let _lock = take_lock(config)?;
+    crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .worker_threads(2)
+        .max_blocking_threads(WORK_THREADS)
+        .build()
+        .map_err(failed("start the runtime"))?;
+    let store = RedbStore::open(&config.paths.store_file())?;
+    let served = match fault {
+        None => runtime.block_on(serve(config, store)),
+        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault))),
+    };
+    runtime.shutdown_background();
+    served
+}
+
+fn make_directories(config: &Config) -> io::Result<()> {
+    let paths = &config.paths;
+    create_dir(&paths.jobs_d(), 0o755)?;
+    // Who may look into workspaces does so through the mount.
+    create_dir(&paths.state_dir(), 0o700)?;
+    create_dir(&paths.run_dir(), 0o755)?;
+    create_dir(&paths.mount_point(), 0o755)?;
+    create_dir(&paths.workspaces(), 0o755)?;
+    let workspace = paths.workspace(&WorkspaceName::default_workspace());
+    ["", "datasets", "code", "models", "jobs"].iter().try_for_each(|part| create_dir(&workspace.join(part), 0o755))
+}
+
+fn take_lock(config: &Config) -> Result<HeldLock, DaemonError> {
+    let path = config.paths.daemon_lock();
+    let lock = HeldLock::try_take(&path).map_err(failed("lock the state directory"))?;
+    let Some(mut lock) = lock else {
+        let pid = pid_in(&path).map_err(failed("read the lock"))?.unwrap_or(0);
+        return Err(DaemonError::AlreadyRunning { root: config.paths.root().to_owned(), pid });
+    };
+    lock.write_pid(nix::unistd::getpid().as_raw()).map_err(failed("write the lock"))?;
+    Ok(lock)
+}
+
+/// What the machine can give, or the part of it that the configuration allows.
+fn inventory(config: &Config) -> io::Result<Amount> {
+    let cores = std::thread::available_parallelism()?.get() as f64;
+    let info = nix::sys::sysinfo::sysinfo()?;
+    Ok(Amount {
+        cpu: (config.limits.cpu.unwrap_or(cores) * 1000.0) as u64,
+        memory: config.limits.memory.unwrap_or(info.ram_total()),
+    })
+}
+
+async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
+    let (events, inbox) = unbounded_channel();
+    let inventory = inventory(config).map_err(failed("look at the machine"))?;
+    let settings = Settings { inventory, addresses: config.network.range, stop_grace: config.limits.stop_grace };
+    let reconciler = Reconciler::open(store, settings, crate::sys::now())?;
+    let engine = open_engine(config, &events)?;
+    engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
+    let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
+    publisher.publish(reconciler.all_publications()?);
+    listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
+    let (rounds, heard) = watch::channel(0);
+    let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
+    let context = server::Context { paths: config.paths.clone(), events: events.clone(), rounds: heard };
+    tokio::spawn(server::serve(listener, context));
+    watch_files(config, &reconciler, events.clone())?;
+    let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
+    tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
+    let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, events, inbox };
+    if driver.run().await? == End::Drained {
+        mount.end().await.map_err(failed("unmount"))?;
+        engine.close().map_err(failed("take down the network"))?;
+        // What was published last is written before we go.
+        let _ = tokio::task::spawn_blocking(move || publishing.join()).await;
+        tracing::info!("everything is stopped");
+    }
+    Ok(())
+}
+
+fn open_engine(config: &Config, events: &UnboundedSender<Event>) -> Result<Arc<LocalEngine>, DaemonError> {
+    let news = events.clone();
+    // The receiver is gone only when the daemon ends.
+    let notify = Box::new(move |task: TaskId| drop(news.send(Event::News(task))));
+    let engine = LocalEngine::open(config, tokio::runtime::Handle::current(), notify);
+    let engine = engine.map_err(failed("prepare the machine for containers"))?;
+    if let Err(reason) = engine.reaches_out() {
+        tracing::warn!(%reason, "tasks cannot reach beyond this machine");
+    }
+    Ok(Arc::new(engine))
+}
+
+/// Shims tell of their tasks by datagrams; what is not heard is seen when the shim ends.
+fn listen_for_news(config: &Config, events: UnboundedSender<Event>) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let path = config.paths.news_socket();
+    crate::sys::file::remove_if_there(&path)?;
+    let socket = tokio::net::UnixDatagram::bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    tokio::spawn(async move {
+        let mut buffer = [0; 64];
+        while let Ok(count) = socket.recv(&mut buffer).await {
+            let text = std::str::from_utf8(buffer.get(..count).unwrap_or_default()).unwrap_or_default();
+            if let Ok(task) = text.parse()
+                && events.send(Event::News(task)).is_err()
+            {
+                return;
+            }
+        }
+    });
+    Ok(())
+}
+
+fn watch_files<S: Store>(
+    config: &Config,
+    reconciler: &Reconciler<S>,
+    events: UnboundedSender<Event>,
+) -> Result<(), DaemonError> {
+    let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files())?;
+    let watch = move || intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok());
+    let thread = std::thread::Builder::new().name("intake".to_owned()).spawn(watch);
+    thread.map(drop).map_err(failed("watch the job files"))
+}
+
+/// Why the loop has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The daemon goes; everything else stays.
+    Signalled,
+    /// Everything was stopped.
+    Drained,
+}
+
+struct Driver<S> {
+    reconciler: Reconciler<S>,
+    engine: Arc<LocalEngine>,
+    publisher: Publisher,
+    rounds: watch::Sender<u64>,
+    events: UnboundedSender<Event>,
+    inbox: UnboundedReceiver<Event>,
+}
+
+impl<S: Store> Driver<S> {
+    async fn run(mut self) -> Result<End, DaemonError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed("take signals"))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("take signals"))?;
+        loop {
+            let wake_at = self.round()?;
+            if self.reconciler.is_drained() {
+                return Ok(End::Drained);
+            }
+            let timer = sleep_until(wake_at);
+            tokio::select! {
+                event = self.inbox.recv() => self.take(event),
+                () = timer => self.take(Some(Event::Tick)),
+                _ = terminate.recv() => return Ok(End::Signalled),
+                _ = interrupt.recv() => return Ok(End::Signalled),
+            }
+        }
+    }
+
+    fn take(&mut self, first: Option<Event>) {
+        let now = crate::sys::now();
+        self.reconciler.handle(Event::Tick, now);
+        if let Some(event) = first {
+            self.reconciler.handle(event, now);
+        }
+        for _ in 0..BURST {
+            match self.inbox.try_recv() {
+                Ok(event) => self.reconciler.handle(event, now),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Plans, commits, hands out the works; returns when to plan again at the latest.
+    fn round(&mut self) -> Result<Option<Timestamp>, DaemonError> {
+        let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
+        for work in round.works {
+            works::spawn(work, self.engine.clone(), self.events.clone());
+        }
+        if !round.published.is_empty() {
+            self.publisher.publish(round.published);
+        }
+        self.rounds.send_modify(|rounds| *rounds += 1);
+        Ok(round.wake_at)
+    }
+}
+
+async fn sleep_until(wake_at: Option<Timestamp>) {
+    match wake_at {
+        // Wall-clock deadlines are looked at again at least once a minute: the clock may be set.
+        Some(at) => {
+            let left = Duration::from_millis(at.0.saturating_sub(crate::sys::now().0));
+            tokio::time::sleep(left.min(Duration::from_secs(60))).await;
+        }
+        None => std::future::pending().await,
+    }
+}

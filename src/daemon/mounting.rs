@@ -1,0 +1,114 @@
+//! Keeps the mount process alive: starts it, takes over one that an earlier daemon started, starts it again when it
+//! dies. Jobs do not notice: they read and write the backing directories.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use tokio::sync::watch;
+
+use crate::config::{Config, Paths};
+use crate::sys::lock::{HeldLock, pid_in};
+use crate::sys::process::{Launch, PidFd, SealedProgram, ended};
+
+/// First wait after a mount process that died at once, doubled up to the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// A process that lived as long was no failure to start.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+pub(super) struct Keeper {
+    stop: watch::Sender<bool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Keeper {
+    pub(super) fn start(config: &Config) -> io::Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let program = SealedProgram::of_this_program()?;
+        let task = tokio::spawn(keep(config.paths.clone(), program, stopped));
+        Ok(Self { stop, task })
+    }
+
+    /// Unmounts and waits until the process has gone.
+    pub(super) async fn end(self) -> io::Result<()> {
+        self.stop.send_replace(true);
+        self.task.await.map_err(io::Error::other)
+    }
+}
+
+async fn keep(paths: Paths, program: SealedProgram, mut stopped: watch::Receiver<bool>) {
+    let mut wait = FIRST_WAIT;
+    loop {
+        let since = tokio::time::Instant::now();
+        match obtain(&paths, &program) {
+            Ok(process) => {
+                let process = Arc::new(process);
+                tokio::select! {
+                    result = ended(process.clone()) => report_end(result),
+                    () = asked(&mut stopped) => return end(process).await,
+                }
+                let _ = process.reap();
+            }
+            Err(error) => tracing::warn!(%error, "cannot start the mount, will try again"),
+        }
+        if since.elapsed() >= HEALTHY {
+            wait = FIRST_WAIT;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = asked(&mut stopped) => return,
+        }
+        wait = (wait * 2).min(LONGEST_WAIT);
+    }
+}
+
+/// Ends when the mount is to be taken away.
+async fn asked(stopped: &mut watch::Receiver<bool>) {
+    // An error means that the keeper is gone, and with it the daemon.
+    let _ = stopped.wait_for(|stopped| *stopped).await;
+}
+
+fn report_end(result: io::Result<()>) {
+    match result {
+        Ok(()) => tracing::warn!("the mount process has ended, starting it again"),
+        Err(error) => tracing::error!(%error, "cannot watch the mount process"),
+    }
+}
+
+async fn end(process: Arc<PidFd>) {
+    if let Err(error) = process.signal(Signal::SIGTERM) {
+        tracing::warn!(%error, "cannot end the mount process");
+    }
+    if let Err(error) = ended(process.clone()).await {
+        tracing::warn!(%error, "cannot wait for the mount process");
+    }
+    let _ = process.reap();
+}
+
+/// The running mount process, or a new one. Its lock is held across the exec, as a shim's is.
+fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
+    let path = paths.mount_lock();
+    let Some(mut lock) = HeldLock::try_take(&path)? else {
+        let pid = pid_in(&path)?.ok_or_else(|| io::Error::other("the mount's lock is held by nobody known"))?;
+        tracing::info!(pid, "taking over the mount");
+        return PidFd::open(pid);
+    };
+    let log = std::fs::File::from(io::stderr().as_fd().try_clone_to_owned()?);
+    let child = program.spawn(Launch {
+        arguments: vec![
+            "--root".into(),
+            paths.root().into(),
+            "mount".into(),
+            "--lock-fd".into(),
+            lock.file().as_raw_fd().to_string().into(),
+        ],
+        environment: Vec::new(),
+        inherit: vec![lock.file().as_fd()],
+        log: &log,
+    })?;
+    lock.write_pid(child.pid)?;
+    Ok(child.pidfd)
+}

@@ -1,0 +1,29 @@
+//! Carries works to threads and their outcomes back.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::engine::Engine;
+use crate::reconcile::{Event, Outcome, Work};
+
+pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
+    tokio::task::spawn_blocking(move || {
+        let outcome = carry_out(work, engine.as_ref());
+        // The receiver is gone only when the daemon ends; the next one does the work again.
+        let _ = events.send(Event::Done(outcome));
+    });
+}
+
+/// Does one work, whatever it is, and says what came of it.
+pub fn carry_out<E: Engine>(work: Work, engine: &E) -> Outcome {
+    match work {
+        Work::Prepare { key, run, prepare } => Outcome::Prepared { key, run, result: engine.prepare(&prepare) },
+        Work::Launch(launch) => Outcome::Launched { attempt: launch.attempt, failures: engine.launch(&launch) },
+        Work::Stop { task, cause } => Outcome::Stopped { task, result: engine.stop(task, &cause) },
+        Work::Look { task, after } => Outcome::Looked { task, after, result: engine.look(task) },
+        Work::Release { key, release } => {
+            Outcome::Released { key, attempt: release.attempt, result: engine.release(&release) }
+        }
+    }
+}

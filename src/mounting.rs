@@ -1,0 +1,51 @@
+//! `trainyard mount`: the process that serves the mounted tree. It outlives the daemon, and a crash of it harms no job.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use nix::sys::signal::Signal;
+use trainyard_fs::{MountError, MountOptions, mount, unmount_stale};
+
+use crate::config::Config;
+use crate::sys::process::raise_open_files;
+use crate::sys::signals;
+use crate::workspace::view::WorkspaceTree;
+
+/// Reading many logs at once must not wait for one slow disk request.
+const THREADS: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum MountingError {
+    #[error("cannot mount the workspaces")]
+    Mount(#[from] MountError),
+    #[error("cannot {what}")]
+    Io {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> MountingError {
+    move |source| MountingError::Io { what, source }
+}
+
+/// Serves until SIGTERM, or until somebody unmounts. `lock` proves our life to the daemon.
+pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> {
+    // Before any thread starts, so that all of them leave the signals to us.
+    let wanted = [Signal::SIGTERM, Signal::SIGINT];
+    signals::block(&wanted).map_err(failed("take signals"))?;
+    raise_open_files().map_err(failed("raise the limit on open files"))?;
+    let paths = &config.paths;
+    let options = MountOptions { fs_name: format!("trainyard-{}", paths.instance()), threads: THREADS };
+    if unmount_stale(&paths.mount_point(), &options.fs_name).map_err(failed("remove the dead mount"))? {
+        tracing::warn!(path = %paths.mount_point().display(), "removed the mount of a process that died");
+    }
+    let tree = WorkspaceTree::new(&paths.workspaces());
+    let mounted = mount(&paths.workspaces(), &paths.mount_point(), tree, &options)?;
+    tracing::info!(path = %paths.mount_point().display(), "mounted");
+    signals::wait_for(&wanted).map_err(failed("wait for a signal"))?;
+    mounted.unmount().map_err(failed("unmount"))?;
+    drop(lock);
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! What a workspace shows: the files that the daemon publishes of its jobs, and the rules of the mount.
+
+pub mod publish;
+pub mod view;

@@ -1,0 +1,257 @@
+//! Writes what the mount shows of jobs: `status`, `status.json`, `spec.toml`, `error`, `events`, `latest`, and the
+//! links below `by-state/`.
+//!
+//! All of it is derived from the store and written whole; what a crash left old is written again at the next start.
+//! A thread of its own takes publications in order and skips what a later one overtakes, so a burst of changes costs
+//! one write a job.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::config::Paths;
+use crate::ids::JobKey;
+use crate::report::Publication;
+use crate::status::State;
+use crate::store::record::EventRecord;
+use crate::sys::file::{
+    Durability, create_dir, ignore_missing, remove_if_there, remove_tree, replace_symlink, write_whole,
+};
+
+/// A job's new face; `None` when the job is gone.
+pub type Change = (JobKey, Option<Publication>);
+
+/// Hands publications to the writing thread.
+#[derive(Debug, Clone)]
+pub struct Publisher(Sender<Vec<Change>>);
+
+impl Publisher {
+    /// Starts the writing thread; it ends when the last publisher is dropped.
+    pub fn start(paths: Paths) -> io::Result<(Self, std::thread::JoinHandle<()>)> {
+        let (sender, receiver) = channel();
+        let mut writer = Writer { paths, faces: BTreeMap::new() };
+        let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(move || writer.run(&receiver))?;
+        Ok((Self(sender), thread))
+    }
+
+    pub fn publish(&self, changes: Vec<Change>) {
+        // The thread ends only with us.
+        let _ = self.0.send(changes);
+    }
+}
+
+struct Writer {
+    paths: Paths,
+    /// What is known to be on disk.
+    faces: BTreeMap<JobKey, Face>,
+}
+
+#[derive(Debug, Default)]
+struct Face {
+    state: Option<State>,
+    /// Events in the file.
+    events: Option<u64>,
+}
+
+impl Writer {
+    fn run(&mut self, receiver: &Receiver<Vec<Change>>) {
+        while let Ok(first) = receiver.recv() {
+            let mut latest = BTreeMap::new();
+            merge(&mut latest, first);
+            while let Ok(more) = receiver.try_recv() {
+                merge(&mut latest, more);
+            }
+            for (key, publication) in latest {
+                let written = match &publication {
+                    Some(publication) => self.write(&key, publication),
+                    None => self.remove(&key),
+                };
+                if let Err(error) = written {
+                    tracing::warn!(job = %key, %error, "cannot publish a job's status; the next change tries again");
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, key: &JobKey, publication: &Publication) -> io::Result<()> {
+        let workspace = self.paths.workspace(&key.workspace);
+        for part in ["datasets", "code", "models", "jobs"] {
+            create_dir(&workspace.join(part), 0o755)?;
+        }
+        let job = self.paths.job(key);
+        create_dir(&job, 0o755)?;
+        let report = &publication.report;
+        write_if_new(&job.join("status"), report.toml().as_bytes(), 0o644)?;
+        let mut json = serde_json::to_vec_pretty(report).map_err(io::Error::other)?;
+        json.push(b'\n');
+        write_if_new(&job.join("status.json"), &json, 0o644)?;
+        write_error(&job, publication)?;
+        write_source(&job, publication)?;
+        self.append_events(key, &job, &publication.events)?;
+        if report.run > 0 {
+            let run = Path::new("runs").join(report.run.to_string());
+            // Not before the run has a directory.
+            if job.join(&run).is_dir() {
+                replace_symlink(&run, &job.join("latest"))?;
+                write_run(&job.join(&run), publication)?;
+            }
+        }
+        self.link_state(key, report.state)
+    }
+
+    fn append_events(&mut self, key: &JobKey, job: &Path, events: &[EventRecord]) -> io::Result<()> {
+        let path = job.join("events");
+        let face = self.faces.entry(key.clone()).or_default();
+        let written = match face.events {
+            Some(written) => written,
+            None => count_lines(&path)?,
+        };
+        let mut text = String::new();
+        let mut next = written;
+        for event in events.iter().filter(|event| event.number >= written) {
+            text.push_str(&event_line(event));
+            next = event.number + 1;
+        }
+        if !text.is_empty() {
+            let mut file = OpenOptions::new().create(true).append(true).mode(0o644).open(&path)?;
+            file.write_all(text.as_bytes())?;
+        }
+        face.events = Some(next);
+        Ok(())
+    }
+
+    /// Moves the job's link to the directory of its state.
+    fn link_state(&mut self, key: &JobKey, state: State) -> io::Result<()> {
+        let by_state = self.paths.workspace(&key.workspace).join("jobs/by-state");
+        let face = self.faces.entry(key.clone()).or_default();
+        if face.state == Some(state) {
+            return Ok(());
+        }
+        for other in State::ALL.into_iter().filter(|other| *other != state) {
+            let stale = face.state.is_none_or(|known| known == other);
+            if stale {
+                remove_if_there(&by_state.join(other.name()).join(key.job.as_str()))?;
+            }
+        }
+        for each in State::ALL {
+            create_dir(&by_state.join(each.name()), 0o755)?;
+        }
+        let target = Path::new("../..").join(key.job.as_str());
+        replace_symlink(&target, &by_state.join(state.name()).join(key.job.as_str()))?;
+        face.state = Some(state);
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &JobKey) -> io::Result<()> {
+        self.faces.remove(key);
+        let by_state = self.paths.workspace(&key.workspace).join("jobs/by-state");
+        for state in State::ALL {
+            remove_if_there(&by_state.join(state.name()).join(key.job.as_str()))?;
+        }
+        remove_tree(&self.paths.job(key))
+    }
+}
+
+/// Later publications win, but no event is dropped.
+fn merge(latest: &mut BTreeMap<JobKey, Option<Publication>>, changes: Vec<Change>) {
+    for (key, change) in changes {
+        let earlier = latest.remove(&key).flatten().map(|earlier| earlier.events).unwrap_or_default();
+        let merged = change.map(|publication| {
+            let events = earlier.into_iter().chain(publication.events).collect();
+            Publication { events, ..publication }
+        });
+        latest.insert(key, merged);
+    }
+}
+
+/// One event as people read it.
+pub fn event_line(event: &EventRecord) -> String {
+    let message = event.message.replace('\n', " ");
+    format!("{} run {} {:<9} {message}\n", event.at, event.run, event.state.name())
+}
+
+/// Complete lines in the file; a part of one that a crash left is cut off.
+fn count_lines(path: &Path) -> io::Result<u64> {
+    let file = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let (mut lines, mut bytes) = (0, 0);
+    let mut reader = BufReader::new(&file);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let count = reader.read_until(b'\n', &mut line)?;
+        if line.last() != Some(&b'\n') {
+            break;
+        }
+        lines += 1;
+        bytes += count as u64;
+    }
+    file.set_len(bytes)?;
+    Ok(lines)
+}
+
+fn write_error(job: &Path, publication: &Publication) -> io::Result<()> {
+    let path = job.join("error");
+    let text: String = publication.report.diagnostics.iter().map(|diagnostic| format!("{diagnostic}\n")).collect();
+    match text.is_empty() {
+        true => remove_if_there(&path),
+        false => write_if_new(&path, text.as_bytes(), 0o644),
+    }
+}
+
+/// The job file may hold secrets in `env`: for its owner only.
+fn write_source(job: &Path, publication: &Publication) -> io::Result<()> {
+    let Some(source) = &publication.source else { return Ok(()) };
+    let path = job.join("spec.toml");
+    write_if_new(&path, source.as_bytes(), 0o640)?;
+    chown(&path, Some(publication.owner.0), Some(publication.owner.1))
+}
+
+fn write_run(run: &Path, publication: &Publication) -> io::Result<()> {
+    let report = &publication.report;
+    write_if_new(&run.join("status"), report.toml().as_bytes(), 0o644)?;
+    let attempt = run.join("attempts").join(report.attempt.to_string());
+    for task in &report.tasks {
+        let directory = attempt.join(&task.task);
+        if directory.is_dir() {
+            write_if_new(&directory.join("status"), task.toml().as_bytes(), 0o644)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_if_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    match fs::read(path) {
+        Ok(old) if old == content => Ok(()),
+        _ => ignore_missing(write_whole(path, content, mode, Durability::Process)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Timestamp;
+
+    #[test]
+    fn a_torn_event_line_is_cut_off_and_written_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let event = |number| EventRecord {
+            number,
+            at: Timestamp(number),
+            run: 1,
+            state: State::Waiting,
+            message: format!("two\nlines {number}"),
+        };
+        fs::write(&path, format!("{}{}", event_line(&event(0)), "torn")).unwrap();
+        assert_eq!(count_lines(&path).unwrap(), 1);
+        assert_eq!(fs::read_to_string(&path).unwrap(), event_line(&event(0)));
+        assert_eq!(event_line(&event(1)).lines().count(), 1);
+    }
+}
