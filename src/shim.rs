@@ -60,18 +60,19 @@ pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     let task = Task { dir, launch, signals };
     let end = task.run()?;
     task.dir.write_end(&end)?;
-    // The lock is dropped before the news goes out, so that whoever hears it finds the task ended.
+    // No news: the daemon is told by our end, when our lock is free and our mounts are gone.
     drop(lock);
-    task.tell_news();
     Ok(())
 }
 
 /// libcontainer says more in its log lines than in its errors; they must never reach the container's output.
 fn log_to(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    // libcgroups warns of every controller that a machine lacks, for every container.
+    let filter = tracing_subscriber::EnvFilter::new("warn,libcgroups=error,libcontainer=error");
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
-        .with_max_level(tracing::Level::WARN)
+        .with_env_filter(filter)
         .with_writer(std::sync::Mutex::new(file))
         .finish();
     tracing::subscriber::set_global_default(subscriber).map_err(io::Error::other)

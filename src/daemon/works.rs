@@ -16,7 +16,7 @@ pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSend
 }
 
 /// Does one work, whatever it is, and says what came of it.
-pub fn carry_out<E: Engine>(work: Work, engine: &E) -> Outcome {
+fn carry_out<E: Engine>(work: Work, engine: &E) -> Outcome {
     match work {
         Work::Prepare { key, run, prepare } => Outcome::Prepared { key, run, result: engine.prepare(&prepare) },
         Work::Launch(launch) => Outcome::Launched { attempt: launch.attempt, failures: engine.launch(&launch) },

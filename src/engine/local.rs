@@ -64,7 +64,7 @@ impl LocalEngine {
             program: SealedProgram::of_this_program()?,
             host: HostImage::prepare(&paths)?,
             networks: Networks::open(&instance, &config.network)?,
-            tasks_group: cgroup::prepare_tasks_group(&format!("trainyard-{instance}"))?,
+            tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
             paths,
             runtime,
             notify: Arc::new(notify),
@@ -334,6 +334,22 @@ fn make_log_dir(paths: &Paths, launch: &Launch, log_dir: &Path) -> Result<(), En
         .map_err(failed("make the task's log directory"))
 }
 
+/// Most bytes of a shim's log that go into the journal.
+const SHIM_LOG_TOLD: u64 = 4 << 10;
+
+/// What shims had to say goes into the journal before their directories go.
+fn tell_of_shims(directory: &Path, tasks: u32) {
+    for ordinal in 0..tasks {
+        let path = TaskDir::new(directory, ordinal).shim_log();
+        let mut text = String::new();
+        let read = File::open(&path)
+            .and_then(|file| io::Read::read_to_string(&mut io::Read::take(file, SHIM_LOG_TOLD), &mut text));
+        if read.is_ok() && !text.trim().is_empty() {
+            tracing::warn!(path = %path.display(), said = text.trim(), "a shim reported trouble");
+        }
+    }
+}
+
 /// Detaches every namespace and mount kept in an attempt's run directory.
 fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
@@ -407,6 +423,7 @@ impl Engine for LocalEngine {
             let task = TaskId { attempt: attempt.attempt, ordinal };
             cgroup::remove(&self.cgroup_of(task)).map_err(failed("empty the task's control group"))?;
         }
+        tell_of_shims(&directory, attempt.tasks);
         let objects = self.kernel_objects(attempt.attempt);
         remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;
         remove_tree(&objects).map_err(failed("remove the attempt's network"))?;

@@ -200,7 +200,7 @@ pub fn prepare_tasks_group(fallback: &str) -> io::Result<String> {
             fs::write(leaf.join("cgroup.procs"), std::process::id().to_string())?;
             own
         }
-        _ => return prepare_group(&format!("/{}", fallback.trim_start_matches('/'))),
+        _ => return prepare_group(fallback),
     };
     hand_out_controllers(Path::new(ROOT).join(base.trim_start_matches('/')).as_path())?;
     prepare_group(&format!("{base}/tasks"))

@@ -2,32 +2,31 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use nix::fcntl::{Flock, FlockArg};
-
-/// A held lock. The lock belongs to the open file, so a child that inherits the descriptor holds it too.
+/// A held lock. It belongs to the open file: a child that inherits the descriptor holds it too, and it is free when
+/// the last copy is closed. (`nix::fcntl::Flock` unlocks when dropped, which would take it from the child.)
 #[derive(Debug)]
-pub struct HeldLock(Flock<File>);
+pub struct HeldLock(File);
 
 impl HeldLock {
     /// Takes the lock at `path`, creating the file; `None` when someone else holds it.
     pub fn try_take(path: &Path) -> io::Result<Option<Self>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Self(lock))),
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
-            Err((_, errno)) => Err(errno.into()),
+        match flock(&file, nix::libc::LOCK_EX | nix::libc::LOCK_NB) {
+            Ok(()) => Ok(Some(Self(file))),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
     /// Writes the holder's process id into the file, for whoever finds the lock held.
     pub fn write_pid(&mut self, pid: i32) -> io::Result<()> {
-        let file: &mut File = &mut self.0;
-        file.set_len(0)?;
-        file.rewind()?;
-        write!(file, "{pid}")
+        self.0.set_len(0)?;
+        self.0.rewind()?;
+        write!(self.0, "{pid}")
     }
 
     /// The locked file, to be handed to a child.
@@ -45,10 +44,15 @@ pub fn pid_in(path: &Path) -> io::Result<Option<i32>> {
 
 /// Waits until nobody holds the lock on `file`.
 pub fn wait_until_free(file: File) -> io::Result<()> {
-    match Flock::lock(file, FlockArg::LockExclusive) {
-        Ok(_released_at_once) => Ok(()),
-        Err((_, errno)) => Err(errno.into()),
-    }
+    flock(&file, nix::libc::LOCK_EX)
+}
+
+#[expect(unsafe_code, reason = "nix wraps flock only with an unlock at the end")]
+fn flock(file: &File, operation: i32) -> io::Result<()> {
+    // SAFETY: needed for a lock that is inherited; the descriptor is open for the length of the call.
+    let result = unsafe { nix::libc::flock(file.as_raw_fd(), operation) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -64,6 +68,18 @@ mod tests {
         assert!(HeldLock::try_take(&path).unwrap().is_none());
         assert_eq!(pid_in(&path).unwrap(), Some(42));
         drop(first);
+        assert!(HeldLock::try_take(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_copy_of_the_descriptor_keeps_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let first = HeldLock::try_take(&path).unwrap().unwrap();
+        let inherited = first.file().try_clone().unwrap();
+        drop(first);
+        assert!(HeldLock::try_take(&path).unwrap().is_none());
+        drop(inherited);
         assert!(HeldLock::try_take(&path).unwrap().is_some());
     }
 }
