@@ -200,7 +200,7 @@ pub enum Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Verdict::Succeeded { tolerated: 0 } => f.write_str("succeeded"),
+            Verdict::Succeeded { tolerated: 0 } => f.write_str("every task that counts has succeeded"),
             Verdict::Succeeded { tolerated } => write!(f, "succeeded ({tolerated} task(s) failed, as allowed)"),
             Verdict::Failed { reason } => f.write_str(reason),
             Verdict::Stopped { cause } => cause.fmt(f),

@@ -1,0 +1,180 @@
+//! Kills: the daemon at every recorded step and at random, shims, and what must be true afterwards.
+
+use std::fs;
+use std::path::Path;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::support::{Instance, pids_with, text, wait_for};
+
+/// Leaves one line for each time that it is started, talks for a while, ends with a code that must arrive.
+const WITNESS: &str = r#"
+[roles.w]
+count = 2
+command = "echo $TRAINYARD_TASK_INDEX >> /output/started; for i in $(seq 1 30); do echo line $i; sleep 0.02; done; exit 0"
+"#;
+
+/// Every task started once, every line there once and in order, the end told.
+fn assert_witness(instance: &Instance, job: &str, after: &str) {
+    let report = instance.wait_end(job, 1);
+    assert_eq!(
+        (text(&report["state"]), report["attempt"].as_u64()),
+        ("succeeded".into(), Some(1)),
+        "{after}: {report}"
+    );
+    let run = instance.run_dir(job, 1);
+    let mut started: Vec<_> =
+        fs::read_to_string(run.join("output/started")).unwrap().lines().map(str::to_owned).collect();
+    started.sort();
+    assert_eq!(started, ["0", "1"], "{after}: each task starts once");
+    let expected: String = (1..=30).map(|n| format!("line {n}\n")).collect();
+    for task in ["w-0", "w-1"] {
+        let log = fs::read_to_string(run.join("attempts/1").join(task).join("stdout.log")).unwrap();
+        assert_eq!(log, expected, "{after}: {task}");
+    }
+    let told = fs::read_to_string(run.parent().unwrap().parent().unwrap().join("events")).unwrap();
+    let stored = instance.ok(&["events", job]);
+    wait_for("the events file", || {
+        (fs::read_to_string(run.parent().unwrap().parent().unwrap().join("events")).unwrap().lines().count()
+            == stored.lines().count())
+        .then_some(())
+    });
+    assert_eq!(stored.matches("attempt 1 starts").count(), 1, "{after}: {told}");
+}
+
+/// Kills the daemon at its N-th commit for every N there is, before and after it is written.
+fn kill_at_every_commit(test: &str, kind: &str) {
+    for number in 1.. {
+        let Some(mut instance) = Instance::prepare(test, "") else { return };
+        instance.drop_job("witness", WITNESS);
+        let fault = format!("{kind}:{number}");
+        instance.start_daemon(&[("TRAINYARD_TEST_FAULT", &fault)]);
+        let died = wait_for("the daemon to die or the job to end", || {
+            if instance.daemon_has_ended() {
+                return Some(true);
+            }
+            (instance.state("witness") == "succeeded").then_some(false)
+        });
+        if !died {
+            assert!(number > 4, "{kind} never took effect: there were only {number} commits");
+            return;
+        }
+        instance.wait_daemon_end();
+        instance.restart_daemon();
+        assert_witness(&instance, "witness", &fault);
+        instance.shutdown();
+    }
+}
+
+#[test]
+fn a_daemon_killed_before_any_commit_loses_and_doubles_nothing() {
+    kill_at_every_commit("a_daemon_killed_before_any_commit_loses_and_doubles_nothing", "die-before");
+}
+
+#[test]
+fn a_daemon_killed_after_any_commit_loses_and_doubles_nothing() {
+    kill_at_every_commit("a_daemon_killed_after_any_commit_loses_and_doubles_nothing", "die-after");
+}
+
+#[test]
+fn a_daemon_killed_again_and_again_at_any_moment_loses_and_doubles_nothing() {
+    let test = "a_daemon_killed_again_and_again_at_any_moment_loses_and_doubles_nothing";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let jobs: Vec<String> = (0..6).map(|number| format!("w{number}")).collect();
+    // Spread over the life of the jobs; the seed is fixed, the machine's pace is not.
+    let mut seed = 0x2545_f491_4f6c_dd1du64;
+    for job in &jobs {
+        instance.drop_job(job, WITNESS);
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        std::thread::park_timeout(std::time::Duration::from_millis(seed % 120));
+        instance.kill_daemon();
+        instance.start_daemon(&[]);
+    }
+    instance.wait_ready();
+    for job in &jobs {
+        assert_witness(&instance, job, "random kills");
+    }
+    instance.shutdown();
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_leaves_jobs_and_mount_alone() {
+    let Some(mut instance) = Instance::start("a_daemon_that_is_told_to_end_leaves_jobs_and_mount_alone", "") else {
+        return;
+    };
+    instance.drop_job("stay", "command = \"while [ ! -e /output/go ]; do sleep 0.02; done; exit 6\"");
+    instance.wait_state("stay", "running");
+    let mount = instance.mount();
+    kill(Pid::from_raw(instance.daemon_pid()), Signal::SIGTERM).unwrap();
+    instance.wait_daemon_end();
+    assert!(fs::read_dir(mount.join("jobs/stay")).is_ok(), "the mount goes on");
+    fs::write(instance.run_dir("stay", 1).join("output/go"), "").unwrap();
+    wait_for("the task's end without a daemon", || {
+        pids_with(&format!("{}/var", instance.root().display())).is_empty().then_some(())
+    });
+    instance.restart_daemon();
+    let report = instance.wait_end("stay", 1);
+    assert_eq!(text(&report["reason"]), "main-0 exited with code 6");
+    instance.shutdown();
+}
+
+fn shim_of(instance: &Instance) -> i32 {
+    let shims = pids_with(&format!("shim {}", instance.root().display()));
+    assert_eq!(shims.len(), 1, "{shims:?}");
+    shims[0].0
+}
+
+fn alive(marker: &str) -> bool {
+    !pids_with(marker).is_empty()
+}
+
+#[test]
+fn a_killed_shim_means_a_lost_task_an_empty_cgroup_and_another_attempt() {
+    let Some(instance) = Instance::start("a_killed_shim_means_a_lost_task_an_empty_cgroup_and_another_attempt", "")
+    else {
+        return;
+    };
+    instance.drop_job(
+        "victim",
+        "retries = 1\ncommand = \"exec -a trainyard-victim sleep 1000 2>/dev/null || sleep 1000.25\"",
+    );
+    instance.wait_state("victim", "running");
+    assert!(alive("sleep 1000.25"));
+    kill(Pid::from_raw(shim_of(&instance)), Signal::SIGKILL).unwrap();
+    wait_for("the second attempt", || {
+        let report = instance.report("victim")?;
+        (report["attempt"] == 2 && report["state"] == "running").then_some(())
+    });
+    assert_eq!(
+        pids_with("sleep 1000.25").iter().filter(|(_, line)| line.starts_with("sleep")).count(),
+        1,
+        "the first one's is gone"
+    );
+    kill(Pid::from_raw(shim_of(&instance)), Signal::SIGKILL).unwrap();
+    let report = instance.wait_end("victim", 1);
+    assert_eq!(report["state"], "failed");
+    assert!(text(&report["reason"]).contains("main-0 lost: its shim is gone"), "{report}");
+    assert!(!alive("sleep 1000.25"));
+    instance.shutdown();
+}
+
+#[test]
+fn a_shim_killed_while_there_is_no_daemon_is_noticed_at_the_next_start() {
+    let Some(mut instance) = Instance::start("a_shim_killed_while_there_is_no_daemon_is_noticed_at_the_next_start", "")
+    else {
+        return;
+    };
+    instance.drop_job("orphan", "command = \"sleep 1000.5\"");
+    instance.wait_state("orphan", "running");
+    instance.kill_daemon();
+    kill(Pid::from_raw(shim_of(&instance)), Signal::SIGKILL).unwrap();
+    instance.restart_daemon();
+    let report = instance.wait_end("orphan", 1);
+    assert!(text(&report["reason"]).contains("lost"), "{report}");
+    assert!(!alive("sleep 1000.5"));
+    assert!(!Path::new(&format!("{}/var/lib/trainyard/attempts/a1", instance.root().display())).exists());
+    instance.shutdown();
+}

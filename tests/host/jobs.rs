@@ -1,0 +1,134 @@
+//! Jobs over time: gangs, retries, edits, stops, records.
+
+use std::fs;
+
+use super::support::{Instance, text, wait_for};
+
+#[test]
+fn a_gang_starts_whole_or_waits_with_its_reason() {
+    let config = "[limits]\ncpu = 2\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n";
+    let Some(instance) = Instance::start("a_gang_starts_whole_or_waits_with_its_reason", config) else { return };
+    let small = "[resources]\ncpu = 1\nmemory = \"64MiB\"\n";
+    instance.drop_job("holder", &format!("command = \"sleep 1000\"\n{small}"));
+    instance.wait_state("holder", "running");
+    instance.drop_job("gang", &format!("command = \"true\"\n{small}[roles.w]\ncount = 2\n"));
+    let report = instance.wait_state("gang", "waiting");
+    assert!(text(&report["reason"]).contains("the rest is held by holder"), "{report}");
+    instance.drop_job("behind", &format!("command = \"true\"\n{small}"));
+    let report = instance.wait_state("behind", "waiting");
+    assert_eq!(text(&report["reason"]), "waits in place 2 of the queue, which begins with gang");
+    assert!(report["tasks"].as_array().unwrap().is_empty(), "no part of it has started");
+    instance.drop_job("giant", &format!("command = \"true\"\n{small}[roles.w]\ncount = 3\n"));
+    let report = instance.wait_state("giant", "invalid");
+    assert!(text(&report["reason"]).contains("needs 3 cpu of 2"), "{report}");
+    instance.ok(&["stop", "holder"]);
+    for job in ["gang", "behind"] {
+        assert_eq!(instance.wait_end(job, 1)["state"], "succeeded");
+    }
+}
+
+#[test]
+fn a_failed_attempt_is_retried_as_often_as_allowed_with_its_output_kept() {
+    let Some(instance) = Instance::start("a_failed_attempt_is_retried_as_often_as_allowed_with_its_output_kept", "")
+    else {
+        return;
+    };
+    let third = "retries = 5\ncommand = \"echo x >> /output/tries; echo try $(wc -l < /output/tries); [ $(wc -l < /output/tries) -ge 3 ]\"";
+    let report = instance.run_job("third", third);
+    assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("succeeded".into(), Some(3)), "{report}");
+    let first = fs::read_to_string(instance.run_dir("third", 1).join("attempts/1/main-0/stdout.log")).unwrap();
+    assert_eq!(first, "try 1\n", "logs of every attempt stay");
+    let report = instance.run_job("never", "retries = 1\ncommand = \"exit 9\"");
+    assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("failed".into(), Some(2)));
+    assert!(text(&report["reason"]).contains("main-0 exited with code 9"));
+}
+
+#[test]
+fn a_failed_task_stops_its_gang_and_the_main_role_decides() {
+    let Some(instance) = Instance::start("a_failed_task_stops_its_gang_and_the_main_role_decides", "") else { return };
+    let report = instance.run_job(
+        "gang",
+        "[roles.a]\ncommand = \"sleep 0.2; exit 4\"\n[roles.b]\ncount = 2\ncommand = \"sleep 1000\"\n",
+    );
+    assert_eq!(report["state"], "failed");
+    assert_eq!(text(&report["reason"]), "a-0 exited with code 4", "the first cause is told");
+    assert_eq!(text(&report["tasks"][1]["reason"]), "stopped because the attempt was decided");
+    let report = instance
+        .run_job("main", "[roles.chief]\nmain = true\ncommand = \"sleep 0.2\"\n[roles.b]\ncommand = \"sleep 1000\"\n");
+    assert_eq!(report["state"], "succeeded", "{report}");
+}
+
+#[test]
+fn edits_stops_and_removals_of_files_act_on_jobs() {
+    let Some(instance) = Instance::start("edits_stops_and_removals_of_files_act_on_jobs", "") else { return };
+    instance.run_job("job", "command = \"echo one\"");
+    instance.drop_job("job", "# a comment\ncommand   = \"echo one\"");
+    instance.drop_job("other", "command = \"true\"");
+    instance.wait_end("other", 1);
+    assert_eq!(instance.report("job").unwrap()["run"], 1, "the same meaning is nothing new");
+    instance.drop_job("job", "command = \"echo two; sleep 1000\"");
+    wait_for("run 2", || (instance.report("job")?["state"] == "running").then_some(()));
+    instance.drop_job("job", "command = \"echo three\"");
+    wait_for("the new version", || instance.ok(&["show", "job"]).contains("three").then_some(()));
+    assert_eq!(instance.report("job").unwrap()["run"], 2, "beside a running one it waits");
+    instance.ok(&["stop", "job"]);
+    assert_eq!(instance.wait_end("job", 3)["state"], "succeeded");
+    instance.drop_job("job", "command = \"sleep 1000\"");
+    wait_for("run 4", || (instance.report("job")?["state"] == "running").then_some(()));
+    instance.drop_job("job", "command = \"sleep 1000\"\nstate = \"stopped\"");
+    assert_eq!(text(&instance.wait_end("job", 4)["reason"]), "stopped by state = \"stopped\" in its job file");
+    instance.drop_job("job", "command = \"sleep 1000\"");
+    wait_for("run 5", || (instance.report("job")?["run"] == 5).then_some(()));
+    instance.wait_state("job", "running");
+    let refused = instance.cli(&["rm", "job"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("`trainyard stop job` first"));
+    fs::remove_file(instance.jobs_d().join("job.toml")).unwrap();
+    assert_eq!(text(&instance.wait_end("job", 5)["reason"]), "stopped because its job file was removed");
+    assert_eq!(instance.ok(&["rm", "job"]), "job: removed\n");
+    assert_eq!(instance.cli(&["status", "job"]).status.code(), Some(4));
+    instance.drop_job("held", "state = \"held\"\ncommand = \"true\"");
+    instance.wait_state("held", "held");
+    instance.drop_job("held", "command = \"true\"");
+    assert_eq!(instance.wait_end("held", 1)["state"], "succeeded");
+    let rerun = instance.ok(&["rerun", "held"]);
+    assert_eq!(rerun, "held: run 2\n");
+    assert_eq!(instance.wait_end("held", 2)["state"], "succeeded");
+}
+
+#[test]
+fn an_editor_that_replaces_the_file_does_not_stop_the_job() {
+    let Some(instance) = Instance::start("an_editor_that_replaces_the_file_does_not_stop_the_job", "") else { return };
+    instance.drop_job("edited", "command = \"sleep 1000\"");
+    instance.wait_state("edited", "running");
+    let file = instance.jobs_d().join("edited.toml");
+    // As vim does with backupcopy=no: away, then written anew.
+    fs::rename(&file, instance.jobs_d().join("edited.toml~")).unwrap();
+    fs::write(&file, "command = \"sleep 1000\"\n").unwrap();
+    fs::remove_file(instance.jobs_d().join("edited.toml~")).unwrap();
+    instance.run_job("later", "command = \"sleep 1.5\"");
+    let report = instance.report("edited").unwrap();
+    assert_eq!((text(&report["state"]), report["run"].as_u64()), ("running".into(), Some(1)), "{report}");
+}
+
+#[test]
+fn following_logs_and_waiting_end_with_the_run() {
+    let Some(instance) = Instance::start("following_logs_and_waiting_end_with_the_run", "") else { return };
+    instance.drop_job("f", "command = \"for i in 1 2 3 4 5; do echo tick $i; sleep 0.1; done; exit 3\"");
+    wait_for("the job", || instance.report("f"));
+    let followed = instance.ok(&["logs", "-f", "f"]);
+    assert_eq!(
+        followed,
+        (1..=5).map(|n| format!("main-0 | tick {n}\n")).collect::<String>(),
+        "each line once, in order"
+    );
+    assert_eq!(instance.cli(&["wait", "f"]).status.code(), Some(5));
+    let lines = instance.ok(&["logs", "--json", "f"]);
+    let line: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (text(&line["task"]), text(&line["stream"]), text(&line["text"])),
+        ("main-0".into(), "stdout".into(), "tick 1".into())
+    );
+    assert_eq!(instance.ok(&["logs", "--since", "1h", "f"]).lines().count(), 5);
+    let unknown = instance.cli(&["logs", "worker-9", "f"]);
+    assert!(String::from_utf8_lossy(&unknown.stderr).contains("its tasks are main-0"));
+}

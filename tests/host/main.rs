@@ -1,0 +1,13 @@
+//! The whole of it on this machine's kernel: real mounts, containers, networks, crashes. Needs root.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests drive processes and may panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod bad_input;
+mod crash;
+mod jobs;
+mod mount;
+mod network;
+mod quickstart;
+mod tasks;

@@ -1,0 +1,91 @@
+//! What the mount shows of jobs.
+
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::time::Duration;
+
+use super::support::{Instance, pids_with, text, wait_at_most, wait_for};
+
+#[test]
+fn a_log_grows_under_its_reader() {
+    let Some(instance) = Instance::start("a_log_grows_under_its_reader", "") else { return };
+    let script = "for i in 1 2 3; do echo line $i; while [ ! -e /output/$i ]; do sleep 0.02; done; done";
+    instance.drop_job("grow", &format!("command = \"{script}\""));
+    instance.wait_state("grow", "running");
+    let mount = instance.mount();
+    for name in ["log", "stdout.log"] {
+        let path = mount.join("jobs/grow/latest/attempts/1/main-0").join(name);
+        let mut file = wait_for("the log", || fs::File::open(&path).ok());
+        let mut seen = String::new();
+        for number in 1..=3 {
+            let wanted = format!("line {number}\n");
+            wait_at_most(Duration::from_secs(3), &wanted, || {
+                // As tail does: the size first, then what is new.
+                let size = file.metadata().unwrap().len();
+                file.seek(SeekFrom::Start(seen.len() as u64)).unwrap();
+                if size > seen.len() as u64 {
+                    file.read_to_string(&mut seen).unwrap();
+                }
+                seen.ends_with(&wanted).then_some(())
+            });
+            if name == "stdout.log" {
+                fs::write(instance.run_dir("grow", 1).join(format!("output/{number}")), "").unwrap();
+            } else {
+                break;
+            }
+        }
+    }
+    instance.wait_end("grow", 1);
+}
+
+#[test]
+fn status_links_and_rights_are_as_described() {
+    let Some(instance) = Instance::start("status_links_and_rights_are_as_described", "") else { return };
+    instance.run_job("good", "description = \"a good one\"\ncommand = \"true\"");
+    instance.run_job("bad", "command = \"exit 1\"");
+    let jobs = instance.mount().join("jobs");
+    wait_for("the link", || jobs.join("by-state/succeeded/good").exists().then_some(()));
+    wait_for("the link", || jobs.join("by-state/failed/bad").exists().then_some(()));
+    assert!(!jobs.join("by-state/running/good").exists());
+    let status = fs::read_to_string(jobs.join("good/status")).unwrap();
+    let parsed: toml::Table = status.parse().unwrap();
+    assert_eq!(parsed["state"].as_str(), Some("succeeded"), "{status}");
+    let json: serde_json::Value = serde_json::from_slice(&fs::read(jobs.join("good/status.json")).unwrap()).unwrap();
+    assert_eq!(text(&json["description"]), "a good one");
+    let events = fs::read_to_string(jobs.join("bad/events")).unwrap();
+    assert!(events.contains("main-0 exited with code 1"), "{events}");
+    assert_eq!(fs::read_link(jobs.join("good/latest")).unwrap().to_str(), Some("runs/1"));
+    for path in ["good/status", "good/events", "by-state/failed/bad/status"] {
+        let error = fs::OpenOptions::new().append(true).open(jobs.join(path)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::libc::EROFS), "{path}");
+    }
+    assert_eq!(fs::remove_dir_all(jobs.join("good")).unwrap_err().raw_os_error(), Some(nix::libc::EROFS));
+    let names: Vec<_> =
+        fs::read_dir(jobs.join("good/latest/attempts/1/main-0")).unwrap().flatten().map(|e| e.file_name()).collect();
+    assert!(names.iter().any(|name| name == "log") && !names.iter().any(|name| name == ".log.index"), "{names:?}");
+    let mut file = fs::File::create(instance.mount().join("code/note")).unwrap();
+    file.write_all(b"mine to change").unwrap();
+}
+
+#[test]
+fn a_killed_mount_is_back_within_two_seconds_and_jobs_do_not_notice() {
+    let Some(instance) = Instance::start("a_killed_mount_is_back_within_two_seconds_and_jobs_do_not_notice", "") else {
+        return;
+    };
+    let mount = instance.mount();
+    instance.drop_job("steady", "command = \"while [ ! -e /output/go ]; do sleep 0.02; done; echo through\"");
+    instance.wait_state("steady", "running");
+    for _ in 0..2 {
+        let root = format!("--root {} mount", instance.root().display());
+        let servers = pids_with(&root);
+        assert_eq!(servers.len(), 1, "{servers:?}");
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(servers[0].0), nix::sys::signal::Signal::SIGKILL).unwrap();
+        wait_for("its end", || fs::read_dir(&mount).is_err().then_some(()));
+        wait_at_most(Duration::from_secs(2), "the mount to be back", || fs::read_dir(mount.join("jobs/steady")).ok());
+    }
+    assert_eq!(instance.state("steady"), "running");
+    fs::write(instance.run_dir("steady", 1).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("steady", 1)["state"], "succeeded");
+    assert!(instance.log("steady", "main-0").contains("through"));
+    instance.shutdown();
+}

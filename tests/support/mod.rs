@@ -1,0 +1,294 @@
+//! What the tests share: an instance of Trainyard in a directory and a network namespace of its own, and waiting for
+//! conditions with a bound.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
+/// Bound for anything that should take a moment; generous, since CI machines are slow.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Looks until `look` finds something; panics with `what` when the patience is over.
+pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_at_most(PATIENCE, what, look)
+}
+
+pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// True when this machine can run containers; says by name what is skipped otherwise.
+pub fn can_run(test: &str) -> bool {
+    let missing = if !nix::unistd::Uid::effective().is_root() {
+        "root"
+    } else if !Path::new("/dev/fuse").exists() {
+        "/dev/fuse"
+    } else {
+        return true;
+    };
+    eprintln!("SKIPPED {test}: {missing} is missing on this machine");
+    false
+}
+
+/// A daemon with everything below one directory. Dropping it stops all of it.
+pub struct Instance {
+    dir: tempfile::TempDir,
+    daemon: Option<Child>,
+    log: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Instance {
+    /// Starts an instance with `config` as its trainyard.toml; `None` where the machine cannot.
+    pub fn start(test: &str, config: &str) -> Option<Self> {
+        let mut instance = Self::prepare(test, config)?;
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        Some(instance)
+    }
+
+    /// The directories of an instance, without a daemon.
+    pub fn prepare(test: &str, config: &str) -> Option<Self> {
+        if !can_run(test) {
+            return None;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        // Tasks of other users must be able to pass.
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();
+        let defaults = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n";
+        let config = if config.is_empty() { defaults } else { config };
+        fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
+        let (_, log) = channel();
+        Some(Self { dir, daemon: None, log, seen: Vec::new() })
+    }
+
+    /// Starts the daemon in a network namespace of its own.
+    pub fn start_daemon(&mut self, environment: &[(&str, &str)]) {
+        let mut daemon = Command::new("unshare")
+            .args(["--net", BINARY, "--root"])
+            .arg(self.root())
+            .arg("daemon")
+            .envs(environment.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = daemon.stderr.take().unwrap();
+        let (sender, log) = channel();
+        // Ends when the last holder of the pipe does, which may be the mount process.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        self.daemon = Some(daemon);
+        self.log = log;
+    }
+
+    pub fn wait_ready(&mut self) {
+        self.wait_for_log("daemon: ready");
+    }
+
+    /// Waits for a line of the daemon's journal.
+    pub fn wait_for_log(&mut self, part: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.log.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if line.contains(part) {
+                        return line;
+                    }
+                }
+                Err(_) => panic!("the daemon never said {part:?}, but: {:#?}", self.seen),
+            }
+        }
+    }
+
+    pub fn daemon_pid(&self) -> i32 {
+        i32::try_from(self.daemon.as_ref().unwrap().id()).unwrap()
+    }
+
+    /// Waits until the daemon has ended by itself.
+    pub fn wait_daemon_end(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        wait_for("the daemon's end", || daemon.try_wait().unwrap());
+    }
+
+    pub fn daemon_has_ended(&mut self) -> bool {
+        match &mut self.daemon {
+            Some(daemon) => daemon.try_wait().unwrap().is_some(),
+            None => true,
+        }
+    }
+
+    /// SIGKILL, as the kernel would.
+    pub fn kill_daemon(&mut self) {
+        let mut daemon = self.daemon.take().unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+    }
+
+    pub fn restart_daemon(&mut self) {
+        self.start_daemon(&[]);
+        self.wait_ready();
+    }
+
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn jobs_d(&self) -> PathBuf {
+        self.root().join("etc/trainyard/jobs.d")
+    }
+
+    /// The mounted default workspace.
+    pub fn mount(&self) -> PathBuf {
+        let mount = self.root().join("srv/trainyard/default");
+        wait_for("the mount", || mount.is_dir().then_some(()));
+        mount
+    }
+
+    /// Drops a job file as people should: written aside, then renamed.
+    pub fn drop_job(&self, name: &str, text: &str) {
+        let aside = self.jobs_d().join(format!(".{name}.new"));
+        fs::write(&aside, text).unwrap();
+        fs::set_permissions(&aside, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::rename(aside, self.jobs_d().join(format!("{name}.toml"))).unwrap();
+    }
+
+    pub fn cli(&self, arguments: &[&str]) -> Output {
+        Command::new(BINARY).arg("--root").arg(self.root()).args(arguments).output().unwrap()
+    }
+
+    /// Standard output of a command that must succeed.
+    pub fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.cli(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What the daemon reports of a job; `None` while it does not know it.
+    pub fn report(&self, job: &str) -> Option<Value> {
+        let output = self.cli(&["status", job, "--json"]);
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    pub fn state(&self, job: &str) -> String {
+        self.report(job).map_or(String::new(), |report| text(&report["state"]))
+    }
+
+    pub fn wait_state(&self, job: &str, state: &str) -> Value {
+        let mut last = Value::Null;
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(report) = self.report(job) {
+                if report["state"] == state {
+                    return report;
+                }
+                last = report;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+        panic!("{job} does not become {state}: {last:#}\n{}", self.ok(&["events", job]));
+    }
+
+    /// Waits until run `run` of the job has ended.
+    pub fn wait_end(&self, job: &str, run: u64) -> Value {
+        wait_for(&format!("the end of run {run} of {job}"), || {
+            let report = self.report(job)?;
+            let ended = ["succeeded", "failed", "stopped"].iter().any(|state| report["state"] == *state);
+            (ended && report["run"] == run).then_some(report)
+        })
+    }
+
+    /// Drops a job and waits for the end of its first run.
+    pub fn run_job(&self, name: &str, text: &str) -> Value {
+        self.drop_job(name, text);
+        self.wait_end(name, 1)
+    }
+
+    pub fn log(&self, job: &str, task: &str) -> String {
+        self.ok(&["logs", task, job])
+    }
+
+    /// Where the daemon keeps the run, behind the mount.
+    pub fn run_dir(&self, job: &str, run: u32) -> PathBuf {
+        self.root().join("var/lib/trainyard/workspaces/default/jobs").join(job).join("runs").join(run.to_string())
+    }
+
+    /// Stops everything; what is still there afterwards is a failure.
+    pub fn shutdown(mut self) {
+        self.ok(&["shutdown"]);
+        self.wait_daemon_end();
+        assert_eq!(processes_with(&self.root().display().to_string()), Vec::<String>::new());
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(&self.root().display().to_string()), "{mounts}");
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if self.daemon_has_ended() {
+            // A test that failed half-way: what lives on is stopped by a fresh daemon.
+            self.daemon = None;
+            if !std::thread::panicking() && processes_with(&self.root().display().to_string()).is_empty() {
+                return;
+            }
+            self.start_daemon(&[]);
+            let socket = self.root().join("run/trainyard/api.sock");
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while !socket.exists() && Instant::now() < deadline {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+        }
+        let _ = self.cli(&["shutdown"]);
+        if let Some(mut daemon) = self.daemon.take() {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while daemon.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Command lines of processes that name `part`.
+pub fn processes_with(part: &str) -> Vec<String> {
+    pids_with(part).into_iter().map(|(_, line)| line).collect()
+}
+
+/// Processes whose command line names `part`, but not this one.
+pub fn pids_with(part: &str) -> Vec<(i32, String)> {
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter_map(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        (line.contains(part) && pid != i32::try_from(std::process::id()).unwrap()).then_some((pid, line))
+    })
+    .collect()
+}
