@@ -130,11 +130,14 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
     let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, events, inbox };
-    if driver.run().await? == End::Drained {
+    let end = driver.run().await?;
+    // The publisher ended with the driver: what was published last is written before we go.
+    if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
+        tracing::warn!("the last status may not have been published; the next start does it");
+    }
+    if end == End::Drained {
         mount.end().await.map_err(failed("unmount"))?;
         engine.close().map_err(failed("take down the network"))?;
-        // What was published last is written before we go.
-        let _ = tokio::task::spawn_blocking(move || publishing.join()).await;
         tracing::info!("everything is stopped");
     }
     Ok(())

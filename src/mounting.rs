@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use trainyard_fs::{MountError, MountOptions, mount, unmount_stale};
 
 use crate::config::Config;
+use crate::sys::lock::write_own_pid;
 use crate::sys::process::raise_open_files;
 use crate::sys::signals;
 use crate::workspace::view::WorkspaceTree;
@@ -35,6 +36,9 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
     // Before any thread starts, so that all of them leave the signals to us.
     let wanted = [Signal::SIGTERM, Signal::SIGINT];
     signals::block(&wanted).map_err(failed("take signals"))?;
+    if let Some(lock) = &lock {
+        write_own_pid(lock).map_err(failed("write the mount's lock file"))?;
+    }
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     let paths = &config.paths;
     let options = MountOptions { fs_name: format!("trainyard-{}", paths.instance()), threads: THREADS };

@@ -220,14 +220,6 @@ impl TaskDir {
     }
 }
 
-/// Writes our process id into the lock file that we inherited.
-pub fn write_pid(lock: &std::os::fd::OwnedFd) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let file = fs::File::from(lock.try_clone()?);
-    file.set_len(0)?;
-    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
-}
-
 pub fn write_json<T: Serialize>(path: &Path, value: &T, durability: Durability) -> Result<(), RunDirError> {
     let bytes = serde_json::to_vec(value).map_err(|source| RunDirError::Damaged { path: path.to_owned(), source })?;
     write_whole(path, &bytes, 0o600, durability).map_err(|source| RunDirError::Write { path: path.to_owned(), source })

@@ -56,7 +56,7 @@ pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     // Blocked from here on, so that a stop during the start waits in the queue.
     let signals = SignalQueue::open(&[Signal::SIGTERM, Signal::SIGINT]).map_err(failed("take signals"))?;
     let launch = dir.read_launch()?;
-    crate::rundir::write_pid(&lock).map_err(failed("write the lock file"))?;
+    crate::sys::lock::write_own_pid(&lock).map_err(failed("write the lock file"))?;
     let task = Task { dir, launch, signals };
     let end = task.run()?;
     task.dir.write_end(&end)?;

@@ -59,16 +59,28 @@ async fn keep(paths: Paths, program: SealedProgram, mut stopped: watch::Receiver
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = asked(&mut stopped) => return,
+            () = asked(&mut stopped) => return end_any(&paths).await,
         }
         wait = (wait * 2).min(LONGEST_WAIT);
     }
 }
 
+/// A process that could not be taken over, because it had not yet written its number.
+async fn end_any(paths: &Paths) {
+    while let Ok(None) = HeldLock::try_take(&paths.mount_lock()) {
+        match running(paths) {
+            Ok(process) => end(Arc::new(process)).await,
+            Err(_) => tokio::time::sleep(FIRST_WAIT).await,
+        }
+    }
+}
+
 /// Ends when the mount is to be taken away.
 async fn asked(stopped: &mut watch::Receiver<bool>) {
-    // An error means that the keeper is gone, and with it the daemon.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
+    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+        // The daemon goes and the mount stays.
+        std::future::pending::<()>().await;
+    }
 }
 
 fn report_end(result: io::Result<()>) {
@@ -90,12 +102,12 @@ async fn end(process: Arc<PidFd>) {
 
 /// The running mount process, or a new one. Its lock is held across the exec, as a shim's is.
 fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
-    let path = paths.mount_lock();
-    let Some(mut lock) = HeldLock::try_take(&path)? else {
-        let pid = pid_in(&path)?.ok_or_else(|| io::Error::other("the mount's lock is held by nobody known"))?;
-        tracing::info!(pid, "taking over the mount");
-        return PidFd::open(pid);
+    let Some(lock) = HeldLock::try_take(&paths.mount_lock())? else {
+        tracing::info!("taking over the mount");
+        return running(paths);
     };
+    // The number of one that died would mislead.
+    lock.file().set_len(0)?;
     let log = std::fs::File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let child = program.spawn(Launch {
         arguments: vec![
@@ -109,6 +121,11 @@ fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
         inherit: vec![lock.file().as_fd()],
         log: &log,
     })?;
-    lock.write_pid(child.pid)?;
     Ok(child.pidfd)
+}
+
+/// The process that holds the mount's lock.
+fn running(paths: &Paths) -> io::Result<PidFd> {
+    let pid = pid_in(&paths.mount_lock())?;
+    PidFd::open(pid.ok_or_else(|| io::Error::other("the mount process has only just begun"))?)
 }

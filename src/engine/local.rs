@@ -44,6 +44,8 @@ pub struct LocalEngine {
     tasks_group: String,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
+    /// Held while what an attempt shares is made.
+    sharing: Mutex<()>,
     /// Live shims that are watched.
     shims: Arc<Mutex<BTreeMap<TaskId, Arc<PidFd>>>>,
 }
@@ -68,6 +70,7 @@ impl LocalEngine {
             paths,
             runtime,
             notify: Arc::new(notify),
+            sharing: Mutex::new(()),
             shims: Arc::default(),
         })
     }
@@ -219,6 +222,11 @@ impl LocalEngine {
 
     /// What the tasks of the attempt share, made before the first of them starts.
     fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
+        // After a restart the tasks of one attempt may be started one by one, side by side.
+        let _one_at_a_time = lock(&self.sharing);
+        if launch.owner.uid == 0 {
+            self.host.refresh().map_err(failed("look for what of /etc is to be hidden"))?;
+        }
         let objects = self.kernel_objects(launch.attempt);
         create_dir(&objects, 0o700).map_err(failed("make the attempt's directory"))?;
         create_dir(&self.paths.attempt(launch.attempt), 0o700).map_err(failed("make the attempt's directory"))?;

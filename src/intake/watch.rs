@@ -195,6 +195,8 @@ fn patience(kind: EventKind) -> Option<Duration> {
     match kind {
         EventKind::Access(AccessKind::Close(AccessMode::Write)) => Some(Duration::ZERO),
         EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(Duration::ZERO),
+        // Sums up the two halves, which come by themselves.
+        EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => None,
         EventKind::Modify(ModifyKind::Name(_)) | EventKind::Remove(_) => Some(GONE),
         // Links arrive whole but unannounced; a plain write is followed by a close.
         EventKind::Create(_) | EventKind::Modify(_) => Some(QUIET),

@@ -2,8 +2,8 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 /// A held lock. It belongs to the open file: a child that inherits the descriptor holds it too, and it is free when
@@ -40,6 +40,13 @@ pub fn pid_in(path: &Path) -> io::Result<Option<i32>> {
     let mut text = String::new();
     File::open(path)?.read_to_string(&mut text)?;
     Ok(text.trim().parse().ok())
+}
+
+/// Writes our process id into a lock file that we inherited with its lock.
+pub fn write_own_pid(lock: &OwnedFd) -> io::Result<()> {
+    let file = File::from(lock.try_clone()?);
+    file.set_len(0)?;
+    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
 }
 
 /// Waits until nobody holds the lock on `file`.

@@ -11,16 +11,16 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-pub const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
 /// Bound for anything that should take a moment; generous, since CI machines are slow.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks until `look` finds something; panics with `what` when the patience is over.
-pub fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
     wait_at_most(PATIENCE, what, look)
 }
 
-pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;
     loop {
         if let Some(found) = look() {
@@ -32,7 +32,7 @@ pub fn wait_at_most<T>(patience: Duration, what: &str, mut look: impl FnMut() ->
 }
 
 /// True when this machine can run containers; says by name what is skipped otherwise.
-pub fn can_run(test: &str) -> bool {
+pub(crate) fn can_run(test: &str) -> bool {
     let missing = if !nix::unistd::Uid::effective().is_root() {
         "root"
     } else if !Path::new("/dev/fuse").exists() {
@@ -45,16 +45,18 @@ pub fn can_run(test: &str) -> bool {
 }
 
 /// A daemon with everything below one directory. Dropping it stops all of it.
-pub struct Instance {
+pub(crate) struct Instance {
     dir: tempfile::TempDir,
     daemon: Option<Child>,
+    /// Keeps the network namespace.
+    network: Option<Child>,
     log: Receiver<String>,
     seen: Vec<String>,
 }
 
 impl Instance {
     /// Starts an instance with `config` as its trainyard.toml; `None` where the machine cannot.
-    pub fn start(test: &str, config: &str) -> Option<Self> {
+    pub(crate) fn start(test: &str, config: &str) -> Option<Self> {
         let mut instance = Self::prepare(test, config)?;
         instance.start_daemon(&[]);
         instance.wait_ready();
@@ -62,7 +64,7 @@ impl Instance {
     }
 
     /// The directories of an instance, without a daemon.
-    pub fn prepare(test: &str, config: &str) -> Option<Self> {
+    pub(crate) fn prepare(test: &str, config: &str) -> Option<Self> {
         if !can_run(test) {
             return None;
         }
@@ -74,13 +76,22 @@ impl Instance {
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();
-        Some(Self { dir, daemon: None, log, seen: Vec::new() })
+        Some(Self { dir, daemon: None, network: None, log, seen: Vec::new() })
     }
 
     /// Starts the daemon in a network namespace of its own.
-    pub fn start_daemon(&mut self, environment: &[(&str, &str)]) {
-        let mut daemon = Command::new("unshare")
-            .args(["--net", BINARY, "--root"])
+    pub(crate) fn start_daemon(&mut self, environment: &[(&str, &str)]) {
+        // The same namespace for each daemon of the instance: networks outlive a daemon.
+        let holder = self.network.get_or_insert_with(|| {
+            let mut command = Command::new("unshare");
+            let child = command.args(["--net", "sleep", "infinity"]).stdin(Stdio::null()).spawn().unwrap();
+            let own = fs::read_link("/proc/self/ns/net").unwrap();
+            let path = format!("/proc/{}/ns/net", child.id());
+            wait_for("a network namespace", || fs::read_link(&path).is_ok_and(|other| other != own).then_some(()));
+            child
+        });
+        let mut daemon = Command::new("nsenter")
+            .args([&format!("--net=/proc/{}/ns/net", holder.id()), BINARY, "--root"])
             .arg(self.root())
             .arg("daemon")
             .envs(environment.iter().copied())
@@ -103,12 +114,12 @@ impl Instance {
         self.log = log;
     }
 
-    pub fn wait_ready(&mut self) {
+    pub(crate) fn wait_ready(&mut self) {
         self.wait_for_log("daemon: ready");
     }
 
     /// Waits for a line of the daemon's journal.
-    pub fn wait_for_log(&mut self, part: &str) -> String {
+    pub(crate) fn wait_for_log(&mut self, part: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.log.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -123,17 +134,17 @@ impl Instance {
         }
     }
 
-    pub fn daemon_pid(&self) -> i32 {
+    pub(crate) fn daemon_pid(&self) -> i32 {
         i32::try_from(self.daemon.as_ref().unwrap().id()).unwrap()
     }
 
     /// Waits until the daemon has ended by itself.
-    pub fn wait_daemon_end(&mut self) {
+    pub(crate) fn wait_daemon_end(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         wait_for("the daemon's end", || daemon.try_wait().unwrap());
     }
 
-    pub fn daemon_has_ended(&mut self) -> bool {
+    pub(crate) fn daemon_has_ended(&mut self) -> bool {
         match &mut self.daemon {
             Some(daemon) => daemon.try_wait().unwrap().is_some(),
             None => true,
@@ -141,62 +152,62 @@ impl Instance {
     }
 
     /// SIGKILL, as the kernel would.
-    pub fn kill_daemon(&mut self) {
+    pub(crate) fn kill_daemon(&mut self) {
         let mut daemon = self.daemon.take().unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();
     }
 
-    pub fn restart_daemon(&mut self) {
+    pub(crate) fn restart_daemon(&mut self) {
         self.start_daemon(&[]);
         self.wait_ready();
     }
 
-    pub fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         self.dir.path()
     }
 
-    pub fn jobs_d(&self) -> PathBuf {
+    pub(crate) fn jobs_d(&self) -> PathBuf {
         self.root().join("etc/trainyard/jobs.d")
     }
 
     /// The mounted default workspace.
-    pub fn mount(&self) -> PathBuf {
+    pub(crate) fn mount(&self) -> PathBuf {
         let mount = self.root().join("srv/trainyard/default");
         wait_for("the mount", || mount.is_dir().then_some(()));
         mount
     }
 
     /// Drops a job file as people should: written aside, then renamed.
-    pub fn drop_job(&self, name: &str, text: &str) {
+    pub(crate) fn drop_job(&self, name: &str, text: &str) {
         let aside = self.jobs_d().join(format!(".{name}.new"));
         fs::write(&aside, text).unwrap();
         fs::set_permissions(&aside, fs::Permissions::from_mode(0o644)).unwrap();
         fs::rename(aside, self.jobs_d().join(format!("{name}.toml"))).unwrap();
     }
 
-    pub fn cli(&self, arguments: &[&str]) -> Output {
+    pub(crate) fn cli(&self, arguments: &[&str]) -> Output {
         Command::new(BINARY).arg("--root").arg(self.root()).args(arguments).output().unwrap()
     }
 
     /// Standard output of a command that must succeed.
-    pub fn ok(&self, arguments: &[&str]) -> String {
+    pub(crate) fn ok(&self, arguments: &[&str]) -> String {
         let output = self.cli(arguments);
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// What the daemon reports of a job; `None` while it does not know it.
-    pub fn report(&self, job: &str) -> Option<Value> {
+    pub(crate) fn report(&self, job: &str) -> Option<Value> {
         let output = self.cli(&["status", job, "--json"]);
         output.status.success().then(|| serde_json::from_slice(&output.stdout).unwrap())
     }
 
-    pub fn state(&self, job: &str) -> String {
+    pub(crate) fn state(&self, job: &str) -> String {
         self.report(job).map_or(String::new(), |report| text(&report["state"]))
     }
 
-    pub fn wait_state(&self, job: &str, state: &str) -> Value {
+    pub(crate) fn wait_state(&self, job: &str, state: &str) -> Value {
         let mut last = Value::Null;
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -212,7 +223,7 @@ impl Instance {
     }
 
     /// Waits until run `run` of the job has ended.
-    pub fn wait_end(&self, job: &str, run: u64) -> Value {
+    pub(crate) fn wait_end(&self, job: &str, run: u64) -> Value {
         wait_for(&format!("the end of run {run} of {job}"), || {
             let report = self.report(job)?;
             let ended = ["succeeded", "failed", "stopped"].iter().any(|state| report["state"] == *state);
@@ -221,22 +232,22 @@ impl Instance {
     }
 
     /// Drops a job and waits for the end of its first run.
-    pub fn run_job(&self, name: &str, text: &str) -> Value {
+    pub(crate) fn run_job(&self, name: &str, text: &str) -> Value {
         self.drop_job(name, text);
         self.wait_end(name, 1)
     }
 
-    pub fn log(&self, job: &str, task: &str) -> String {
+    pub(crate) fn log(&self, job: &str, task: &str) -> String {
         self.ok(&["logs", task, job])
     }
 
     /// Where the daemon keeps the run, behind the mount.
-    pub fn run_dir(&self, job: &str, run: u32) -> PathBuf {
+    pub(crate) fn run_dir(&self, job: &str, run: u32) -> PathBuf {
         self.root().join("var/lib/trainyard/workspaces/default/jobs").join(job).join("runs").join(run.to_string())
     }
 
     /// Stops everything; what is still there afterwards is a failure.
-    pub fn shutdown(mut self) {
+    pub(crate) fn shutdown(mut self) {
         self.ok(&["shutdown"]);
         self.wait_daemon_end();
         assert_eq!(processes_with(&self.root().display().to_string()), Vec::<String>::new());
@@ -250,17 +261,18 @@ impl Drop for Instance {
         if self.daemon_has_ended() {
             // A test that failed half-way: what lives on is stopped by a fresh daemon.
             self.daemon = None;
-            if !std::thread::panicking() && processes_with(&self.root().display().to_string()).is_empty() {
-                return;
-            }
-            self.start_daemon(&[]);
-            let socket = self.root().join("run/trainyard/api.sock");
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while !socket.exists() && Instant::now() < deadline {
-                std::thread::park_timeout(Duration::from_millis(20));
+            if std::thread::panicking() || !processes_with(&self.root().display().to_string()).is_empty() {
+                self.start_daemon(&[]);
+                let socket = self.root().join("run/trainyard/api.sock");
+                let deadline = Instant::now() + Duration::from_secs(10);
+                while !socket.exists() && Instant::now() < deadline {
+                    std::thread::park_timeout(Duration::from_millis(20));
+                }
             }
         }
-        let _ = self.cli(&["shutdown"]);
+        if self.daemon.is_some() {
+            let _ = self.cli(&["shutdown"]);
+        }
         if let Some(mut daemon) = self.daemon.take() {
             let deadline = Instant::now() + Duration::from_secs(10);
             while daemon.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
@@ -269,20 +281,24 @@ impl Drop for Instance {
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
+        if let Some(mut holder) = self.network.take() {
+            let _ = holder.kill();
+            let _ = holder.wait();
+        }
     }
 }
 
-pub fn text(value: &Value) -> String {
+pub(crate) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
 /// Command lines of processes that name `part`.
-pub fn processes_with(part: &str) -> Vec<String> {
+pub(crate) fn processes_with(part: &str) -> Vec<String> {
     pids_with(part).into_iter().map(|(_, line)| line).collect()
 }
 
 /// Processes whose command line names `part`, but not this one.
-pub fn pids_with(part: &str) -> Vec<(i32, String)> {
+pub(crate) fn pids_with(part: &str) -> Vec<(i32, String)> {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     pids.filter_map(|pid| {

@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
@@ -21,6 +22,7 @@ use crate::rundir::{Layer, TaskDir};
 use crate::sys::file::{Durability, create_dir, write_whole};
 use crate::sys::mounts;
 
+const ETC: &str = "/etc";
 /// Directories of the machine that tasks see.
 const SYSTEM: [&str; 10] = ["usr", "etc", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
 /// The task's own directories and their modes.
@@ -50,6 +52,10 @@ const NOT_FILES: [&str; 8] = ["proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "c
 /// The host image, looked at once when the daemon starts.
 #[derive(Debug)]
 pub(super) struct HostImage {
+    /// Where layers that hide things are kept.
+    store: PathBuf,
+    /// Hides what of `/etc` not everybody may read.
+    hiding: Mutex<PathBuf>,
     directories: Vec<SystemDirectory>,
     /// Links of the root, such as `bin` → `usr/bin`.
     links: Vec<(&'static str, PathBuf)>,
@@ -60,18 +66,20 @@ pub(super) struct HostImage {
 #[derive(Debug)]
 struct SystemDirectory {
     name: &'static str,
-    layers: Vec<PathBuf>,
+    path: PathBuf,
     /// The scratch space lies below it, so it cannot have a layer there.
     read_only: bool,
 }
 
 impl HostImage {
     pub(super) fn prepare(paths: &Paths) -> io::Result<Self> {
-        let mut image = Self { directories: Vec::new(), links: Vec::new(), mounts: Vec::new() };
+        let store = paths.host_layer();
+        let hiding = Mutex::new(hiding_layer(Path::new(ETC), &store)?);
+        let mut image = Self { store, hiding, directories: Vec::new(), links: Vec::new(), mounts: Vec::new() };
         for name in SYSTEM {
             let path = Path::new("/").join(name);
             match fs::symlink_metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => image.add(name, path, paths)?,
+                Ok(metadata) if metadata.is_dir() => image.add(name, path, paths),
                 Ok(metadata) if metadata.is_symlink() => image.links.push((name, fs::read_link(path)?)),
                 _ => {}
             }
@@ -80,11 +88,24 @@ impl HostImage {
         Ok(image)
     }
 
-    fn add(&mut self, name: &'static str, path: PathBuf, paths: &Paths) -> io::Result<()> {
+    fn add(&mut self, name: &'static str, path: PathBuf, paths: &Paths) {
         let read_only = paths.state_dir().starts_with(&path);
-        let layers = if name == "etc" { vec![hiding_layer(&path, &paths.host_layer())?, path] } else { vec![path] };
-        self.directories.push(SystemDirectory { name, layers, read_only });
+        self.directories.push(SystemDirectory { name, path, read_only });
+    }
+
+    /// Looks again at what of `/etc` is to be hidden: something may have come since. Takes some milliseconds.
+    pub(super) fn refresh(&self) -> io::Result<()> {
+        let mut hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
+        *hiding = hiding_layer(Path::new(ETC), &self.store)?;
         Ok(())
+    }
+
+    fn lower(&self, directory: &SystemDirectory) -> Vec<PathBuf> {
+        let hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
+        match directory.path == Path::new(ETC) {
+            true => vec![hiding.clone(), directory.path.clone()],
+            false => vec![directory.path.clone()],
+        }
     }
 
     /// Fills `rootfs/` and says what is to be mounted over it.
@@ -117,12 +138,13 @@ impl HostImage {
 
     fn layer(&self, directory: &SystemDirectory, dir: &TaskDir, target: PathBuf) -> io::Result<Layer> {
         let name = directory.name;
-        if let (true, [source]) = (directory.read_only, directory.layers.as_slice()) {
-            return Ok(Layer::ReadOnlyBind { source: source.clone(), target });
+        // Secrets cannot be hidden without an overlay, and nobody keeps a state directory in /etc.
+        if directory.read_only && directory.path != Path::new(ETC) {
+            return Ok(Layer::ReadOnlyBind { source: directory.path.clone(), target });
         }
         create_dir(&dir.upper(name), 0o755)?;
         create_dir(&dir.work(name), 0o700)?;
-        Ok(Layer::Overlay { name: name.to_owned(), lower: directory.layers.clone(), target })
+        Ok(Layer::Overlay { name: name.to_owned(), lower: self.lower(directory), target })
     }
 }
 

@@ -54,16 +54,15 @@ impl Networks {
     pub(super) fn make_bridge(&self, attempt: AttemptId, block: AddressBlock) -> io::Result<()> {
         let netlink = Netlink::open()?;
         let name = self.bridge(attempt);
-        if let Some(index) = index_of(&name)? {
-            // Perhaps only half made when a daemon died: begin again, unless tasks are on it.
-            if has_ports(&name) {
-                return Ok(());
-            }
-            netlink.delete(index)?;
+        // Each step may have been done by a daemon that died, or by the start of another task of the attempt.
+        if index_of(&name)?.is_none() {
+            netlink.add_bridge(&name)?;
         }
-        netlink.add_bridge(&name)?;
         let index = index_of(&name)?.ok_or_else(|| io::Error::other("the bridge vanished"))?;
-        netlink.add_address(index, gateway(block), block.prefix)?;
+        match netlink.add_address(index, gateway(block), block.prefix) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         netlink.set_up(index)
     }
 
@@ -133,10 +132,6 @@ fn base36(mut number: u64) -> String {
         }
     }
     out.iter().rev().map(|byte| char::from(*byte)).collect()
-}
-
-fn has_ports(bridge: &str) -> bool {
-    fs::read_dir(format!("/sys/class/net/{bridge}/brif")).is_ok_and(|mut ports| ports.next().is_some())
 }
 
 fn loopback() -> io::Result<u32> {

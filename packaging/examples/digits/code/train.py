@@ -4,7 +4,8 @@ Plain Python 3 without packages, so that it runs wherever there is Python. What 
 other (addresses and ports from the environment), how a log with metrics looks, and where a model goes.
 
 The server holds the weights. In each step every worker sends the gradient of its part of the batch; the server adds
-them in the order of the workers' numbers, so that the sums, and with them the model, are the same in every run.
+them in the order of the workers' numbers, so that the sums, and with them the model, are the same in every run (and,
+by `fsum`, with every version of Python).
 """
 
 import argparse
@@ -85,15 +86,22 @@ def serve(options, workers, port):
     print(f"{workers} workers have come", flush=True)
     weights = [0.0] * SIZE
     while True:
-        gradients = [receive(connections[index]) for index in range(workers)]
+        gradients = [receive_from(index, connections[index]) for index in range(workers)]
         if len(gradients[0]) == 0:
             break  # the workers are done
         rows = sum(gradient[-1] for gradient in gradients)
         for at in range(SIZE):
-            weights[at] -= options.lr * sum(gradient[at] for gradient in gradients) / rows
+            weights[at] -= options.lr * math.fsum(gradient[at] for gradient in gradients) / rows
         for index in range(workers):
             send(connections[index], weights)
     print("done", flush=True)
+
+
+def receive_from(index, connection):
+    try:
+        return receive(connection)
+    except OSError as error:
+        raise SystemExit(f"worker {index} is lost: {error}")
 
 
 # --- Workers ---
@@ -110,10 +118,10 @@ def load(seed):
 
 def probabilities(weights, pixels):
     width = PIXELS + 1
-    scores = [sum(map(float.__mul__, weights[c * width : (c + 1) * width], pixels)) for c in range(CLASSES)]
+    scores = [math.fsum(map(float.__mul__, weights[c * width : (c + 1) * width], pixels)) for c in range(CLASSES)]
     highest = max(scores)
     powers = [math.exp(score - highest) for score in scores]
-    total = sum(powers)
+    total = math.fsum(powers)
     return [power / total for power in powers]
 
 
