@@ -126,7 +126,6 @@ impl Bundle {
     }
 
     fn podman(&self) -> Option<f64> {
-        let root = format!("{}:O", self.rootfs.display());
         output_of(
             Command::new("podman")
                 .args([
@@ -137,8 +136,8 @@ impl Bundle {
                     "--ulimit=nofile=1024:1024",
                     "--ulimit=nproc=4096:4096",
                     "--rootfs",
-                    &root,
                 ])
+                .arg(&self.rootfs)
                 .args(PROGRAM),
         )
     }
