@@ -117,6 +117,8 @@ pub struct Reconciler<S> {
     dirty: BTreeSet<JobKey>,
     removed: BTreeSet<JobKey>,
     counters_changed: bool,
+    /// Runs that made way for newer ones.
+    retired: Vec<(JobKey, RunRecord)>,
     events: Vec<(JobKey, EventRecord)>,
     works: Vec<Work>,
     answers: Vec<Box<dyn FnOnce() + Send>>,
@@ -144,6 +146,7 @@ impl<S: Store> Reconciler<S> {
             dirty: BTreeSet::new(),
             removed: BTreeSet::new(),
             counters_changed: false,
+            retired: Vec::new(),
             events: Vec::new(),
             works: Vec::new(),
             answers: Vec::new(),
@@ -624,7 +627,9 @@ impl<S: Store> Reconciler<S> {
         let prepared = spec.code.is_none();
         let record =
             RunRecord { number, created: now, order, source, prepared, stop: None, attempts: Vec::new(), ended: None };
-        job.run = Some(world::Run::new(record, spec));
+        let before = job.run.replace(world::Run::new(record, spec));
+        // Its end may be as new as this begin.
+        self.retired.extend(before.map(|run| (key.clone(), run.record)));
         self.counters.order = order;
         self.counters_changed = true;
         self.note(key, format!("run {number} is waiting to start"));
@@ -661,6 +666,9 @@ impl<S: Store> Reconciler<S> {
             events: self.events.clone(),
             ..Batch::default()
         };
+        for (key, run) in self.retired.drain(..) {
+            batch.runs.insert((key, run.number), run);
+        }
         for key in &self.dirty {
             let Some(job) = self.jobs.get(key) else { continue };
             batch.jobs.insert(key.clone(), Some(job.record.clone()));

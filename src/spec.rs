@@ -23,6 +23,7 @@ pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;
 pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
     let source = diagnostic::Source::new(file, text);
     let mut found = check::check(&source);
+    found.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
     if found.iter().any(Diagnostic::is_error) {
         return (None, found);
     }

@@ -82,6 +82,7 @@ impl<S: Store> Reconciler<S> {
         self.queue.retain(|_, waiting| waiting.key != *key);
         self.dirty.remove(key);
         self.events.retain(|(other, _)| other != key);
+        self.retired.retain(|(other, _)| other != key);
         self.removed.insert(key.clone());
     }
 

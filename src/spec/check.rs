@@ -124,12 +124,20 @@ fn suggestion(name: &str, parent: &Place) -> String {
     let elsewhere = keys::KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(name));
     match elsewhere {
         Some(key) => format!("; it belongs at `{}`", key.path.replace("*", "NAME")),
-        None => match keys::children(&parent.pattern).collect::<Vec<_>>() {
+        None => match supported_children(&parent.pattern) {
             all if all.is_empty() => String::new(),
             all if all.len() <= 12 => format!("; the keys here are {}", all.join(", ")),
             _ => "; `trainyard explain` lists all keys".to_owned(),
         },
     }
+}
+
+fn supported_children(pattern: &str) -> Vec<&'static str> {
+    let supported = |name: &&str| {
+        let path = if pattern.is_empty() { (*name).to_owned() } else { format!("{pattern}.{name}") };
+        keys::find(&path).is_some_and(|key| key.support == Support::Now)
+    };
+    keys::children(pattern).filter(supported).collect()
 }
 
 enum Problem {

@@ -40,8 +40,19 @@ pub(crate) fn can_run(test: &str) -> bool {
     } else {
         return true;
     };
-    eprintln!("SKIPPED {test}: {missing} is missing on this machine");
+    skip(test, missing);
     false
+}
+
+/// Says that a test is skipped, and tells `tests/run`, which lists what was.
+fn skip(test: &str, missing: &str) {
+    use std::io::Write;
+    let line = format!("SKIPPED {test}: {missing} is missing on this machine");
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os("TRAINYARD_SKIPPED") {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        writeln!(file, "{line}").unwrap();
+    }
 }
 
 /// A daemon with everything below one directory. Dropping it stops all of it.

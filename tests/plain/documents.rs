@@ -1,0 +1,71 @@
+//! Documents tell the truth: links resolve, tables are those of the program, examples are accepted.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn documents() -> Vec<PathBuf> {
+    let docs = fs::read_dir(repository().join("docs")).unwrap().flatten().map(|entry| entry.path());
+    docs.chain(["README.md", "CHANGELOG.md"].map(|name| repository().join(name))).collect()
+}
+
+#[test]
+fn every_link_between_documents_resolves() {
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with('#') {
+                continue;
+            }
+            let target = document.parent().unwrap().join(link.split('#').next().unwrap());
+            assert!(target.exists(), "{}: {link}", document.display());
+        }
+    }
+}
+
+#[test]
+fn the_key_reference_is_the_program_s_own() {
+    let text = fs::read_to_string(repository().join("docs/JOBS.md")).unwrap();
+    let reference = text.split("<!-- keys -->").nth(1).unwrap().trim();
+    let output = Command::new(env!("CARGO_BIN_EXE_trainyard")).args(["explain", "--markdown"]).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(reference, printed.trim(), "put the output of `trainyard explain --markdown` between the marks");
+}
+
+#[test]
+fn every_job_file_in_the_documents_is_accepted() {
+    let mut count = 0;
+    for document in documents() {
+        let text = fs::read_to_string(&document).unwrap();
+        for example in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+            if example.starts_with("# trainyard.toml") {
+                continue;
+            }
+            let (spec, found) = trainyard::spec::parse(&document.display().to_string(), example);
+            assert!(spec.is_some(), "{found:?}");
+            count += 1;
+        }
+    }
+    assert!(count >= 4);
+}
+
+#[test]
+fn every_promise_names_a_test_or_a_benchmark_that_exists() {
+    let text = fs::read_to_string(repository().join("docs/PROMISES.md")).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
+    let mut sources = String::new();
+    for directory in ["tests/host", "tests/plain", "benches"] {
+        for entry in fs::read_dir(repository().join(directory)).unwrap().flatten() {
+            sources.push_str(&fs::read_to_string(entry.path()).unwrap());
+        }
+    }
+    for row in rows {
+        let proof = row.split('|').nth(3).unwrap().trim().trim_matches('`');
+        let exists = sources.contains(&format!("fn {proof}(")) || repository().join(proof).exists();
+        assert!(exists, "{proof} is not there: {row}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Shipped job files, and the verbs that need no daemon.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn trainyard(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trainyard")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn job_files(below: &str) -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(below);
+    let entries = fs::read_dir(directory).unwrap().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.extension().is_some_and(|extension| extension == "toml")).collect()
+}
+
+#[test]
+fn every_shipped_job_file_is_accepted() {
+    let files = job_files("jobs.d");
+    assert!(!files.is_empty());
+    for path in files {
+        let output = trainyard(&["check", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{}", stdout(&output));
+    }
+}
+
+/// Each file says with `# expect: …` lines what is to be found in it, in order; none means that it is good.
+#[test]
+fn the_fixtures_get_the_diagnostics_that_they_expect() {
+    let files = job_files("tests/data/jobs");
+    assert!(files.len() >= 8);
+    for path in files {
+        let text = fs::read_to_string(&path).unwrap();
+        let expected: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# expect: ")).collect();
+        let output = trainyard(&["check", path.to_str().unwrap()]);
+        let found = stdout(&output);
+        let found: Vec<&str> = found.lines().filter(|line| !line.ends_with(": ok")).collect();
+        assert_eq!(found.len(), expected.len(), "{}: {found:#?}", path.display());
+        for (found, expected) in found.iter().zip(&expected) {
+            assert!(found.contains(expected), "{}: {found} instead of {expected}", path.display());
+        }
+        let errors = expected.iter().any(|line| !line.contains("warning"));
+        assert_eq!(output.status.success(), !errors, "{}", path.display());
+    }
+}
+
+#[test]
+fn check_says_everything_and_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.toml");
+    fs::write(&path, "comand = 1\nretries = -1\n").unwrap();
+    let output = trainyard(&["check", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(stdout(&output).lines().count(), 2);
+    let output = trainyard(&["check", "--json", path.to_str().unwrap()]);
+    let first: serde_json::Value = serde_json::from_str(stdout(&output).lines().next().unwrap()).unwrap();
+    assert_eq!((first["line"].as_u64(), first["key"].as_str()), (Some(1), Some("comand")));
+}
+
+#[test]
+fn explain_knows_keys_and_names_the_nearest() {
+    let text = stdout(&trainyard(&["explain", "resources.shm"]));
+    assert!(text.contains("half of memory") && text.contains("Size of /dev/shm"), "{text}");
+    assert!(stdout(&trainyard(&["explain", "roles.worker.count"])).contains("1 to 1000"));
+    let output = trainyard(&["explain", "resources.cpus"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("the nearest is \"resources.cpu\""));
+}
+
+#[test]
+fn what_is_shown_is_what_runs() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs.d/digits.toml");
+    let text = stdout(&trainyard(&["show", "--effective", "--file", file]));
+    assert!(text.contains("# worker-1 runs: /bin/sh -c 'python3 train.py --epochs=12 --lr=0.5 --seed=7'"), "{text}");
+    assert!(text.contains("[roles.ps]") && text.contains("serves = true"));
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout(&trainyard(&["show", "--effective", "--json", "--file", file]))).unwrap();
+    assert_eq!(json["roles"][1]["args"][2], "python3 train.py --epochs=12 --lr=0.5 --seed=7");
+}
+
+#[test]
+fn without_a_daemon_the_next_step_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = trainyard(&["--root", dir.path().to_str().unwrap(), "ps"]);
+    assert_eq!(output.status.code(), Some(3));
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(told.contains("the daemon does not answer at") && told.contains("systemctl start trainyard"), "{told}");
+    assert_eq!(trainyard(&["nonsense"]).status.code(), Some(2));
+}

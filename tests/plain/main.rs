@@ -1,0 +1,11 @@
+//! What needs no root and no kernel: the simulated daemon, the command line's files, the rules of the house.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests drive processes and may panic")]
+
+#[path = "../support/invariants.rs"]
+mod invariants;
+
+mod documents;
+mod files;
+mod simulation;
+mod supply;
+mod tidy;

@@ -1,0 +1,338 @@
+//! The daemon in a world of its own: a clock, an engine and a store that the test controls. Random histories of drops,
+//! edits, stops, task ends, lost shims, failing commits and crashes; the invariants hold after every step, and in the
+//! end everything has ended.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use trainyard::config::AddressRange;
+use trainyard::engine::EngineError;
+use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp};
+use trainyard::intake::Arrival;
+use trainyard::plan::Amount;
+use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
+use trainyard::rundir::Found;
+use trainyard::spec::parse;
+use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
+use trainyard::store::Store;
+use trainyard::store::fault::{Fault, FaultStore};
+use trainyard::store::memory::MemoryStore;
+use trainyard::store::record::{Owner, SourceRecord};
+
+use super::invariants;
+
+const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30 };
+const SPECS: [&str; 5] = [
+    "command = 'a'",
+    "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
+    "command = 'c'\n[roles.ps]\n[roles.w]\ncount = 3",
+    "command = 'd'\nstate = 'stopped'",
+    "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
+];
+const JOBS: usize = 3;
+
+/// One thing that the world does.
+#[derive(Debug, Clone)]
+enum Step {
+    Drop {
+        job: usize,
+        spec: usize,
+    },
+    RemoveFile {
+        job: usize,
+    },
+    Ask {
+        job: usize,
+        verb: usize,
+    },
+    /// Carry out one of the works that wait.
+    Work {
+        which: usize,
+    },
+    /// A running task does what tasks do.
+    Task {
+        which: usize,
+        what: usize,
+    },
+    /// The daemon dies and is started again; works that were under way are lost, some after they were done.
+    Crash {
+        done: bool,
+    },
+    /// The daemon's next commit fails, which ends it.
+    FailCommit,
+    Wait {
+        ms: u64,
+    },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0..JOBS, 0..SPECS.len()).prop_map(|(job, spec)| Step::Drop { job, spec }),
+        1 => (0..JOBS).prop_map(|job| Step::RemoveFile { job }),
+        2 => (0..JOBS, 0..3usize).prop_map(|(job, verb)| Step::Ask { job, verb }),
+        10 => (0..8usize).prop_map(|which| Step::Work { which }),
+        8 => (0..8usize, 0..6usize).prop_map(|(which, what)| Step::Task { which, what }),
+        1 => any::<bool>().prop_map(|done| Step::Crash { done }),
+        1 => Just(Step::FailCommit),
+        2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
+    ];
+    prop::collection::vec(step, 1..120)
+}
+
+#[derive(Debug, Clone, PartialEq)]
+enum Fake {
+    Alive { running: bool, stop: Option<StopCause> },
+    Ended(EndRecord),
+    Lost,
+}
+
+struct World {
+    store: MemoryStore,
+    daemon: Option<Reconciler<FaultStore<MemoryStore>>>,
+    now: u64,
+    works: VecDeque<Work>,
+    tasks: BTreeMap<TaskId, Fake>,
+    starts: BTreeMap<TaskId, u32>,
+    held: BTreeMap<AttemptId, Amount>,
+    files: BTreeMap<JobKey, usize>,
+}
+
+fn key(job: usize) -> JobKey {
+    format!("j{job}").parse().unwrap()
+}
+
+fn arrival(key: &JobKey, spec: usize) -> Arrival {
+    let text = SPECS[spec].to_owned();
+    let parsed = parse("job.toml", &text).0.unwrap();
+    let source =
+        SourceRecord { meaning: parsed.meaning(), text, owner: Owner { uid: 0, gid: 0 }, warnings: Vec::new() };
+    Arrival::Accepted { key: key.clone(), source, spec: Box::new(parsed) }
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            store: MemoryStore::default(),
+            daemon: None,
+            now: 1_000_000,
+            works: VecDeque::new(),
+            tasks: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            held: BTreeMap::new(),
+            files: BTreeMap::new(),
+        };
+        world.start_daemon(Fault::Fail(0));
+        world
+    }
+
+    fn start_daemon(&mut self, fault: Fault) {
+        let addresses = AddressRange { base: 0x0ad5_0000, prefix: 24 };
+        let settings = Settings { inventory: INVENTORY, addresses, stop_grace: Duration::from_secs(1) };
+        let store = FaultStore::new(self.store.clone(), fault);
+        self.works.clear();
+        let mut daemon = Reconciler::open(store, settings, Timestamp(self.now)).unwrap();
+        // The first scan of jobs.d.
+        let mut arrivals: Vec<Arrival> = self.files.iter().map(|(key, spec)| arrival(key, *spec)).collect();
+        let gone = daemon.known_files().into_iter().filter(|key| !self.files.contains_key(key));
+        arrivals.extend(gone.map(|key| Arrival::Removed { key }));
+        daemon.handle(Event::Files(arrivals), Timestamp(self.now));
+        self.daemon = Some(daemon);
+        self.round();
+    }
+
+    fn handle(&mut self, event: Event) {
+        if let Some(daemon) = &mut self.daemon {
+            daemon.handle(event, Timestamp(self.now));
+        }
+        self.round();
+    }
+
+    /// One round of the daemon; a failed commit is its end.
+    fn round(&mut self) {
+        let Some(daemon) = &mut self.daemon else { return };
+        match daemon.pass(Timestamp(self.now)) {
+            Ok(round) => self.works.extend(round.works),
+            Err(_) => self.start_daemon(Fault::Fail(0)),
+        }
+        invariants::nothing_starts_twice(&self.starts);
+        invariants::nothing_is_leased_twice(&self.held, INVENTORY);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Drop { job, spec } => {
+                self.files.insert(key(*job), *spec);
+                self.handle(Event::Files(vec![arrival(&key(*job), *spec)]));
+            }
+            Step::RemoveFile { job } => {
+                self.files.remove(&key(*job));
+                self.handle(Event::Files(vec![Arrival::Removed { key: key(*job) }]));
+            }
+            Step::Ask { job, verb } => self.ask(key(*job), [Verb::Stop, Verb::Rerun, Verb::Remove][*verb]),
+            Step::Work { which } => self.work(*which),
+            Step::Task { which, what } => self.task(*which, *what),
+            Step::Crash { done } => {
+                if *done {
+                    for work in std::mem::take(&mut self.works) {
+                        // Done, but nobody is left to hear of it.
+                        let _ = self.carry_out(work);
+                    }
+                }
+                self.start_daemon(Fault::Fail(0));
+            }
+            Step::FailCommit => self.start_daemon(Fault::Fail(2)),
+            Step::Wait { ms } => {
+                self.now += ms;
+                self.handle(Event::Tick);
+            }
+        }
+    }
+
+    fn ask(&mut self, key: JobKey, verb: Verb) {
+        let caller = Caller { uid: 0, name: "root".to_owned() };
+        self.handle(Event::Request(Request::Change { caller, key, verb, answer: Box::new(drop) }));
+    }
+
+    fn work(&mut self, which: usize) {
+        if self.works.is_empty() {
+            return;
+        }
+        let work = self.works.remove(which % self.works.len()).unwrap();
+        let outcome = self.carry_out(work);
+        self.handle(Event::Done(outcome));
+    }
+
+    fn carry_out(&mut self, work: Work) -> Outcome {
+        match work {
+            Work::Prepare { key, run, .. } => Outcome::Prepared { key, run, result: Ok(()) },
+            Work::Launch(launch) => {
+                let runs = self.store.runs(&launch.identity.key).unwrap();
+                invariants::every_start_was_recorded(launch.attempt, &runs);
+                self.held.insert(launch.attempt, Amount::of(&launch.spec));
+                for ordinal in launch.ordinals {
+                    let task = TaskId { attempt: launch.attempt, ordinal };
+                    if !self.tasks.contains_key(&task) {
+                        *self.starts.entry(task).or_default() += 1;
+                        self.tasks.insert(task, Fake::Alive { running: false, stop: None });
+                    }
+                }
+                Outcome::Launched { attempt: launch.attempt, failures: Vec::new() }
+            }
+            Work::Stop { task, cause } => {
+                if let Some(Fake::Alive { stop, .. }) = self.tasks.get_mut(&task) {
+                    *stop = Some(cause);
+                }
+                Outcome::Stopped { task, result: Ok(()) }
+            }
+            Work::Look { task, after } => Outcome::Looked { task, after, result: Ok(self.look(task)) },
+            Work::Release { key, release } => {
+                let alive = self
+                    .tasks
+                    .iter()
+                    .any(|(task, fake)| task.attempt == release.attempt && matches!(fake, Fake::Alive { .. }));
+                assert!(!alive, "{} is released while its tasks live", release.attempt);
+                // Sometimes it fails the first time.
+                let result = match self.now % 7 {
+                    0 => Err(EngineError("busy".to_owned())),
+                    _ => {
+                        self.held.remove(&release.attempt);
+                        Ok(())
+                    }
+                };
+                Outcome::Released { key, attempt: release.attempt, result }
+            }
+        }
+    }
+
+    fn look(&self, task: TaskId) -> Found {
+        match self.tasks.get(&task) {
+            None => Found::NeverStarted,
+            Some(Fake::Alive { running, .. }) => Found::Alive { shim: Some(1), running: *running },
+            Some(Fake::Ended(end)) => Found::Ended(end.clone()),
+            Some(Fake::Lost) => Found::Lost,
+        }
+    }
+
+    fn task(&mut self, which: usize, what: usize) {
+        let alive: Vec<TaskId> =
+            self.tasks.iter().filter(|(_, fake)| matches!(fake, Fake::Alive { .. })).map(|(task, _)| *task).collect();
+        if alive.is_empty() {
+            return;
+        }
+        let task = alive[which % alive.len()];
+        let Some(Fake::Alive { stop, running }) = self.tasks.get(&task).cloned() else { return };
+        let end = |end| Fake::Ended(EndRecord { end, at: Timestamp(self.now), memory_peak: None });
+        let next = match (stop, what) {
+            (Some(cause), _) => end(TaskEnd::Stopped { cause }),
+            (None, 0 | 1) => Fake::Alive { running: true, stop: None },
+            (None, 2 | 3) if running => end(TaskEnd::Exited { code: 0 }),
+            (None, 4) if running => end(TaskEnd::Exited { code: 3 }),
+            (None, 5) if running => Fake::Lost,
+            _ => return,
+        };
+        self.tasks.insert(task, next);
+        self.handle(Event::News(task));
+    }
+
+    /// Lets everything come to its end, as it would if nobody did anything more.
+    fn settle(&mut self) {
+        for round in 0..2000 {
+            self.now += 400;
+            self.handle(Event::Tick);
+            if let Some(work) = self.works.pop_front() {
+                let outcome = self.carry_out(work);
+                self.handle(Event::Done(outcome));
+            }
+            self.task(round, 1);
+            self.task(round, 2);
+            let busy = self.tasks.values().any(|fake| matches!(fake, Fake::Alive { .. }));
+            if !busy && self.works.is_empty() && self.all_ended() {
+                return;
+            }
+        }
+        panic!("it never comes to rest: {:?}", self.store.load().unwrap());
+    }
+
+    fn all_ended(&self) -> bool {
+        self.store.load().unwrap().runs.values().all(|run| run.ended.is_some())
+    }
+
+    fn check_end(&self) {
+        assert_eq!(self.held, BTreeMap::new(), "everything was given back");
+        for key in self.store.load().unwrap().jobs.keys() {
+            self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
+            invariants::no_event_is_lost_or_doubled(&self.store.events(key, 0).unwrap());
+            let report = self.daemon.as_ref().unwrap().report(key).unwrap();
+            assert!(report.state.is_terminal(), "{report:?}");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+    #[test]
+    fn whatever_happens_nothing_starts_twice_and_everything_ends(steps in steps()) {
+        let mut world = World::new();
+        for step in &steps {
+            world.step(step);
+        }
+        world.settle();
+        world.check_end();
+    }
+}
+
+#[test]
+fn a_quiet_history_ends_as_it_should() {
+    let mut world = World::new();
+    world.step(&Step::Drop { job: 0, spec: 1 });
+    world.settle();
+    world.check_end();
+    let report = world.daemon.as_ref().unwrap().report(&key(0)).unwrap();
+    assert_eq!((report.state, report.run, report.attempt), (State::Succeeded, 1, 1));
+    assert_eq!(world.starts.len(), 2);
+    // The same file again, after a restart as well, is nothing new.
+    world.step(&Step::Drop { job: 0, spec: 1 });
+    world.step(&Step::Crash { done: false });
+    assert_eq!(world.starts.len(), 2);
+}
