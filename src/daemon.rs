@@ -26,7 +26,8 @@ use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
-use crate::sys::lock::{HeldLock, pid_in};
+use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
+use crate::sys::process::PidFd;
 use crate::workspace::publish::Publisher;
 
 #[derive(Debug, thiserror::Error)]
@@ -93,13 +94,19 @@ fn make_directories(config: &Config) -> io::Result<()> {
 
 fn take_lock(config: &Config) -> Result<HeldLock, DaemonError> {
     let path = config.paths.daemon_lock();
-    let lock = HeldLock::try_take(&path).map_err(failed("lock the state directory"))?;
-    let Some(mut lock) = lock else {
+    loop {
+        if let Some(mut lock) = HeldLock::try_take(&path).map_err(failed("lock the state directory"))? {
+            lock.write_pid(nix::unistd::getpid().as_raw()).map_err(failed("write the lock"))?;
+            return Ok(lock);
+        }
         let pid = pid_in(&path).map_err(failed("read the lock"))?.unwrap_or(0);
-        return Err(DaemonError::AlreadyRunning { root: config.paths.root().to_owned(), pid });
-    };
-    lock.write_pid(nix::unistd::getpid().as_raw()).map_err(failed("write the lock"))?;
-    Ok(lock)
+        if PidFd::open(pid).is_ok() {
+            return Err(DaemonError::AlreadyRunning { root: config.paths.root().to_owned(), pid });
+        }
+        // It was killed while it started a child, which lets go of the lock when it is executed.
+        let lock = std::fs::File::open(&path).map_err(failed("open the lock"))?;
+        wait_until_free(lock).map_err(failed("wait for the lock"))?;
+    }
 }
 
 /// What the machine can give, or the part of it that the configuration allows.
