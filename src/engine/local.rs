@@ -44,7 +44,7 @@ pub struct LocalEngine {
     tasks_group: String,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
-    /// Held while what an attempt shares is made.
+    /// Held while what the tasks of an attempt have in common is made.
     sharing: Mutex<()>,
     /// Live shims that are watched.
     shims: Arc<Mutex<BTreeMap<TaskId, Arc<PidFd>>>>,
@@ -220,10 +220,16 @@ impl LocalEngine {
         }
     }
 
-    /// What the tasks of the attempt share, made before the first of them starts.
-    fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
+    /// Everything of an attempt that is not one task's own.
+    fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement), EngineError> {
         // After a restart the tasks of one attempt may be started one by one, side by side.
         let _one_at_a_time = lock(&self.sharing);
+        self.prepare(run)?;
+        Ok((self.share(launch)?, self.placement(launch)?))
+    }
+
+    /// What the tasks of the attempt share, made before the first of them starts.
+    fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
         if launch.owner.uid == 0 {
             self.host.refresh().map_err(failed("look for what of /etc is to be hidden"))?;
         }
@@ -384,12 +390,8 @@ impl Engine for LocalEngine {
             text: attempt.text.clone(),
         };
         let everyone = |error: EngineError| attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect();
-        let shared = match self.prepare(&run).and_then(|()| self.share(attempt)) {
-            Ok(shared) => shared,
-            Err(error) => return everyone(error),
-        };
-        let placement = match self.placement(attempt) {
-            Ok(placement) => placement,
+        let (shared, placement) = match self.make_common(&run, attempt) {
+            Ok(common) => common,
             Err(error) => return everyone(error),
         };
         let tasks = Task::all(&attempt.spec, &attempt.identity, &placement);

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How much a written file must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,11 +48,12 @@ fn write_and_rename(
     }
 }
 
-/// `.NAME.PID.tmp`: hidden, and skipped by every reader of directories.
+/// `.NAME.PID-N.tmp`: hidden, skipped by every reader of directories, and nobody else's.
 fn temporary_beside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(format!(".{}-{}.tmp", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
     path.with_file_name(name)
 }
 
