@@ -102,6 +102,8 @@ pub struct Snapshot<'a> {
     pub now: Timestamp,
     pub inventory: Amount,
     pub addresses: AddressRange,
+    /// The block that was handed out last.
+    pub last_block: Option<AddressBlock>,
     pub live: Vec<Live>,
     /// By place in the queue.
     pub queue: &'a BTreeMap<u64, Waiting>,
@@ -160,6 +162,7 @@ fn earliest(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
 fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
     let held = snapshot.live.iter().filter(|live| !live.released).filter_map(|live| live.block);
     let mut blocks: Vec<AddressBlock> = held.collect();
+    let mut last = snapshot.last_block;
     for waiting in snapshot.queue.values() {
         if let Some(reason) = never_fits(&waiting.amount, &snapshot.inventory) {
             let verdict = Verdict::Failed { reason };
@@ -172,7 +175,7 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
             return;
         }
         let block = match waiting.network {
-            Network::Task => match address::allocate(snapshot.addresses, &blocks, waiting.tasks) {
+            Network::Task => match address::allocate(snapshot.addresses, &blocks, last, waiting.tasks) {
                 Some(block) => Some(block),
                 None => {
                     let reason = "waits for addresses: network.range is used up by running jobs".to_owned();
@@ -183,6 +186,7 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
             Network::Job | Network::Host => None,
         };
         blocks.extend(block);
+        last = block.or(last);
         room = room.minus(&waiting.amount);
         plan.steps.push(Step::Start { key: waiting.key.clone(), block });
     }

@@ -107,6 +107,7 @@ pub struct Reconciler<S> {
     live: BTreeSet<JobKey>,
     attempts: BTreeMap<AttemptId, JobKey>,
     blocked: Option<Blocked>,
+    last_block: Option<AddressBlock>,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
     draining: bool,
@@ -139,6 +140,7 @@ impl<S: Store> Reconciler<S> {
             live: BTreeSet::new(),
             attempts: BTreeMap::new(),
             blocked: None,
+            last_block: None,
             strays: BTreeMap::new(),
             draining: false,
             look_again: BTreeSet::new(),
@@ -274,6 +276,7 @@ impl<S: Store> Reconciler<S> {
             now: self.now,
             inventory: self.settings.inventory,
             addresses: self.settings.addresses,
+            last_block: self.last_block,
             live,
             queue,
         })
@@ -397,6 +400,7 @@ impl<S: Store> Reconciler<S> {
         let (number, count) = (attempt.number, attempt.tasks.len());
         run.record.attempts.push(attempt);
         let ordinals = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
+        self.last_block = block.or(self.last_block);
         self.counters.attempt = id.0;
         self.counters_changed = true;
         self.queue.retain(|_, waiting| waiting.key != *key);

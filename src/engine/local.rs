@@ -30,7 +30,7 @@ use crate::sys::lock::HeldLock;
 use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
 use crate::sys::{cgroup, mounts};
 use host::HostImage;
-use network::Networks;
+use network::{Networks, Peers};
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
@@ -213,7 +213,8 @@ impl LocalEngine {
             Network::Task => {
                 let path = self.kernel_objects(launch.attempt).join(format!("net-{}", task.ordinal));
                 let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
-                let attached = self.networks.attach(launch.attempt, task.ordinal, block, &path);
+                let id = TaskId { attempt: launch.attempt, ordinal: task.ordinal };
+                let attached = self.networks.attach(id, Peers::of(&launch.spec), block, &path);
                 attached.map_err(failed("make the task's network"))?;
                 Ok(Some(path))
             }
@@ -238,6 +239,7 @@ impl LocalEngine {
         create_dir(&self.paths.attempt(launch.attempt), 0o700).map_err(failed("make the attempt's directory"))?;
         let mut shared = Shared::default();
         match launch.spec.network {
+            Network::Task if Peers::of(&launch.spec) == Peers::Alone => {}
             Network::Task => {
                 let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
                 self.networks.make_bridge(launch.attempt, block).map_err(failed("make the job's bridge"))?;

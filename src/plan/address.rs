@@ -5,29 +5,38 @@ use std::net::Ipv4Addr;
 use crate::config::AddressRange;
 use crate::store::record::AddressBlock;
 
-/// The smallest free block with room for `tasks`, a gateway, the network's own address and the broadcast address.
-pub fn allocate(range: AddressRange, used: &[AddressBlock], tasks: u32) -> Option<AddressBlock> {
+/// A free block with room for `tasks`, a gateway, the network's own address and the broadcast address: the first one
+/// after `last`, the block that was handed out before, so that a network that is just going is not met by a new one.
+pub fn allocate(
+    range: AddressRange,
+    used: &[AddressBlock],
+    last: Option<AddressBlock>,
+    tasks: u32,
+) -> Option<AddressBlock> {
     let size = tasks.checked_add(3)?.next_power_of_two();
     if size > range.size() {
         return None;
     }
     let prefix = 32 - u8::try_from(size.trailing_zeros()).ok()?;
+    let (start, end) = (u64::from(range.base), u64::from(range.base) + u64::from(range.size()));
+    let after = last.map_or(start, |last| bounds(&last).1);
     let mut taken: Vec<(u64, u64)> = used.iter().map(bounds).collect();
     taken.sort_unstable();
-    let (start, end) = (u64::from(range.base), u64::from(range.base) + u64::from(range.size()));
     let size = u64::from(size);
-    let mut candidate = start;
-    for (from, to) in taken {
-        if candidate + size <= from {
+    let base = first_fit(&taken, (after.max(start), end), size).or_else(|| first_fit(&taken, (start, end), size))?;
+    Some(AddressBlock { base: Ipv4Addr::from(u32::try_from(base).ok()?), prefix })
+}
+
+/// The first free stretch of `size` within the bounds; blocks lie at multiples of their size.
+fn first_fit(taken: &[(u64, u64)], (start, end): (u64, u64), size: u64) -> Option<u64> {
+    let mut candidate = start.next_multiple_of(size);
+    for (from, to) in taken.iter().filter(|(_, to)| *to > start) {
+        if candidate + size <= *from {
             break;
         }
-        // Blocks lie at multiples of their size.
         candidate = candidate.max(to.next_multiple_of(size));
     }
-    if candidate + size > end {
-        return None;
-    }
-    Some(AddressBlock { base: Ipv4Addr::from(u32::try_from(candidate).ok()?), prefix })
+    (candidate + size <= end).then_some(candidate)
 }
 
 fn bounds(block: &AddressBlock) -> (u64, u64) {

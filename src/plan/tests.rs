@@ -43,7 +43,7 @@ fn live(number: u64, cpu: u64) -> Live {
 
 fn run(live: Vec<Live>, queue: &BTreeMap<u64, Waiting>, cpu: u64) -> Plan {
     let inventory = Amount { cpu, memory: cpu };
-    plan(&Snapshot { now: Timestamp(5000), inventory, addresses: RANGE, live, queue })
+    plan(&Snapshot { now: Timestamp(5000), inventory, addresses: RANGE, last_block: None, live, queue })
 }
 
 fn no_queue() -> BTreeMap<u64, Waiting> {
@@ -151,4 +151,14 @@ proptest! {
             None => prop_assert_eq!(planned.blocked, None),
         }
     }
+}
+
+#[test]
+fn blocks_are_handed_out_around_the_range() {
+    let first = address::allocate(RANGE, &[], None, 1).unwrap();
+    let second = address::allocate(RANGE, &[], Some(first), 1).unwrap();
+    assert_ne!(first, second, "not at once again");
+    let last = AddressBlock { base: "10.213.0.252".parse().unwrap(), prefix: 30 };
+    assert_eq!(address::allocate(RANGE, &[first], Some(last), 1), Some(second), "around the end, to what is free");
+    assert_eq!(address::allocate(RANGE, &[], Some(last), 254), None);
 }

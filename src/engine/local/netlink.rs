@@ -55,8 +55,15 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// A pair of which one end, up, is a port of `bridge` and the other is called `peer` in the namespace `target`.
-    pub(super) fn add_veth(&self, name: &str, bridge: u32, peer: &str, target: BorrowedFd<'_>) -> io::Result<()> {
+    /// A pair of which one end, up, is a port of `bridge` if there is one, and the other is called `peer` in the
+    /// namespace `target`.
+    pub(super) fn add_veth(
+        &self,
+        name: &str,
+        bridge: Option<u32>,
+        peer: &str,
+        target: BorrowedFd<'_>,
+    ) -> io::Result<()> {
         let mut other = LinkMessage::default();
         other.attributes.push(LinkAttribute::IfName(peer.to_owned()));
         other.attributes.push(LinkAttribute::NetNsFd(target.as_raw_fd()));
@@ -64,7 +71,7 @@ impl Netlink {
         message.header.flags = LinkFlags::Up;
         message.header.change_mask = LinkFlags::Up;
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        message.attributes.push(LinkAttribute::Controller(bridge));
+        message.attributes.extend(bridge.map(LinkAttribute::Controller));
         message.attributes.push(LinkAttribute::LinkInfo(vec![
             LinkInfo::Kind(InfoKind::Veth),
             LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(other))),

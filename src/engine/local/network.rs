@@ -1,4 +1,5 @@
-//! Networks of attempts: a bridge, and for each task a namespace with an address on it.
+//! Networks of attempts: a bridge, and for each task a namespace with an address on it. A task that is alone in its
+//! attempt needs no bridge: the machine's end of its veth pair is its gateway.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,7 +11,7 @@ use std::path::Path;
 use super::netlink::{Netlink, index_of, names};
 use crate::config::{AddressRange, NetworkConfig};
 use crate::contract::{Placement, TaskPlace};
-use crate::ids::AttemptId;
+use crate::ids::{AttemptId, TaskId};
 use crate::plan::address::{gateway, of_task};
 use crate::spec::{JobSpec, Network, Port};
 use crate::store::record::AddressBlock;
@@ -19,6 +20,19 @@ use crate::sys::process::run_tool;
 
 /// Ports that are allotted inside of a namespace of the attempt's own start here.
 const FIRST_PORT: u16 = 20_000;
+
+/// Whether a task has others to talk to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Peers {
+    Alone,
+    Some,
+}
+
+impl Peers {
+    pub(super) fn of(spec: &JobSpec) -> Self {
+        if spec.tasks().nth(1).is_some() { Self::Some } else { Self::Alone }
+    }
+}
 
 /// Links of this installation; their names begin with it so that a crash leaves nothing unknown.
 #[derive(Debug)]
@@ -66,16 +80,18 @@ impl Networks {
         netlink.set_up(index)
     }
 
-    /// Makes the namespace of a task at `path`, with `lo` up and `eth0` on the bridge.
-    pub(super) fn attach(&self, attempt: AttemptId, ordinal: u32, block: AddressBlock, path: &Path) -> io::Result<()> {
+    /// Makes the namespace of a task at `path`, with `lo` up and `eth0` on the bridge or, alone, on the gateway itself.
+    pub(super) fn attach(&self, task: TaskId, peers: Peers, block: AddressBlock, path: &Path) -> io::Result<()> {
         let outside = Netlink::open()?;
+        let TaskId { attempt, ordinal } = task;
         let veth = self.veth(attempt, ordinal);
-        let bridge = index_of(&self.bridge(attempt))?.ok_or_else(|| io::Error::other("the bridge is gone"))?;
+        let bridge = match peers {
+            Peers::Alone => None,
+            Peers::Some => index_of(&self.bridge(attempt))?,
+        };
         // What an interrupted start has left.
         netns::remove(path)?;
-        if let Some(index) = index_of(&veth)? {
-            outside.delete(index)?;
-        }
+        self.delete_link(&veth)?;
         netns::create(path, || {
             let inside = Netlink::open()?;
             let own = File::open("/proc/thread-self/ns/net")?;
@@ -85,17 +101,33 @@ impl Networks {
             inside.add_address(eth0, of_task(block, ordinal), block.prefix)?;
             inside.set_up(eth0)?;
             inside.add_default_route(gateway(block))
-        })
+        })?;
+        match bridge {
+            Some(_) => Ok(()),
+            None => {
+                let gate = index_of(&veth)?.ok_or_else(|| io::Error::other("the veth pair vanished"))?;
+                outside.add_address(gate, gateway(block), block.prefix)
+            }
+        }
     }
 
-    /// Removes the attempt's bridge; its veth pairs go with their namespaces.
+    /// Removes the attempt's bridge; its veth pairs go with their namespaces. The kernel takes tens of milliseconds for
+    /// it, for which nobody waits; what a crash leaves is swept at the next start.
     pub(super) fn remove(&self, attempt: AttemptId) -> io::Result<()> {
-        self.delete_link(&self.bridge(attempt))
+        let name = self.bridge(attempt);
+        let Some(index) = index_of(&name)? else { return Ok(()) };
+        let netlink = Netlink::open()?;
+        let delete = move || {
+            if let Err(error) = netlink.delete(index) {
+                tracing::warn!(%name, %error, "a bridge stays until the next start");
+            }
+        };
+        std::thread::Builder::new().name("unbridge".to_owned()).spawn(delete).map(drop)
     }
 
     fn delete_link(&self, name: &str) -> io::Result<()> {
         match index_of(name)? {
-            Some(index) => Netlink::open()?.delete(index),
+            Some(index) => gone_is_well(Netlink::open()?.delete(index)),
             None => Ok(()),
         }
     }
@@ -119,6 +151,14 @@ impl Networks {
             run_tool("nft", &["delete", "table", "ip", &table(&self.instance)], "")?;
         }
         Ok(())
+    }
+}
+
+/// It may go by itself between the look and the deed.
+fn gone_is_well(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(nix::libc::ENODEV) => Ok(()),
+        other => other,
     }
 }
 
