@@ -34,7 +34,9 @@ use crate::workspace::publish::Publisher;
 pub enum DaemonError {
     #[error("a daemon runs already for {root} (process {pid}); `trainyard --root {root} ps` talks to it")]
     AlreadyRunning { root: PathBuf, pid: i32 },
-    #[error("Trainyard needs root: it makes containers, mounts and networks")]
+    #[error(
+        "Trainyard needs root, since it makes containers, mounts and networks: start it with sudo, or as the service"
+    )]
     NotRoot,
     #[error("cannot {what}")]
     Io {
@@ -64,6 +66,7 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
     }
     make_directories(config).map_err(failed("make Trainyard's directories"))?;
     let _lock = take_lock(config)?;
+    crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -253,8 +256,9 @@ impl<S: Store> Driver<S> {
         }
         if !round.published.is_empty() {
             self.publisher.publish(round.published);
+            // Only now: an answered question is no news, or followers would ask for ever.
+            self.rounds.send_modify(|rounds| *rounds += 1);
         }
-        self.rounds.send_modify(|rounds| *rounds += 1);
         Ok(round.wake_at)
     }
 }

@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::ids::Timestamp;
@@ -109,15 +109,19 @@ impl LogWriter {
     /// Opens the logs in `dir`, going on after what is there.
     pub fn open(dir: &Path) -> io::Result<Self> {
         // Not in append mode: a write that failed half-way is repeated at the same place.
+        let owner = std::fs::metadata(dir)?;
         let open = |name: &str| {
-            OpenOptions::new()
+            let file = OpenOptions::new()
                 .create(true)
                 .truncate(false)
                 .write(true)
                 .read(true)
                 .mode(0o640)
                 .custom_flags(nix::libc::O_NOFOLLOW)
-                .open(dir.join(name))
+                .open(dir.join(name))?;
+            // Logs belong to whom their directory belongs to: the job's owner.
+            std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+            Ok::<_, io::Error>(file)
         };
         let streams = [open(Stream::Stdout.file_name())?, open(Stream::Stderr.file_name())?];
         let offsets = [streams[0].metadata()?.len(), streams[1].metadata()?.len()];

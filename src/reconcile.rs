@@ -19,7 +19,7 @@ use crate::engine::{EngineError, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
-use crate::report::Publication;
+use crate::report::{Change, JobReport, Publication};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
@@ -89,8 +89,8 @@ pub struct Settings {
 #[derive(Debug, Default)]
 pub struct Round {
     pub works: Vec<Work>,
-    /// Jobs whose published files are to be written again; `None` for a removed job.
-    pub published: Vec<(JobKey, Option<Publication>)>,
+    /// Jobs whose published files are to be written again, or removed.
+    pub published: Vec<(JobKey, Change)>,
     pub wake_at: Option<Timestamp>,
 }
 
@@ -112,14 +112,17 @@ pub struct Reconciler<S> {
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
     draining: bool,
     /// Tasks whose last look failed.
-    look_again: BTreeSet<TaskId>,
+    look_again: BTreeMap<TaskId, Look>,
     stop_again: BTreeMap<TaskId, StopCause>,
     // What this round has changed.
     dirty: BTreeSet<JobKey>,
-    removed: BTreeSet<JobKey>,
+    /// And how many runs they had.
+    removed: BTreeMap<JobKey, u32>,
     counters_changed: bool,
     /// Runs that made way for newer ones.
     retired: Vec<(JobKey, RunRecord)>,
+    /// And how they ended, to be published.
+    last_words: Vec<(JobKey, JobReport)>,
     events: Vec<(JobKey, EventRecord)>,
     works: Vec<Work>,
     answers: Vec<Box<dyn FnOnce() + Send>>,
@@ -143,12 +146,13 @@ impl<S: Store> Reconciler<S> {
             last_block: None,
             strays: BTreeMap::new(),
             draining: false,
-            look_again: BTreeSet::new(),
+            look_again: BTreeMap::new(),
             stop_again: BTreeMap::new(),
             dirty: BTreeSet::new(),
-            removed: BTreeSet::new(),
+            removed: BTreeMap::new(),
             counters_changed: false,
             retired: Vec::new(),
+            last_words: Vec::new(),
             events: Vec::new(),
             works: Vec::new(),
             answers: Vec::new(),
@@ -193,7 +197,7 @@ impl<S: Store> Reconciler<S> {
 
     /// Jobs that the store knows and whose file was in `jobs.d`.
     pub fn known_files(&self) -> Vec<JobKey> {
-        let present = self.jobs.iter().filter(|(_, job)| job.record.file_present);
+        let present = self.jobs.iter().filter(|(_, job)| job.record.file_present && !job.record.removed);
         present.map(|(key, _)| key.clone()).collect()
     }
 
@@ -228,8 +232,8 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         self.retry_at = None;
-        for task in std::mem::take(&mut self.look_again) {
-            self.works.push(Work::Look { task, after: Look::Sign });
+        for (task, after) in std::mem::take(&mut self.look_again) {
+            self.works.push(Work::Look { task, after });
         }
         for (task, cause) in std::mem::take(&mut self.stop_again) {
             self.works.push(Work::Stop { task, cause });
@@ -489,7 +493,7 @@ impl<S: Store> Reconciler<S> {
         match result {
             Err(error) => {
                 tracing::warn!(%task, %error, "cannot look at a task, will try again");
-                self.look_again.insert(task);
+                self.look_again.insert(task, after);
                 self.retry_soon();
             }
             Ok(Found::Alive { running: false, .. }) => {}
@@ -501,12 +505,12 @@ impl<S: Store> Reconciler<S> {
             }
             Ok(Found::NeverStarted) => self.never_started(task, after),
         }
-        self.stop_if_stopping(task, after);
+        self.stop_if_stopping(task);
     }
 
-    /// After a restart the stop that was recorded may not have been carried out.
-    fn stop_if_stopping(&mut self, task: TaskId, after: Look) {
-        let stopping = self.task_attempt(task).filter(|_| after == Look::Restart).and_then(|attempt| {
+    /// A stop that was recorded may not have reached the task: before a restart, or while its shim was only beginning.
+    fn stop_if_stopping(&mut self, task: TaskId) {
+        let stopping = self.task_attempt(task).and_then(|attempt| {
             let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.end().is_none());
             attempt.stopping.clone().filter(|_| open)
         });
@@ -535,14 +539,17 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         record.phase = TaskPhase::Running { since: now };
-        let all_run = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
-        let first_time = all_run && attempt.running_since.is_none();
-        if first_time {
+        self.note_all_run(&key);
+    }
+
+    /// From the moment at which every task has begun, whether or not it has ended since, the attempt counts as running.
+    fn note_all_run(&mut self, key: &JobKey) {
+        let now = self.now;
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        let all_begun = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
+        if all_begun && attempt.running_since.is_none() {
             attempt.running_since = Some(now);
-        }
-        self.dirty.insert(key.clone());
-        if first_time {
-            self.note(&key, "all tasks run".to_owned());
+            self.note(key, "all tasks run".to_owned());
         }
     }
 
@@ -556,6 +563,7 @@ impl<S: Store> Reconciler<S> {
         let message = format!("{} {}", record.name(), end.end);
         record.phase = TaskPhase::Ended(end);
         self.note(&key, message);
+        self.note_all_run(&key);
     }
 
     fn released(&mut self, key: &JobKey, attempt: AttemptId, result: Result<(), EngineError>) {
@@ -621,6 +629,7 @@ impl<S: Store> Reconciler<S> {
     fn begin_run(&mut self, key: &JobKey) {
         let order = self.counters.order + 1;
         let now = self.now;
+        let last_word = self.jobs.get(key).filter(|job| job.run.is_some()).and_then(|_| self.report(key));
         let Some(job) = self.jobs.get_mut(key) else { return };
         let Some((source, spec)) = job.next_run() else { return };
         job.record.last_run += 1;
@@ -634,6 +643,7 @@ impl<S: Store> Reconciler<S> {
         let before = job.run.replace(world::Run::new(record, spec));
         // Its end may be as new as this begin.
         self.retired.extend(before.map(|run| (key.clone(), run.record)));
+        self.last_words.extend(last_word.map(|report| (key.clone(), report)));
         self.counters.order = order;
         self.counters_changed = true;
         self.note(key, format!("run {number} is waiting to start"));
@@ -668,6 +678,7 @@ impl<S: Store> Reconciler<S> {
         let mut batch = Batch {
             counters: std::mem::take(&mut self.counters_changed).then_some(self.counters),
             events: self.events.clone(),
+            forgotten: self.removed.keys().cloned().collect(),
             ..Batch::default()
         };
         for (key, run) in self.retired.drain(..) {
@@ -675,31 +686,37 @@ impl<S: Store> Reconciler<S> {
         }
         for key in &self.dirty {
             let Some(job) = self.jobs.get(key) else { continue };
-            batch.jobs.insert(key.clone(), Some(job.record.clone()));
+            batch.jobs.insert(key.clone(), job.record.clone());
             if let Some(run) = &job.run {
                 batch.runs.insert((key.clone(), run.record.number), run.record.clone());
             }
         }
-        batch.jobs.extend(self.removed.iter().map(|key| (key.clone(), None)));
         if batch.is_empty() { Ok(()) } else { self.store.commit(&batch) }
     }
 
-    fn publications(&mut self) -> Vec<(JobKey, Option<Publication>)> {
+    fn publications(&mut self) -> Vec<(JobKey, Change)> {
         let mut events: BTreeMap<JobKey, Vec<EventRecord>> = BTreeMap::new();
         for (key, event) in std::mem::take(&mut self.events) {
             events.entry(key).or_default().push(event);
         }
-        let mut out: Vec<_> = std::mem::take(&mut self.removed).into_iter().map(|key| (key, None)).collect();
+        let mut retired: BTreeMap<JobKey, Vec<JobReport>> = BTreeMap::new();
+        for (key, report) in std::mem::take(&mut self.last_words) {
+            retired.entry(key).or_default().push(report);
+        }
+        // Removals first: a job of the same name may have come since.
+        let removed = std::mem::take(&mut self.removed).into_iter();
+        let mut out: Vec<_> = removed.map(|(key, last_run)| (key, Change::Removed { last_run })).collect();
         for key in std::mem::take(&mut self.dirty) {
             let events = events.remove(&key).unwrap_or_default();
-            if let Some(publication) = self.publication(&key, events) {
-                out.push((key, Some(publication)));
+            let retired = retired.remove(&key).unwrap_or_default();
+            if let Some(publication) = self.publication(&key, events, retired) {
+                out.push((key, Change::Published(Box::new(publication))));
             }
         }
         out
     }
 
-    fn publication(&self, key: &JobKey, events: Vec<EventRecord>) -> Option<Publication> {
+    fn publication(&self, key: &JobKey, events: Vec<EventRecord>, retired: Vec<JobReport>) -> Option<Publication> {
         let job = self.jobs.get(key)?;
         let source = job.record.source.as_ref();
         Some(Publication {
@@ -707,16 +724,22 @@ impl<S: Store> Reconciler<S> {
             source: source.map(|source| source.text.clone()),
             owner: source.map_or((0, 0), |source| (source.owner.uid, source.owner.gid)),
             events,
+            first_event: job.record.first_event,
+            retired,
         })
     }
 
     /// Every job as it is to be published, with all of its events; for the start.
-    pub fn all_publications(&self) -> Result<Vec<(JobKey, Option<Publication>)>, StoreError> {
-        let publish = |key: &JobKey| {
-            let events = self.store.events(key, 0)?;
-            Ok((key.clone(), self.publication(key, events)))
+    pub fn all_publications(&self) -> Result<Vec<(JobKey, Change)>, StoreError> {
+        let publish = |(key, job): (&JobKey, &Job)| {
+            if job.record.removed {
+                return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run })));
+            }
+            let events = self.store.events(key, job.record.first_event)?;
+            let publication = self.publication(key, events, Vec::new());
+            Ok(publication.map(|publication| (key.clone(), Change::Published(Box::new(publication)))))
         };
-        self.jobs.keys().map(publish).collect()
+        self.jobs.iter().filter_map(|entry| publish(entry).transpose()).collect()
     }
 }
 

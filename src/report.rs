@@ -58,6 +58,20 @@ pub struct Publication {
     pub owner: (u32, u32),
     /// What happened since the last publication.
     pub events: Vec<EventRecord>,
+    /// The number of the first event that is this job's.
+    pub first_event: u64,
+    /// The last word on runs that made way for newer ones.
+    pub retired: Vec<JobReport>,
+}
+
+/// What becomes of a job's published files.
+#[derive(Debug, Clone)]
+pub enum Change {
+    Published(Box<Publication>),
+    /// The job is gone, with its runs up to this one.
+    Removed {
+        last_run: u32,
+    },
 }
 
 /// What a report is made from.

@@ -59,7 +59,7 @@ pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     crate::sys::lock::write_own_pid(&lock).map_err(failed("write the lock file"))?;
     let task = Task { dir, launch, signals };
     let end = task.run()?;
-    task.dir.write_end(&end)?;
+    task.write_end(&end)?;
     // No news: the daemon is told by our end, when our lock is free and our mounts are gone.
     drop(lock);
     Ok(())
@@ -97,6 +97,19 @@ impl Task {
             tracing::warn!(%error, "the container's state stays");
         }
         Ok(EndRecord { memory_peak: peak, ..end? })
+    }
+
+    /// A full disk must not cost the exit status: waits until it can be written.
+    fn write_end(&self, end: &EndRecord) -> Result<(), ShimError> {
+        loop {
+            match self.dir.write_end(end) {
+                Err(RunDirError::Write { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
+                    tracing::error!("the disk is full, the exit record waits");
+                    poll(&mut [], pump::RETRY_MS).map_err(|errno| failed("wait for the disk")(errno.into()))?;
+                }
+                other => return Ok(other?),
+            }
+        }
     }
 
     fn not_started(&self, reason: String) -> EndRecord {
@@ -160,7 +173,7 @@ impl Task {
         let (signalled, grace_over, init_ready) = {
             let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut fds = vec![watched(self.signals.as_fd()), watched(grace.as_fd())];
-            if progress.ended().is_none() {
+            if progress.init_lives() {
                 fds.push(watched(container.init().as_fd()));
             }
             let fixed = fds.len();
@@ -194,15 +207,14 @@ impl Task {
         Ok(self.stop_cause()?.map(Event::StopRequested))
     }
 
-    /// A stop is a signal, and a file that says why; a signal without the file came from a person.
+    /// A stop is a signal, and a file that says why; a signal without the file came from elsewhere.
     fn stop_cause(&self) -> Result<Option<StopCause>, ShimError> {
         let mut signalled = false;
         while self.signals.next().map_err(failed("take a signal"))?.is_some() {
             signalled = true;
         }
         let told = self.dir.read_stop()?;
-        let by_hand = || signalled.then(|| StopCause::User { name: "a signal to its shim".to_owned() });
-        Ok(told.or_else(by_hand))
+        Ok(told.or_else(|| signalled.then_some(StopCause::ShimSignalled)))
     }
 
     fn act(&self, action: &Action, container: &Container, grace: &Deadline) -> Result<(), ShimError> {

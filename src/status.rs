@@ -88,6 +88,8 @@ pub enum StopCause {
     Decided,
     /// Trainyard itself was asked to stop everything.
     Shutdown,
+    /// Its shim got a signal that nobody here had sent: the machine may be going down.
+    ShimSignalled,
     /// It had not started when a newer version of its file came.
     Replaced,
 }
@@ -103,6 +105,9 @@ impl fmt::Display for StopCause {
                 write!(f, "timed out after its max_duration of {limit}")
             }
             StopCause::Decided => f.write_str("stopped because the attempt was decided"),
+            StopCause::ShimSignalled => {
+                f.write_str("ended because its shim was told to by a signal; the machine may have been going down")
+            }
             StopCause::Replaced => f.write_str("replaced by a newer version of its job file"),
             StopCause::Shutdown => f.write_str("stopped by the shutdown of Trainyard"),
         }
@@ -146,7 +151,8 @@ impl TaskEnd {
 
     /// Counts as failed; a task that we stopped counts as neither.
     pub fn is_failure(&self) -> bool {
-        !self.is_success() && !matches!(self, TaskEnd::Stopped { .. })
+        let stopped_by_us = matches!(self, TaskEnd::Stopped { cause } if *cause != StopCause::ShimSignalled);
+        !self.is_success() && !stopped_by_us
     }
 }
 

@@ -8,7 +8,7 @@ pub mod memory;
 pub mod record;
 pub mod redb;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::JobKey;
 use record::{Counters, EventRecord, JobRecord, RunRecord};
@@ -48,11 +48,13 @@ pub struct Contents {
     pub runs: BTreeMap<JobKey, RunRecord>,
 }
 
-/// Changes that belong together. `None` removes.
+/// Changes that belong together.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
     pub counters: Option<Counters>,
-    pub jobs: BTreeMap<JobKey, Option<JobRecord>>,
+    /// Jobs whose runs and events so far are removed, before anything else of the batch is written.
+    pub forgotten: BTreeSet<JobKey>,
+    pub jobs: BTreeMap<JobKey, JobRecord>,
     pub runs: BTreeMap<(JobKey, u32), RunRecord>,
     pub events: Vec<(JobKey, EventRecord)>,
 }
@@ -66,7 +68,7 @@ impl Batch {
 /// Where the truth is kept.
 pub trait Store: Send {
     fn load(&self) -> Result<Contents, StoreError>;
-    /// Makes the whole batch durable. Removing a job removes its runs and events.
+    /// Makes the whole batch durable.
     fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
     /// What happened to a job, from event number `from` on.
     fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError>;

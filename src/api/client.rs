@@ -16,7 +16,7 @@ use crate::ids::JobKey;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(
-        "the daemon does not answer at {path}; start it with `systemctl start trainyard`, or name its directory with --root"
+        "the daemon does not answer at {path}; start it with `trainyard --root DIR daemon`, and name its directory with --root"
     )]
     NotRunning {
         path: PathBuf,

@@ -26,7 +26,7 @@ const LINE_MAX: usize = 64 << 10;
 pub(super) fn check(key: &JobKey, detail: &JobDetail, query: &LogQuery) -> Result<(), String> {
     let Some(run) = select(detail, query) else {
         return match query.run {
-            Some(run) => Err(format!("job {key} has no run {run}")),
+            Some(run) => Err(format!("job {key} has no run {run}; its newest is {}", detail.report.run)),
             None if query.follow => Ok(()),
             None => Err(format!("job {key} has not run yet: {}", detail.report.reason)),
         };
@@ -89,6 +89,10 @@ impl Follower {
             let grown = self.grown.clone();
             let grown = grown.notified();
             let Some(detail) = fetch().await else { return };
+            // Fails when nobody listens any more.
+            if sender.send_data(Bytes::new()).await.is_err() {
+                return;
+            }
             let ended = self.take_sources(&detail);
             if self.send_all(&mut sender).await.is_err() {
                 return;

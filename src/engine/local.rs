@@ -116,6 +116,11 @@ impl LocalEngine {
         self.paths.kernel_objects().join(attempt.to_string())
     }
 
+    /// The group in which a task was started, which may have been by a daemon that lived elsewhere.
+    fn group_of(&self, task: TaskId) -> String {
+        self.task_dir(task).read_launch().map_or_else(|_| self.cgroup_of(task), |launch| launch.cgroup)
+    }
+
     fn cgroup_of(&self, task: TaskId) -> String {
         format!("{}/{task}", self.tasks_group)
     }
@@ -143,6 +148,8 @@ impl LocalEngine {
             // An earlier start got as far as this: its shim lives.
             return Ok(());
         };
+        // The number of an earlier shim would mislead.
+        lock.file().set_len(0).map_err(failed("reset the task's lock file"))?;
         let name = TaskName { role: task.role.name.clone(), index: task.index };
         let log_dir = self.log_dir(&launch.identity, &name);
         make_log_dir(&self.paths, launch, &log_dir)?;
@@ -156,6 +163,7 @@ impl LocalEngine {
             namespace: namespace.as_deref(),
             shm: shared.shm.as_deref(),
             binds: workdirs::binds(&self.paths, &launch.identity, &launch.spec)?,
+            installation: Some(self.paths.root()).filter(|root| self.host.shows(root)),
         };
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
@@ -289,9 +297,14 @@ impl LocalEngine {
         // The number is the shim's only if the lock is still held now that we hold the process.
         let alive = dir.try_lock().map_err(told)?.is_none();
         match opened.filter(|_| alive) {
-            Some(pidfd) => self.watch(task, pidfd).map_err(failed("watch a shim")),
-            None => self.watch_lock(task, dir),
+            Some(pidfd) => return self.watch(task, pidfd).map_err(failed("watch a shim")),
+            // The shim is gone and what it was just making holds its lock: nobody will ever start that.
+            None if shim.is_some() && alive => {
+                cgroup::kill_all(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
+            }
+            None => {}
         }
+        self.watch_lock(task, dir)
     }
 
     /// For the moment in which a shim has not yet written its number: waits for the lock itself.
@@ -422,7 +435,7 @@ impl Engine for LocalEngine {
             Found::Alive { shim, .. } => self.adopt(task, &dir, shim)?,
             // Without its shim nobody watches over what may still run.
             Found::Lost | Found::NeverStarted => {
-                cgroup::remove(&self.cgroup_of(task)).map_err(failed("empty the task's control group"))?;
+                cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
             }
             Found::Ended(_) => {}
         }
@@ -433,7 +446,7 @@ impl Engine for LocalEngine {
         let directory = self.paths.attempt(attempt.attempt);
         for ordinal in 0..attempt.tasks {
             let task = TaskId { attempt: attempt.attempt, ordinal };
-            cgroup::remove(&self.cgroup_of(task)).map_err(failed("empty the task's control group"))?;
+            cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
         }
         tell_of_shims(&directory, attempt.tasks);
         let objects = self.kernel_objects(attempt.attempt);

@@ -11,6 +11,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use super::Arrival;
 use super::read::{Scan, read_path};
 use crate::ids::JobKey;
+use crate::sys::file::is_being_written;
 
 /// How long a file that nobody has closed must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -130,6 +131,10 @@ impl Intake {
     }
 
     fn read(&mut self, path: &Path) -> Option<Arrival> {
+        if is_being_written(path) {
+            self.due.insert(path.to_owned(), Instant::now() + QUIET);
+            return None;
+        }
         let arrival = read_path(&self.root, path)?;
         match &arrival {
             Arrival::Accepted { key, .. } | Arrival::Refused { key, .. } => drop(self.present.insert(key.clone())),

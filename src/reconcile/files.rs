@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use super::world::Job;
-use crate::ids::JobKey;
+use crate::ids::{JobKey, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{Amount, never_fits};
 use crate::report::{Facts, JobReport};
@@ -66,7 +66,8 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn file_removed(&mut self, key: &JobKey) {
-        let Some(job) = self.jobs.get_mut(key).filter(|job| job.record.file_present) else { return };
+        let present = |job: &&mut Job| job.record.file_present && !job.record.removed;
+        let Some(job) = self.jobs.get_mut(key).filter(present) else { return };
         job.record.file_present = false;
         job.record.invalid.clear();
         if job.record.source.is_none() {
@@ -77,32 +78,29 @@ impl<S: Store> Reconciler<S> {
         self.settle(key);
     }
 
+    /// Removes a job; its numbers stay.
     pub(super) fn forget(&mut self, key: &JobKey) {
-        self.jobs.remove(key);
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let old = &job.record;
+        let (last_run, next_event) = (old.last_run, old.next_event);
+        let record = JobRecord { removed: true, first_event: next_event, ..empty_record(old.created) };
+        *job = Job::new(JobRecord { last_run, next_event, ..record });
         self.queue.retain(|_, waiting| waiting.key != *key);
-        self.dirty.remove(key);
+        self.dirty.insert(key.clone());
         self.events.retain(|(other, _)| other != key);
         self.retired.retain(|(other, _)| other != key);
-        self.removed.insert(key.clone());
+        self.last_words.retain(|(other, _)| other != key);
+        self.removed.insert(key.clone(), last_run);
     }
 
     fn job_entry(&mut self, key: &JobKey) -> &mut Job {
         let now = self.now;
         self.dirty.insert(key.clone());
-        // A job may be removed and dropped again in one round.
-        self.removed.remove(key);
-        self.jobs.entry(key.clone()).or_insert_with(|| {
-            Job::new(JobRecord {
-                created: now,
-                source: None,
-                file_present: true,
-                invalid: Vec::new(),
-                last_run: 0,
-                rerun_wanted: false,
-                rerun_number: 0,
-                next_event: 0,
-            })
-        })
+        let job = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(empty_record(now)));
+        if std::mem::take(&mut job.record.removed) {
+            job.record.created = now;
+        }
+        job
     }
 
     /// A job's state, and why it is in it.
@@ -143,7 +141,7 @@ impl<S: Store> Reconciler<S> {
 
     /// What people read of a job.
     pub fn report(&self, key: &JobKey) -> Option<JobReport> {
-        let job = self.jobs.get(key)?;
+        let job = self.jobs.get(key).filter(|job| !job.record.removed)?;
         let (state, reason) = self.state(key);
         Some(JobReport::of(&Facts {
             workspace: key.workspace.as_str(),
@@ -155,6 +153,21 @@ impl<S: Store> Reconciler<S> {
             description: job.spec.as_ref().map_or("", |spec| &spec.description),
             now: self.now,
         }))
+    }
+}
+
+fn empty_record(created: Timestamp) -> JobRecord {
+    JobRecord {
+        created,
+        source: None,
+        file_present: true,
+        invalid: Vec::new(),
+        last_run: 0,
+        rerun_wanted: false,
+        rerun_number: 0,
+        next_event: 0,
+        removed: false,
+        first_event: 0,
     }
 }
 

@@ -105,14 +105,14 @@ impl<S: Store> Reconciler<S> {
 
     /// The job, if the caller may act on it.
     fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
-        let job = self.jobs.get(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
+        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| Refusal::Unknown(key.clone()))?;
         if may(caller, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
     }
 
     fn show(&self, caller: &Caller, key: &JobKey) -> Result<JobDetail, Refusal> {
         let job = self.job_of(caller, key)?;
         let stored = |error: StoreError| Refusal::Store(error.to_string());
-        let mut events = self.store.events(key, 0).map_err(stored)?;
+        let mut events = self.store.events(key, job.record.first_event).map_err(stored)?;
         events.extend(self.events.iter().filter(|(other, _)| other == key).map(|(_, event)| event.clone()));
         let runs = self.store.runs(key).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;

@@ -7,7 +7,7 @@ use crate::contract::Identity;
 use crate::ids::JobKey;
 use crate::plan::{Amount, Live, Waiting};
 use crate::spec::{DesiredState, JobSpec};
-use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
+use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
 
 pub(super) struct Job {
@@ -169,8 +169,8 @@ fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
         let Some(tally) = tallies.iter_mut().find(|tally| tally.name == task.role) else { continue };
         match task.phase.end().map(|end| &end.end) {
             Some(end) if end.is_success() => tally.succeeded += 1,
-            Some(TaskEnd::Stopped { .. }) => tally.stopped += 1,
-            Some(_) => tally.failed += 1,
+            Some(end) if end.is_failure() => tally.failed += 1,
+            Some(_) => tally.stopped += 1,
             None => {}
         }
     }

@@ -11,7 +11,7 @@ use crate::logs::{LogWriter, Stream};
 /// Most bytes moved at once; a pipe holds as many.
 const CHUNK: usize = 64 << 10;
 /// When the disk was full: how long until the next try, ms. Until then the program waits at its full pipe.
-const RETRY_MS: u16 = 500;
+pub(super) const RETRY_MS: u16 = 500;
 
 /// Both streams of a container and its logs.
 #[derive(Debug)]

@@ -59,6 +59,11 @@ impl Progress {
         self.init.filter(|_| self.open_streams == 0)
     }
 
+    /// The container's first process has not ended yet.
+    pub fn init_lives(&self) -> bool {
+        self.init.is_none()
+    }
+
     /// Why it was stopped, if it was.
     pub fn cause(&self) -> Option<&StopCause> {
         self.cause.as_ref()

@@ -39,21 +39,14 @@ impl Store for MemoryStore {
 
     fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
         self.with(|tables| {
+            tables.runs.retain(|(key, _), _| !batch.forgotten.contains(key));
+            tables.events.retain(|(key, _), _| !batch.forgotten.contains(key));
             if let Some(counters) = batch.counters {
                 tables.counters = counters;
             }
             tables.runs.extend(batch.runs.clone());
             tables.events.extend(batch.events.iter().map(|(key, e)| ((key.clone(), e.number), e.clone())));
-            for (key, job) in &batch.jobs {
-                match job {
-                    Some(job) => drop(tables.jobs.insert(key.clone(), job.clone())),
-                    None => {
-                        tables.jobs.remove(key);
-                        tables.runs.retain(|(other, _), _| other != key);
-                        tables.events.retain(|(other, _), _| other != key);
-                    }
-                }
-            }
+            tables.jobs.extend(batch.jobs.clone());
         });
         Ok(())
     }

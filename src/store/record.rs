@@ -60,6 +60,13 @@ pub struct JobRecord {
     pub rerun_number: u64,
     /// The number of the next event.
     pub next_event: u64,
+    /// It was removed; only its numbers are kept, so that a job of that name goes on counting and nothing old is taken
+    /// for new.
+    #[serde(default)]
+    pub removed: bool,
+    /// Events before this one belonged to a job that was removed.
+    #[serde(default)]
+    pub first_event: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -77,6 +77,11 @@ impl RedbStore {
             let mut jobs = transaction.open_table(JOBS)?;
             let mut runs = transaction.open_table(RUNS)?;
             let mut events = transaction.open_table(EVENTS)?;
+            for key in &batch.forgotten {
+                let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
+                runs.retain_in((workspace, job, 0)..=(workspace, job, u32::MAX), |_, _| false)?;
+                events.retain_in((workspace, job, 0)..=(workspace, job, u64::MAX), |_, _| false)?;
+            }
             if let Some(counters) = &batch.counters {
                 transaction.open_table(COUNTERS)?.insert("all", encode(counters)?.as_slice())?;
             }
@@ -87,15 +92,7 @@ impl RedbStore {
                 events.insert((key.workspace.as_str(), key.job.as_str(), event.number), encode(event)?.as_slice())?;
             }
             for (key, job) in &batch.jobs {
-                let place = (key.workspace.as_str(), key.job.as_str());
-                match job {
-                    Some(job) => drop(jobs.insert(place, encode(job)?.as_slice())?),
-                    None => {
-                        jobs.remove(place)?;
-                        runs.retain_in((place.0, place.1, 0)..=(place.0, place.1, u32::MAX), |_, _| false)?;
-                        events.retain_in((place.0, place.1, 0)..=(place.0, place.1, u64::MAX), |_, _| false)?;
-                    }
-                }
+                jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;
             }
         }
         Ok(transaction.commit()?)

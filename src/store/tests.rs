@@ -17,6 +17,9 @@ fn job(last_run: u32) -> JobRecord {
         rerun_wanted: false,
         rerun_number: 0,
         next_event: 0,
+        removed: false,
+
+        first_event: 0,
     }
 }
 
@@ -46,7 +49,10 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
                     EventRecord { number: event, at: Timestamp(3), run: 1, state: State::Waiting, message: "m".into() };
                 batch.events.push((key.clone(), event));
             }
-            batch.jobs.insert(key, last.map(job));
+            match last {
+                Some(last) => drop(batch.jobs.insert(key, job(last))),
+                None => drop(batch.forgotten.insert(key)),
+            }
             batch
         });
     prop::collection::vec(one, 0..10)
@@ -78,7 +84,7 @@ fn a_failed_commit_leaves_nothing() {
     let model = MemoryStore::default();
     let store = FaultStore::new(model.clone(), Fault::Fail(2));
     let key: JobKey = "a".parse().unwrap();
-    let batch = |record| Batch { jobs: [(key.clone(), Some(record))].into(), ..Batch::default() };
+    let batch = |record| Batch { jobs: [(key.clone(), record)].into(), ..Batch::default() };
     store.commit(&batch(job(1))).unwrap();
     assert!(matches!(store.commit(&batch(job(2))), Err(StoreError::Injected)));
     assert_eq!(model.load().unwrap().jobs[&key].last_run, 1);

@@ -118,13 +118,15 @@ fn kill_at_once(group: &str, victims: &[PidFd]) -> io::Result<()> {
     let freezer = controller_file(group, "freezer", "freezer.state", "cgroup.freeze");
     let (freeze, thaw) = if layout() == Layout::V2 { ("1", "0") } else { ("FROZEN", "THAWED") };
     let frozen = fs::write(&freezer, freeze).is_ok();
-    for victim in victims {
-        match victim.signal(Signal::SIGKILL) {
-            Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => return Err(error),
-            _ => {}
-        }
+    let killed = victims.iter().try_for_each(|victim| match victim.signal(Signal::SIGKILL) {
+        Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(error),
+        _ => Ok(()),
+    });
+    if frozen {
+        // Only what is thawed can die.
+        fs::write(freezer, thaw)?;
     }
-    if frozen { fs::write(freezer, thaw) } else { Ok(()) }
+    killed
 }
 
 fn wait_for_end(process: &PidFd, patience: Duration) -> io::Result<()> {
@@ -190,7 +192,7 @@ pub fn prepare_tasks_group(fallback: &str) -> io::Result<String> {
         return Ok(fallback.to_owned());
     }
     let own = own_group()?;
-    let alone = processes(&own).is_ok_and(|pids| pids.iter().all(|pid| u32::try_from(*pid) == Ok(std::process::id())));
+    let alone = processes(&own).is_ok_and(|pids| pids == [i32::try_from(std::process::id()).unwrap_or(0)]);
     let base = match own.strip_suffix("/daemon") {
         // Moved there by an earlier start of the same service.
         Some(base) if !base.is_empty() => base.to_owned(),

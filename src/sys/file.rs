@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -35,7 +36,9 @@ fn write_and_rename(
     mode: u32,
     durability: Durability,
 ) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(temporary)?;
+    // Exclusively: in a directory that others may write, a link of that name must not lead us elsewhere.
+    remove_if_there(temporary)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)?;
     if durability == Durability::Machine {
@@ -102,6 +105,17 @@ pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         other => other,
     }
+}
+
+/// Whether somebody has the file open for writing. Needs `signals::ignore_lease_breaks` once in the process.
+#[expect(unsafe_code, reason = "nix does not wrap leases")]
+pub fn is_being_written(path: &Path) -> bool {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
+    let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return false };
+    // SAFETY: needed since inotify does not tell who still writes; a read lease is refused while there is a writer, and
+    // it ends with the descriptor at the end of this function.
+    let result = unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_SETLEASE, nix::libc::F_RDLCK) };
+    result == -1 && nix::errno::Errno::last() == nix::errno::Errno::EAGAIN
 }
 
 /// Reads at most `limit` bytes of a regular file, without following a link or waiting on a fifo.

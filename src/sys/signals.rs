@@ -39,7 +39,17 @@ impl AsFd for SignalQueue {
 pub fn restore_for_exec() -> io::Result<()> {
     // SAFETY: needed since Rust's start-up ignores SIGPIPE; the default disposition runs no code of ours.
     unsafe { nix::sys::signal::signal(Signal::SIGPIPE, nix::sys::signal::SigHandler::SigDfl) }?;
+    // SAFETY: as above; the daemon ignores it and its children inherit that.
+    unsafe { nix::sys::signal::signal(Signal::SIGIO, nix::sys::signal::SigHandler::SigDfl) }?;
     Ok(SigSet::empty().thread_set_mask()?)
+}
+
+/// A lease that is broken by a writer sends SIGIO, which would end the process.
+#[expect(unsafe_code, reason = "changing a signal's disposition is unsafe in general")]
+pub fn ignore_lease_breaks() -> io::Result<()> {
+    // SAFETY: needed before `file::is_being_written`; ignoring runs no code of ours.
+    unsafe { nix::sys::signal::signal(Signal::SIGIO, nix::sys::signal::SigHandler::SigIgn) }?;
+    Ok(())
 }
 
 /// Blocks `signals` and waits for one of them.

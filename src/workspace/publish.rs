@@ -14,19 +14,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::config::Paths;
 use crate::ids::JobKey;
-use crate::report::Publication;
+use crate::report::{Change, JobReport, Publication};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use crate::sys::file::{
     Durability, create_dir, ignore_missing, remove_if_there, remove_tree, replace_symlink, write_whole,
 };
 
-/// A job's new face; `None` when the job is gone.
-pub type Change = (JobKey, Option<Publication>);
+/// A job and what becomes of its files.
+pub type Changed = (JobKey, Change);
 
 /// Hands publications to the writing thread.
 #[derive(Debug, Clone)]
-pub struct Publisher(Sender<Vec<Change>>);
+pub struct Publisher(Sender<Vec<Changed>>);
 
 impl Publisher {
     /// Starts the writing thread; it ends when the last publisher is dropped.
@@ -37,7 +37,7 @@ impl Publisher {
         Ok((Self(sender), thread))
     }
 
-    pub fn publish(&self, changes: Vec<Change>) {
+    pub fn publish(&self, changes: Vec<Changed>) {
         // The thread ends only with us.
         let _ = self.0.send(changes);
     }
@@ -52,23 +52,21 @@ struct Writer {
 #[derive(Debug, Default)]
 struct Face {
     state: Option<State>,
-    /// Events in the file.
+    /// The number of the next event that goes into the file.
     events: Option<u64>,
 }
 
 impl Writer {
-    fn run(&mut self, receiver: &Receiver<Vec<Change>>) {
+    fn run(&mut self, receiver: &Receiver<Vec<Changed>>) {
         while let Ok(first) = receiver.recv() {
             let mut latest = BTreeMap::new();
             merge(&mut latest, first);
             while let Ok(more) = receiver.try_recv() {
                 merge(&mut latest, more);
             }
-            for (key, publication) in latest {
-                let written = match &publication {
-                    Some(publication) => self.write(&key, publication),
-                    None => self.remove(&key),
-                };
+            for (key, wanted) in latest {
+                let removed = wanted.removed.map_or(Ok(()), |last_run| self.remove(&key, last_run));
+                let written = removed.and_then(|()| wanted.published.map_or(Ok(()), |face| self.write(&key, &face)));
                 if let Err(error) = written {
                     tracing::warn!(job = %key, %error, "cannot publish a job's status; the next change tries again");
                 }
@@ -90,28 +88,31 @@ impl Writer {
         write_if_new(&job.join("status.json"), &json, 0o644)?;
         write_error(&job, publication)?;
         write_source(&job, publication)?;
-        self.append_events(key, &job, &publication.events)?;
+        self.append_events(key, &job, publication)?;
         if report.run > 0 {
             let run = Path::new("runs").join(report.run.to_string());
             // Not before the run has a directory.
             if job.join(&run).is_dir() {
                 replace_symlink(&run, &job.join("latest"))?;
-                write_run(&job.join(&run), publication)?;
+                write_run(&job.join(&run), report)?;
             }
+        }
+        for old in &publication.retired {
+            write_run(&job.join("runs").join(old.run.to_string()), old)?;
         }
         self.link_state(key, report.state)
     }
 
-    fn append_events(&mut self, key: &JobKey, job: &Path, events: &[EventRecord]) -> io::Result<()> {
+    fn append_events(&mut self, key: &JobKey, job: &Path, publication: &Publication) -> io::Result<()> {
         let path = job.join("events");
         let face = self.faces.entry(key.clone()).or_default();
         let written = match face.events {
             Some(written) => written,
-            None => count_lines(&path)?,
+            None => publication.first_event + count_lines(&path)?,
         };
         let mut text = String::new();
         let mut next = written;
-        for event in events.iter().filter(|event| event.number >= written) {
+        for event in publication.events.iter().filter(|event| event.number >= written) {
             text.push_str(&event_line(event));
             next = event.number + 1;
         }
@@ -145,25 +146,56 @@ impl Writer {
         Ok(())
     }
 
-    fn remove(&mut self, key: &JobKey) -> io::Result<()> {
+    /// Removes what was published of a job up to run `last_run`; what a job of the same name has since is left alone.
+    fn remove(&mut self, key: &JobKey, last_run: u32) -> io::Result<()> {
         self.faces.remove(key);
         let by_state = self.paths.workspace(&key.workspace).join("jobs/by-state");
         for state in State::ALL {
             remove_if_there(&by_state.join(state.name()).join(key.job.as_str()))?;
         }
-        remove_tree(&self.paths.job(key))
+        let job = self.paths.job(key);
+        for name in ["status", "status.json", "spec.toml", "error", "events", "latest"] {
+            remove_if_there(&job.join(name))?;
+        }
+        let runs = match fs::read_dir(job.join("runs")) {
+            Ok(entries) => entries.collect::<io::Result<Vec<_>>>()?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        for run in runs {
+            let number = run.file_name().to_str().and_then(|name| name.parse::<u32>().ok());
+            if number.is_some_and(|number| number <= last_run) {
+                remove_tree(&run.path())?;
+            }
+        }
+        // Not empty when there is a newer run.
+        let _ = fs::remove_dir(job.join("runs"));
+        let _ = fs::remove_dir(&job);
+        Ok(())
     }
 }
 
-/// Later publications win, but no event is dropped.
-fn merge(latest: &mut BTreeMap<JobKey, Option<Publication>>, changes: Vec<Change>) {
+/// What is still to be done for a job: a removal, then what came after it.
+#[derive(Default)]
+struct Wanted {
+    removed: Option<u32>,
+    published: Option<Box<Publication>>,
+}
+
+/// Later publications win, but no event and no last word of a run is dropped.
+fn merge(latest: &mut BTreeMap<JobKey, Wanted>, changes: Vec<Changed>) {
     for (key, change) in changes {
-        let earlier = latest.remove(&key).flatten().map(|earlier| earlier.events).unwrap_or_default();
-        let merged = change.map(|publication| {
-            let events = earlier.into_iter().chain(publication.events).collect();
-            Publication { events, ..publication }
-        });
-        latest.insert(key, merged);
+        let wanted = latest.entry(key).or_default();
+        match change {
+            Change::Removed { last_run } => *wanted = Wanted { removed: Some(last_run), published: None },
+            Change::Published(mut publication) => {
+                if let Some(earlier) = wanted.published.take() {
+                    publication.events.splice(0..0, earlier.events);
+                    publication.retired.splice(0..0, earlier.retired);
+                }
+                wanted.published = Some(publication);
+            }
+        }
     }
 }
 
@@ -209,12 +241,11 @@ fn write_error(job: &Path, publication: &Publication) -> io::Result<()> {
 fn write_source(job: &Path, publication: &Publication) -> io::Result<()> {
     let Some(source) = &publication.source else { return Ok(()) };
     let path = job.join("spec.toml");
-    write_if_new(&path, source.as_bytes(), 0o640)?;
+    write_if_new(&path, source.as_bytes(), 0o600)?;
     chown(&path, Some(publication.owner.0), Some(publication.owner.1))
 }
 
-fn write_run(run: &Path, publication: &Publication) -> io::Result<()> {
-    let report = &publication.report;
+fn write_run(run: &Path, report: &JobReport) -> io::Result<()> {
     write_if_new(&run.join("status"), report.toml().as_bytes(), 0o644)?;
     let attempt = run.join("attempts").join(report.attempt.to_string());
     for task in &report.tasks {

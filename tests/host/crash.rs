@@ -12,7 +12,7 @@ use super::support::{Instance, pids_with, text, wait_for};
 const WITNESS: &str = r#"
 [roles.w]
 count = 2
-command = "echo $TRAINYARD_TASK_INDEX >> /output/started; for i in $(seq 1 30); do echo line $i; sleep 0.02; done; exit 0"
+command = "echo $TRAINYARD_TASK_INDEX >> /output/started; echo w > /model/$TRAINYARD_TASK_INDEX; for i in $(seq 1 30); do echo line $i; sleep 0.02; done; exit 0"
 "#;
 
 /// Every task started once, every line there once and in order, the end told.
@@ -28,6 +28,8 @@ fn assert_witness(instance: &Instance, job: &str, after: &str) {
         fs::read_to_string(run.join("output/started")).unwrap().lines().map(str::to_owned).collect();
     started.sort();
     assert_eq!(started, ["0", "1"], "{after}: each task starts once");
+    let model = run.ancestors().nth(4).unwrap().join("models").join(job).join("1");
+    assert!(model.join("0").exists() && model.join("MODEL.toml").exists(), "{after}: the model is published");
     let expected: String = (1..=30).map(|n| format!("line {n}\n")).collect();
     for task in ["w-0", "w-1"] {
         let log = fs::read_to_string(run.join("attempts/1").join(task).join("stdout.log")).unwrap();
@@ -155,6 +157,21 @@ fn a_killed_shim_means_a_lost_task_an_empty_cgroup_and_another_attempt() {
     assert!(text(&report["reason"]).contains("main-0 lost: its shim is gone"), "{report}");
     assert!(!alive("sleep 1000.25"));
     instance.shutdown();
+}
+
+#[test]
+fn a_signalled_shim_is_no_success() {
+    let Some(instance) = Instance::start("a_signalled_shim_is_no_success", "") else { return };
+    instance
+        .drop_job("going", "command = \"trap 'exit 0' TERM; echo half > /model/half; while :; do sleep 0.02; done\"");
+    instance.wait_state("going", "running");
+    wait_for("its work", || instance.run_dir("going", 1).join("model/half").exists().then_some(()));
+    // As every process gets it when the machine is rebooted.
+    kill(Pid::from_raw(shim_of(&instance)), Signal::SIGTERM).unwrap();
+    let report = instance.wait_end("going", 1);
+    assert_eq!(report["state"], "failed", "{report}");
+    assert!(text(&report["reason"]).contains("signal"), "{report}");
+    assert!(!instance.mount().join("models/going").exists(), "what is half done is no model");
 }
 
 #[test]

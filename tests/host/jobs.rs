@@ -86,6 +86,12 @@ fn edits_stops_and_removals_of_files_act_on_jobs() {
     assert_eq!(text(&instance.wait_end("job", 5)["reason"]), "stopped because its job file was removed");
     assert_eq!(instance.ok(&["rm", "job"]), "job: removed\n");
     assert_eq!(instance.cli(&["status", "job"]).status.code(), Some(4));
+    // A job of the same name is a new one, and goes on counting.
+    instance.drop_job("job", "command = \"echo anew\"");
+    let report = instance.wait_end("job", 6);
+    assert_eq!(report["state"], "succeeded", "{report}");
+    assert_eq!(instance.ok(&["events", "job"]).matches("is waiting to start").count(), 1, "nothing of the old one");
+    assert!(!instance.run_dir("job", 5).exists() && instance.run_dir("job", 6).exists());
     instance.drop_job("held", "state = \"held\"\ncommand = \"true\"");
     instance.wait_state("held", "held");
     instance.drop_job("held", "command = \"true\"");

@@ -200,6 +200,23 @@ fn code_is_a_snapshot_data_is_read_only_and_the_model_appears_whole() {
 }
 
 #[test]
+fn a_job_cannot_lead_the_publishing_of_its_model_elsewhere() {
+    let Some(instance) = Instance::start("a_job_cannot_lead_the_publishing_of_its_model_elsewhere", "") else { return };
+    let victim = instance.root().join("victim");
+    fs::write(&victim, "untouched").unwrap();
+    let pid = instance.daemon_pid();
+    let traps = format!(
+        "for n in $(seq 0 300); do ln -s {} /model/.MODEL.toml.{pid}-$n.tmp; done; mkdir /model/MODEL.toml; echo w > /model/w",
+        victim.display()
+    );
+    let report = instance.run_job("trap", &format!("command = \"{traps}\""));
+    assert_eq!(report["state"], "succeeded", "{report}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "untouched");
+    let about = instance.mount().join("models/trap/1/MODEL.toml");
+    assert!(fs::read_to_string(about).unwrap().contains("job = \"trap\""));
+}
+
+#[test]
 fn a_job_runs_as_the_owner_of_its_file() {
     const NOBODY: u32 = 65534;
     let Some(instance) = Instance::start("a_job_runs_as_the_owner_of_its_file", "") else { return };
@@ -213,6 +230,8 @@ fn a_job_runs_as_the_owner_of_its_file() {
     let log = instance.log("theirs", "main-0");
     assert!(log.contains("65534") && log.contains("CapEff:\t0000000000000000"), "{log}");
     assert_eq!(fs::metadata(instance.run_dir("theirs", 1).join("output/mine")).unwrap().uid(), NOBODY);
+    let own_log = instance.run_dir("theirs", 1).join("attempts/1/main-0/stdout.log");
+    assert_eq!(fs::metadata(own_log).unwrap().uid(), NOBODY, "its owner can read the log");
     instance.run_job("roots", "command = \"true\"");
     let as_nobody = |arguments: &str| {
         let line = format!("{} --root {} {arguments}", super::support::BINARY, instance.root().display());

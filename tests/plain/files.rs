@@ -88,6 +88,6 @@ fn without_a_daemon_the_next_step_is_told() {
     let output = trainyard(&["--root", dir.path().to_str().unwrap(), "ps"]);
     assert_eq!(output.status.code(), Some(3));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("the daemon does not answer at") && told.contains("systemctl start trainyard"), "{told}");
+    assert!(told.contains("the daemon does not answer at") && told.contains("trainyard --root DIR daemon"), "{told}");
     assert_eq!(trainyard(&["nonsense"]).status.code(), Some(2));
 }

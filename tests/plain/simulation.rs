@@ -300,11 +300,12 @@ impl World {
 
     fn check_end(&self) {
         assert_eq!(self.held, BTreeMap::new(), "everything was given back");
-        for key in self.store.load().unwrap().jobs.keys() {
+        for (key, job) in &self.store.load().unwrap().jobs {
             self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
-            invariants::no_event_is_lost_or_doubled(&self.store.events(key, 0).unwrap());
-            let report = self.daemon.as_ref().unwrap().report(key).unwrap();
-            assert!(report.state.is_terminal(), "{report:?}");
+            invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0).unwrap());
+            let report = self.daemon.as_ref().unwrap().report(key);
+            assert_eq!(report.is_none(), job.removed);
+            assert!(report.is_none_or(|report| report.state.is_terminal()), "{key}");
         }
     }
 }

@@ -36,9 +36,9 @@ pub(crate) fn every_task_ended_once(run: &RunRecord) {
     }
 }
 
-/// Events are numbered without gaps, each once.
-pub(crate) fn no_event_is_lost_or_doubled(events: &[EventRecord]) {
-    for (expected, event) in (0..).zip(events) {
+/// Events are numbered without gaps from `first`, each once.
+pub(crate) fn no_event_is_lost_or_doubled(first: u64, events: &[EventRecord]) {
+    for (expected, event) in (first..).zip(events) {
         assert_eq!(event.number, expected, "{events:?}");
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Bundle<'a> {
     /// A `/dev/shm` shared by the attempt; one of its own when absent.
     pub(super) shm: Option<&'a Path>,
     pub(super) binds: Vec<Bind>,
+    /// The root of this installation.
+    pub(super) installation: Option<&'a Path>,
 }
 
 /// A directory of the machine that the task sees.
@@ -135,14 +137,14 @@ fn linux(bundle: &Bundle<'_>) -> Value {
         namespaces.push(json!({ "type": "network", "path": path }));
     }
     let mut memory = json!({ "limit": resources.memory.0 });
-    if let Some(swap) = swap_limit(resources.memory.0) {
+    if let Some(swap) = swap_limit(bundle.group, resources.memory.0) {
         memory["swap"] = json!(swap);
     }
     json!({
         "namespaces": namespaces,
         "cgroupsPath": bundle.group,
         "rootfsPropagation": "private",
-        "maskedPaths": MASKED,
+        "maskedPaths": masked(bundle),
         "readonlyPaths": READ_ONLY,
         "resources": {
             "memory": memory,
@@ -153,10 +155,20 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     })
 }
 
+/// An installation below a system directory would be seen with it.
+fn masked(bundle: &Bundle<'_>) -> Vec<String> {
+    let installation = bundle.installation.filter(|root| *root != Path::new("/"));
+    let installation = installation.map(|root| root.display().to_string());
+    MASKED.iter().map(|path| (*path).to_owned()).chain(installation).collect()
+}
+
 /// A limit on memory and swap together equal to the memory: no swap. Only where the kernel accounts for swap.
-fn swap_limit(memory: u64) -> Option<u64> {
+fn swap_limit(group: &str, memory: u64) -> Option<u64> {
     let accounted = match crate::sys::cgroup::layout() {
-        crate::sys::cgroup::Layout::V2 => true,
+        crate::sys::cgroup::Layout::V2 => {
+            let parent = Path::new(group.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
+            Path::new("/sys/fs/cgroup").join(parent).join("memory.swap.max").exists()
+        }
         crate::sys::cgroup::Layout::V1 => Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists(),
     };
     accounted.then_some(memory)

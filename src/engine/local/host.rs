@@ -100,6 +100,11 @@ impl HostImage {
         Ok(())
     }
 
+    /// Whether tasks would see what lies at `path`.
+    pub(super) fn shows(&self, path: &Path) -> bool {
+        self.directories.iter().any(|directory| path.starts_with(&directory.path))
+    }
+
     fn lower(&self, directory: &SystemDirectory) -> Vec<PathBuf> {
         let hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
         match directory.path == Path::new(ETC) {
@@ -206,7 +211,7 @@ fn copy_directories(from: &Path, draft: &Path, parent: &Path) -> io::Result<()> 
     let mut at = PathBuf::new();
     for part in relative.components() {
         at.push(part);
-        let metadata = fs::metadata(from.join(&at))?;
+        let Ok(metadata) = fs::metadata(from.join(&at)) else { return create_dir(&draft.join(relative), 0o755) };
         crate::sys::file::create_dir_for(&draft.join(&at), metadata.mode() & 0o7777, metadata.uid(), metadata.gid())?;
     }
     Ok(())
@@ -224,7 +229,12 @@ fn collect_hidden(directory: &Path, relative: &Path, hidden: &mut Vec<PathBuf>) 
     for entry in fs::read_dir(directory.join(relative))? {
         let entry = entry?;
         let path = relative.join(entry.file_name());
-        let metadata = entry.metadata()?;
+        let metadata = match entry.metadata() {
+            Ok(metadata) => metadata,
+            // Removed in this moment, as packages do while they are installed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
         let open_to_all =
             if metadata.is_dir() { metadata.mode() & 0o005 == 0o005 } else { metadata.mode() & 0o004 != 0 };
         if metadata.is_symlink() {

@@ -27,10 +27,14 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     create_dir(&paths.job(key).join("runs"), 0o755).map_err(failed("make the job's directory"))?;
     create_dir_for(&directory, 0o750, uid, gid).map_err(failed("make the run's directory"))?;
     for name in ["output", "model"] {
+        if fs::symlink_metadata(directory.join(name)).is_ok_and(|metadata| metadata.is_symlink()) {
+            // The model has been published already.
+            continue;
+        }
         create_dir_for(&directory.join(name), 0o750, uid, gid).map_err(failed("make the run's directory"))?;
     }
     let spec = directory.join("spec.toml");
-    write_whole(&spec, run.text.as_bytes(), 0o640, Durability::Process).map_err(failed("write the run's job file"))?;
+    write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
     std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
     snapshot(paths, run, &directory)?;
     run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
@@ -117,23 +121,32 @@ pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
     groups.into_iter().map(Gid::as_raw).filter(|gid| *gid != owner.gid).collect()
 }
 
-/// Moves the model of a successful run to where models are; it appears there whole.
+/// Moves the model of a successful run to where models are; it appears there whole. Done again it does nothing.
 pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineError> {
     let Verdict::Succeeded { .. } = attempt.verdict else { return Ok(()) };
     let identity = &attempt.identity;
     let model = paths.run(&identity.key, identity.run).join("model");
-    let empty = fs::read_dir(&model).map_or(true, |mut entries| entries.next().is_none());
-    if empty {
+    let target = paths.model(&identity.key, identity.run);
+    let told = "publish the model";
+    let is_directory = fs::symlink_metadata(&model).is_ok_and(|metadata| metadata.is_dir());
+    if is_directory && !target.exists() {
+        if fs::read_dir(&model).map_err(failed(told))?.next().is_none() {
+            return Ok(());
+        }
+        let about_file = model.join("MODEL.toml");
+        if fs::symlink_metadata(&about_file).is_ok_and(|metadata| metadata.is_dir()) {
+            // The name is ours, whatever the job has put there.
+            remove_tree(&about_file).map_err(failed(told))?;
+        }
+        write_whole(&about_file, about(identity).as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
+        if let Some(parent) = target.parent() {
+            create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
+        }
+        fs::rename(&model, &target).map_err(failed(told))?;
+    }
+    if !target.exists() || fs::symlink_metadata(&model).is_ok_and(|metadata| metadata.is_dir()) {
         return Ok(());
     }
-    let target = paths.model(&identity.key, identity.run);
-    let about = about(identity);
-    let told = "publish the model";
-    write_whole(&model.join("MODEL.toml"), about.as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
-    if let Some(parent) = target.parent() {
-        create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
-    }
-    fs::rename(&model, &target).map_err(failed(told))?;
     // Who looks into the run finds it as well.
     let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(identity.run.to_string());
     crate::sys::file::replace_symlink(&up, &model).map_err(failed(told))
