@@ -110,7 +110,6 @@ struct WireNetwork {
     masquerade: Option<bool>,
 }
 
-const DEFAULT_RANGE: &str = "10.213.0.0/16";
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
 
 impl Config {
@@ -128,7 +127,7 @@ impl Config {
         let value = |key, message| ConfigError::Value { path: path.clone(), key, message };
         Ok(Self {
             limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
-            network: network(&wire.network).map_err(|(key, message)| value(key, message))?,
+            network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
             paths,
         })
     }
@@ -149,8 +148,9 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     })
 }
 
-fn network(wire: &WireNetwork) -> Result<NetworkConfig, BadValue> {
-    let range = AddressRange::parse(wire.range.as_deref().unwrap_or(DEFAULT_RANGE));
+fn network(wire: &WireNetwork, paths: &Paths) -> Result<NetworkConfig, BadValue> {
+    let default = paths.default_range();
+    let range = AddressRange::parse(wire.range.as_ref().unwrap_or(&default));
     Ok(NetworkConfig {
         range: range.map_err(|message| ("network.range", message))?,
         masquerade: wire.masquerade.unwrap_or(true),
@@ -174,6 +174,14 @@ impl Paths {
         use std::os::unix::ffi::OsStrExt;
         let digest = Sha256::digest(self.root.as_os_str().as_bytes());
         digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// 10.213.0.0/16 for the service; an installation elsewhere gets a range of its own, since two of one range on a
+    /// machine would lead to each other's tasks.
+    fn default_range(&self) -> String {
+        let digit = u8::from_str_radix(self.instance().get(..2).unwrap_or("0"), 16).unwrap_or(0);
+        let second = if self.root == Path::new("/") { 213 } else { 100 + digit % 100 };
+        format!("10.{second}.0.0/16")
     }
 
     pub fn config_file(&self) -> PathBuf {
@@ -278,7 +286,10 @@ mod tests {
     fn an_absent_or_empty_file_means_defaults() {
         let config = load("").unwrap();
         assert_eq!(config.limits.stop_grace, Duration::from_secs(10));
-        assert_eq!(config.network.range, AddressRange { base: 0x0ad5_0000, prefix: 16 });
+        let second = (config.network.range.base >> 16) & 0xff;
+        assert!((100..200).contains(&second), "a range of its own: {second}");
+        let service = Config::load(Path::new("/")).unwrap();
+        assert_eq!(service.network.range, AddressRange { base: 0x0ad5_0000, prefix: 16 });
     }
 
     #[test]

@@ -65,7 +65,8 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         return Err(DaemonError::NotRoot);
     }
     make_directories(config).map_err(failed("make Trainyard's directories"))?;
-    let _lock = take_lock(config)?;
+    // Held to the last: whoever waits for the lock finds no process of ours.
+    std::mem::forget(take_lock(config)?);
     crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -228,7 +228,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn try_again(&mut self) {
-        if self.retry_at.is_none_or(|at| self.now < at) {
+        // Also when the clock was set back: nothing waits longer than it was meant to.
+        let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + RETRY_MS;
+        if !self.retry_at.is_some_and(due) {
             return;
         }
         self.retry_at = None;

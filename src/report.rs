@@ -176,6 +176,7 @@ fn task(attempt: &AttemptRecord, record: &TaskRecord) -> TaskReport {
     };
     let exit_code = end.and_then(|end| match end.end {
         TaskEnd::Exited { code } => Some(code),
+        TaskEnd::Oom { code, .. } => code,
         _ => None,
     });
     TaskReport {

@@ -127,6 +127,9 @@ pub enum TaskEnd {
     /// The kernel killed a process of the task for want of memory.
     Oom {
         limit: u64,
+        /// What the command itself ended with, if it was not killed.
+        #[serde(default)]
+        code: Option<i32>,
     },
     /// The command never ran.
     FailedToStart {
@@ -161,14 +164,15 @@ impl fmt::Display for TaskEnd {
         match self {
             TaskEnd::Exited { code } => write!(f, "exited with code {code}"),
             TaskEnd::Signalled { signal } => write!(f, "killed by signal {signal} ({})", signal_name(*signal)),
-            TaskEnd::Oom { limit } => {
+            TaskEnd::Oom { limit, code } => {
                 let limit = crate::ids::Bytes(*limit);
-                write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")
+                write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")?;
+                code.map_or(Ok(()), |code| write!(f, ", and exited with code {code}"))
             }
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),
             TaskEnd::TimedOut { limit_ms } => StopCause::TimedOut { limit_ms: *limit_ms }.fmt(f),
             TaskEnd::Stopped { cause } => cause.fmt(f),
-            TaskEnd::Lost { reason } => write!(f, "lost: {reason}"),
+            TaskEnd::Lost { reason } => write!(f, "lost: {reason}; `retries` in the job file tries again by itself"),
         }
     }
 }

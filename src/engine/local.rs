@@ -255,10 +255,11 @@ impl LocalEngine {
             Network::Job => {
                 let namespace = objects.join("net");
                 let shm = objects.join("shm");
-                if !namespace.exists() {
+                // A daemon may have died between making the place and mounting there.
+                if !mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))? {
                     network::make_shared(&namespace).map_err(failed("make the attempt's network"))?;
                 }
-                if !shm.exists() {
+                if !mounts::is_mounted(&shm).map_err(failed("look at the mounts"))? {
                     let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
                     make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
                 }

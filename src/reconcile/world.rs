@@ -31,14 +31,20 @@ fn parse(source: &SourceRecord) -> Option<Spec> {
 }
 
 impl Job {
-    pub(super) fn load(record: JobRecord, run: Option<RunRecord>) -> Self {
+    pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
         let spec = record.source.as_ref().and_then(parse);
-        let run = run.and_then(|run| {
+        // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
+        if let (Some(source), Some(spec)) = (&mut record.source, &spec) {
+            source.meaning = spec.meaning();
+        }
+        let run = run.and_then(|mut run| {
             let spec = match (&spec, &record.source) {
                 (Some(spec), Some(source)) if source.text == run.source.text => Some(spec.clone()),
                 _ => parse(&run.source),
             };
-            Some(Run::new(run, spec?))
+            let spec = spec?;
+            run.source.meaning = spec.meaning();
+            Some(Run::new(run, spec))
         });
         Self { record, spec, run }
     }

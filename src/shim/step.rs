@@ -128,7 +128,13 @@ pub fn judge_end(
         Some(StopCause::Decided) if succeeded => TaskEnd::Exited { code: 0 },
         Some(StopCause::TimedOut { limit_ms }) => TaskEnd::TimedOut { limit_ms: *limit_ms },
         Some(cause) => TaskEnd::Stopped { cause: cause.clone() },
-        None if oom_kills > 0 && !succeeded => TaskEnd::Oom { limit: memory },
+        None if oom_kills > 0 && !succeeded => {
+            let code = match end {
+                ProcessEnd::Exited(code) => Some(code),
+                ProcessEnd::Signalled(_) => None,
+            };
+            TaskEnd::Oom { limit: memory, code }
+        }
         None => match end {
             ProcessEnd::Exited(code) => TaskEnd::Exited { code },
             ProcessEnd::Signalled(signal) => TaskEnd::Signalled { signal },
@@ -202,8 +208,8 @@ mod tests {
         assert_eq!(end(&seven, None, 0), TaskEnd::Exited { code: 7 });
         assert_eq!(end(&nine, None, 0), TaskEnd::Signalled { signal: 9 });
         assert_eq!(end(&None, None, 0), TaskEnd::Exited { code: 137 });
-        assert_eq!(end(&nine, None, 1), TaskEnd::Oom { limit: 64 });
-        assert_eq!(end(&seven, None, 1), TaskEnd::Oom { limit: 64 });
+        assert_eq!(end(&nine, None, 1), TaskEnd::Oom { limit: 64, code: None });
+        assert_eq!(end(&seven, None, 1), TaskEnd::Oom { limit: 64, code: Some(7) });
         assert_eq!(end(&zero, None, 1), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&user), 0), TaskEnd::Stopped { cause: user.clone() });
         assert_eq!(end(&zero, Some(&StopCause::Decided), 0), TaskEnd::Exited { code: 0 });

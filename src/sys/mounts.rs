@@ -116,6 +116,11 @@ pub fn mount_shm(target: &Path, size: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether something is mounted at `target`.
+pub fn is_mounted(target: &Path) -> io::Result<bool> {
+    Ok(list()?.iter().any(|mount| mount.target == target))
+}
+
 /// Detaches whatever is mounted at `target`; that nothing is mounted there is no error.
 pub fn detach(target: &Path) -> io::Result<()> {
     match umount2(target, MntFlags::MNT_DETACH) {

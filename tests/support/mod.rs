@@ -83,7 +83,8 @@ impl Instance {
         // Tasks of other users must be able to pass.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();
-        let defaults = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n";
+        let defaults =
+            "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();

@@ -205,6 +205,7 @@ fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
 
 /// A namespace for a whole attempt: nothing but `lo`.
 pub(super) fn make_shared(path: &Path) -> io::Result<()> {
+    netns::remove(path)?;
     netns::create(path, || Netlink::open()?.set_up(loopback()?))
 }
 
