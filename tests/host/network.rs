@@ -1,6 +1,8 @@
 //! Tasks that talk to each other.
 
-use super::support::{Instance, processes_with, wait_for};
+use std::process::{Command, Stdio};
+
+use super::support::{Instance, has_tools, processes_with, wait_for};
 
 const ECHO: &str = r#"
 [roles.server]
@@ -91,5 +93,69 @@ fn nothing_of_a_network_is_left_at_the_end() {
     }
     let root = instance.root().display().to_string();
     assert!(processes_with(&format!("{root}/var")).is_empty(), "no shim");
+    instance.shutdown();
+}
+
+/// A world outside: a namespace of its own at 192.0.2.2, reached through a veth pair.
+struct Outside(std::process::Child);
+
+impl Outside {
+    fn beside(instance: &Instance) -> Self {
+        let server = "import socket\ns = socket.create_server(('192.0.2.2', 8080))\nprint('up', flush=True)\n\
+            while True:\n    c, peer = s.accept()\n    c.sendall(('from ' + peer[0]).encode())\n    c.close()\n";
+        let script = format!(
+            "ip link set lo up; until ip addr add 192.0.2.2/24 dev out0 2>/dev/null; do sleep 0.05; done; ip link set out0 up; exec python3 -c \"{server}\""
+        );
+        let mut child =
+            Command::new("unshare").args(["--net", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let (inside, outside) = (instance.network_holder(), child.id());
+        wait_for("the outside", || {
+            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+            std::fs::read_link(format!("/proc/{outside}/ns/net")).is_ok_and(|other| other != own).then_some(())
+        });
+        let connect = format!(
+            "ip link add up0 type veth peer name out0 netns {outside} && ip link set lo up && ip addr add 192.0.2.1/24 dev up0 && ip link set up0 up"
+        );
+        let target = format!("--net=/proc/{inside}/ns/net");
+        assert!(Command::new("nsenter").args([&target, "sh", "-c", &connect]).status().unwrap().success());
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
+        assert_eq!(line, "up\n");
+        Self(child)
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn tasks_reach_out_but_not_into_other_jobs() {
+    let test = "tasks_reach_out_but_not_into_other_jobs";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let connect = |address: &str, port: u16| {
+        format!(
+            "command = [\"/usr/bin/python3\", \"-c\", \"import socket; print(socket.create_connection(('{address}', {port}), timeout=1.5).recv(99).decode())\"]"
+        )
+    };
+    let report = instance.run_job("out", &connect("192.0.2.2", 8080));
+    assert_eq!(instance.log("out", "main-0").trim(), "from 192.0.2.1", "through the machine's address: {report}");
+    let listen = "command = [\"/usr/bin/python3\", \"-c\", \"import os, socket; s = socket.create_server(('', 9000)); print(os.environ['TRAINYARD_ADDRESS'], flush=True); s.accept()\"]";
+    instance.drop_job("listener", listen);
+    instance.wait_state("listener", "running");
+    let address = wait_for("its address", || {
+        Some(instance.log("listener", "main-0").trim().to_owned()).filter(|line| !line.is_empty())
+    });
+    let report = instance.run_job("intruder", &connect(&address, 9000));
+    assert_eq!(report["state"], "failed", "{report}");
+    assert!(instance.log("intruder", "main-0").contains("timed out"), "{}", instance.log("intruder", "main-0"));
+    assert_eq!(instance.state("listener"), "running", "nobody has come");
     instance.shutdown();
 }

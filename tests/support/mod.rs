@@ -44,6 +44,17 @@ pub(crate) fn can_run(test: &str) -> bool {
     false
 }
 
+/// True when this machine has the tools; says by name what is missing otherwise.
+pub(crate) fn has_tools(test: &str, tools: &[&str]) -> bool {
+    let found =
+        |tool: &&str| ["/usr/sbin", "/usr/bin", "/sbin", "/bin"].iter().any(|dir| Path::new(dir).join(tool).exists());
+    let missing: Vec<_> = tools.iter().filter(|tool| !found(tool)).copied().collect();
+    if !missing.is_empty() {
+        skip(test, &missing.join(", "));
+    }
+    missing.is_empty()
+}
+
 /// Says that a test is skipped, and tells `tests/run`, which lists what was.
 fn skip(test: &str, missing: &str) {
     use std::io::Write;
@@ -144,6 +155,11 @@ impl Instance {
                 Err(_) => panic!("the daemon never said {part:?}, but: {:#?}", self.seen),
             }
         }
+    }
+
+    /// The process that keeps the instance's network namespace.
+    pub(crate) fn network_holder(&self) -> u32 {
+        self.network.as_ref().unwrap().id()
     }
 
     pub(crate) fn daemon_pid(&self) -> i32 {
