@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
@@ -16,7 +16,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, execvpe, setpgid};
 
 use super::step::InitReport;
-use crate::sys::process::{Fork, ProcessEnd, close_all_but, exit_now, fork};
+use crate::sys::process::{Fork, ProcessEnd, close_all_but, exit_now, fork, write_by_number};
 use crate::sys::signals;
 
 /// What a stop can come as; passed on to the command's process group.
@@ -187,14 +187,11 @@ fn tell(report: RawFd, end: ProcessEnd) -> i32 {
     }
 }
 
-#[expect(unsafe_code, reason = "the pipe's number is all that crosses libcontainer's clone")]
 fn write_report(report: RawFd, kind: u32, value: i32) {
-    // SAFETY: the descriptor was kept open by `close_all_but` and belongs to nobody else in this process.
-    let report = unsafe { BorrowedFd::borrow_raw(report) };
     let mut bytes = Vec::from(kind.to_le_bytes());
     bytes.extend(value.to_le_bytes());
     // Nobody is left to tell of a failure; the exit code still says it.
-    let _ = nix::unistd::write(report, &bytes);
+    let _ = write_by_number(report, &bytes);
 }
 
 /// Reads what the init told; the first word counts.

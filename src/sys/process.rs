@@ -204,6 +204,16 @@ pub fn take_inherited(fd: i32) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
+/// Writes to a descriptor that is known by its number only, because it came through a clone.
+#[expect(unsafe_code, reason = "a number is all that crosses libcontainer's clone")]
+pub fn write_by_number(fd: i32, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: needed to report from the container's first process, which kept this descriptor open for that; it is not
+    // closed or used elsewhere while it is borrowed.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    nix::unistd::write(fd, bytes)?;
+    Ok(())
+}
+
 /// Closes every descriptor above standard error except `keep`; for single-threaded processes only.
 pub fn close_all_but(keep: &[i32]) -> io::Result<()> {
     let mut keep: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(*fd).ok()).filter(|fd| *fd > 2).collect();

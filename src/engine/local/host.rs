@@ -5,7 +5,8 @@
 //! homes, not data, not the state directory. In `/etc`, whatever not everybody may read is hidden by a layer of
 //! white-outs, since a task of root's could read it.
 //!
-//! One overlay of `/` would be simpler, but its scratch layer must not lie below it, and it shows everything.
+//! One overlay of `/` would be simpler, but it shows everything, and what must not be seen would have to be listed;
+//! here what is seen is listed. It would also lie over its own scratch layer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -67,7 +68,7 @@ pub(super) struct HostImage {
 struct SystemDirectory {
     name: &'static str,
     path: PathBuf,
-    /// The scratch space lies below it, so it cannot have a layer there.
+    /// The scratch space lies below it; an overlay over its own scratch space is better avoided.
     read_only: bool,
 }
 
