@@ -11,7 +11,7 @@ use super::output::{self, Format};
 use crate::api::client::Client;
 use crate::contract::command;
 use crate::ids::JobKey;
-use crate::spec::{JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
+use crate::spec::{DesiredState, JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
 
 pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
     let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
@@ -56,6 +56,23 @@ fn network(spec: &JobSpec) -> &'static str {
     }
 }
 
+fn state(spec: &JobSpec) -> &'static str {
+    match spec.state {
+        DesiredState::Run => "run",
+        DesiredState::Held => "held",
+        DesiredState::Stopped => "stopped",
+    }
+}
+
+/// As they are written: `NAME` or `NAME@VERSION`.
+fn datasets(spec: &JobSpec) -> Vec<String> {
+    let written = spec.datasets.iter().map(|dataset| match &dataset.version {
+        Some(version) => format!("{}@{version}", dataset.name),
+        None => dataset.name.to_string(),
+    });
+    written.collect()
+}
+
 fn min_succeeded(role: &Role) -> String {
     match role.min_succeeded {
         MinSucceeded::All => "\"all\"".to_owned(),
@@ -65,7 +82,21 @@ fn min_succeeded(role: &Role) -> String {
 }
 
 fn as_text(spec: &JobSpec) -> String {
-    let mut out = format!("image = \"host\"\nnetwork = \"{}\"\nretries = {}\n", network(spec), spec.retries);
+    let mut out = format!(
+        "description = {:?}\nimage = \"host\"\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
+        spec.description,
+        network(spec),
+        spec.retries,
+        state(spec),
+        spec.rerun,
+        datasets(spec)
+    );
+    if let Some(code) = &spec.code {
+        let _ = writeln!(out, "code = {:?}", code.as_str());
+    }
+    if let Some(limit) = spec.max_duration {
+        let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
+    }
     for role in &spec.roles {
         let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
         let resources = role.resources;
@@ -83,6 +114,10 @@ fn as_text(spec: &JobSpec) -> String {
             resources.shm,
             resources.pids
         );
+        for port in &role.ports {
+            let begin = port.begin.map_or_else(|| "allotted".to_owned(), |begin| begin.to_string());
+            let _ = writeln!(out, "ports.{} = {{ count = {}, begin = {begin:?} }}", port.label, port.count);
+        }
         for (name, value) in &role.env {
             let _ = writeln!(out, "env.{name} = {value:?}");
         }
@@ -103,11 +138,14 @@ fn as_json(spec: &JobSpec) -> Value {
                 "shm": role.resources.shm.0, "pids": role.resources.pids,
             },
             "env": role.env.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
+            "ports": role.ports.iter().map(|port| json!([port.label, port.count, port.begin])).collect::<Vec<_>>(),
             "args": command::line(role),
         })
     };
     json!({
-        "image": "host", "network": network(spec), "retries": spec.retries,
+        "description": spec.description, "image": "host", "network": network(spec), "retries": spec.retries,
+        "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec),
+        "code": spec.code.as_ref().map(|code| code.as_str()), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })
 }

@@ -76,7 +76,16 @@ fn what_is_shown_is_what_runs() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs.d/digits.toml");
     let text = stdout(&trainyard(&["show", "--effective", "--file", file]));
     assert!(text.contains("# worker-1 runs: /bin/sh -c 'python3 train.py --epochs=12 --lr=0.5 --seed=7'"), "{text}");
-    assert!(text.contains("[roles.ps]") && text.contains("serves = true"));
+    for word in [
+        "[roles.ps]",
+        "serves = true",
+        "code = \"digits\"",
+        "datasets = [\"digits\"]",
+        "max_duration = \"600s\"",
+        "ports.grad",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
     let json: serde_json::Value =
         serde_json::from_str(&stdout(&trainyard(&["show", "--effective", "--json", "--file", file]))).unwrap();
     assert_eq!(json["roles"][1]["args"][2], "python3 train.py --epochs=12 --lr=0.5 --seed=7");
