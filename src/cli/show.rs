@@ -115,8 +115,8 @@ fn as_text(spec: &JobSpec) -> String {
             resources.pids
         );
         for port in &role.ports {
-            let begin = port.begin.map_or_else(|| "allotted".to_owned(), |begin| begin.to_string());
-            let _ = writeln!(out, "ports.{} = {{ count = {}, begin = {begin:?} }}", port.label, port.count);
+            let begin = port.begin.map_or_else(|| "\"allotted\"".to_owned(), |begin| begin.to_string());
+            let _ = writeln!(out, "ports.{} = {{ count = {}, begin = {begin} }}", port.label, port.count);
         }
         for (name, value) in &role.env {
             let _ = writeln!(out, "env.{name} = {value:?}");
