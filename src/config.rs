@@ -110,7 +110,7 @@ struct WireNetwork {
     masquerade: Option<bool>,
 }
 
-const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(10);
+const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
 
 impl Config {
     /// Reads `trainyard.toml` below `root` (`/` for the installed service); absent means all defaults.
@@ -209,6 +209,11 @@ impl Paths {
         self.attempts().join(attempt.to_string())
     }
 
+    /// Which subordinate user ids each owner has.
+    pub fn subordinate_ids(&self) -> PathBuf {
+        self.state_dir().join("subordinate-ids")
+    }
+
     pub fn host_layer(&self) -> PathBuf {
         self.state_dir().join("images/host")
     }
@@ -285,7 +290,7 @@ mod tests {
     #[test]
     fn an_absent_or_empty_file_means_defaults() {
         let config = load("").unwrap();
-        assert_eq!(config.limits.stop_grace, Duration::from_secs(10));
+        assert_eq!(config.limits.stop_grace, Duration::from_secs(30));
         let second = (config.network.range.base >> 16) & 0xff;
         assert!((100..200).contains(&second), "a range of its own: {second}");
         let service = Config::load(Path::new("/")).unwrap();

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::JobKey;
-use crate::spec::{Image, JobSpec, Role};
+use crate::spec::{JobSpec, Role};
 
 /// Who and what a task belongs to.
 #[derive(Debug, Clone)]
@@ -37,12 +37,24 @@ pub struct TaskPlace {
     pub ports: Vec<(String, Vec<u16>)>,
 }
 
+/// What the image brings to a task.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inside {
+    pub env: Vec<(String, String)>,
+    /// Run when the job names no command.
+    pub command: Vec<String>,
+    pub working_directory: Option<String>,
+    /// Of the user that the task runs as.
+    pub home: String,
+}
+
 /// One task among its peers.
 #[derive(Debug, Clone, Copy)]
 pub struct Task<'a> {
     pub spec: &'a JobSpec,
     pub identity: &'a Identity,
     pub placement: &'a Placement,
+    pub inside: &'a Inside,
     pub role: &'a Role,
     pub index: u32,
     pub ordinal: u32,
@@ -50,9 +62,9 @@ pub struct Task<'a> {
 
 impl<'a> Task<'a> {
     /// The tasks of an attempt in order.
-    pub fn all(spec: &'a JobSpec, identity: &'a Identity, placement: &'a Placement) -> Vec<Self> {
+    pub fn all(spec: &'a JobSpec, identity: &'a Identity, placement: &'a Placement, inside: &'a Inside) -> Vec<Self> {
         let tasks = spec.tasks().zip(0..);
-        tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, role, index, ordinal }).collect()
+        tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, inside, role, index, ordinal }).collect()
     }
 
     fn place(&self) -> Option<&'a TaskPlace> {
@@ -81,14 +93,15 @@ pub struct View {
 pub fn view(task: &Task<'_>) -> View {
     let mut env = Environment::default();
     env.extend(native::base(task));
+    env.extend(task.inside.env.iter().cloned());
     env.extend(openpai::variables(task));
     env.extend(volcano::variables(task));
     env.extend(native::variables(task));
     env.extend(task.role.env.iter().cloned());
     View {
-        args: command::line(task.role),
+        args: command::line(task.role, &task.inside.command),
         env: env.entries,
-        working_directory: native::working_directory(task.spec),
+        working_directory: native::working_directory(task),
         host_name: native::host_name(task),
         hosts: native::hosts(task),
     }
@@ -113,13 +126,6 @@ impl Environment {
 
 fn join<T: ToString>(items: impl IntoIterator<Item = T>, separator: &str) -> String {
     items.into_iter().map(|item| item.to_string()).collect::<Vec<_>>().join(separator)
-}
-
-/// The search path of programs; an image will bring its own.
-fn search_path(image: &Image) -> &'static str {
-    match image {
-        Image::Host => "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    }
 }
 
 #[cfg(test)]

@@ -417,7 +417,6 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
-        let stop_grace = self.settings.stop_grace;
         let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
         let Some(attempt) = run.live_attempt() else { return };
         self.works.push(Work::Launch(Launch {
@@ -427,7 +426,7 @@ impl<S: Store> Reconciler<S> {
             spec: JobSpec::clone(&run.spec),
             block: attempt.block,
             text: run.record.source.text.clone(),
-            stop_grace,
+            stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
             ordinals,
         }));
     }

@@ -4,7 +4,7 @@
 //! attempts/a17/placement.json   addresses and ports of the attempt, chosen once
 //! attempts/a17/3/task.json      what the shim is to do                    daemon, before the start
 //!               config.json     the OCI configuration                     daemon
-//!               rootfs/ upper/ work/                                      mounted by the shim, in its own namespace
+//!               rootfs/ upper/ work/                                      put together by the shim, in its own namespace
 //!               lock            held from before the start of the shim until it ends
 //!               started         exists once the command may have run      shim
 //!               stop            why the task is to stop                   daemon, then SIGTERM to the shim
@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::ids::TaskId;
 use crate::status::{EndRecord, StopCause};
 use crate::sys::file::{Durability, write_whole};
+use crate::sys::idmap::IdMap;
 use crate::sys::lock::HeldLock;
 
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +64,15 @@ pub struct LaunchRecord {
     pub cgroup: String,
     /// Where the logs go.
     pub log_dir: PathBuf,
-    /// Mounted below `rootfs/` before the container is made, in order.
-    pub layers: Vec<Layer>,
+    pub root: Root,
+    /// Users and groups of the container's user namespace.
+    pub ids: IdMap,
+    /// The network namespace to enter; the machine's own when absent.
+    pub network: Option<PathBuf>,
+    /// Sent to the command when the task is to stop.
+    pub stop_signal: i32,
+    /// Whether our own process is the container's first one, or the command itself.
+    pub init: Init,
     /// Bytes; told when the task runs out of memory.
     pub memory: u64,
     /// From SIGTERM to SIGKILL, ms.
@@ -73,20 +81,87 @@ pub struct LaunchRecord {
     pub news_socket: PathBuf,
 }
 
-/// A part of the task's root file system.
+/// What the container's first process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Init {
+    /// Ours, which starts the command, passes signals on and reaps.
+    Ours,
+    /// The command.
+    Command,
+}
+
+/// The task's root file system, put together by the shim in a mount namespace of its own, in the order of the fields.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Root {
+    /// A directory of the machine that the shim covers in its own mount namespace, to put the root together there:
+    /// every user of a container can pass to it, as they cannot to the directory of the task.
+    pub holder: PathBuf,
+    pub overlays: Vec<Overlay>,
+    pub lower: Lower,
+    pub mounts: Vec<Mount>,
+    pub shm: Shm,
+    /// The task's own files, such as `/etc/hosts`.
+    pub files: Vec<OwnFile>,
+    /// Made if it is missing.
+    pub working_directory: PathBuf,
+}
+
+impl Root {
+    /// Where the root comes to lie.
+    pub fn place(holder: &Path) -> PathBuf {
+        holder.join("root")
+    }
+
+    /// Where the container's user namespace is found.
+    pub fn user_namespace(holder: &Path) -> PathBuf {
+        holder.join("user")
+    }
+}
+
+/// Layers below a scratch layer of the task's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlay {
+    /// Of the scratch layer in `upper/` and `work/`.
+    pub name: String,
+    /// Top first.
+    pub lower: Vec<PathBuf>,
+    /// Below the root; empty for the root itself.
+    pub target: PathBuf,
+}
+
+/// Whether layers are shown with their owners as the container's user namespace has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lower {
+    /// By id-mapped mounts.
+    Mapped,
+    /// As they are: the kernel cannot map them, or they were copied with the right owners.
+    AsTheyAre,
+}
+
+/// A file or directory of the machine that the task sees.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
+}
+
+/// The task's `/dev/shm`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layer {
-    /// `lower` (top first) below a scratch layer of the task's own, named `name` in `upper/` and `work/`.
-    Overlay {
-        name: String,
-        lower: Vec<PathBuf>,
-        target: PathBuf,
-    },
-    ReadOnlyBind {
-        source: PathBuf,
-        target: PathBuf,
-    },
+pub enum Shm {
+    /// One of its own, bytes.
+    Own { size: u64 },
+    /// The attempt's.
+    Shared { source: PathBuf },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnFile {
+    pub path: PathBuf,
+    pub content: String,
 }
 
 /// What a task directory says about its task.

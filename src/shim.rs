@@ -8,6 +8,7 @@
 mod container;
 mod init;
 mod pump;
+mod rootfs;
 pub mod step;
 
 use std::fs::OpenOptions;

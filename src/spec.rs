@@ -7,12 +7,14 @@
 mod check;
 pub mod diagnostic;
 pub mod explain;
+pub mod image;
 pub mod job;
 pub mod keys;
 mod wire;
 
 pub use diagnostic::{Diagnostic, Severity};
-pub use job::{Command, Dataset, DesiredState, Image, JobSpec, MinSucceeded, Network, Port, Resources, Role};
+pub use image::Image;
+pub use job::{Command, Dataset, DesiredState, JobSpec, MinSucceeded, Network, Port, Resources, Role};
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
 pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;

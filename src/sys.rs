@@ -4,10 +4,12 @@
 
 pub mod cgroup;
 pub mod file;
+pub mod idmap;
 pub mod lock;
 pub mod mounts;
 pub mod netns;
 pub mod process;
+pub mod rooted;
 pub mod signals;
 
 use std::time::{SystemTime, UNIX_EPOCH};

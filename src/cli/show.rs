@@ -11,7 +11,7 @@ use super::output::{self, Format};
 use crate::api::client::Client;
 use crate::contract::command;
 use crate::ids::JobKey;
-use crate::spec::{DesiredState, JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
+use crate::spec::{Command, DesiredState, Image, JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
 
 pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
     let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
@@ -83,8 +83,12 @@ fn min_succeeded(role: &Role) -> String {
 
 fn as_text(spec: &JobSpec) -> String {
     let mut out = format!(
-        "description = {:?}\nimage = \"host\"\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
+        "description = {:?}\nimage = \"{}\"\nuser = {}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
         spec.description,
+        spec.image,
+        spec.user.as_ref().map_or("\"the image's\"".to_owned(), |user| format!("{user:?}")),
+        spec.init,
+        spec.debug,
         network(spec),
         spec.retries,
         state(spec),
@@ -96,6 +100,9 @@ fn as_text(spec: &JobSpec) -> String {
     }
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
+    }
+    if let Some(grace) = spec.stop_grace {
+        let _ = writeln!(out, "stop_grace = \"{}s\"", grace.as_secs_f64());
     }
     for role in &spec.roles {
         let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
@@ -122,10 +129,19 @@ fn as_text(spec: &JobSpec) -> String {
             let _ = writeln!(out, "env.{name} = {value:?}");
         }
         for index in 0..role.count {
-            let _ = writeln!(out, "# {}-{index} runs: {}", role.name, command::display(&command::line(role)));
+            let _ = writeln!(out, "# {}-{index} runs: {}", role.name, runs(spec, role));
         }
     }
     out
+}
+
+/// The final command line, as far as it is known without the image.
+fn runs(spec: &JobSpec, role: &Role) -> String {
+    match (&spec.image, &role.command) {
+        (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => command::display(&command::line(role, &[])),
+        (_, Command::Default) if role.arguments.is_empty() => "what the image runs by itself".to_owned(),
+        (_, Command::Default) => format!("what the image runs by itself, then {}", command::display(&role.arguments)),
+    }
 }
 
 fn as_json(spec: &JobSpec) -> Value {
@@ -139,11 +155,12 @@ fn as_json(spec: &JobSpec) -> Value {
             },
             "env": role.env.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
             "ports": role.ports.iter().map(|port| json!([port.label, port.count, port.begin])).collect::<Vec<_>>(),
-            "args": command::line(role),
+            "args": command::line(role, &[]), "runs": runs(spec, role),
         })
     };
     json!({
-        "description": spec.description, "image": "host", "network": network(spec), "retries": spec.retries,
+        "description": spec.description, "image": spec.image.to_string(), "user": spec.user, "init": spec.init, "debug": spec.debug,
+        "stop_grace_s": spec.stop_grace.map(|d| d.as_secs_f64()), "network": network(spec), "retries": spec.retries,
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec),
         "code": spec.code.as_ref().map(|code| code.as_str()), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),

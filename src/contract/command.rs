@@ -2,10 +2,11 @@
 
 use crate::spec::{Command, Role};
 
-/// The arguments that are executed.
-pub fn line(role: &Role) -> Vec<String> {
+/// The arguments that are executed; `image_command` is what the image runs by itself.
+pub fn line(role: &Role, image_command: &[String]) -> Vec<String> {
     match &role.command {
-        Command::Sleep => vec!["sleep".to_owned(), "infinity".to_owned()],
+        Command::Default if image_command.is_empty() => vec!["sleep".to_owned(), "infinity".to_owned()],
+        Command::Default => image_command.iter().chain(&role.arguments).cloned().collect(),
         Command::Exec(words) => words.iter().chain(&role.arguments).cloned().collect(),
         Command::Shell(text) => {
             let mut text = text.trim_end().to_owned();

@@ -2,18 +2,20 @@
 
 use std::fmt::Write;
 
-use super::{Task, join, search_path};
-use crate::spec::{JobSpec, Network};
+use super::{Task, join};
+use crate::spec::Network;
 
 /// Longest host name that Linux takes, in bytes.
 const HOST_NAME_MAX: usize = 63;
 
+/// Where programs are looked for, unless the image says otherwise.
+const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// What any program expects to find.
 pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
-    let home = if task.identity.uid == 0 { "/root" } else { "/tmp" };
     [
-        ("PATH", search_path(&task.spec.image)),
-        ("HOME", home),
+        ("PATH", SEARCH_PATH),
+        ("HOME", task.inside.home.as_str()),
         ("USER", task.identity.user.as_str()),
         ("LOGNAME", task.identity.user.as_str()),
         ("LANG", "C.UTF-8"),
@@ -60,9 +62,13 @@ fn variable(label: &str) -> String {
     label.to_ascii_uppercase().replace('-', "_")
 }
 
-/// Relative paths of a program land in its code, or where its files are kept.
-pub(super) fn working_directory(spec: &JobSpec) -> String {
-    if spec.code.is_some() { "/code".to_owned() } else { "/output".to_owned() }
+/// Relative paths of a program land in its code, where the image wants them, or where its files are kept.
+pub(super) fn working_directory(task: &Task<'_>) -> String {
+    match &task.inside.working_directory {
+        _ if task.spec.code.is_some() => "/code".to_owned(),
+        Some(directory) => directory.clone(),
+        None => "/output".to_owned(),
+    }
 }
 
 /// `ROLE-I`, or `task-N` where the role's name cannot be a host name.
@@ -75,7 +81,7 @@ pub(super) fn host_name(task: &Task<'_>) -> String {
 /// Every task by its name, and this one by its host name.
 pub(super) fn hosts(task: &Task<'_>) -> String {
     let mut out = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
-    for peer in Task::all(task.spec, task.identity, task.placement) {
+    for peer in Task::all(task.spec, task.identity, task.placement, task.inside) {
         let Some(place) = peer.place() else { continue };
         let _ = write!(out, "{} {}-{}", place.address, peer.role.name, peer.index);
         let host_name = host_name(&peer);

@@ -31,7 +31,7 @@ fn job(task: &Task<'_>) -> Pairs {
         pair("DATA_DIR", "/dataset"),
         pair("OUTPUT_DIR", "/output"),
         pair("CODE_DIR", "/code"),
-        pair("WORK_DIR", super::native::working_directory(task.spec)),
+        pair("WORK_DIR", super::native::working_directory(task)),
     ];
     out.extend(["USER_NAME", "USERNAME"].map(|name| pair(name, user)));
     out.extend(["TASK_ROLE_COUNT", "TASK_ROLES_NUM", "JOB_TASK_ROLE_COUNT"].map(|name| pair(name, roles.len())));

@@ -7,6 +7,8 @@ mod bundle;
 mod host;
 mod netlink;
 mod network;
+mod owners;
+mod root;
 mod workdirs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,8 +24,8 @@ use super::{Engine, EngineError, Launch, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, TaskId, TaskName};
-use crate::rundir::{Found, LaunchRecord, TaskDir, read_json, write_json};
-use crate::spec::Network;
+use crate::rundir::{Found, Init, LaunchRecord, Lower, Shm, TaskDir, read_json, write_json};
+use crate::spec::{Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
@@ -31,6 +33,8 @@ use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
 use crate::sys::{cgroup, mounts};
 use host::HostImage;
 use network::{Networks, Peers};
+use owners::Subordinates;
+use root::Base;
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
@@ -39,6 +43,11 @@ pub struct LocalEngine {
     paths: Paths,
     program: SealedProgram,
     host: HostImage,
+    subordinates: Subordinates,
+    /// How layers get the owners that a container sees.
+    lower: Lower,
+    /// Where shims put root file systems together.
+    holder: PathBuf,
     networks: Networks,
     /// Below it each task has its control group.
     tasks_group: String,
@@ -65,6 +74,9 @@ impl LocalEngine {
         Ok(Self {
             program: SealedProgram::of_this_program()?,
             host: HostImage::prepare(&paths)?,
+            subordinates: Subordinates::open(paths.subordinate_ids())?,
+            lower: Lower::Mapped,
+            holder: root::holder(paths.root()),
             networks: Networks::open(&instance, &config.network)?,
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
             paths,
@@ -140,7 +152,7 @@ impl LocalEngine {
         Ok(placement)
     }
 
-    fn launch_task(&self, launch: &Launch, task: &Task<'_>, shared: &Shared) -> Result<(), EngineError> {
+    fn launch_task(&self, launch: &Launch, task: &Task<'_>, base: &Base, shared: &Shared) -> Result<(), EngineError> {
         let id = TaskId { attempt: launch.attempt, ordinal: task.ordinal };
         let dir = self.task_dir(id);
         create_dir(dir.path(), 0o700).map_err(failed("make the task's directory"))?;
@@ -154,16 +166,17 @@ impl LocalEngine {
         let log_dir = self.log_dir(&launch.identity, &name);
         make_log_dir(&self.paths, launch, &log_dir)?;
         let namespace = self.network_namespace(launch, task, shared)?;
-        let layers = self.host.fill(&dir, &view(task)).map_err(failed("make the task's root file system"))?;
+        let view = view(task);
+        let workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?;
+        let root = base.lay(&self.host, &dir, &self.holder, &view, shared.shm(task.role), workspace)?;
         let bundle = bundle::Bundle {
-            task,
-            owner: launch.owner,
-            supplementary: workdirs::groups_of(launch.owner),
+            resources: task.role.resources,
+            view: &view,
+            user: &base.user,
+            ids: &base.ids,
+            holder: &self.holder,
             group: &self.cgroup_of(id),
-            namespace: namespace.as_deref(),
-            shm: shared.shm.as_deref(),
-            binds: workdirs::binds(&self.paths, &launch.identity, &launch.spec)?,
-            installation: Some(self.paths.root()).filter(|root| self.host.shows(root)),
+            hidden: self.hidden(base),
         };
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
@@ -173,7 +186,11 @@ impl LocalEngine {
             title: format!("{}/{name}", launch.identity.key),
             cgroup: self.cgroup_of(id),
             log_dir,
-            layers,
+            root,
+            ids: base.ids.clone(),
+            network: namespace,
+            stop_signal: base.stop_signal,
+            init: if launch.spec.init { Init::Ours } else { Init::Command },
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
             news_socket: self.paths.news_socket(),
@@ -182,6 +199,19 @@ impl LocalEngine {
         let child =
             self.spawn_shim(&dir, &lock, id, &launch.identity, &name).map_err(failed("start the task's shim"))?;
         self.watch(id, child.pidfd).map_err(failed("watch the task's shim"))
+    }
+
+    /// An installation below a system directory would be seen with it.
+    fn hidden(&self, base: &Base) -> Vec<PathBuf> {
+        let root = self.paths.root();
+        let seen = matches!(base.kind, root::Kind::Host) && root != Path::new("/") && self.host.shows(root);
+        seen.then(|| root.to_owned()).into_iter().collect()
+    }
+
+    fn base(&self, launch: &Launch) -> Result<Base, EngineError> {
+        let further = workdirs::groups_of(launch.owner);
+        let user = launch.spec.user.as_deref().unwrap_or_default();
+        Base::of_host(&self.host, &self.subordinates, launch.owner, &further, user, self.lower)
     }
 
     fn spawn_shim(
@@ -333,6 +363,15 @@ struct Shared {
     shm: Option<PathBuf>,
 }
 
+impl Shared {
+    fn shm(&self, role: &Role) -> Shm {
+        match &self.shm {
+            Some(source) => Shm::Shared { source: source.clone() },
+            None => Shm::Own { size: role.resources.shm.0 },
+        }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -406,13 +445,14 @@ impl Engine for LocalEngine {
             text: attempt.text.clone(),
         };
         let everyone = |error: EngineError| attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect();
-        let (shared, placement) = match self.make_common(&run, attempt) {
+        let common = self.make_common(&run, attempt).and_then(|common| Ok((common, self.base(attempt)?)));
+        let ((shared, placement), base) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
         };
-        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement);
+        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &base.inside);
         let wanted = tasks.iter().filter(|task| attempt.ordinals.contains(&task.ordinal));
-        let launched = wanted.map(|task| (task.ordinal, self.launch_task(attempt, task, &shared)));
+        let launched = wanted.map(|task| (task.ordinal, self.launch_task(attempt, task, &base, &shared)));
         launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect()
     }
 

@@ -8,7 +8,6 @@ use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
@@ -16,9 +15,9 @@ use libcontainer::syscall::syscall::SyscallType;
 
 use super::StreamEnds;
 use super::init::{Init, read_report};
+use super::rootfs::{self, MountError};
 use super::step::InitReport;
-use crate::rundir::{LaunchRecord, Layer, TaskDir};
-use crate::sys::mounts::{self, Overlay};
+use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::process::PidFd;
 
 /// Why there is no container.
@@ -26,12 +25,10 @@ use crate::sys::process::PidFd;
 pub(super) enum CreateError {
     #[error("cannot open the task's logs: {0}")]
     Logs(#[source] io::Error),
-    #[error("cannot mount {path} for the task: {source}")]
-    Mount {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    #[error("cannot enter the task's network: {0}")]
+    Network(#[source] io::Error),
     #[error("cannot prepare the container: {0}")]
     Prepare(#[source] io::Error),
     #[error("{0}")]
@@ -47,7 +44,10 @@ pub(super) struct Container {
 impl Container {
     /// Makes the container; its first process waits for [`Self::start`].
     pub(super) fn create(dir: &TaskDir, launch: &LaunchRecord, ends: StreamEnds) -> Result<Self, CreateError> {
-        mount_layers(dir, &launch.layers)?;
+        if let Some(network) = &launch.network {
+            crate::sys::netns::join(network).map_err(CreateError::Network)?;
+        }
+        rootfs::make(dir, launch)?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
         let init_report = OwnedFd::from(init_report);
         let stdin = File::open("/dev/null").map_err(CreateError::Prepare)?;
@@ -91,22 +91,6 @@ impl Container {
             tracing::error!(error = %explain(&error), "cannot delete the container; the daemon will clean up");
         }
     }
-}
-
-/// Mounts in a namespace of our own: they vanish with the shim, whatever happens to it.
-fn mount_layers(dir: &TaskDir, layers: &[Layer]) -> Result<(), CreateError> {
-    mounts::enter_private_namespace().map_err(CreateError::Prepare)?;
-    for layer in layers {
-        let (target, mounted) = match layer {
-            Layer::Overlay { name, lower, target } => {
-                let overlay = Overlay { lower, upper: &dir.upper(name), work: &dir.work(name) };
-                (target, mounts::mount_overlay(&overlay, target))
-            }
-            Layer::ReadOnlyBind { source, target } => (target, mounts::bind_read_only(source, target)),
-        };
-        mounted.map_err(|source| CreateError::Mount { path: target.clone(), source })?;
-    }
-    Ok(())
 }
 
 /// The whole chain: libcontainer's outermost words alone say little.

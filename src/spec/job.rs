@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use toml::Spanned;
 
 use super::diagnostic::{Diagnostic, Source};
+use super::image::Image;
 use super::wire::{WireCommand, WireCount, WireJob, WireMap, WirePort, WireResources, WireRole};
 use crate::ids::{AssetName, Bytes, Cpu, RoleName, parse_duration};
 
@@ -16,6 +17,14 @@ use crate::ids::{AssetName, Bytes, Cpu, RoleName, parse_duration};
 pub struct JobSpec {
     pub description: String,
     pub image: Image,
+    /// Whom the tasks run as inside; the image's choice when absent.
+    pub user: Option<String>,
+    /// Our own process is the first of each container.
+    pub init: bool,
+    /// A failed container is kept to look into.
+    pub debug: bool,
+    /// From the stop signal to SIGKILL; the configuration's when absent.
+    pub stop_grace: Option<Duration>,
     pub code: Option<AssetName>,
     pub datasets: Vec<Dataset>,
     pub network: Network,
@@ -26,12 +35,6 @@ pub struct JobSpec {
     pub rerun: u64,
     /// At least one.
     pub roles: Vec<Role>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Image {
-    /// This machine's own system directories.
-    Host,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,8 +95,8 @@ pub enum Command {
     Shell(String),
     /// Run as it is.
     Exec(Vec<String>),
-    /// Nothing to run: a container to look into.
-    Sleep,
+    /// What the image runs by itself or, if that is nothing, `sleep infinity`.
+    Default,
 }
 
 /// What one task may use.
@@ -141,6 +144,7 @@ impl JobSpec {
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
     let mut reader = Reader { source, found };
     let image = reader.image(wire.image.as_ref());
+    let user = reader.user(wire.user.as_ref());
     let code = wire.code.as_ref().and_then(|code| reader.asset(code, "code"));
     let datasets = reader.datasets(&wire.datasets);
     let defaults = RoleDefaults {
@@ -154,6 +158,10 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     Some(JobSpec {
         description: wire.description,
         image: image?,
+        user,
+        init: wire.init.unwrap_or(true),
+        debug: wire.debug,
+        stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
         code,
         datasets,
         network: network(wire.network.as_deref()),
@@ -200,14 +208,29 @@ impl Reader<'_> {
     }
 
     fn image(&mut self, image: Option<&Spanned<String>>) -> Option<Image> {
-        match image {
-            Some(name) if name.get_ref() != "host" => {
-                let message = format!("`image`: {:?} cannot be had, this version runs only \"host\"", name.get_ref());
-                self.error(name.span(), "image", message);
+        let Some(name) = image else { return Some(Image::Host) };
+        match Image::parse(name.get_ref()) {
+            Ok(image) => Some(image),
+            Err(message) => {
+                self.error(name.span(), "image", format!("`image`: {message}"));
                 None
             }
-            _ => Some(Image::Host),
         }
+    }
+
+    /// `NAME`, `UID`, `NAME:GROUP`, `UID:GID`; whether it exists is for the image to say.
+    fn user(&mut self, user: Option<&Spanned<String>>) -> Option<String> {
+        let user = user?;
+        let text = user.get_ref();
+        let part = |part: &str| {
+            !part.is_empty() && part.len() <= 64 && part.chars().all(|c| !c.is_control() && !":/".contains(c))
+        };
+        let (name, group) = text.split_once(':').unwrap_or((text, "0"));
+        if part(name) && part(group) {
+            return Some(text.clone());
+        }
+        self.error(user.span(), "user", format!("`user`: {text:?} is no user; write NAME, UID, NAME:GROUP or UID:GID"));
+        None
     }
 
     fn asset(&mut self, name: &Spanned<String>, key: &str) -> Option<AssetName> {
@@ -477,7 +500,7 @@ fn scalar(value: &toml::Value) -> String {
 
 fn command(wire: Option<&WireCommand>) -> Command {
     match wire {
-        None => Command::Sleep,
+        None => Command::Default,
         Some(WireCommand::Shell(line)) => Command::Shell(line.clone()),
         Some(WireCommand::Exec(words)) => Command::Exec(words.clone()),
     }

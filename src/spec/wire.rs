@@ -12,6 +12,10 @@ pub(super) type WireMap<T> = BTreeMap<Spanned<String>, Spanned<T>>;
 pub(super) struct WireJob {
     pub(super) description: String,
     pub(super) image: Option<Spanned<String>>,
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) init: Option<bool>,
+    pub(super) debug: bool,
+    pub(super) stop_grace: Option<String>,
     pub(super) command: Option<WireCommand>,
     pub(super) code: Option<Spanned<String>>,
     pub(super) datasets: Vec<Spanned<String>>,

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 
 /// One line of `/proc/self/mountinfo`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,11 +103,102 @@ fn escape_option(path: &Path) -> Vec<u8> {
     out
 }
 
-/// Binds `source` at `target`, read-only.
-pub fn bind_read_only(source: &Path, target: &Path) -> io::Result<()> {
-    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
-    let flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | MsFlags::MS_NODEV;
-    mount(None::<&str>, target, None::<&str>, flags, None::<&str>)?;
+/// A mount that is not yet attached anywhere; it vanishes when dropped.
+#[derive(Debug)]
+pub struct Detached(OwnedFd);
+
+/// What a mount's user may do there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+}
+
+/// Whether file systems mounted below are taken along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    One,
+    All,
+}
+
+impl Detached {
+    /// A copy of what is seen at `path`.
+    pub fn copy(path: &Path, depth: Depth) -> io::Result<Self> {
+        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        if depth == Depth::All {
+            flags |= OpenTreeFlags::AT_RECURSIVE;
+        }
+        Ok(Self(open_tree(rustix::fs::CWD, path, flags)?))
+    }
+
+    /// Without set-uid programs and device nodes taking effect, and read-only if so wanted.
+    pub fn restrict(&self, access: Access) -> io::Result<()> {
+        let mut set = nix::libc::MOUNT_ATTR_NOSUID | nix::libc::MOUNT_ATTR_NODEV;
+        if access == Access::ReadOnly {
+            set |= nix::libc::MOUNT_ATTR_RDONLY;
+        }
+        set_attributes(&self.0, nix::libc::AT_RECURSIVE, set, 0)
+    }
+
+    /// Shows what user id 0, 1… owns as owned by whom these ids stand for in `namespace`.
+    pub fn map_ids(&self, namespace: BorrowedFd<'_>) -> io::Result<()> {
+        let namespace = u64::try_from(namespace.as_raw_fd()).map_err(io::Error::other)?;
+        set_attributes(&self.0, 0, nix::libc::MOUNT_ATTR_IDMAP, namespace)
+    }
+
+    /// Whether it shows a directory, or a single file.
+    pub fn is_directory(&self) -> io::Result<bool> {
+        let status = nix::sys::stat::fstat(&self.0)?;
+        Ok(status.st_mode & nix::libc::S_IFMT == nix::libc::S_IFDIR)
+    }
+
+    /// Attaches it at the place that `target` is a handle of.
+    pub fn attach(&self, target: impl AsFd) -> io::Result<()> {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        Ok(move_mount(&self.0, "", target, "", flags)?)
+    }
+}
+
+#[expect(unsafe_code, reason = "neither std, nix nor rustix wraps mount_setattr")]
+fn set_attributes(mount: &OwnedFd, flags: i32, set: u64, namespace: u64) -> io::Result<()> {
+    let attributes = nix::libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: namespace };
+    // SAFETY: needed for id-mapped and recursive read-only mounts; the path is an empty C string, the structure lives
+    // through the call and its true size is passed.
+    let result = unsafe {
+        nix::libc::syscall(
+            nix::libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            nix::libc::AT_EMPTY_PATH | flags,
+            &raw const attributes,
+            size_of::<nix::libc::mount_attr>(),
+        )
+    };
+    nix::errno::Errno::result(result)?;
+    Ok(())
+}
+
+/// A path that leads to what the handle is of, for calls that take paths only.
+pub fn path_of(handle: &impl AsRawFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}
+
+/// Keeps a namespace at `target`, a file.
+pub fn keep_namespace(namespace: &OwnedFd, target: &Path) -> io::Result<()> {
+    mount(Some(&path_of(namespace)), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+    Ok(())
+}
+
+/// Mounts a tmpfs that holds mount points only.
+pub fn mount_holder(target: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    mount(Some("trainyard"), target, Some("tmpfs"), flags, Some("mode=755,size=1m"))?;
+    Ok(())
+}
+
+/// Mounts a kernel file system (`sysfs`, `tmpfs`) at `target`.
+pub fn mount_kernel(kind: &str, target: &Path, flags: MsFlags, options: &str) -> io::Result<()> {
+    mount(Some(kind), target, Some(kind), flags, Some(options))?;
     Ok(())
 }
 

@@ -29,6 +29,11 @@ pub fn enter<T: Send>(path: &Path, inside: impl FnOnce() -> io::Result<T> + Send
     })
 }
 
+/// Moves this (single-threaded) process into the namespace kept at `path`.
+pub fn join(path: &Path) -> io::Result<()> {
+    Ok(setns(File::open(path)?, CloneFlags::CLONE_NEWNET)?)
+}
+
 /// Lets go of the namespace at `path`; that it is not there is no error.
 pub fn remove(path: &Path) -> io::Result<()> {
     super::mounts::detach(path)?;

@@ -4,37 +4,23 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::contract::{Task, view};
-use crate::store::record::Owner;
+use super::owners::InsideUser;
+use crate::contract::View;
+use crate::rundir::Root;
+use crate::spec::Resources;
+use crate::sys::idmap::IdMap;
 
 /// What a configuration is made from.
 pub(super) struct Bundle<'a> {
-    pub(super) task: &'a Task<'a>,
-    pub(super) owner: Owner,
-    /// The owner's further groups.
-    pub(super) supplementary: Vec<u32>,
+    pub(super) resources: Resources,
+    pub(super) view: &'a View,
+    pub(super) user: &'a InsideUser,
+    pub(super) ids: &'a IdMap,
+    /// Where the shim puts the root file system together.
+    pub(super) holder: &'a Path,
     pub(super) group: &'a str,
-    /// A prepared network namespace; the machine's own when absent.
-    pub(super) namespace: Option<&'a Path>,
-    /// A `/dev/shm` shared by the attempt; one of its own when absent.
-    pub(super) shm: Option<&'a Path>,
-    pub(super) binds: Vec<Bind>,
-    /// The root of this installation.
-    pub(super) installation: Option<&'a Path>,
-}
-
-/// A directory of the machine that the task sees.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Bind {
-    pub(super) source: PathBuf,
-    pub(super) target: String,
-    pub(super) access: Access,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Access {
-    ReadOnly,
-    ReadWrite,
+    /// Directories of the machine that must not be seen.
+    pub(super) hidden: Vec<PathBuf>,
 }
 
 /// Docker's default set without `CAP_MKNOD`.
@@ -71,71 +57,55 @@ const CPU_PERIOD: u64 = 100_000;
 /// The kernel's smallest quota, µs.
 const CPU_QUOTA_MIN: u64 = 1_000;
 
-/// The configuration as JSON.
+/// The configuration as JSON. The shim puts the root file system together, with all that comes from the machine;
+/// left to libcontainer are the kernel's file systems that belong to the container's own namespaces.
 pub(super) fn config(bundle: &Bundle<'_>) -> Vec<u8> {
-    let view = view(bundle.task);
+    let view = bundle.view;
     let env: Vec<String> = view.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    // The job's owner runs as themselves; only root has rights to drop.
-    let capabilities: &[&str] = if bundle.owner.uid == 0 { &CAPABILITIES } else { &[] };
+    // Without set-user-id programs, nobody but root can make use of them.
+    let held: &[&str] = if bundle.user.uid == 0 { &CAPABILITIES } else { &[] };
     let value = json!({
         "ociVersion": "1.0.2",
         "hostname": view.host_name,
-        "root": { "path": "rootfs", "readonly": false },
+        "root": { "path": Root::place(bundle.holder), "readonly": false },
         "process": {
             "terminal": false,
-            "user": { "uid": bundle.owner.uid, "gid": bundle.owner.gid, "additionalGids": bundle.supplementary },
+            "user": { "uid": bundle.user.uid, "gid": bundle.user.gid, "additionalGids": groups(bundle) },
             "args": view.args,
             "env": env,
             "cwd": view.working_directory,
             "noNewPrivileges": true,
             "capabilities": {
-                "bounding": capabilities, "effective": capabilities, "permitted": capabilities,
-                "inheritable": [], "ambient": [],
+                "bounding": CAPABILITIES, "effective": held, "permitted": held, "inheritable": [], "ambient": [],
             },
         },
-        "mounts": mounts(bundle),
+        "mounts": [
+            mount("/proc", "proc", &["nosuid", "noexec", "nodev"]),
+            mount("/dev/pts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
+            mount("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
+        ],
         "linux": linux(bundle),
     });
     value.to_string().into_bytes()
 }
 
-fn mount(target: &str, kind: &str, source: &str, options: &[&str]) -> Value {
-    json!({ "destination": target, "type": kind, "source": source, "options": options })
+/// Those that the image gives, and the owner's own further ones, which lie above them.
+fn groups(bundle: &Bundle<'_>) -> Vec<u32> {
+    let owners = bundle.ids.groups.iter().map(|range| range.inside).filter(|inside| *inside >= 65_536);
+    bundle.user.groups.iter().copied().chain(owners).collect()
 }
 
-fn mounts(bundle: &Bundle<'_>) -> Vec<Value> {
-    let shm_size = format!("size={}", bundle.task.role.resources.shm.0);
-    let mut out = vec![
-        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"]),
-        mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
-        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", "ro"]),
-    ];
-    out.push(match bundle.shm {
-        None => mount("/dev/shm", "tmpfs", "shm", &["nosuid", "noexec", "nodev", "mode=1777", &shm_size]),
-        Some(shared) => bind(shared, "/dev/shm", Access::ReadWrite),
-    });
-    out.extend(bundle.binds.iter().map(|b| bind(&b.source, &b.target, b.access)));
-    out
-}
-
-fn bind(source: &Path, target: &str, access: Access) -> Value {
-    let access = match access {
-        Access::ReadOnly => "ro",
-        Access::ReadWrite => "rw",
-    };
-    json!({ "destination": target, "type": "bind", "source": source, "options": ["rbind", "nosuid", "nodev", access] })
+fn mount(target: &str, kind: &str, options: &[&str]) -> Value {
+    json!({ "destination": target, "type": kind, "source": kind, "options": options })
 }
 
 fn linux(bundle: &Bundle<'_>) -> Value {
-    let resources = bundle.task.role.resources;
+    let resources = bundle.resources;
     let quota = (resources.cpu.0.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN);
-    let mut namespaces: Vec<Value> =
-        ["pid", "mount", "ipc", "uts", "cgroup"].iter().map(|kind| json!({ "type": kind })).collect();
-    if let Some(path) = bundle.namespace {
-        namespaces.push(json!({ "type": "network", "path": path }));
-    }
+    // Made by the shim: for more than one range libcontainer would need `newuidmap` and `/etc/subuid`.
+    let user = json!({ "type": "user", "path": Root::user_namespace(bundle.holder) });
+    let own = ["pid", "mount", "ipc", "uts", "cgroup"].iter().map(|kind| json!({ "type": kind }));
+    let namespaces: Vec<Value> = std::iter::once(user).chain(own).collect();
     let mut memory = json!({ "limit": resources.memory.0 });
     if let Some(swap) = swap_limit(bundle.group, resources.memory.0) {
         memory["swap"] = json!(swap);
@@ -144,7 +114,7 @@ fn linux(bundle: &Bundle<'_>) -> Value {
         "namespaces": namespaces,
         "cgroupsPath": bundle.group,
         "rootfsPropagation": "private",
-        "maskedPaths": masked(bundle),
+        "maskedPaths": MASKED.iter().map(PathBuf::from).chain(bundle.hidden.iter().cloned()).collect::<Vec<_>>(),
         "readonlyPaths": READ_ONLY,
         "resources": {
             "memory": memory,
@@ -153,13 +123,6 @@ fn linux(bundle: &Bundle<'_>) -> Value {
             "devices": [{ "allow": false, "access": "rwm" }],
         },
     })
-}
-
-/// An installation below a system directory would be seen with it.
-fn masked(bundle: &Bundle<'_>) -> Vec<String> {
-    let installation = bundle.installation.filter(|root| *root != Path::new("/"));
-    let installation = installation.map(|root| root.display().to_string());
-    MASKED.iter().map(|path| (*path).to_owned()).chain(installation).collect()
 }
 
 /// A limit on memory and swap together equal to the memory: no swap. Only where the kernel accounts for swap.

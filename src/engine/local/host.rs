@@ -18,16 +18,16 @@ use std::sync::{Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use crate::config::Paths;
-use crate::contract::View;
-use crate::rundir::{Layer, TaskDir};
-use crate::sys::file::{Durability, create_dir, write_whole};
+use crate::rundir::{Mount, Overlay, TaskDir};
+use crate::sys::file::{create_dir, create_dir_for};
 use crate::sys::mounts;
+use crate::sys::rooted::Ids;
 
 const ETC: &str = "/etc";
 /// Directories of the machine that tasks see.
 const SYSTEM: [&str; 10] = ["usr", "etc", "opt", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix"];
 /// The task's own directories and their modes.
-const OWN: [(&str, u32); 18] = [
+const OWN: [(&str, u32); 15] = [
     ("proc", 0o755),
     ("sys", 0o755),
     ("dev", 0o755),
@@ -38,14 +38,11 @@ const OWN: [(&str, u32); 18] = [
     ("mnt", 0o755),
     ("media", 0o755),
     ("srv", 0o755),
+    ("var", 0o755),
     ("var/tmp", 0o1777),
     ("var/cache", 0o755),
     ("var/lib", 0o755),
     ("var/log", 0o755),
-    ("code", 0o755),
-    ("dataset", 0o755),
-    ("input", 0o755),
-    ("output", 0o755),
 ];
 /// File systems below a system directory that hold no files of the system.
 const NOT_FILES: [&str; 8] = ["proc", "sysfs", "tmpfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "autofs"];
@@ -106,6 +103,11 @@ impl HostImage {
         self.directories.iter().any(|directory| path.starts_with(&directory.path))
     }
 
+    /// The layers that show the machine's accounts, with where they lie in them.
+    pub(super) fn accounts(&self) -> (Vec<PathBuf>, &'static Path) {
+        (vec![PathBuf::from(ETC)], Path::new(""))
+    }
+
     fn lower(&self, directory: &SystemDirectory) -> Vec<PathBuf> {
         let hiding = self.hiding.lock().unwrap_or_else(PoisonError::into_inner);
         match directory.path == Path::new(ETC) {
@@ -114,11 +116,18 @@ impl HostImage {
         }
     }
 
-    /// Fills `rootfs/` and says what is to be mounted over it.
-    pub(super) fn fill(&self, dir: &TaskDir, view: &View) -> io::Result<Vec<Layer>> {
-        let root = dir.rootfs();
-        for (name, mode) in OWN.iter().chain(&[("model", 0o755), ("var", 0o755)]) {
-            create_dir(&root.join(name), *mode)?;
+    /// Fills `rootfs/`, owned by `root`, and adds what is to be mounted over it.
+    pub(super) fn fill(
+        &self,
+        dir: &TaskDir,
+        root: Ids,
+        overlays: &mut Vec<Overlay>,
+        mounts: &mut Vec<Mount>,
+    ) -> io::Result<()> {
+        let top = dir.rootfs();
+        create_dir_for(&top, 0o755, root.uid, root.gid)?;
+        for (name, mode) in OWN {
+            create_dir_for(&top.join(name), mode, root.uid, root.gid)?;
         }
         for (link, target) in self
             .links
@@ -126,45 +135,28 @@ impl HostImage {
             .map(|(link, target)| (*link, target.as_path()))
             .chain([("var/run", Path::new("/run")), ("var/lock", Path::new("/run/lock"))])
         {
-            crate::sys::file::replace_symlink(target, &root.join(link))?;
+            crate::sys::file::replace_symlink(target, &top.join(link))?;
         }
-        let mut layers = Vec::new();
         for directory in &self.directories {
-            let target = root.join(directory.name);
-            create_dir(&target, 0o755)?;
-            layers.push(self.layer(directory, dir, target)?);
+            create_dir_for(&top.join(directory.name), 0o755, root.uid, root.gid)?;
+            // Secrets cannot be hidden without an overlay, and nobody keeps a state directory in /etc.
+            if directory.read_only && directory.path != Path::new(ETC) {
+                mounts.push(read_only(&directory.path));
+            } else {
+                overlays.push(Overlay {
+                    name: directory.name.to_owned(),
+                    lower: self.lower(directory),
+                    target: PathBuf::from(directory.name),
+                });
+            }
         }
-        own_files(&dir.upper("etc"), view)?;
-        for source in &self.mounts {
-            let target = root.join(source.strip_prefix("/").unwrap_or(source));
-            layers.push(Layer::ReadOnlyBind { source: source.clone(), target });
-        }
-        Ok(layers)
-    }
-
-    fn layer(&self, directory: &SystemDirectory, dir: &TaskDir, target: PathBuf) -> io::Result<Layer> {
-        let name = directory.name;
-        // Secrets cannot be hidden without an overlay, and nobody keeps a state directory in /etc.
-        if directory.read_only && directory.path != Path::new(ETC) {
-            return Ok(Layer::ReadOnlyBind { source: directory.path.clone(), target });
-        }
-        create_dir(&dir.upper(name), 0o755)?;
-        create_dir(&dir.work(name), 0o700)?;
-        Ok(Layer::Overlay { name: name.to_owned(), lower: self.lower(directory), target })
+        mounts.extend(self.mounts.iter().map(|source| read_only(source)));
+        Ok(())
     }
 }
 
-/// What is the task's own in `/etc`.
-fn own_files(etc: &Path, view: &View) -> io::Result<()> {
-    let host_name = format!("{}\n", view.host_name);
-    for (name, content) in [("hosts", view.hosts.as_str()), ("hostname", host_name.as_str())] {
-        write_whole(&etc.join(name), content.as_bytes(), 0o644, Durability::Process)?;
-    }
-    // On many machines a link into /run, which the task does not see.
-    match fs::read("/etc/resolv.conf") {
-        Ok(content) => write_whole(&etc.join("resolv.conf"), &content, 0o644, Durability::Process),
-        Err(_) => Ok(()),
-    }
+fn read_only(path: &Path) -> Mount {
+    Mount { source: path.to_owned(), target: path.to_owned(), read_only: true }
 }
 
 fn mounts_below(directories: &[SystemDirectory]) -> io::Result<Vec<PathBuf>> {
@@ -213,7 +205,7 @@ fn copy_directories(from: &Path, draft: &Path, parent: &Path) -> io::Result<()> 
     for part in relative.components() {
         at.push(part);
         let Ok(metadata) = fs::metadata(from.join(&at)) else { return create_dir(&draft.join(relative), 0o755) };
-        crate::sys::file::create_dir_for(&draft.join(&at), metadata.mode() & 0o7777, metadata.uid(), metadata.gid())?;
+        create_dir_for(&draft.join(&at), metadata.mode() & 0o7777, metadata.uid(), metadata.gid())?;
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
-use super::bundle::{Access, Bind};
 use super::failed;
 use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{EngineError, Prepare, Release};
+use crate::rundir::Mount;
 use crate::spec::{Dataset, JobSpec};
 use crate::status::Verdict;
 use crate::store::record::Owner;
@@ -90,15 +90,12 @@ fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result
 }
 
 /// What of the workspace a task sees, and where.
-pub(super) fn binds(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Result<Vec<Bind>, EngineError> {
+pub(super) fn mounts(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Result<Vec<Mount>, EngineError> {
     let run = paths.run(&identity.key, identity.run);
-    let bind = |source: PathBuf, target: &str, access| Bind { source, target: target.to_owned(), access };
-    let mut out = vec![
-        bind(run.join("output"), "/output", Access::ReadWrite),
-        bind(run.join("model"), "/model", Access::ReadWrite),
-    ];
+    let mount = |source: PathBuf, target: &str, read_only| Mount { source, target: PathBuf::from(target), read_only };
+    let mut out = vec![mount(run.join("output"), "/output", false), mount(run.join("model"), "/model", false)];
     if spec.code.is_some() {
-        out.push(bind(run.join("code"), "/code", Access::ReadOnly));
+        out.push(mount(run.join("code"), "/code", true));
     }
     for dataset in &spec.datasets {
         let source = dataset_path(paths, identity, dataset)?;
@@ -106,7 +103,7 @@ pub(super) fn binds(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Resul
             [_] => ["/dataset".to_owned(), "/input".to_owned()],
             _ => ["/dataset", "/input"].map(|top| format!("{top}/{}", dataset.name)),
         };
-        out.extend(targets.iter().map(|target| bind(source.clone(), target, Access::ReadOnly)));
+        out.extend(targets.iter().map(|target| mount(source.clone(), target, true)));
     }
     Ok(out)
 }

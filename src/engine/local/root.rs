@@ -1,0 +1,132 @@
+//! A task's root file system: its layers, what of the workspace is seen in it, and who is who inside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::failed;
+use super::host::HostImage;
+use super::owners::{Accounts, InsideUser, Subordinates};
+use crate::contract::{Inside, View};
+use crate::engine::EngineError;
+use crate::rundir::{Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
+use crate::store::record::Owner;
+use crate::sys::file::create_dir_for;
+use crate::sys::idmap::{IdMap, outside};
+use crate::sys::rooted::Ids;
+
+/// Where the shim may put a root file system together: the first of these that is there and holds nothing of ours.
+const HOLDERS: [&str; 5] = ["/mnt", "/media", "/srv", "/home", "/opt"];
+
+/// Directories that every image is given if it lacks them; mount points of the kernel's own are made by libcontainer.
+pub(super) fn holder(installation: &Path) -> PathBuf {
+    let usable = |path: &&Path| path.is_dir() && (installation == Path::new("/") || !installation.starts_with(path));
+    let found = HOLDERS.iter().map(Path::new).find(usable);
+    found.unwrap_or(Path::new("/mnt")).to_owned()
+}
+
+/// What tasks of an attempt are made from.
+#[derive(Debug)]
+pub(super) struct Base {
+    pub(super) kind: Kind,
+    pub(super) user: InsideUser,
+    pub(super) ids: IdMap,
+    pub(super) inside: Inside,
+    /// From the image; SIGTERM otherwise.
+    pub(super) stop_signal: i32,
+    pub(super) lower: Lower,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Host,
+    /// Layers, top first.
+    Layers(Vec<PathBuf>),
+}
+
+impl Base {
+    /// This machine's own directories.
+    pub(super) fn of_host(
+        host: &HostImage,
+        subordinates: &Subordinates,
+        owner: Owner,
+        further: &[u32],
+        user: &str,
+        lower: Lower,
+    ) -> Result<Self, EngineError> {
+        let (layers, etc) = host.accounts();
+        let user = Accounts::read(&layers, etc).map_err(failed("read the machine's accounts"))?.user(user)?;
+        let home = if user.uid == 0 { "/root".to_owned() } else { "/tmp".to_owned() };
+        Ok(Self {
+            kind: Kind::Host,
+            ids: subordinates.map(owner, further, &user)?,
+            inside: Inside { home, ..Inside::default() },
+            user,
+            stop_signal: nix::libc::SIGTERM,
+            lower,
+        })
+    }
+
+    /// Who owns what is root's inside.
+    pub(super) fn root_ids(&self) -> Ids {
+        // Every map covers 0.
+        Ids {
+            uid: outside(&self.ids.users, 0).unwrap_or_default(),
+            gid: outside(&self.ids.groups, 0).unwrap_or_default(),
+        }
+    }
+
+    /// Fills the task's directory and tells the shim what to make of it.
+    pub(super) fn lay(
+        &self,
+        host: &HostImage,
+        dir: &TaskDir,
+        holder: &Path,
+        view: &View,
+        shm: Shm,
+        workspace: Vec<Mount>,
+    ) -> Result<Root, EngineError> {
+        let root = self.root_ids();
+        let (mut overlays, mut mounts) = (Vec::new(), Vec::new());
+        let told = "make the task's root file system";
+        match &self.kind {
+            Kind::Host => host.fill(dir, root, &mut overlays, &mut mounts).map_err(failed(told))?,
+            Kind::Layers(layers) => {
+                create_dir_for(&dir.rootfs(), 0o755, root.uid, root.gid).map_err(failed(told))?;
+                let lower = layers.clone();
+                overlays.push(Overlay { name: "root".to_owned(), lower, target: PathBuf::new() });
+            }
+        }
+        for overlay in &overlays {
+            self.scratch(dir, overlay, root).map_err(failed(told))?;
+        }
+        mounts.extend(workspace);
+        Ok(Root {
+            holder: holder.to_owned(),
+            overlays,
+            lower: self.lower,
+            mounts,
+            shm,
+            files: own_files(view),
+            working_directory: PathBuf::from(&view.working_directory),
+        })
+    }
+
+    /// The scratch layer of an overlay; its top shows through as the top of the whole.
+    fn scratch(&self, dir: &TaskDir, overlay: &Overlay, root: Ids) -> std::io::Result<()> {
+        use std::os::unix::fs::MetadataExt;
+        let top = overlay.lower.last().map(fs::metadata).transpose()?;
+        let mode = top.as_ref().map_or(0o755, |top| top.mode() & 0o7777);
+        create_dir_for(&dir.upper(&overlay.name), mode, root.uid, root.gid)?;
+        create_dir_for(&dir.work(&overlay.name), 0o700, root.uid, root.gid)
+    }
+}
+
+/// What is the task's own in `/etc`.
+fn own_files(view: &View) -> Vec<OwnFile> {
+    let file = |path: &str, content: String| OwnFile { path: PathBuf::from(path), content };
+    let mut files =
+        vec![file("/etc/hosts", view.hosts.clone()), file("/etc/hostname", format!("{}\n", view.host_name))];
+    // On many machines a link into /run, which the task does not see.
+    files.extend(fs::read_to_string("/etc/resolv.conf").ok().map(|content| file("/etc/resolv.conf", content)));
+    files
+}

@@ -1,0 +1,192 @@
+//! Puts a task's root file system together, in a mount namespace of the shim's own: it vanishes with the shim, whatever
+//! happens to it.
+//!
+//! ```text
+//! HOLDER/layers/0…   the layers, shown with the owners of the container's user namespace
+//! HOLDER/scratch     the task's directory: upper/, work/, rootfs/
+//! HOLDER/root        the whole, as the container gets it
+//! HOLDER/user        the user namespace, for libcontainer to enter
+//! ```
+//! What lies in `root` comes from an image and is not trusted: paths in it are resolved inside of it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::mount::MsFlags;
+
+use crate::rundir::{LaunchRecord, Lower, Mount, Overlay, Root, Shm, TaskDir};
+use crate::sys::idmap::outside;
+use crate::sys::mounts::{self, Access, Depth, Detached};
+use crate::sys::rooted::{Ids, Rooted};
+
+/// What could not be mounted, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot mount {what} for the task: {source}")]
+pub(super) struct MountError {
+    what: String,
+    #[source]
+    source: io::Error,
+}
+
+fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> MountError {
+    move |source| MountError { what: what.into(), source }
+}
+
+/// Enters a mount namespace of our own and makes the root there.
+pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<(), MountError> {
+    mounts::enter_private_namespace().map_err(failed("anything"))?;
+    let root = &launch.root;
+    // All that comes from the machine is taken hold of before a part of it is covered.
+    let namespace = launch.ids.namespace().map_err(failed("the user namespace"))?;
+    let layers = layers(root, &namespace)?;
+    let binds = binds(&root.mounts)?;
+    let shm = shared_memory(&root.shm)?;
+    let scratch = Detached::copy(dir.path(), Depth::One).map_err(failed("the scratch layer"))?;
+    let places = Places::make(root, &layers, &namespace).map_err(failed(root.holder.display().to_string()))?;
+    scratch
+        .attach(&open(&places.scratch).map_err(failed("the scratch layer"))?)
+        .map_err(failed("the scratch layer"))?;
+    places.overlays(root, layers)?;
+    let ids = Ids {
+        uid: outside(&launch.ids.users, 0).unwrap_or_default(),
+        gid: outside(&launch.ids.groups, 0).unwrap_or_default(),
+    };
+    let inside = Rooted::open(&places.root).map_err(failed("the root"))?;
+    kernel_files(&inside, ids, &root.shm, shm)?;
+    for (mount, detached) in root.mounts.iter().zip(binds) {
+        place(&inside, mount, &detached, ids).map_err(failed(mount.target.display().to_string()))?;
+    }
+    for file in &root.files {
+        inside
+            .write(&file.path, file.content.as_bytes(), 0o644, ids)
+            .map_err(failed(file.path.display().to_string()))?;
+    }
+    let directory = root.working_directory.display().to_string();
+    inside.directory(&root.working_directory, ids).map_err(failed(directory)).map(drop)
+}
+
+/// The layers of every overlay, top first, with the owners that they are to show.
+fn layers(root: &Root, namespace: &OwnedFd) -> Result<Vec<Vec<Detached>>, MountError> {
+    let layer = |path: &PathBuf| {
+        let layer = Detached::copy(path, Depth::One)?;
+        match root.lower {
+            Lower::Mapped => layer.map_ids(namespace.as_fd())?,
+            Lower::AsTheyAre => {}
+        }
+        Ok(layer)
+    };
+    let one = |path: &PathBuf| layer(path).map_err(failed(format!("the layer {}", path.display())));
+    root.overlays.iter().map(|overlay| overlay.lower.iter().map(one).collect()).collect()
+}
+
+fn binds(wanted: &[Mount]) -> Result<Vec<Detached>, MountError> {
+    let one = |mount: &Mount| {
+        let detached = Detached::copy(&mount.source, Depth::All)?;
+        detached.restrict(if mount.read_only { Access::ReadOnly } else { Access::ReadWrite })?;
+        Ok(detached)
+    };
+    let told = |mount: &Mount| format!("{} as {}", mount.source.display(), mount.target.display());
+    wanted.iter().map(|mount| one(mount).map_err(failed(told(mount)))).collect()
+}
+
+fn shared_memory(shm: &Shm) -> Result<Option<Detached>, MountError> {
+    match shm {
+        Shm::Own { .. } => Ok(None),
+        Shm::Shared { source } => Detached::copy(source, Depth::One).map(Some).map_err(failed("/dev/shm")),
+    }
+}
+
+/// Mount points in the holder.
+struct Places {
+    layers: PathBuf,
+    scratch: PathBuf,
+    root: PathBuf,
+}
+
+impl Places {
+    fn make(root: &Root, layers: &[Vec<Detached>], namespace: &OwnedFd) -> io::Result<Self> {
+        mounts::mount_holder(&root.holder)?;
+        let places = Self {
+            layers: root.holder.join("layers"),
+            scratch: root.holder.join("scratch"),
+            root: Root::place(&root.holder),
+        };
+        for path in [&places.layers, &places.scratch, &places.root] {
+            fs::create_dir(path)?;
+        }
+        for number in 0..layers.iter().flatten().count() {
+            fs::create_dir(places.layers.join(number.to_string()))?;
+        }
+        let user = Root::user_namespace(&root.holder);
+        fs::File::create(&user)?;
+        mounts::keep_namespace(namespace, &user)?;
+        Ok(places)
+    }
+
+    /// Mounts the overlays; where none is the root itself, that is a directory of the task.
+    fn overlays(&self, root: &Root, layers: Vec<Vec<Detached>>) -> Result<(), MountError> {
+        if !root.overlays.iter().any(|overlay| overlay.target.as_os_str().is_empty()) {
+            self.plain_root().map_err(failed("the root"))?;
+        }
+        let mut number = 0;
+        for (overlay, layers) in root.overlays.iter().zip(layers) {
+            let mut lower = Vec::new();
+            for layer in layers {
+                let place = self.layers.join(number.to_string());
+                open(&place).and_then(|handle| layer.attach(handle)).map_err(failed("a layer"))?;
+                lower.push(place);
+                number += 1;
+            }
+            self.overlay(overlay, &lower).map_err(failed(format!("/{}", overlay.target.display())))?;
+        }
+        Ok(())
+    }
+
+    fn plain_root(&self) -> io::Result<()> {
+        Detached::copy(&self.scratch.join("rootfs"), Depth::One)?.attach(&open(&self.root)?)
+    }
+
+    fn overlay(&self, overlay: &Overlay, lower: &[PathBuf]) -> io::Result<()> {
+        let (upper, work) =
+            (self.scratch.join("upper").join(&overlay.name), self.scratch.join("work").join(&overlay.name));
+        let target = self.root.join(&overlay.target);
+        mounts::mount_overlay(&mounts::Overlay { lower, upper: &upper, work: &work }, &target)
+    }
+}
+
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    Rooted::open(path)?.handle(Path::new(""))
+}
+
+/// `/sys`, of the network namespace that the shim is in, `/dev` and `/dev/shm`.
+fn kernel_files(inside: &Rooted, ids: Ids, shm: &Shm, shared: Option<Detached>) -> Result<(), MountError> {
+    let quiet = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC | MsFlags::MS_NODEV;
+    let kernel = |kind: &str, target: &str, flags, options: &str| {
+        let handle = inside.directory(Path::new(target), ids)?;
+        mounts::mount_kernel(kind, &mounts::path_of(&handle), flags, options)
+    };
+    let Ids { uid, gid } = ids;
+    kernel("sysfs", "/sys", quiet | MsFlags::MS_RDONLY, "").map_err(failed("/sys"))?;
+    let options = format!("mode=755,size=65536k,uid={uid},gid={gid}");
+    kernel("tmpfs", "/dev", MsFlags::MS_NOSUID | MsFlags::MS_STRICTATIME, &options).map_err(failed("/dev"))?;
+    match (shm, shared) {
+        (Shm::Own { size }, _) => {
+            kernel("tmpfs", "/dev/shm", quiet, &format!("mode=1777,size={size},uid={uid},gid={gid}"))
+        }
+        (Shm::Shared { .. }, Some(shared)) => {
+            inside.directory(Path::new("/dev/shm"), ids).and_then(|handle| shared.attach(handle))
+        }
+        (Shm::Shared { .. }, None) => Ok(()),
+    }
+    .map_err(failed("/dev/shm"))
+}
+
+fn place(inside: &Rooted, mount: &Mount, detached: &Detached, ids: Ids) -> io::Result<()> {
+    let target = match detached.is_directory()? {
+        true => inside.directory(&mount.target, ids)?,
+        false => inside.file(&mount.target, ids)?,
+    };
+    detached.attach(target)
+}

@@ -1,0 +1,195 @@
+//! A directory whose content is not trusted: paths in it are resolved as if it were the root of the file system, so no
+//! link leads out of it, and no magic link anywhere.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::fchown;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+/// Who is to own what is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+}
+
+#[derive(Debug)]
+pub struct Rooted(OwnedFd);
+
+impl Rooted {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        Ok(Self(open(path, flags, Mode::empty())?))
+    }
+
+    /// What `path` leads to, as a bare handle (`O_PATH`).
+    pub fn handle(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.resolve(path, OFlag::O_PATH, Mode::empty())
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_CLOEXEC)
+            .mode(mode)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        loop {
+            match openat2(&self.0, relative(path).as_path(), how) {
+                // Something in the tree was renamed meanwhile.
+                Err(Errno::EAGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    /// The directory at `path`; what is missing of it is made, `0755` and owned by `ids`.
+    pub fn directory(&self, path: &Path, ids: Ids) -> io::Result<OwnedFd> {
+        let mut at = PathBuf::new();
+        for part in relative(path).components() {
+            let parent = self.resolve(&at, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+            at.push(part);
+            match self.resolve(&at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty()) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => make(&parent, part.as_os_str(), ids, &at)?,
+                Err(error) => return Err(in_image(&at, error)),
+                Ok(_) => {}
+            }
+        }
+        self.resolve(&at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())
+    }
+
+    /// The file at `path`, made empty if it is missing: a place to mount a file on.
+    pub fn file(&self, path: &Path, ids: Ids) -> io::Result<OwnedFd> {
+        match self.handle(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.write(path, b"", 0o644, ids)?;
+                self.handle(path)
+            }
+            other => other,
+        }
+    }
+
+    /// Writes a file in place of whatever lies there; a link is replaced, not followed.
+    pub fn write(&self, path: &Path, content: &[u8], mode: u32, ids: Ids) -> io::Result<()> {
+        let path = relative(path);
+        let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        self.directory(path.parent().unwrap_or(Path::new("")), ids)?;
+        let parent =
+            self.resolve(path.parent().unwrap_or(Path::new("")), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        match unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(in_image(&path, errno.into())),
+        }
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        file.write_all(content)?;
+        fchown(&file, Some(ids.uid), Some(ids.gid))?;
+        Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+    }
+
+    /// Reads a regular file of at most `limit` bytes; `None` when nothing is there.
+    pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+        let file = match self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        if !file.metadata()?.is_file() {
+            return Ok(None);
+        }
+        let mut content = Vec::new();
+        file.take(limit).read_to_end(&mut content)?;
+        Ok(Some(content))
+    }
+
+    /// Whether a white-out of an overlay's layer lies at `path`: what is below it in lower layers is gone.
+    pub fn is_white_out(&self, path: &Path) -> bool {
+        let path = relative(path);
+        let (Some(name), Some(parent)) = (path.file_name(), path.parent()) else { return false };
+        let Ok(parent) = self.handle(parent) else { return false };
+        let Ok(status) = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { return false };
+        SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR && status.st_rdev == 0
+    }
+}
+
+impl AsFd for Rooted {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `/a/./b` as `a/b`; an empty path is the root itself.
+fn relative(path: &Path) -> PathBuf {
+    let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    let relative: PathBuf = parts.collect();
+    if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
+}
+
+fn make(parent: &OwnedFd, name: &OsStr, ids: Ids, path: &Path) -> io::Result<()> {
+    match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
+        Ok(()) => {}
+        Err(Errno::EEXIST) => {
+            let why = io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere");
+            return Err(in_image(path, why));
+        }
+        Err(errno) => return Err(in_image(path, errno.into())),
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let made = openat(parent, name, flags, Mode::empty())?;
+    fchown(&made, Some(ids.uid), Some(ids.gid))?;
+    Ok(fchmod(&made, Mode::from_bits_truncate(0o755))?)
+}
+
+fn in_image(path: &Path, error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("/{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const ME: Ids = Ids { uid: 0, gid: 0 };
+
+    #[test]
+    fn links_do_not_lead_out_of_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, outside) = (dir.path().join("root"), dir.path().join("outside"));
+        std::fs::create_dir_all(&root).unwrap();
+        std::fs::create_dir_all(&outside).unwrap();
+        symlink(&outside, root.join("absolute")).unwrap();
+        symlink("../outside", root.join("relative")).unwrap();
+        symlink("/usr/share", root.join("share")).unwrap();
+        let rooted = Rooted::open(&root).unwrap();
+        let ids = Ids { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        assert!(rooted.directory(Path::new("absolute/x"), ids).is_err());
+        assert!(rooted.directory(Path::new("relative/x"), ids).is_err());
+        rooted.directory(Path::new("/usr/share"), ids).unwrap();
+        rooted.write(Path::new("share/file"), b"inside", 0o644, ids).unwrap();
+        assert_eq!(std::fs::read(root.join("usr/share/file")).unwrap(), b"inside");
+        rooted.write(Path::new("../../../up"), b"still inside", 0o644, ids).unwrap();
+        assert!(root.join("up").exists());
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_link_is_replaced_by_a_written_file_and_reads_are_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = Ids { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        std::fs::write(dir.path().join("target"), "old").unwrap();
+        symlink("target", dir.path().join("hosts")).unwrap();
+        let rooted = Rooted::open(dir.path()).unwrap();
+        rooted.write(Path::new("hosts"), b"new", 0o600, ids).unwrap();
+        assert_eq!(std::fs::read(dir.path().join("target")).unwrap(), b"old");
+        assert_eq!(rooted.read(Path::new("hosts"), 2).unwrap().unwrap(), b"ne");
+        assert_eq!(rooted.read(Path::new("absent"), 2).unwrap(), None);
+        assert!(ME.uid == 0 && !rooted.is_white_out(Path::new("hosts")));
+    }
+}
