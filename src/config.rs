@@ -37,6 +37,21 @@ pub struct Config {
     pub paths: Paths,
     pub limits: Limits,
     pub network: NetworkConfig,
+    pub images: ImagesConfig,
+}
+
+#[derive(Debug, Clone)]
+pub struct ImagesConfig {
+    /// Where names without a registry are pulled from.
+    pub default_registry: String,
+    /// Registries that may be spoken to without encryption, HOST:PORT.
+    pub plain_http: Vec<String>,
+    /// Bytes of the files of one layer.
+    pub layer_bytes: u64,
+    /// Files and directories of one layer.
+    pub layer_entries: u64,
+    /// Images that a job has brought and nobody has used for so long are removed.
+    pub unused_after: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -93,6 +108,17 @@ pub struct Paths {
 struct WireConfig {
     limits: WireLimits,
     network: WireNetwork,
+    images: WireImages,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireImages {
+    default_registry: Option<String>,
+    plain_http: Vec<String>,
+    max_layer_size: Option<String>,
+    max_layer_files: Option<u64>,
+    unused_after: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -128,6 +154,7 @@ impl Config {
         Ok(Self {
             limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
             network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
+            images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
             paths,
         })
     }
@@ -145,6 +172,29 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
         cpu: wire.cpu,
         memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
         stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
+    })
+}
+
+/// A layer's files may take so much, unless the configuration says otherwise; the largest in public use have some 20 GiB.
+const DEFAULT_LAYER_BYTES: u64 = 128 << 30;
+const DEFAULT_LAYER_ENTRIES: u64 = 10_000_000;
+const DEFAULT_UNUSED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
+
+fn images(wire: &WireImages) -> Result<ImagesConfig, BadValue> {
+    let size = wire.max_layer_size.as_ref().map(|text| text.parse::<crate::ids::Bytes>()).transpose();
+    let unused = wire.unused_after.as_ref().map(|text| parse_duration(text)).transpose();
+    if let Some(bad) = wire.plain_http.iter().find(|registry| registry.contains('/') || registry.is_empty()) {
+        return Err(("images.plain_http", format!("{bad:?} must be written as HOST:PORT")));
+    }
+    let size = size.map_err(|error| ("images.max_layer_size", error.to_string()))?;
+    Ok(ImagesConfig {
+        default_registry: wire.default_registry.clone().unwrap_or_else(|| "docker.io".to_owned()),
+        plain_http: wire.plain_http.clone(),
+        layer_bytes: size.map_or(DEFAULT_LAYER_BYTES, |bytes| bytes.0),
+        layer_entries: wire.max_layer_files.unwrap_or(DEFAULT_LAYER_ENTRIES),
+        unused_after: unused
+            .map_err(|error| ("images.unused_after", error.to_string()))?
+            .unwrap_or(DEFAULT_UNUSED_AFTER),
     })
 }
 
@@ -212,6 +262,11 @@ impl Paths {
     /// Which subordinate user ids each owner has.
     pub fn subordinate_ids(&self) -> PathBuf {
         self.state_dir().join("subordinate-ids")
+    }
+
+    /// Images and their layers.
+    pub fn images(&self) -> PathBuf {
+        self.state_dir().join("images")
     }
 
     pub fn host_layer(&self) -> PathBuf {

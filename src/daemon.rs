@@ -19,6 +19,7 @@ use crate::api::server;
 use crate::config::Config;
 use crate::engine::local::LocalEngine;
 use crate::ids::{TaskId, Timestamp, WorkspaceName};
+use crate::images::{Images, Limits};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
 use crate::reconcile::{Event, Reconciler, Settings};
@@ -158,7 +159,13 @@ fn open_engine(config: &Config, events: &UnboundedSender<Event>) -> Result<Arc<L
     let news = events.clone();
     // The receiver is gone only when the daemon ends.
     let notify = Box::new(move |task: TaskId| drop(news.send(Event::News(task))));
-    let engine = LocalEngine::open(config, tokio::runtime::Handle::current(), notify);
+    let limits = Limits {
+        layer_bytes: config.images.layer_bytes,
+        layer_entries: config.images.layer_entries,
+        unused_after: config.images.unused_after,
+    };
+    let images = Images::open(&config.paths.images(), limits).map_err(failed("open the image store"))?;
+    let engine = LocalEngine::open(config, Arc::new(images), tokio::runtime::Handle::current(), notify);
     let engine = engine.map_err(failed("prepare the machine for containers"))?;
     if let Err(reason) = engine.reaches_out() {
         tracing::warn!(%reason, "tasks cannot reach beyond this machine");

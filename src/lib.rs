@@ -7,6 +7,7 @@
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
 //! - [`config`]: the appliance's own file, and where everything lies.
+//! - [`images`]: where images come from, how they lie on disk.
 //! - [`logs`]: log files of a task, with a time index.
 //! - [`contract`]: what a container sees.
 //! - [`rundir`]: the directory that daemon and shim share.
@@ -30,6 +31,7 @@ pub mod contract;
 pub mod daemon;
 pub mod engine;
 pub mod ids;
+pub mod images;
 pub mod intake;
 pub mod logs;
 pub mod mounting;

@@ -3,6 +3,7 @@
 //! `launch` prepares what the attempt shares (addresses, network, `/dev/shm`), fills a directory for each task, and
 //! executes `trainyard shim DIR` with the task's lock held across the exec. `release` takes all of it away again.
 
+mod acquire;
 mod bundle;
 mod host;
 mod netlink;
@@ -24,8 +25,9 @@ use super::{Engine, EngineError, Launch, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, TaskId, TaskName};
+use crate::images::Images;
 use crate::rundir::{Found, Init, LaunchRecord, Lower, Shm, TaskDir, read_json, write_json};
-use crate::spec::{Network, Role};
+use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
@@ -43,6 +45,7 @@ pub struct LocalEngine {
     paths: Paths,
     program: SealedProgram,
     host: HostImage,
+    images: Arc<Images>,
     subordinates: Subordinates,
     /// How layers get the owners that a container sees.
     lower: Lower,
@@ -66,7 +69,12 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> EngineError
 
 impl LocalEngine {
     /// Takes hold of what the engine needs of the machine.
-    pub fn open(config: &Config, runtime: tokio::runtime::Handle, notify: Notify) -> io::Result<Self> {
+    pub fn open(
+        config: &Config,
+        images: Arc<Images>,
+        runtime: tokio::runtime::Handle,
+        notify: Notify,
+    ) -> io::Result<Self> {
         let paths = config.paths.clone();
         let instance = paths.instance();
         create_dir(&paths.attempts(), 0o700)?;
@@ -74,6 +82,7 @@ impl LocalEngine {
         Ok(Self {
             program: SealedProgram::of_this_program()?,
             host: HostImage::prepare(&paths)?,
+            images,
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             lower: Lower::Mapped,
             holder: root::holder(paths.root()),
@@ -210,8 +219,29 @@ impl LocalEngine {
 
     fn base(&self, launch: &Launch) -> Result<Base, EngineError> {
         let further = workdirs::groups_of(launch.owner);
-        let user = launch.spec.user.as_deref().unwrap_or_default();
-        Base::of_host(&self.host, &self.subordinates, launch.owner, &further, user, self.lower)
+        let whom = root::Whom { owner: launch.owner, further: &further, user: launch.spec.user.as_deref() };
+        match &launch.spec.image {
+            Image::Host => Base::of_host(&self.host, &self.subordinates, whom, self.lower),
+            Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
+                let digest = workdirs::image_of(&self.paths, &launch.identity)?;
+                let image = self.images.get(&digest).map_err(told)?;
+                Base::of_image(image, &self.subordinates, whom, self.lower)
+            }
+        }
+    }
+
+    /// Layers of attempts that have not been cleaned up after.
+    pub fn layers_in_use(&self) -> io::Result<BTreeSet<PathBuf>> {
+        let mut layers = BTreeSet::new();
+        for attempt in fs::read_dir(self.paths.attempts())? {
+            let Ok(tasks) = fs::read_dir(attempt?.path()) else { continue };
+            for task in tasks {
+                // What has no record yet is being started, which keeps all layers.
+                let Ok(launch) = TaskDir::at(task?.path()).read_launch() else { continue };
+                layers.extend(launch.root.overlays.into_iter().flat_map(|overlay| overlay.lower));
+            }
+        }
+        Ok(layers)
     }
 
     fn spawn_shim(
@@ -434,7 +464,8 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare) -> Result<(), EngineError> {
-        workdirs::prepare(&self.paths, run)
+        workdirs::prepare(&self.paths, run)?;
+        acquire::image(&self.paths, &self.images, run)
     }
 
     fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)> {

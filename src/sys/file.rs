@@ -118,6 +118,27 @@ pub fn is_being_written(path: &Path) -> bool {
     result == -1 && nix::errno::Errno::last() == nix::errno::Errno::EAGAIN
 }
 
+/// Bytes that may still be written on the file system of `path`.
+pub fn free_space(path: &Path) -> io::Result<u64> {
+    let status = nix::sys::statvfs::statvfs(path)?;
+    Ok(status.blocks_available() * status.fragment_size())
+}
+
+/// Writes out everything that is not yet on the disk of `path`.
+pub fn sync_file_system(path: &Path) -> io::Result<()> {
+    Ok(nix::unistd::syncfs(File::open(path)?)?)
+}
+
+/// Whether an overlay's layer hides what lower layers have in this directory.
+pub fn is_opaque(directory: &Path) -> io::Result<bool> {
+    let mut value = [0; 8];
+    match rustix::fs::lgetxattr(directory, "trusted.overlay.opaque", &mut value) {
+        Ok(count) => Ok(value.get(..count) == Some(b"y")),
+        Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// Reads at most `limit` bytes of a regular file, without following a link or waiting on a fifo.
 pub fn read_limited(path: &Path, limit: u64) -> io::Result<(File, Vec<u8>)> {
     let file = OpenOptions::new()

@@ -268,6 +268,35 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Runs `work` on a thread of its own that opens files with the rights of this user, as far as it is not root.
+pub fn with_file_rights<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("as-owner".to_owned()).spawn_scoped(scope, || {
+            if uid != 0 {
+                set_own_groups(groups)?;
+                // They tell nothing of a failure: asking again shows the id in force. Leaving root takes the
+                // capabilities of file access from this thread.
+                nix::unistd::setfsgid(gid.into());
+                nix::unistd::setfsuid(uid.into());
+                let in_force = nix::unistd::setfsuid(uid.into());
+                if in_force.as_raw() != uid {
+                    return Err(io::Error::from(io::ErrorKind::PermissionDenied));
+                }
+            }
+            Ok(work())
+        })?;
+        thread.join().map_err(|_| io::Error::other("a thread with a user's rights panicked"))?
+    })
+}
+
+#[expect(unsafe_code, reason = "libc's setgroups changes every thread of the process")]
+fn set_own_groups(groups: &[u32]) -> io::Result<()> {
+    // SAFETY: needed so that only this thread has these groups; the list lives through the call and its length is true.
+    let result = unsafe { nix::libc::syscall(nix::libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
+}
+
 /// The peer's uid of a connected unix socket.
 pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
     let credentials = nix::sys::socket::getsockopt(socket, nix::sys::socket::sockopt::PeerCredentials)?;

@@ -92,6 +92,16 @@ impl Rooted {
         Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
     }
 
+    /// Opens a regular file to be read.
+    pub fn file_for_reading(&self, path: &Path) -> io::Result<File> {
+        let file =
+            File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty())?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+        }
+    }
+
     /// Reads a regular file of at most `limit` bytes; `None` when nothing is there.
     pub fn read(&self, path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.resolve(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY, Mode::empty()) {

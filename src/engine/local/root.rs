@@ -8,6 +8,7 @@ use super::host::HostImage;
 use super::owners::{Accounts, InsideUser, Subordinates};
 use crate::contract::{Inside, View};
 use crate::engine::EngineError;
+use crate::images::Image;
 use crate::rundir::{Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
 use crate::store::record::Owner;
 use crate::sys::file::create_dir_for;
@@ -17,7 +18,6 @@ use crate::sys::rooted::Ids;
 /// Where the shim may put a root file system together: the first of these that is there and holds nothing of ours.
 const HOLDERS: [&str; 5] = ["/mnt", "/media", "/srv", "/home", "/opt"];
 
-/// Directories that every image is given if it lacks them; mount points of the kernel's own are made by libcontainer.
 pub(super) fn holder(installation: &Path) -> PathBuf {
     let usable = |path: &&Path| path.is_dir() && (installation == Path::new("/") || !installation.starts_with(path));
     let found = HOLDERS.iter().map(Path::new).find(usable);
@@ -39,8 +39,17 @@ pub(super) struct Base {
 #[derive(Debug)]
 pub(super) enum Kind {
     Host,
-    /// Layers, top first.
-    Layers(Vec<PathBuf>),
+    Image(Image),
+}
+
+/// Whose task it is, and whom it asks to run as.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Whom<'a> {
+    pub(super) owner: Owner,
+    /// The owner's further groups.
+    pub(super) further: &'a [u32],
+    /// The image's choice when absent.
+    pub(super) user: Option<&'a str>,
 }
 
 impl Base {
@@ -48,21 +57,44 @@ impl Base {
     pub(super) fn of_host(
         host: &HostImage,
         subordinates: &Subordinates,
-        owner: Owner,
-        further: &[u32],
-        user: &str,
+        whom: Whom<'_>,
         lower: Lower,
     ) -> Result<Self, EngineError> {
         let (layers, etc) = host.accounts();
-        let user = Accounts::read(&layers, etc).map_err(failed("read the machine's accounts"))?.user(user)?;
+        let accounts = Accounts::read(&layers, etc).map_err(failed("read the machine's accounts"))?;
+        let user = accounts.user(whom.user.unwrap_or_default())?;
         let home = if user.uid == 0 { "/root".to_owned() } else { "/tmp".to_owned() };
         Ok(Self {
             kind: Kind::Host,
-            ids: subordinates.map(owner, further, &user)?,
+            ids: subordinates.map(whom.owner, whom.further, &user)?,
             inside: Inside { home, ..Inside::default() },
             user,
             stop_signal: nix::libc::SIGTERM,
             lower,
+        })
+    }
+
+    pub(super) fn of_image(
+        image: Image,
+        subordinates: &Subordinates,
+        whom: Whom<'_>,
+        lower: Lower,
+    ) -> Result<Self, EngineError> {
+        let accounts = Accounts::read(&image.layers, Path::new("etc")).map_err(failed("read the image's accounts"))?;
+        let config = &image.record.config;
+        let user = accounts.user(whom.user.unwrap_or(&config.user))?;
+        Ok(Self {
+            ids: subordinates.map(whom.owner, whom.further, &user)?,
+            inside: Inside {
+                env: config.env.clone(),
+                command: config.full_command(),
+                working_directory: config.working_directory.clone(),
+                home: user.home.clone(),
+            },
+            user,
+            stop_signal: config.stop_signal_number(),
+            lower,
+            kind: Kind::Image(image),
         })
     }
 
@@ -90,9 +122,10 @@ impl Base {
         let told = "make the task's root file system";
         match &self.kind {
             Kind::Host => host.fill(dir, root, &mut overlays, &mut mounts).map_err(failed(told))?,
-            Kind::Layers(layers) => {
+            Kind::Image(image) => {
+                // Overlayfs wants one layer at least.
                 create_dir_for(&dir.rootfs(), 0o755, root.uid, root.gid).map_err(failed(told))?;
-                let lower = layers.clone();
+                let lower = if image.layers.is_empty() { vec![dir.rootfs()] } else { image.layers.clone() };
                 overlays.push(Overlay { name: "root".to_owned(), lower, target: PathBuf::new() });
             }
         }
@@ -114,7 +147,7 @@ impl Base {
     /// The scratch layer of an overlay; its top shows through as the top of the whole.
     fn scratch(&self, dir: &TaskDir, overlay: &Overlay, root: Ids) -> std::io::Result<()> {
         use std::os::unix::fs::MetadataExt;
-        let top = overlay.lower.last().map(fs::metadata).transpose()?;
+        let top = overlay.lower.first().map(fs::metadata).transpose()?;
         let mode = top.as_ref().map_or(0o755, |top| top.mode() & 0o7777);
         create_dir_for(&dir.upper(&overlay.name), mode, root.uid, root.gid)?;
         create_dir_for(&dir.work(&overlay.name), 0o700, root.uid, root.gid)

@@ -11,7 +11,8 @@ use super::failed;
 use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{EngineError, Prepare, Release};
-use crate::rundir::Mount;
+use crate::images::Digest;
+use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::{Dataset, JobSpec};
 use crate::status::Verdict;
 use crate::store::record::Owner;
@@ -87,6 +88,21 @@ fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result
             identity.key
         ))),
     }
+}
+
+/// Which image the tasks of a run are made of: asked once, so that all its attempts are alike. The file lies beside the
+/// run's directory, which is the owner's.
+fn image_file(paths: &Paths, identity: &Identity) -> PathBuf {
+    paths.job(&identity.key).join("runs").join(format!(".{}.image", identity.run))
+}
+
+pub(super) fn keep_image(paths: &Paths, identity: &Identity, image: &Digest) -> Result<(), EngineError> {
+    write_json(&image_file(paths, identity), image, Durability::Process).map_err(super::told)
+}
+
+pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, EngineError> {
+    let kept = read_json(&image_file(paths, identity)).map_err(super::told)?;
+    kept.ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
 }
 
 /// What of the workspace a task sees, and where.

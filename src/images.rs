@@ -1,0 +1,390 @@
+//! Images: where they come from, how they lie on disk, which layers a container is made of.
+//!
+//! ```text
+//! images/names/KIND/NAME.json    which image a name stands for; its modification time is the last use
+//!        manifests/HEX.json      an image: its configuration and its layers, by digest
+//!        layers/HEX/             one layer, by the digest of its content: fs/ as overlayfs takes it, layer.json
+//!        downloads/HEX           blobs on the way; a pull goes on where an earlier one broke off
+//!        drafts/                 layers that are being unpacked; emptied at start
+//! ```
+//! Everything in `names`, `manifests` and `layers` appears whole, by rename. A layer is unpacked once, whoever needs it.
+//!
+//! **Invariant:** what lies in `layers` has the digest of its name; nothing is ever written there again.
+
+pub mod config;
+pub mod digest;
+mod layers;
+pub mod names;
+mod source;
+mod unpack;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use config::ImageConfig;
+pub use digest::Digest;
+pub use names::{Kind, NameRecord};
+
+use crate::ids::{Bytes, Timestamp};
+use crate::sys::file::{Durability, create_dir, remove_if_there, remove_tree, write_whole};
+use layers::{Layers, Pin};
+use source::Source;
+use unpack::UnpackError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("there is no image {name}; see `trainyard image ls`")]
+    Unknown { name: String },
+    #[error("cannot read {path}: {source}")]
+    Source {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{what} is not as an image must be: {why}")]
+    Damaged { what: String, why: String },
+    #[error("the content is not what its digest says: it should be {expected}, it is {got}")]
+    WrongDigest { expected: Digest, got: Digest },
+    #[error("there are several images in it ({}), or none with a name; say which one, as PATH:TAG", .tags.join(", "))]
+    WhichTag { tags: Vec<String> },
+    #[error("there is no image {tag} in it, only: {}", .tags.join(", "))]
+    NoTag { tag: String, tags: Vec<String> },
+    #[error("a layer cannot be unpacked: {0}")]
+    Unpack(#[from] UnpackError),
+    #[error(
+        "there is no space for the image: {} {need}, {} are free on the disk of {path}; remove what is not needed with `trainyard image prune`",
+        Bytes(*.wanted),
+        Bytes(*.free)
+    )]
+    NoSpace { wanted: u64, need: &'static str, free: u64, path: PathBuf },
+    #[error("cannot {what}: {source}")]
+    Store {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{0} is used by tasks that have not ended")]
+    InUse(String),
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+    move |source| ImageError::Store { what, source }
+}
+
+/// An image in the store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageRecord {
+    pub digest: Digest,
+    pub config: ImageConfig,
+    /// By the digest of their content, bottom first.
+    pub layers: Vec<Digest>,
+    /// Bytes of its files.
+    pub size: u64,
+    /// Directories whose own attributes no upper layer tells have a layer of their own, on top.
+    pub has_top: bool,
+}
+
+/// An image whose layers stay while this lives.
+#[derive(Debug)]
+pub struct Image {
+    pub record: ImageRecord,
+    /// Directories for overlayfs, top first.
+    pub layers: Vec<PathBuf>,
+    _pin: Pin,
+}
+
+/// How far a pull or an import has come; read while it goes on.
+#[derive(Debug, Default)]
+pub struct Progress {
+    pub layers: AtomicU64,
+    pub layers_done: AtomicU64,
+    /// Bytes to fetch or read in all.
+    pub bytes: AtomicU64,
+    pub bytes_done: AtomicU64,
+}
+
+impl Progress {
+    fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+}
+
+/// What may be unpacked and kept.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Bytes of the files of one layer.
+    pub layer_bytes: u64,
+    /// Files and directories of one layer.
+    pub layer_entries: u64,
+    /// Images that a job has brought and nobody has used for so long are removed.
+    pub unused_after: Duration,
+}
+
+pub struct Images {
+    root: PathBuf,
+    limits: Limits,
+    layers: Layers,
+}
+
+impl Images {
+    /// Opens the store below `root`, removing what an interrupted unpack has left.
+    pub fn open(root: &Path, limits: Limits) -> io::Result<Self> {
+        for name in ["names", "manifests", "layers", "downloads"] {
+            create_dir(&root.join(name), 0o700)?;
+        }
+        remove_tree(&root.join("drafts"))?;
+        create_dir(&root.join("drafts"), 0o700)?;
+        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits })
+    }
+
+    /// A place for files on their way into the store.
+    pub fn drafts(&self) -> PathBuf {
+        self.root.join("drafts")
+    }
+
+    fn manifest_file(&self, digest: &Digest) -> PathBuf {
+        self.root.join("manifests").join(format!("{}.json", digest.hex()))
+    }
+
+    fn names(&self) -> names::Names {
+        names::Names::new(self.root.join("names"))
+    }
+
+    /// The image with this digest.
+    pub fn get(&self, digest: &Digest) -> Result<Image, ImageError> {
+        let pin = self.layers.pin();
+        let unknown = || ImageError::Unknown { name: digest.to_string() };
+        let record = self.record(digest)?.ok_or_else(unknown)?;
+        let seen = self.layers.seen(&record.layers)?;
+        let mut layers: Vec<PathBuf> = seen.iter().rev().map(|layer| self.layers.files(layer.hex())).collect();
+        if record.has_top {
+            layers.insert(0, self.layers.files(&top_name(&record.digest)));
+        }
+        match layers.iter().find(|layer| !layer.exists()) {
+            Some(_) => Err(unknown()),
+            None => Ok(Image { record, layers, _pin: pin }),
+        }
+    }
+
+    fn record(&self, digest: &Digest) -> Result<Option<ImageRecord>, ImageError> {
+        match fs::read(self.manifest_file(digest)) {
+            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(ImageError::Store { what: "read the image's record", source }),
+        }
+    }
+
+    /// What a name stands for in a workspace: its own image, a public one, or one of the administrator's.
+    pub fn find(&self, workspace: &str, name: &str) -> Result<Option<NameRecord>, ImageError> {
+        let found = self.names().find(workspace, name).map_err(failed("read the names of images"))?;
+        Ok(found.filter(|found| self.manifest_file(&found.digest).exists()))
+    }
+
+    /// Marks that a name was used now.
+    pub fn touch(&self, record: &NameRecord) {
+        if let Err(error) = self.names().touch(record) {
+            tracing::warn!(%error, name = record.name, "cannot note the use of an image");
+        }
+    }
+
+    /// Every name that a workspace sees; all of them without one.
+    pub fn list(&self, workspace: Option<&str>) -> Result<Vec<(NameRecord, ImageRecord, Timestamp)>, ImageError> {
+        let names = self.names().all().map_err(failed("read the names of images"))?;
+        let seen =
+            names.into_iter().filter(|(name, _)| workspace.is_none_or(|workspace| name.kind.is_seen_in(workspace)));
+        let with_record = seen.map(|(name, used)| Ok(self.record(&name.digest)?.map(|record| (name, record, used))));
+        with_record.filter_map(Result::transpose).collect()
+    }
+
+    /// Gives a name to an image.
+    pub fn tag(&self, record: &NameRecord) -> Result<(), ImageError> {
+        self.names().write(record).map_err(failed("write the name of the image"))
+    }
+
+    /// Takes a name away; its layers go with the next [`Self::prune`].
+    pub fn untag(&self, record: &NameRecord) -> Result<(), ImageError> {
+        self.names().remove(record).map_err(failed("remove the name of the image"))
+    }
+
+    /// Brings the OCI layout in the directory `path` into the store.
+    pub fn import_layout(
+        &self,
+        path: &Path,
+        tag: Option<&str>,
+        rights: Rights<'_>,
+        progress: &Arc<Progress>,
+    ) -> Result<Imported, ImageError> {
+        let source = rights.open(|| source::layout(path, tag))?;
+        self.import(source, progress)
+    }
+
+    /// Brings an archive (OCI's or Docker's, perhaps compressed) into the store.
+    pub fn import_archive(
+        &self,
+        path: &Path,
+        tag: Option<&str>,
+        rights: Rights<'_>,
+        progress: &Arc<Progress>,
+    ) -> Result<Imported, ImageError> {
+        let opened =
+            rights.open(|| open_plain(path).map_err(|source| ImageError::Source { path: path.to_owned(), source }));
+        self.import_file(opened?, path, tag, progress)
+    }
+
+    /// As [`Self::import_archive`], from a file that is open; `path` is for messages.
+    pub fn import_file(
+        &self,
+        file: File,
+        path: &Path,
+        tag: Option<&str>,
+        progress: &Arc<Progress>,
+    ) -> Result<Imported, ImageError> {
+        let source = source::archive(file, path, &self.drafts(), tag)?;
+        self.import(source, progress)
+    }
+
+    /// A file without a name for an archive that is being received.
+    pub fn spool(&self) -> Result<File, ImageError> {
+        source::tempfile_in(&self.drafts()).map_err(failed("make room for the archive"))
+    }
+
+    fn import(&self, source: Source, progress: &Arc<Progress>) -> Result<Imported, ImageError> {
+        let (config, layers) = config::read(&source.config)?;
+        if layers.len() != source.layers.len() {
+            let why = format!("it has {} layers, its configuration names {}", source.layers.len(), layers.len());
+            return Err(ImageError::Damaged { what: "the image".to_owned(), why });
+        }
+        progress.layers.store(layers.len() as u64, Ordering::Relaxed);
+        progress.bytes.store(source.layers.iter().map(|blob| blob.size).sum(), Ordering::Relaxed);
+        let pin = self.layers.pin();
+        let wanted: Vec<_> = layers.iter().cloned().zip(source.layers).collect();
+        self.layers.unpack_all(&wanted, &self.limits, progress)?;
+        self.commit(source.digest, config, layers, &pin).map(|record| Imported { record, names: source.names })
+    }
+
+    /// Records an image whose layers are there.
+    fn commit(
+        &self,
+        digest: Digest,
+        config: ImageConfig,
+        layers: Vec<Digest>,
+        _pin: &Pin,
+    ) -> Result<ImageRecord, ImageError> {
+        let size = self.layers.size(&layers)?;
+        let has_top = self.layers.make_top(&top_name(&digest), self.layers.seen(&layers)?)?;
+        let record = ImageRecord { digest, config, layers, size, has_top };
+        let bytes = serde_json::to_vec_pretty(&record)
+            .map_err(|error| ImageError::Damaged { what: "the image".to_owned(), why: error.to_string() })?;
+        let written = write_whole(&self.manifest_file(&record.digest), &bytes, 0o600, Durability::Machine);
+        written.map_err(failed("write the image's record"))?;
+        Ok(record)
+    }
+
+    /// Removes what nobody needs: images without a name, layers without an image; with `unused`, also names that jobs
+    /// have brought and nobody has used for so long. `in_use` are layers of tasks that have not been cleaned up after.
+    pub fn prune(
+        &self,
+        in_use: &BTreeSet<PathBuf>,
+        unused: Option<Duration>,
+        now: Timestamp,
+    ) -> Result<Pruned, ImageError> {
+        let mut pruned = Pruned::default();
+        let names = self.names().all().map_err(failed("read the names of images"))?;
+        let mut kept: BTreeSet<Digest> = BTreeSet::new();
+        for (name, used) in names {
+            let idle = Duration::from_millis(now.0.saturating_sub(used.0));
+            if name.kind.is_mine() && unused.is_some_and(|unused| idle >= unused) {
+                self.untag(&name)?;
+                pruned.names.push(name.name);
+            } else {
+                kept.insert(name.digest);
+            }
+        }
+        self.layers.prune(in_use, || self.drop_manifests(&kept), &mut pruned)?;
+        Ok(pruned)
+    }
+
+    /// Removes images that have no name, and tells the layers of those that stay.
+    fn drop_manifests(&self, kept: &BTreeSet<Digest>) -> Result<BTreeSet<String>, ImageError> {
+        let mut needed = BTreeSet::new();
+        for entry in fs::read_dir(self.root.join("manifests")).map_err(failed("read the images"))? {
+            let path = entry.map_err(failed("read the images"))?.path();
+            let digest = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<Digest>().ok());
+            let Some(digest) = digest else { continue };
+            match self.record(&digest)?.filter(|_| kept.contains(&digest)) {
+                Some(record) => {
+                    needed.insert(top_name(&record.digest));
+                    needed.extend(record.layers.iter().map(|layer| layer.hex().to_owned()));
+                }
+                None => remove_if_there(&path).map_err(failed("remove an image's record"))?,
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Names that stand for each image.
+    pub fn names_by_image(&self) -> Result<BTreeMap<Digest, Vec<NameRecord>>, ImageError> {
+        let mut out: BTreeMap<Digest, Vec<NameRecord>> = BTreeMap::new();
+        for (name, _) in self.names().all().map_err(failed("read the names of images"))? {
+            out.entry(name.digest.clone()).or_default().push(name);
+        }
+        Ok(out)
+    }
+
+    /// How long images that jobs have brought stay without being used.
+    pub fn unused_after(&self) -> Duration {
+        self.limits.unused_after
+    }
+}
+
+/// An image that has come into the store, and what it was called where it came from.
+#[derive(Debug)]
+pub struct Imported {
+    pub record: ImageRecord,
+    pub names: Vec<String>,
+}
+
+/// What [`Images::prune`] has removed.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pruned {
+    pub names: Vec<String>,
+    pub layers: u64,
+    /// Bytes of files.
+    pub bytes: u64,
+}
+
+/// With whose rights files of the machine are opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Rights<'a> {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: &'a [u32],
+}
+
+impl Rights<'_> {
+    fn open<T: Send>(&self, work: impl FnOnce() -> Result<T, ImageError> + Send) -> Result<T, ImageError> {
+        let taken = crate::sys::process::with_file_rights(self.uid, self.gid, self.groups, work);
+        taken.map_err(failed("take the rights of the job's owner"))?
+    }
+}
+
+/// Opens a regular file, without waiting on a fifo or a device.
+fn open_plain(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = File::options().read(true).custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+fn top_name(image: &Digest) -> String {
+    format!("top-{}", image.hex())
+}

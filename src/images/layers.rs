@@ -1,0 +1,383 @@
+//! Layers on disk: unpacked once, several at a time, whole or not at all, removed when nobody needs them.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+use super::source::Blob;
+use super::unpack::{Hashing, ReadAhead, UnpackError, Unpacked, decompress, unpack};
+use super::{ImageError, Limits, Progress, Pruned, failed};
+use crate::sys::file::{Durability, create_dir, free_space, remove_tree, write_whole};
+
+/// Layers that are unpacked at once, at most.
+const AT_ONCE: usize = 4;
+
+/// What is known of a layer without looking through it.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct LayerRecord {
+    entries: u64,
+    bytes: u64,
+    /// Directories that the archive did not tell of itself, but needed.
+    implied: Vec<OsString>,
+    /// Nothing of lower layers is seen.
+    #[serde(default)]
+    opaque: bool,
+}
+
+impl LayerRecord {
+    fn of(unpacked: &Unpacked) -> Self {
+        Self {
+            entries: unpacked.entries,
+            bytes: unpacked.bytes,
+            implied: unpacked.implied_directories.iter().map(|path| path.clone().into_os_string()).collect(),
+            opaque: unpacked.opaque_root,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Layers {
+    layers: PathBuf,
+    drafts: PathBuf,
+    /// Being unpacked now.
+    busy: Mutex<BTreeSet<Digest>>,
+    freed: Condvar,
+    /// While somebody holds a pin, no layer is removed.
+    pins: Arc<Mutex<usize>>,
+    number: AtomicUsize,
+}
+
+/// Keeps every layer.
+#[derive(Debug)]
+pub(super) struct Pin(Arc<Mutex<usize>>);
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        *lock(&self.0) -= 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Layers {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            layers: root.join("layers"),
+            drafts: root.join("drafts"),
+            busy: Mutex::default(),
+            freed: Condvar::new(),
+            pins: Arc::default(),
+            number: AtomicUsize::new(0),
+        }
+    }
+
+    pub(super) fn pin(&self) -> Pin {
+        *lock(&self.pins) += 1;
+        Pin(self.pins.clone())
+    }
+
+    fn directory(&self, name: &str) -> PathBuf {
+        self.layers.join(name)
+    }
+
+    /// The files of a layer.
+    pub(super) fn files(&self, name: &str) -> PathBuf {
+        self.directory(name).join("fs")
+    }
+
+    /// The layers of these that are seen, bottom first: none below one that hides all of them.
+    pub(super) fn seen<'a>(&self, layers: &'a [Digest]) -> Result<&'a [Digest], ImageError> {
+        for (at, layer) in layers.iter().enumerate().rev() {
+            if self.record(layer)?.opaque {
+                return Ok(layers.get(at..).unwrap_or(layers));
+            }
+        }
+        Ok(layers)
+    }
+
+    pub(super) fn is_there(&self, layer: &Digest) -> bool {
+        self.directory(layer.hex()).exists()
+    }
+
+    /// Bytes of the files of these layers.
+    pub(super) fn size(&self, layers: &[Digest]) -> Result<u64, ImageError> {
+        layers.iter().map(|layer| Ok(self.record(layer)?.bytes)).sum()
+    }
+
+    fn record(&self, layer: &Digest) -> Result<LayerRecord, ImageError> {
+        let bytes =
+            fs::read(self.directory(layer.hex()).join("layer.json")).map_err(failed("read a layer's record"))?;
+        serde_json::from_slice(&bytes)
+            .map_err(|error| ImageError::Damaged { what: "a layer's record".to_owned(), why: error.to_string() })
+    }
+
+    /// Unpacks those of `wanted` (by the digest of their content) that are not there.
+    pub(super) fn unpack_all(
+        &self,
+        wanted: &[(Digest, Blob)],
+        limits: &Limits,
+        progress: &Arc<Progress>,
+    ) -> Result<(), ImageError> {
+        let next = AtomicUsize::new(0);
+        let failure = Mutex::new(None);
+        let work = || {
+            while lock(&failure).is_none() {
+                let Some((layer, blob)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                if let Err(error) = self.unpack_one(layer, blob, limits, progress) {
+                    lock(&failure).get_or_insert(error);
+                }
+                Progress::add(&progress.layers_done, 1);
+            }
+        };
+        let workers = std::thread::available_parallelism().map_or(1, usize::from).min(AT_ONCE).min(wanted.len());
+        std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    }
+
+    /// Unpacks a layer, unless it is there or somebody else is just at it.
+    fn unpack_one(
+        &self,
+        layer: &Digest,
+        blob: &Blob,
+        limits: &Limits,
+        progress: &Arc<Progress>,
+    ) -> Result<(), ImageError> {
+        let mut busy = lock(&self.busy);
+        while busy.contains(layer) {
+            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        if self.is_there(layer) {
+            Progress::add(&progress.bytes_done, blob.size);
+            return Ok(());
+        }
+        busy.insert(layer.clone());
+        drop(busy);
+        let draft = self.drafts.join(format!("{}-{}", layer.short(), self.number.fetch_add(1, Ordering::Relaxed)));
+        let unpacked = self.unpack_into(&draft, layer, blob, limits, progress);
+        lock(&self.busy).remove(layer);
+        self.freed.notify_all();
+        if unpacked.is_err() {
+            // The reason counts, not that its remains stay until the next start.
+            let _ = remove_tree(&draft);
+        }
+        unpacked
+    }
+
+    fn unpack_into(
+        &self,
+        draft: &Path,
+        layer: &Digest,
+        blob: &Blob,
+        limits: &Limits,
+        progress: &Arc<Progress>,
+    ) -> Result<(), ImageError> {
+        let files = draft.join("fs");
+        create_dir(draft, 0o700)
+            .and_then(|()| create_dir(&files, 0o755))
+            .map_err(failed("make a layer's directory"))?;
+        let counted = Counted { inner: blob.reader(), counter: progress.clone() };
+        let compressed = Hashing::new(counted);
+        let blob_sum = compressed.tally();
+        let damaged =
+            |source| ImageError::Source { path: PathBuf::from(format!("the layer {}", layer.short())), source };
+        let content = Hashing::new(decompress(compressed).map_err(damaged)?);
+        let content_sum = content.tally();
+        let limits = super::unpack::Limits { bytes: limits.layer_bytes, entries: limits.layer_entries };
+        let mut ahead = ReadAhead::new(content).map_err(damaged)?;
+        let unpacked = unpack(&mut ahead, &files, &limits);
+        let read = ahead.finish();
+        let unpacked = unpacked.map_err(|error| self.explain(error, blob.size))?;
+        read.map_err(damaged)?;
+        check(blob.digest.as_ref(), &blob_sum.sum().sha256)?;
+        check(Some(layer), &content_sum.sum().sha256)?;
+        for skipped in &unpacked.skipped {
+            tracing::info!(layer = layer.short(), skipped, "left out of an image");
+        }
+        self.commit(draft, layer.hex(), &LayerRecord::of(&unpacked))
+    }
+
+    /// Puts a finished draft where layers are; after a crash it is there whole or not at all.
+    fn commit(&self, draft: &Path, name: &str, record: &LayerRecord) -> Result<(), ImageError> {
+        let bytes = serde_json::to_vec(record)
+            .map_err(|error| ImageError::Damaged { what: "a layer".to_owned(), why: error.to_string() })?;
+        write_whole(&draft.join("layer.json"), &bytes, 0o600, Durability::Process)
+            .and_then(|()| crate::sys::file::sync_file_system(draft))
+            .and_then(|()| fs::rename(draft, self.directory(name)))
+            .and_then(|()| File::open(&self.layers)?.sync_all())
+            .map_err(|source| match source.kind() {
+                io::ErrorKind::StorageFull => self.no_space(record.bytes),
+                _ => ImageError::Store { what: "put a layer in its place", source },
+            })
+    }
+
+    fn no_space(&self, wanted: u64) -> ImageError {
+        let free = free_space(&self.layers).unwrap_or(0);
+        ImageError::NoSpace { wanted, need: "and more are needed", free, path: self.layers.clone() }
+    }
+
+    fn explain(&self, error: UnpackError, wanted: u64) -> ImageError {
+        match error {
+            UnpackError::NoSpace { .. } => self.no_space(wanted),
+            other => other.into(),
+        }
+    }
+
+    /// Overlayfs shows the attributes of the topmost directory of a name. Where that one was only implied by an archive,
+    /// those of the directory below are the true ones: a layer of such directories is put on top. Whether there is one.
+    pub(super) fn make_top(&self, name: &str, layers: &[Digest]) -> Result<bool, ImageError> {
+        let told = "look through the layers";
+        let mut stack = Vec::new();
+        for layer in layers.iter().rev() {
+            let implied: BTreeSet<PathBuf> = self.record(layer)?.implied.iter().map(PathBuf::from).collect();
+            stack.push((self.files(layer.hex()), implied));
+        }
+        let implied: BTreeSet<PathBuf> = stack.iter().flat_map(|(_, implied)| implied.iter().cloned()).collect();
+        let mut wanted = BTreeSet::new();
+        for path in implied {
+            if attributes(&stack, &path).map_err(failed(told))?.is_some_and(|found| found.hidden) {
+                wanted.extend(path.ancestors().filter(|part| !part.as_os_str().is_empty()).map(Path::to_owned));
+            }
+        }
+        if wanted.is_empty() || self.directory(name).exists() {
+            return Ok(!wanted.is_empty());
+        }
+        let draft = self.drafts.join(format!("top-{}", self.number.fetch_add(1, Ordering::Relaxed)));
+        let files = draft.join("fs");
+        create_dir(&draft, 0o700).map_err(failed(told))?;
+        copy_top(&stack, &files, &wanted).map_err(failed(told))?;
+        self.commit(&draft, name, &LayerRecord::default())?;
+        Ok(true)
+    }
+
+    /// Removes layers that are neither `in_use` nor told by `needed`, which is asked while nobody holds a pin.
+    pub(super) fn prune(
+        &self,
+        in_use: &BTreeSet<PathBuf>,
+        needed: impl FnOnce() -> Result<BTreeSet<String>, ImageError>,
+        pruned: &mut Pruned,
+    ) -> Result<(), ImageError> {
+        let told = "remove layers";
+        let mut dead = Vec::new();
+        {
+            let pins = lock(&self.pins);
+            if *pins > 0 {
+                return Err(ImageError::InUse(
+                    "the image store: images are being brought in or started, so it".to_owned(),
+                ));
+            }
+            let needed = needed()?;
+            for entry in fs::read_dir(&self.layers).map_err(failed(told))? {
+                let entry = entry.map_err(failed(told))?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if needed.contains(&name) || in_use.contains(&self.files(&name)) {
+                    continue;
+                }
+                // Out of sight first: a crash leaves nothing half removed where layers are.
+                let grave = self.drafts.join(format!("dead-{}", self.number.fetch_add(1, Ordering::Relaxed)));
+                fs::rename(entry.path(), &grave).map_err(failed(told))?;
+                dead.push(grave);
+            }
+        }
+        for grave in dead {
+            let record: LayerRecord = fs::read(grave.join("layer.json"))
+                .ok()
+                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+                .unwrap_or_default();
+            remove_tree(&grave).map_err(failed(told))?;
+            pruned.layers += 1;
+            pruned.bytes += record.bytes;
+        }
+        Ok(())
+    }
+}
+
+fn check(expected: Option<&Digest>, got: &[u8]) -> Result<(), ImageError> {
+    let got = Digest::from_bytes(got);
+    match expected {
+        Some(expected) if *expected != got => Err(ImageError::WrongDigest { expected: expected.clone(), got }),
+        _ => Ok(()),
+    }
+}
+
+/// Tells how many bytes have been read.
+struct Counted<R> {
+    inner: R,
+    counter: Arc<Progress>,
+}
+
+impl<R: io::Read> io::Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        Progress::add(&self.counter.bytes_done, count as u64);
+        Ok(count)
+    }
+}
+
+/// Layers, top first, each with its implied directories.
+type Stack = [(PathBuf, BTreeSet<PathBuf>)];
+
+struct Found {
+    layer: PathBuf,
+    /// An implied directory lies over it.
+    hidden: bool,
+}
+
+/// The topmost layer that tells of the directory `path` itself; `None` where it is not seen, or no layer tells.
+fn attributes(stack: &Stack, path: &Path) -> io::Result<Option<Found>> {
+    let mut hidden = false;
+    for (layer, implied) in stack {
+        match fs::symlink_metadata(layer.join(path)) {
+            Ok(metadata) if metadata.is_dir() && implied.contains(path) => hidden = true,
+            Ok(metadata) if metadata.is_dir() => return Ok(Some(Found { layer: layer.clone(), hidden })),
+            // A white-out, or a file that covers it.
+            Ok(_) => return Ok(None),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            Err(error) => return Err(error),
+        }
+        if is_opaque_above(layer, path)? {
+            return Ok(None);
+        }
+    }
+    Ok(None)
+}
+
+/// Whether `layer` hides what lower layers have at `path`.
+fn is_opaque_above(layer: &Path, path: &Path) -> io::Result<bool> {
+    for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+        match fs::symlink_metadata(layer.join(part)) {
+            Ok(metadata) if !metadata.is_dir() => return Ok(true),
+            Ok(_) if crate::sys::file::is_opaque(&layer.join(part))? => return Ok(true),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+/// Makes the directories `wanted` (parents first) in `files` as the stack tells of them.
+fn copy_top(stack: &Stack, files: &Path, wanted: &BTreeSet<PathBuf>) -> io::Result<()> {
+    let all: Vec<&Path> = std::iter::once(Path::new("")).chain(wanted.iter().map(PathBuf::as_path)).collect();
+    for path in &all {
+        create_dir(&files.join(path), 0o755)?;
+    }
+    // Deepest first: making a directory changes the time of its parent.
+    for path in all.iter().rev() {
+        if let Some(found) = attributes(stack, path)? {
+            let metadata = fs::symlink_metadata(found.layer.join(path))?;
+            let target = files.join(path);
+            std::os::unix::fs::chown(&target, Some(metadata.uid()), Some(metadata.gid()))?;
+            fs::set_permissions(&target, metadata.permissions())?;
+            File::open(&target)?.set_modified(metadata.modified()?)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! Names of images: whose they are and what they stand for.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::digest::Digest;
+use crate::ids::Timestamp;
+use crate::sys::file::{Durability, create_dir, remove_if_there, write_whole};
+
+/// Who sees an image.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// One workspace.
+    Mine { workspace: String },
+    /// Every workspace; put there by a user.
+    Public,
+    /// Every workspace; put there by the administrator.
+    Preset,
+}
+
+impl Kind {
+    pub fn is_seen_in(&self, workspace: &str) -> bool {
+        match self {
+            Kind::Mine { workspace: own } => own == workspace,
+            Kind::Public | Kind::Preset => true,
+        }
+    }
+
+    pub fn is_mine(&self) -> bool {
+        matches!(self, Kind::Mine { .. })
+    }
+
+    fn directory(&self) -> String {
+        match self {
+            Kind::Mine { workspace } => format!("workspace-{}", file_name(workspace)),
+            Kind::Public => "public".to_owned(),
+            Kind::Preset => "preset".to_owned(),
+        }
+    }
+}
+
+/// One name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameRecord {
+    pub name: String,
+    pub kind: Kind,
+    pub digest: Digest,
+    /// Who gave it.
+    pub uid: u32,
+    pub at: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) struct Names(PathBuf);
+
+impl Names {
+    pub(super) fn new(directory: PathBuf) -> Self {
+        Self(directory)
+    }
+
+    fn path(&self, kind: &Kind, name: &str) -> PathBuf {
+        self.0.join(kind.directory()).join(format!("{}.json", file_name(name)))
+    }
+
+    /// The workspace's own, then public ones, then presets.
+    pub(super) fn find(&self, workspace: &str, name: &str) -> io::Result<Option<NameRecord>> {
+        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Public, Kind::Preset] {
+            if let Some(found) = read(&self.path(&kind, name))? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Every name with the time of its last use.
+    pub(super) fn all(&self) -> io::Result<Vec<(NameRecord, Timestamp)>> {
+        let mut out = Vec::new();
+        for kind in fs::read_dir(&self.0)? {
+            for entry in fs::read_dir(kind?.path())? {
+                let path = entry?.path();
+                if let Some(record) = read(&path)? {
+                    out.push((record, used(&path)?));
+                }
+            }
+        }
+        out.sort_by(|(a, _), (b, _)| (&a.kind, &a.name).cmp(&(&b.kind, &b.name)));
+        Ok(out)
+    }
+
+    pub(super) fn write(&self, record: &NameRecord) -> io::Result<()> {
+        let path = self.path(&record.kind, &record.name);
+        create_dir(path.parent().unwrap_or(&self.0), 0o700)?;
+        let bytes = serde_json::to_vec_pretty(record)?;
+        write_whole(&path, &bytes, 0o600, Durability::Machine)
+    }
+
+    pub(super) fn remove(&self, record: &NameRecord) -> io::Result<()> {
+        remove_if_there(&self.path(&record.kind, &record.name))
+    }
+
+    pub(super) fn touch(&self, record: &NameRecord) -> io::Result<()> {
+        File::open(self.path(&record.kind, &record.name))?.set_modified(SystemTime::now())
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<NameRecord>> {
+    match fs::read(path) {
+        // Half a file cannot be there; what an older version wrote otherwise is as good as absent.
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn used(path: &Path) -> io::Result<Timestamp> {
+    let modified = fs::metadata(path)?.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Timestamp(u64::try_from(modified.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// A name as one part of a path: what is not a plain letter or digit is written as its number. Long ones are cut and
+/// told apart by their digest.
+fn file_name(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    let escape = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") };
+    let full: String = name.bytes().map(escape).collect();
+    match full.get(..150) {
+        Some(start) => format!("{start}-{}", Digest::of(name.as_bytes()).short()),
+        None => full,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(name: &str, kind: Kind) -> NameRecord {
+        NameRecord { name: name.to_owned(), digest: Digest::of(name.as_bytes()), kind, uid: 0, at: Timestamp(1) }
+    }
+
+    #[test]
+    fn a_workspace_finds_its_own_name_first_and_never_another_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = Names::new(dir.path().to_owned());
+        let mine = Kind::Mine { workspace: "vision".into() };
+        for (name, kind) in [("torch:2", mine.clone()), ("torch:2", Kind::Preset), ("only/mine:1", mine.clone())] {
+            names.write(&record(name, kind)).unwrap();
+        }
+        let kind = |workspace, name| names.find(workspace, name).unwrap().map(|found| found.kind);
+        assert_eq!(kind("vision", "torch:2"), Some(mine));
+        assert_eq!(kind("nlp", "torch:2"), Some(Kind::Preset));
+        assert_eq!(kind("nlp", "only/mine:1"), None);
+        assert_eq!(names.all().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn file_names_are_one_plain_part_each() {
+        let long = "x/".repeat(200);
+        for name in ["..", "../../etc/passwd", "a/b:c@sha256:0", "", &long] {
+            let file = file_name(name);
+            assert!(!file.contains('/') && file != ".." && file.len() < 200, "{file}");
+        }
+        assert_ne!(file_name(&long), file_name(&format!("{long}y")));
+    }
+}

@@ -1,0 +1,364 @@
+//! Images that lie on this machine: OCI layouts, and archives of OCI and of Docker.
+//!
+//! All of it is opened with the rights of whoever asked for it, and none of it is trusted.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Deserialize;
+
+use super::ImageError;
+use super::config::machine;
+use super::digest::Digest;
+use super::unpack::decompress;
+use crate::sys::rooted::Rooted;
+
+/// Largest JSON document that is read, bytes.
+const DOCUMENT_MAX: u64 = 4 << 20;
+/// Indexes in indexes are followed so far.
+const NESTING_MAX: usize = 4;
+/// Most entries of an archive that are looked at.
+const ENTRIES_MAX: usize = 10_000;
+
+/// A described image whose layers can be read.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// Of the manifest or, where there is none, of the configuration.
+    pub(super) digest: Digest,
+    pub(super) config: Vec<u8>,
+    /// Bottom first.
+    pub(super) layers: Vec<Blob>,
+    /// Names that the archive gives to it.
+    pub(super) names: Vec<String>,
+}
+
+/// A layer as it lies there, perhaps compressed.
+#[derive(Debug, Clone)]
+pub(super) struct Blob {
+    /// What it must add up to, where that is known.
+    pub(super) digest: Option<Digest>,
+    file: Arc<File>,
+    offset: u64,
+    pub(super) size: u64,
+}
+
+impl Blob {
+    fn of_file(file: File, digest: Option<Digest>) -> io::Result<Self> {
+        Ok(Self { size: file.metadata()?.len(), file: Arc::new(file), offset: 0, digest })
+    }
+
+    pub(super) fn new(file: File, digest: Digest) -> io::Result<Self> {
+        Self::of_file(file, Some(digest))
+    }
+
+    pub(super) fn reader(&self) -> BlobReader {
+        BlobReader { blob: self.clone(), at: 0 }
+    }
+
+    fn document(&self) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        self.reader().take(DOCUMENT_MAX).read_to_end(&mut content)?;
+        Ok(content)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct BlobReader {
+    blob: Blob,
+    at: u64,
+}
+
+impl Read for BlobReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let left = usize::try_from(self.blob.size.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let length = left.min(buffer.len());
+        let count = self.blob.file.read_at(&mut buffer[..length], self.blob.offset + self.at)?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Index {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Descriptor {
+    digest: Digest,
+    #[serde(default)]
+    media_type: String,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+    platform: Option<Platform>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    config: Descriptor,
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerImage {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    #[serde(default)]
+    layers: Vec<String>,
+}
+
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// Where the named parts of an image are found.
+trait Parts {
+    fn part(&self, name: &str) -> Result<Option<Blob>, ImageError>;
+}
+
+/// Opens the OCI layout in the directory `path`.
+pub(super) fn layout(path: &Path, tag: Option<&str>) -> Result<Source, ImageError> {
+    let root = Rooted::open(path).map_err(|source| ImageError::Source { path: path.to_owned(), source })?;
+    read_layout(&Directory { root, path: path.to_owned() }, tag)
+}
+
+struct Directory {
+    root: Rooted,
+    path: PathBuf,
+}
+
+impl Parts for Directory {
+    fn part(&self, name: &str) -> Result<Option<Blob>, ImageError> {
+        let told = |source| ImageError::Source { path: self.path.join(name), source };
+        match self.root.file_for_reading(Path::new(name)) {
+            Ok(file) => Blob::of_file(file, None).map(Some).map_err(told),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(told(error)),
+        }
+    }
+}
+
+/// Opens an archive that holds an OCI layout or what `docker save` writes; a compressed one is unpacked below `spool`.
+pub(super) fn archive(file: File, path: &Path, spool: &Path, tag: Option<&str>) -> Result<Source, ImageError> {
+    let told = |source| ImageError::Source { path: path.to_owned(), source };
+    let file = plain(file, spool).map_err(told)?;
+    let archive = Archive::index(file, path).map_err(told)?;
+    if archive.entries.contains_key("manifest.json") && (tag.is_none() || archive.entries.get("index.json").is_none()) {
+        return read_docker(&archive, tag);
+    }
+    read_layout(&archive, tag)
+}
+
+/// The file itself or, if it is compressed, its content.
+fn plain(file: File, spool: &Path) -> io::Result<File> {
+    let mut start = [0; 6];
+    let count = file.read_at(&mut start, 0)?;
+    if super::unpack::Compression::sniff(&start[..count]) == super::unpack::Compression::Plain {
+        return Ok(file);
+    }
+    let mut content = tempfile_in(spool)?;
+    io::copy(&mut decompress(file)?, &mut content)?;
+    Ok(content)
+}
+
+/// A file without a name, which vanishes with its descriptor.
+pub(super) fn tempfile_in(directory: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).write(true).custom_flags(nix::libc::O_TMPFILE).mode(0o600).open(directory)
+}
+
+struct Archive {
+    path: PathBuf,
+    entries: BTreeMap<String, Entry>,
+    file: Arc<File>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    File {
+        offset: u64,
+        size: u64,
+    },
+    /// Older `docker save` links layers that are alike.
+    Link(String),
+}
+
+impl Archive {
+    fn index(file: File, path: &Path) -> io::Result<Self> {
+        let mut entries = BTreeMap::new();
+        let mut archive = tar::Archive::new(&file);
+        for entry in archive.entries_with_seek()? {
+            let entry = entry?;
+            let Some(name) = plain_name(&entry.path()?) else { continue };
+            if entries.len() >= ENTRIES_MAX {
+                return Err(io::Error::other(format!("more than {ENTRIES_MAX} entries: not an archive of an image")));
+            }
+            let kind = entry.header().entry_type();
+            if kind.is_file() {
+                entries.insert(name, Entry::File { offset: entry.raw_file_position(), size: entry.size() });
+            } else if kind.is_symlink() || kind.is_hard_link() {
+                let target = entry.link_name()?.map(|target| target.into_owned()).unwrap_or_default();
+                let from =
+                    if kind.is_symlink() { Path::new(&name).parent().unwrap_or(Path::new("")) } else { Path::new("") };
+                if let Some(target) = plain_name(&from.join(target)) {
+                    entries.insert(name, Entry::Link(target));
+                }
+            }
+        }
+        Ok(Self { path: path.to_owned(), entries, file: Arc::new(file) })
+    }
+}
+
+/// `./a/../b` as `b`; `None` for what leads out.
+fn plain_name(path: &Path) -> Option<String> {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => out.push(name),
+            Component::ParentDir => drop(out.pop().then_some(())?),
+            Component::CurDir | Component::RootDir | Component::Prefix(_) => {}
+        }
+    }
+    out.into_os_string().into_string().ok().filter(|name| !name.is_empty())
+}
+
+impl Parts for Archive {
+    fn part(&self, name: &str) -> Result<Option<Blob>, ImageError> {
+        let mut name = name;
+        for _ in 0..NESTING_MAX {
+            match self.entries.get(name) {
+                Some(Entry::File { offset, size }) => {
+                    let (offset, size) = (*offset, *size);
+                    return Ok(Some(Blob { digest: None, file: self.file.clone(), offset, size }));
+                }
+                Some(Entry::Link(target)) => name = target,
+                None => return Ok(None),
+            }
+        }
+        let why = format!("{name} is a link to a link to a link");
+        Err(ImageError::Damaged { what: self.path.display().to_string(), why })
+    }
+}
+
+fn document<T: for<'de> Deserialize<'de>>(name: &str, bytes: &[u8]) -> Result<T, ImageError> {
+    serde_json::from_slice(bytes).map_err(|error| ImageError::Damaged { what: name.to_owned(), why: error.to_string() })
+}
+
+fn needed(parts: &dyn Parts, name: &str) -> Result<Blob, ImageError> {
+    let missing = || ImageError::Damaged { what: "the image".to_owned(), why: format!("{name} is missing") };
+    parts.part(name)?.ok_or_else(missing)
+}
+
+fn read_part(parts: &dyn Parts, name: &str) -> Result<Vec<u8>, ImageError> {
+    let io = |source| ImageError::Source { path: PathBuf::from(name), source };
+    needed(parts, name)?.document().map_err(io)
+}
+
+/// A JSON document, checked against its digest.
+fn checked(parts: &dyn Parts, digest: &Digest) -> Result<Vec<u8>, ImageError> {
+    let bytes = read_part(parts, &blob_name(digest))?;
+    let got = Digest::of(&bytes);
+    if got == *digest { Ok(bytes) } else { Err(ImageError::WrongDigest { expected: digest.clone(), got }) }
+}
+
+fn blob_name(digest: &Digest) -> String {
+    format!("blobs/sha256/{}", digest.hex())
+}
+
+fn read_layout(parts: &dyn Parts, tag: Option<&str>) -> Result<Source, ImageError> {
+    let index: Index = document("index.json", &read_part(parts, "index.json")?)?;
+    let chosen = choose(&index.manifests, tag)?;
+    let (digest, manifest) = manifest(parts, chosen, 0)?;
+    let layers = manifest
+        .layers
+        .iter()
+        .map(|layer| Ok(Blob { digest: Some(layer.digest.clone()), ..needed(parts, &blob_name(&layer.digest))? }));
+    Ok(Source {
+        digest,
+        config: checked(parts, &manifest.config.digest)?,
+        layers: layers.collect::<Result<_, ImageError>>()?,
+        names: chosen.annotations.get(REF_NAME).cloned().into_iter().collect(),
+    })
+}
+
+fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Descriptor, ImageError> {
+    let name_of = |manifest: &'a Descriptor| manifest.annotations.get(REF_NAME).map(String::as_str);
+    let tags = || manifests.iter().filter_map(name_of).map(str::to_owned).collect();
+    match (tag, manifests) {
+        (None, [only]) => Ok(only),
+        (None, _) => Err(ImageError::WhichTag { tags: tags() }),
+        (Some(tag), _) => {
+            let found = manifests.iter().find(|manifest| name_of(manifest) == Some(tag));
+            found.ok_or_else(|| ImageError::NoTag { tag: tag.to_owned(), tags: tags() })
+        }
+    }
+}
+
+/// The manifest itself or, of an index, the one for this machine.
+fn manifest(parts: &dyn Parts, at: &Descriptor, depth: usize) -> Result<(Digest, Manifest), ImageError> {
+    let bytes = checked(parts, &at.digest)?;
+    let is_index = at.media_type.contains("index") || at.media_type.contains("manifest.list");
+    if !is_index {
+        return Ok((at.digest.clone(), document("the manifest", &bytes)?));
+    }
+    let index: Index = document("the index", &bytes)?;
+    let fits = |manifest: &&Descriptor| {
+        manifest.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == machine())
+    };
+    match index.manifests.iter().find(fits) {
+        Some(found) if depth < NESTING_MAX => manifest(parts, found, depth + 1),
+        _ => Err(ImageError::Damaged {
+            what: "the index".to_owned(),
+            why: format!("it has no image for linux on {}", machine()),
+        }),
+    }
+}
+
+fn read_docker(archive: &Archive, tag: Option<&str>) -> Result<Source, ImageError> {
+    let images: Vec<DockerImage> = document("manifest.json", &read_part(archive, "manifest.json")?)?;
+    let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
+    let all = || images.iter().flat_map(tags).collect::<Vec<_>>();
+    let image = match (tag, images.as_slice()) {
+        (None, [only]) => only,
+        (None, _) => return Err(ImageError::WhichTag { tags: all() }),
+        (Some(tag), _) => images
+            .iter()
+            .find(|image| tags(image).iter().any(|name| name == tag))
+            .ok_or_else(|| ImageError::NoTag { tag: tag.to_owned(), tags: all() })?,
+    };
+    let config = read_part(archive, &image.config)?;
+    let layers = image.layers.iter().map(|layer| needed(archive, layer));
+    Ok(Source {
+        digest: Digest::of(&config),
+        layers: layers.collect::<Result<_, ImageError>>()?,
+        config,
+        names: tags(image),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_archives_are_made_plain_and_never_lead_out() {
+        assert_eq!(plain_name(Path::new("./a/../b/c")).as_deref(), Some("b/c"));
+        assert_eq!(plain_name(Path::new("/blobs/x")).as_deref(), Some("blobs/x"));
+        assert_eq!(plain_name(Path::new("../x")), None);
+        assert_eq!(plain_name(Path::new(".")), None);
+    }
+}
