@@ -20,7 +20,7 @@ use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
 use crate::report::{Change, JobReport, Publication};
-use crate::rundir::Found;
+use crate::rundir::{Found, KeptRecord};
 use crate::spec::JobSpec;
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
 use crate::store::record::{
@@ -315,7 +315,7 @@ impl<S: Store> Reconciler<S> {
         let Some(attempt) = self.attempt_mut(key) else { return };
         attempt.stopping = Some(cause.clone());
         attempt.verdict = Some(verdict.clone());
-        let open = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
+        let open = attempt.tasks.iter().filter(|task| task.phase.outcome().is_none()).count();
         self.stop_open_tasks(key, &cause);
         if open > 0 {
             self.note(key, format!("stopping {open} task(s): {verdict}"));
@@ -325,7 +325,12 @@ impl<S: Store> Reconciler<S> {
     fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
         let Some(attempt) = self.attempt_mut(key) else { return };
         let id = attempt.id;
-        let open = (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none());
+        // What is kept to be looked into stays when the others are stopped for it.
+        let wanted = |task: &TaskRecord| match cause {
+            StopCause::Decided => task.phase.outcome().is_none(),
+            _ => task.phase.end().is_none(),
+        };
+        let open = (0..).zip(&attempt.tasks).filter(|(_, task)| wanted(task));
         let works: Vec<Work> = open
             .map(|(ordinal, _)| Work::Stop { task: TaskId { attempt: id, ordinal }, cause: cause.clone() })
             .collect();
@@ -499,6 +504,7 @@ impl<S: Store> Reconciler<S> {
             }
             Ok(Found::Alive { running: false, .. }) => {}
             Ok(Found::Alive { running: true, .. }) => self.task_runs(task),
+            Ok(Found::Kept { kept, .. }) => self.task_kept(task, kept),
             Ok(Found::Ended(record)) => self.task_ended(task, record),
             Ok(Found::Lost) => {
                 let reason = "its shim is gone and left no word; it was killed, or the machine went down".to_owned();
@@ -512,7 +518,7 @@ impl<S: Store> Reconciler<S> {
     /// A stop that was recorded may not have reached the task: before a restart, or while its shim was only beginning.
     fn stop_if_stopping(&mut self, task: TaskId) {
         let stopping = self.task_attempt(task).and_then(|attempt| {
-            let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.end().is_none());
+            let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.outcome().is_none());
             attempt.stopping.clone().filter(|_| open)
         });
         if let Some(cause) = stopping {
@@ -540,6 +546,20 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         record.phase = TaskPhase::Running { since: now };
+        self.note_all_run(&key);
+    }
+
+    /// It has failed, and its container stays: told at once, and stopped when somebody stops the job.
+    fn task_kept(&mut self, task: TaskId, kept: KeptRecord) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase.outcome().is_some() {
+            return self.let_kept_go(&key);
+        }
+        let message = format!("{} {}; its container is kept until {}", record.name(), kept.end.end, kept.until);
+        record.phase = TaskPhase::Kept { end: kept.end, until: kept.until };
+        self.note(&key, message);
         self.note_all_run(&key);
     }
 
@@ -592,9 +612,20 @@ impl<S: Store> Reconciler<S> {
         self.settle(key);
     }
 
+    /// What is only kept to be looked into goes when somebody stops the job or wants it to run again.
+    fn let_kept_go(&mut self, key: &JobKey) {
+        let Some(cause) = self.jobs.get(key).and_then(Job::no_longer_kept) else { return };
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        let is_kept = |task: &TaskRecord| matches!(task.phase, TaskPhase::Kept { .. });
+        if attempt.verdict.is_some() && attempt.tasks.iter().any(is_kept) {
+            self.stop_open_tasks(key, &cause);
+        }
+    }
+
     /// Brings a job's place in the queue, a stop before its start, and its next run in line with its record.
     fn settle(&mut self, key: &JobKey) {
         self.dirty.insert(key.clone());
+        self.let_kept_go(key);
         self.stop_before_start(key);
         self.replace_outdated(key);
         self.begin_run(key);

@@ -172,6 +172,7 @@ fn task(attempt: &AttemptRecord, record: &TaskRecord) -> TaskReport {
     let (phase, started, end) = match &record.phase {
         TaskPhase::Launching => ("launching", None, None),
         TaskPhase::Running { since } => ("running", Some(*since), None),
+        TaskPhase::Kept { end, .. } => ("kept", Some(attempt.created), Some(end)),
         TaskPhase::Ended(end) => ("ended", Some(attempt.created), Some(end)),
     };
     let exit_code = end.and_then(|end| match end.end {

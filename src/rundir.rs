@@ -8,6 +8,7 @@
 //!               lock            held from before the start of the shim until it ends
 //!               started         exists once the command may have run      shim
 //!               stop            why the task is to stop                   daemon, then SIGTERM to the shim
+//!               kept.json       how the command ended, whose container stays for a while          shim
 //!               exit.json       how the task ended                        shim, whole and synced, before it ends
 //!               shim.log        what the shim and libcontainer say
 //! ```
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::TaskId;
+use crate::ids::{TaskId, Timestamp};
 use crate::status::{EndRecord, StopCause};
 use crate::sys::file::{Durability, write_whole};
 use crate::sys::idmap::IdMap;
@@ -71,6 +72,8 @@ pub struct LaunchRecord {
     pub network: Option<PathBuf>,
     /// Sent to the command when the task is to stop.
     pub stop_signal: i32,
+    /// When the command fails its container stays, to be looked into.
+    pub keep_failed: bool,
     /// Whether our own process is the container's first one, or the command itself.
     pub init: Init,
     /// Bytes; told when the task runs out of memory.
@@ -164,6 +167,13 @@ pub struct OwnFile {
     pub content: String,
 }
 
+/// A failed task whose container is kept.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct KeptRecord {
+    pub end: EndRecord,
+    pub until: Timestamp,
+}
+
 /// What a task directory says about its task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
@@ -173,6 +183,11 @@ pub enum Found {
     Alive {
         shim: Option<i32>,
         running: bool,
+    },
+    /// The command has failed; its shim lives, and its container is kept to be looked into.
+    Kept {
+        shim: Option<i32>,
+        kept: KeptRecord,
     },
     Ended(EndRecord),
     /// The command was started, the shim is gone and left no word.
@@ -235,6 +250,14 @@ impl TaskDir {
         self.0.join("exit.json")
     }
 
+    fn kept_file(&self) -> PathBuf {
+        self.0.join("kept.json")
+    }
+
+    pub fn write_kept(&self, kept: &KeptRecord) -> Result<(), RunDirError> {
+        write_json(&self.kept_file(), kept, Durability::Machine)
+    }
+
     fn launch_file(&self) -> PathBuf {
         self.0.join("task.json")
     }
@@ -285,10 +308,16 @@ impl TaskDir {
         if lock.is_none() {
             let path = self.lock_file();
             let shim = crate::sys::lock::pid_in(&path).map_err(|source| RunDirError::Read { path, source })?;
-            return Ok(Found::Alive { shim, running });
+            let kept = read_json(&self.kept_file())?;
+            return Ok(kept.map_or(Found::Alive { shim, running }, |kept| Found::Kept { shim, kept }));
         }
         match self.read_end()? {
             Some(end) => Ok(Found::Ended(end)),
+            // Its end was told before the shim went away.
+            None if self.kept_file().exists() => {
+                let kept: Option<KeptRecord> = read_json(&self.kept_file())?;
+                Ok(kept.map_or(Found::Lost, |kept| Found::Ended(kept.end)))
+            }
             None if running => Ok(Found::Lost),
             None => Ok(Found::NeverStarted),
         }
@@ -313,7 +342,6 @@ pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Timestamp;
     use crate::status::TaskEnd;
 
     #[test]

@@ -23,14 +23,14 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::ids::Timestamp;
-use crate::rundir::{LaunchRecord, RunDirError, TaskDir};
+use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
-use crate::sys::process::close_all_but;
+use crate::sys::process::{ProcessEnd, close_all_but};
 use crate::sys::signals::{Deadline, SignalQueue};
 use container::{Container, CreateError};
 use pump::Pumps;
-use step::{Action, Event, Progress};
+use step::{Action, CommandEnd, Event, InitReport, MemoryWant, Progress};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ShimError {
@@ -47,6 +47,9 @@ pub enum ShimError {
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ShimError {
     move |source| ShimError::Io { what, source }
 }
+
+/// How long the container of a failed task is kept with `debug`.
+const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Runs the task of `dir` to its end. `lock` is the inherited descriptor that proves our life to the daemon.
 pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
@@ -142,23 +145,23 @@ impl Task {
     fn watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
         let grace = Deadline::unset().map_err(failed("make a timer"))?;
         let mut progress = Progress::running(pumps.open_streams());
+        let mut report = None;
         let mut ended_at = Timestamp(0);
         loop {
-            for event in self.wait(container, pumps, &grace, &progress)? {
+            for event in self.wait(container, pumps, &grace, &progress, &mut report)? {
                 if matches!(event, Event::InitEnded(_)) {
                     ended_at = crate::sys::now();
                 }
                 let (next, actions) = step::step(progress, event);
                 progress = next;
                 for action in actions {
-                    self.act(&action, container, &grace)?;
+                    self.act(&action, container, &grace, &report)?;
                 }
             }
             if let Some(end) = progress.ended() {
                 pumps.sync().map_err(failed("write the logs"))?;
-                let report = container.report();
-                let oom_kills = cgroup::oom_kills(&self.launch.cgroup).unwrap_or(0);
-                let end = step::judge_end(end, report, progress.cause(), oom_kills, self.launch.memory);
+                let report = report.or_else(|| container.report());
+                let end = step::judge_end(end, report, progress.cause(), self.memory_want());
                 return Ok(EndRecord { end, at: ended_at, memory_peak: None });
             }
         }
@@ -170,12 +173,17 @@ impl Task {
         pumps: &mut Pumps,
         grace: &Deadline,
         progress: &Progress,
+        report: &mut Option<InitReport>,
     ) -> Result<Vec<Event>, ShimError> {
-        let (signalled, grace_over, init_ready) = {
+        let watches_report = self.launch.keep_failed && report.is_none() && progress.init_lives();
+        let (signalled, grace_over, init_ready, reported) = {
             let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut fds = vec![watched(self.signals.as_fd()), watched(grace.as_fd())];
             if progress.init_lives() {
                 fds.push(watched(container.init().as_fd()));
+            }
+            if watches_report {
+                fds.push(watched(container.report_pipe().as_fd()));
             }
             let fixed = fds.len();
             fds.extend(pumps.descriptors().map(watched));
@@ -185,11 +193,17 @@ impl Task {
                 other => other.map_err(|errno| failed("wait for the task")(errno.into()))?,
             };
             let ready = |at: usize| at < fixed && fds.get(at).is_some_and(|fd| fd.any() == Some(true));
-            (ready(0), ready(1), ready(2))
+            (ready(0), ready(1), progress.init_lives() && ready(2), watches_report && ready(3))
         };
         let mut events = Vec::new();
         for _closed in pumps.pump(crate::sys::now()) {
             events.push(Event::StreamClosed);
+        }
+        if reported {
+            *report = container.report();
+            let failed = !matches!(report, Some(InitReport::Ended(CommandEnd::Exited(0))) | None);
+            let executed = !matches!(report, Some(InitReport::NotExecuted { .. }));
+            events.extend((failed && executed && progress.cause().is_none()).then_some(Event::Kept));
         }
         if signalled {
             events.extend(self.stop_requested()?);
@@ -218,9 +232,45 @@ impl Task {
         Ok(told.or_else(|| signalled.then_some(StopCause::ShimSignalled)))
     }
 
-    fn act(&self, action: &Action, container: &Container, grace: &Deadline) -> Result<(), ShimError> {
+    fn memory_want(&self) -> MemoryWant {
+        MemoryWant {
+            limit: self.launch.memory,
+            peak: cgroup::memory_peak(&self.launch.cgroup),
+            kills: cgroup::oom_kills(&self.launch.cgroup).unwrap_or(0),
+        }
+    }
+
+    /// Ours knows which signal the command is to get.
+    fn stop_signal(&self) -> i32 {
+        match self.launch.init {
+            Init::Ours => Signal::SIGTERM as i32,
+            Init::Command => self.launch.stop_signal,
+        }
+    }
+
+    /// The end of the command is told now, while its container stays.
+    fn keep(&self, report: &Option<InitReport>, timer: &Deadline) -> Result<(), ShimError> {
+        let unknown = ProcessEnd::Exited(0);
+        let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
+        let now = crate::sys::now();
+        let until = Timestamp(now.0 + u64::try_from(KEEP_FAILED.as_millis()).unwrap_or(0));
+        let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup) };
+        self.dir.write_kept(&KeptRecord { end, until })?;
+        timer.set(KEEP_FAILED).map_err(failed("set a timer"))?;
+        self.tell_news();
+        Ok(())
+    }
+
+    fn act(
+        &self,
+        action: &Action,
+        container: &Container,
+        grace: &Deadline,
+        report: &Option<InitReport>,
+    ) -> Result<(), ShimError> {
         match action {
-            Action::Terminate => match container.init().signal(Signal::SIGTERM) {
+            Action::Keep => self.keep(report, grace),
+            Action::Terminate => match container.init().signal_number(self.stop_signal()) {
                 Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("end the container")(error)),
                 _ => Ok(()),
             },

@@ -90,7 +90,7 @@ pub enum StopCause {
     Shutdown,
     /// Its shim got a signal that nobody here had sent: the machine may be going down.
     ShimSignalled,
-    /// It had not started when a newer version of its file came.
+    /// It made way for a newer version of its file, or for another run.
     Replaced,
 }
 
@@ -123,10 +123,16 @@ pub enum TaskEnd {
     },
     Signalled {
         signal: i32,
+        /// The kernel made a dump of its memory.
+        #[serde(default)]
+        core: bool,
     },
     /// The kernel killed a process of the task for want of memory.
     Oom {
         limit: u64,
+        /// Bytes that it had at most, where the kernel tells.
+        #[serde(default)]
+        peak: Option<u64>,
         /// What the command itself ended with, if it was not killed.
         #[serde(default)]
         code: Option<i32>,
@@ -163,10 +169,14 @@ impl fmt::Display for TaskEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TaskEnd::Exited { code } => write!(f, "exited with code {code}"),
-            TaskEnd::Signalled { signal } => write!(f, "killed by signal {signal} ({})", signal_name(*signal)),
-            TaskEnd::Oom { limit, code } => {
+            TaskEnd::Signalled { signal, core } => {
+                let dumped = if *core { ", core dumped" } else { "" };
+                write!(f, "killed by signal {signal} ({}){dumped}", signal_name(*signal))
+            }
+            TaskEnd::Oom { limit, peak, code } => {
                 let limit = crate::ids::Bytes(*limit);
                 write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")?;
+                peak.map_or(Ok(()), |peak| write!(f, " (it had {})", crate::ids::Bytes(peak)))?;
                 code.map_or(Ok(()), |code| write!(f, ", and exited with code {code}"))
             }
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),

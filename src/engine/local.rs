@@ -199,6 +199,8 @@ impl LocalEngine {
             ids: base.ids.clone(),
             network: namespace,
             stop_signal: base.stop_signal,
+            // Only the last attempt's: the next one needs what it would hold.
+            keep_failed: launch.spec.debug && launch.identity.attempt > launch.spec.retries,
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
@@ -504,7 +506,7 @@ impl Engine for LocalEngine {
         let dir = self.task_dir(task);
         let found = dir.look().map_err(told)?;
         match found {
-            Found::Alive { shim, .. } => self.adopt(task, &dir, shim)?,
+            Found::Alive { shim, .. } | Found::Kept { shim, .. } => self.adopt(task, &dir, shim)?,
             // Without its shim nobody watches over what may still run.
             Found::Lost | Found::NeverStarted => {
                 cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;

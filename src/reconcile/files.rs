@@ -9,7 +9,7 @@ use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, JobRecord, SourceRecord};
+use crate::store::record::{AttemptRecord, JobRecord, SourceRecord, TaskPhase};
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn file(&mut self, arrival: Arrival) {
@@ -180,7 +180,17 @@ fn state_without_run(job: &Job) -> (State, String) {
 
 fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
     if let Some(verdict) = &attempt.verdict {
-        return (State::Stopping, format!("ending: {verdict}"));
+        let kept = attempt.tasks.iter().find_map(|task| match &task.phase {
+            TaskPhase::Kept { until, .. } => Some(until),
+            _ => None,
+        });
+        let reason = match kept {
+            Some(until) => {
+                format!("{verdict}; kept to be looked into (`trainyard exec`) until {until} or `trainyard stop`")
+            }
+            None => format!("ending: {verdict}"),
+        };
+        return (State::Stopping, reason);
     }
     if attempt.running_since.is_some() {
         let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();

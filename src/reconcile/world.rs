@@ -77,6 +77,12 @@ impl Job {
         run.record.stop.clone().or(by_file)
     }
 
+    /// Why the containers of its failed tasks are no longer kept, if they are not.
+    pub(super) fn no_longer_kept(&self) -> Option<StopCause> {
+        let again = self.is_outdated() || self.record.rerun_wanted;
+        self.wanted_stop().or(again.then_some(StopCause::Replaced))
+    }
+
     /// The newest run is of an older version of the file.
     pub(super) fn is_outdated(&self) -> bool {
         match (&self.record.source, &self.run) {
@@ -173,7 +179,7 @@ fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
     let mut tallies: Vec<RoleTally> = spec.roles.iter().map(RoleTally::of).collect();
     for task in &attempt.tasks {
         let Some(tally) = tallies.iter_mut().find(|tally| tally.name == task.role) else { continue };
-        match task.phase.end().map(|end| &end.end) {
+        match task.phase.outcome().map(|end| &end.end) {
             Some(end) if end.is_success() => tally.succeeded += 1,
             Some(end) if end.is_failure() => tally.failed += 1,
             Some(_) => tally.stopped += 1,
@@ -186,7 +192,7 @@ fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
 /// The earliest failure is the cause; later ones are often its consequence.
 fn first_failure(attempt: &AttemptRecord) -> Option<String> {
     let failed = attempt.tasks.iter().filter_map(|task| {
-        let end = task.phase.end().filter(|end| end.end.is_failure())?;
+        let end = task.phase.outcome().filter(|end| end.end.is_failure())?;
         Some((end.at, task, end))
     });
     failed.min_by_key(|(at, ..)| *at).map(|(_, task, end)| format!("{} {}", task.name(), end.end))

@@ -38,7 +38,7 @@ pub(super) enum CreateError {
 pub(super) struct Container {
     inner: RefCell<libcontainer::container::Container>,
     init: PidFd,
-    report: RefCell<Option<OwnedFd>>,
+    report: OwnedFd,
 }
 
 impl Container {
@@ -49,7 +49,9 @@ impl Container {
         }
         rootfs::make(dir, launch)?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
-        let init_report = OwnedFd::from(init_report);
+        let (report, init_report) = (OwnedFd::from(report), OwnedFd::from(init_report));
+        nix::fcntl::fcntl(&report, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
+            .map_err(|errno| CreateError::Prepare(errno.into()))?;
         let stdin = File::open("/dev/null").map_err(CreateError::Prepare)?;
         std::fs::create_dir_all(dir.container_state()).map_err(CreateError::Prepare)?;
         let inner = ContainerBuilder::new(launch.task.to_string(), SyscallType::default())
@@ -59,7 +61,7 @@ impl Container {
             })
             .and_then(|builder| {
                 builder
-                    .with_executor(Init::new(&init_report))
+                    .with_executor(Init::new(&init_report, launch))
                     .as_init(dir.path())
                     .with_systemd(false)
                     .with_detach(true)
@@ -68,7 +70,7 @@ impl Container {
             .map_err(|error| CreateError::Container(explain(&error)))?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
-        Ok(Self { inner: RefCell::new(inner), init, report: RefCell::new(Some(report.into())) })
+        Ok(Self { inner: RefCell::new(inner), init, report })
     }
 
     pub(super) fn start(&self) -> Result<(), CreateError> {
@@ -80,9 +82,14 @@ impl Container {
         &self.init
     }
 
-    /// What the first process told of the command; to be asked once, after it has ended.
+    /// What the first process has told of the command, if it has; to be asked until it is there.
     pub(super) fn report(&self) -> Option<InitReport> {
-        self.report.take().and_then(read_report)
+        read_report(&self.report)
+    }
+
+    /// Readable when [`Self::report`] has something to say.
+    pub(super) fn report_pipe(&self) -> &OwnedFd {
+        &self.report
     }
 
     /// Removes the container and its control groups, killing what is left in them.

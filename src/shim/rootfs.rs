@@ -145,7 +145,9 @@ impl Places {
     }
 
     fn plain_root(&self) -> io::Result<()> {
-        Detached::copy(&self.scratch.join("rootfs"), Depth::One)?.attach(&open(&self.root)?)
+        let root = Detached::copy(&self.scratch.join("rootfs"), Depth::One)?;
+        root.restrict(Access::ReadWrite)?;
+        root.attach(&open(&self.root)?)
     }
 
     fn overlay(&self, overlay: &Overlay, lower: &[PathBuf]) -> io::Result<()> {

@@ -6,6 +6,8 @@
 //!         InitEnded                  StreamClosed (both)     both seen: ended
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::status::{StopCause, TaskEnd};
 use crate::sys::process::ProcessEnd;
 
@@ -19,6 +21,8 @@ pub enum Event {
     InitEnded(ProcessEnd),
     /// No more output will come from one of the streams.
     StreamClosed,
+    /// The command has failed, and the container stays to be looked into.
+    Kept,
 }
 
 /// What to do about it.
@@ -29,6 +33,8 @@ pub enum Action {
     SetGrace,
     /// SIGKILL to the whole control group.
     KillAll,
+    /// Write down that the container is kept, and set the time at which that ends.
+    Keep,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,11 +53,13 @@ pub struct Progress {
     cause: Option<StopCause>,
     init: Option<ProcessEnd>,
     open_streams: usize,
+    /// The command has ended, only the container has not.
+    kept: bool,
 }
 
 impl Progress {
     pub fn running(open_streams: usize) -> Self {
-        Self { phase: Phase::Running, cause: None, init: None, open_streams }
+        Self { phase: Phase::Running, cause: None, init: None, open_streams, kept: false }
     }
 
     /// How the container's first process ended, once all output is in as well.
@@ -64,9 +72,9 @@ impl Progress {
         self.init.is_none()
     }
 
-    /// Why it was stopped, if it was.
+    /// Why it was stopped, if that is how it ended.
     pub fn cause(&self) -> Option<&StopCause> {
-        self.cause.as_ref()
+        self.cause.as_ref().filter(|_| !self.kept)
     }
 }
 
@@ -80,6 +88,16 @@ pub fn step(mut progress: Progress, event: Event) -> (Progress, Vec<Action>) {
         }
         // Asked again, or too late.
         (Event::StopRequested(_), _) => Vec::new(),
+        (Event::Kept, _) if progress.init.is_none() => {
+            progress.kept = true;
+            vec![Action::Keep]
+        }
+        (Event::Kept, _) => Vec::new(),
+        // It was kept for as long as it may be.
+        (Event::GraceOver, Phase::Running) if progress.kept && progress.init.is_none() => {
+            progress.phase = Phase::Stopping;
+            vec![Action::Terminate, Action::SetGrace]
+        }
         (Event::GraceOver, Phase::Stopping) if progress.init.is_none() => {
             progress.phase = Phase::Killed;
             vec![Action::KillAll]
@@ -98,62 +116,85 @@ pub fn step(mut progress: Progress, event: Event) -> (Progress, Vec<Action>) {
     (progress, actions)
 }
 
-/// What the container's init told before it ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum InitReport {
-    /// How the command ended.
-    Ended(ProcessEnd),
-    /// The command could not be executed: the error number.
-    NotExecuted { errno: i32 },
+/// How the command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CommandEnd {
+    Exited(i32),
+    Signalled { signal: i32, core: bool },
 }
 
-/// The end to record. `oom_kills` counts processes of the task that the kernel killed for want of memory.
+impl CommandEnd {
+    /// As a shell would tell it.
+    pub fn code(self) -> i32 {
+        match self {
+            CommandEnd::Exited(code) => code,
+            CommandEnd::Signalled { signal, .. } => 128 + signal,
+        }
+    }
+}
+
+impl From<ProcessEnd> for CommandEnd {
+    fn from(end: ProcessEnd) -> Self {
+        match end {
+            ProcessEnd::Exited(code) => Self::Exited(code),
+            ProcessEnd::Signalled(signal) => Self::Signalled { signal, core: false },
+        }
+    }
+}
+
+/// What the container's init told before it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum InitReport {
+    Ended(CommandEnd),
+    /// The command could not be executed, and why.
+    NotExecuted {
+        reason: String,
+    },
+}
+
+/// What the kernel did to a task for want of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryWant {
+    /// Bytes that the task may have.
+    pub limit: u64,
+    /// Bytes that it had at most, where the kernel tells.
+    pub peak: Option<u64>,
+    /// Processes of the task that were killed.
+    pub kills: u64,
+}
+
+/// The end to record.
 pub fn judge_end(
     init: ProcessEnd,
     report: Option<InitReport>,
     cause: Option<&StopCause>,
-    oom_kills: u64,
-    memory: u64,
+    memory: MemoryWant,
 ) -> TaskEnd {
     let end = match report {
-        Some(InitReport::NotExecuted { errno }) => {
-            return TaskEnd::FailedToStart { reason: execution_error(errno) };
-        }
+        Some(InitReport::NotExecuted { reason }) => return TaskEnd::FailedToStart { reason },
         Some(InitReport::Ended(end)) => end,
-        None => init,
+        None => init.into(),
     };
-    let succeeded = end == ProcessEnd::Exited(0);
+    let succeeded = end == CommandEnd::Exited(0);
     match cause {
         // It was ending well by itself when the attempt was decided.
         Some(StopCause::Decided) if succeeded => TaskEnd::Exited { code: 0 },
         Some(StopCause::TimedOut { limit_ms }) => TaskEnd::TimedOut { limit_ms: *limit_ms },
         Some(cause) => TaskEnd::Stopped { cause: cause.clone() },
-        None if oom_kills > 0 && !succeeded => {
+        None if memory.kills > 0 && !succeeded => {
             let code = match end {
-                ProcessEnd::Exited(code) => Some(code),
-                ProcessEnd::Signalled(_) => None,
+                CommandEnd::Exited(code) => Some(code),
+                CommandEnd::Signalled { .. } => None,
             };
-            TaskEnd::Oom { limit: memory, code }
+            TaskEnd::Oom { limit: memory.limit, peak: memory.peak, code }
         }
         None => match end {
-            ProcessEnd::Exited(code) => TaskEnd::Exited { code },
-            ProcessEnd::Signalled(signal) => TaskEnd::Signalled { signal },
+            CommandEnd::Exited(code) => TaskEnd::Exited { code },
+            CommandEnd::Signalled { signal, core } => TaskEnd::Signalled { signal, core },
         },
     }
-}
-
-fn execution_error(errno: i32) -> String {
-    use nix::errno::Errno;
-    let hint = match Errno::from_raw(errno) {
-        Errno::ENOENT => {
-            "the program of `command` is not there, or not in PATH; with an image of \"host\" it must lie in this machine's /usr, /opt or in /code"
-        }
-        Errno::EACCES => "the program of `command` may not be executed; check its x bits and those of its directory",
-        Errno::ENOEXEC => "the program of `command` is neither a binary for this machine nor a script with a #! line",
-        Errno::E2BIG => "the arguments and environment of `command` are too large",
-        other => return format!("cannot execute `command`: {}", other.desc()),
-    };
-    hint.to_owned()
 }
 
 #[cfg(test)]
@@ -200,21 +241,25 @@ mod tests {
     #[test]
     fn ends_are_told_as_they_were() {
         let user = StopCause::User { name: "ada".into() };
-        let nine = Some(InitReport::Ended(ProcessEnd::Signalled(9)));
-        let seven = Some(InitReport::Ended(ProcessEnd::Exited(7)));
-        let zero = Some(InitReport::Ended(ProcessEnd::Exited(0)));
+        let signalled = |core| Some(InitReport::Ended(CommandEnd::Signalled { signal: 9, core }));
+        let exited = |code| Some(InitReport::Ended(CommandEnd::Exited(code)));
+        let (nine, seven, zero) = (signalled(false), exited(7), exited(0));
         let init = ProcessEnd::Exited(137);
-        let end = |report: &Option<InitReport>, cause, oom| judge_end(init, report.clone(), cause, oom, 64);
+        let end = |report: &Option<InitReport>, cause, kills| {
+            judge_end(init, report.clone(), cause, MemoryWant { limit: 64, peak: Some(63), kills })
+        };
+        let oom = |code| TaskEnd::Oom { limit: 64, peak: Some(63), code };
         assert_eq!(end(&seven, None, 0), TaskEnd::Exited { code: 7 });
-        assert_eq!(end(&nine, None, 0), TaskEnd::Signalled { signal: 9 });
+        assert_eq!(end(&nine, None, 0), TaskEnd::Signalled { signal: 9, core: false });
+        assert_eq!(end(&signalled(true), None, 0), TaskEnd::Signalled { signal: 9, core: true });
         assert_eq!(end(&None, None, 0), TaskEnd::Exited { code: 137 });
-        assert_eq!(end(&nine, None, 1), TaskEnd::Oom { limit: 64, code: None });
-        assert_eq!(end(&seven, None, 1), TaskEnd::Oom { limit: 64, code: Some(7) });
+        assert_eq!(end(&nine, None, 1), oom(None));
+        assert_eq!(end(&seven, None, 1), oom(Some(7)));
         assert_eq!(end(&zero, None, 1), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&user), 0), TaskEnd::Stopped { cause: user.clone() });
         assert_eq!(end(&zero, Some(&StopCause::Decided), 0), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&StopCause::TimedOut { limit_ms: 5 }), 0), TaskEnd::TimedOut { limit_ms: 5 });
-        let missing = Some(InitReport::NotExecuted { errno: nix::libc::ENOENT });
+        let missing = Some(InitReport::NotExecuted { reason: "it is not there".into() });
         assert!(matches!(end(&missing, None, 0), TaskEnd::FailedToStart { .. }));
     }
 }

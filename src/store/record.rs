@@ -139,10 +139,23 @@ pub enum TaskPhase {
     Running {
         since: Timestamp,
     },
+    /// It has failed; its container is kept to be looked into, and goes on holding what it was given.
+    Kept {
+        end: EndRecord,
+        until: Timestamp,
+    },
     Ended(EndRecord),
 }
 
 impl TaskPhase {
+    /// How its command ended, whether or not its container is still kept.
+    pub fn outcome(&self) -> Option<&EndRecord> {
+        match self {
+            TaskPhase::Ended(end) | TaskPhase::Kept { end, .. } => Some(end),
+            TaskPhase::Launching | TaskPhase::Running { .. } => None,
+        }
+    }
+
     pub fn end(&self) -> Option<&EndRecord> {
         match self {
             TaskPhase::Ended(end) => Some(end),

@@ -134,13 +134,17 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    #[expect(unsafe_code, reason = "neither std nor nix wraps pidfd_send_signal")]
     pub fn signal(&self, signal: nix::sys::signal::Signal) -> io::Result<()> {
+        self.signal_number(signal as i32)
+    }
+
+    /// Sends a signal that may be one without a name.
+    #[expect(unsafe_code, reason = "neither std nor nix wraps pidfd_send_signal")]
+    pub fn signal_number(&self, signal: i32) -> io::Result<()> {
         let no_info: *const nix::libc::siginfo_t = std::ptr::null();
         // SAFETY: needed to signal exactly this process; a null siginfo is allowed and the descriptor is ours.
-        let result = unsafe {
-            nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal as i32, no_info, 0)
-        };
+        let result =
+            unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, no_info, 0) };
         nix::errno::Errno::result(result)?;
         Ok(())
     }

@@ -64,6 +64,14 @@ pub fn block(signals: &[Signal]) -> io::Result<()> {
     Ok(set.thread_block()?)
 }
 
+/// Sends a signal by its number, which may be one that has no name, to a process group.
+#[expect(unsafe_code, reason = "nix knows no real-time signals")]
+pub fn send_to_group(group: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: needed for images whose stop signal is a real-time one; the call takes two integers.
+    nix::errno::Errno::result(unsafe { nix::libc::kill(-group, signal) })?;
+    Ok(())
+}
+
 /// One deadline on the monotonic clock.
 #[derive(Debug)]
 pub struct Deadline(TimerFd);

@@ -110,6 +110,11 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     if let Some(swap) = swap_limit(bundle.group, resources.memory.0) {
         memory["swap"] = json!(swap);
     }
+    // One process that is killed for want of memory ends the task: half a program trains nothing.
+    let unified = match crate::sys::cgroup::layout() {
+        crate::sys::cgroup::Layout::V2 => json!({ "memory.oom.group": "1" }),
+        crate::sys::cgroup::Layout::V1 => json!({}),
+    };
     json!({
         "namespaces": namespaces,
         "cgroupsPath": bundle.group,
@@ -121,6 +126,7 @@ fn linux(bundle: &Bundle<'_>) -> Value {
             "cpu": { "quota": quota, "period": CPU_PERIOD, "shares": shares(resources.cpu.0) },
             "pids": { "limit": resources.pids },
             "devices": [{ "allow": false, "access": "rwm" }],
+            "unified": unified,
         },
     })
 }

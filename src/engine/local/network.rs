@@ -97,6 +97,7 @@ impl Networks {
             let own = File::open("/proc/thread-self/ns/net")?;
             outside.add_veth(&veth, bridge, "eth0", own.as_fd())?;
             inside.set_up(loopback()?)?;
+            open_to_users()?;
             let eth0 = index_of("eth0")?.ok_or_else(|| io::Error::other("eth0 did not arrive"))?;
             inside.add_address(eth0, of_task(block, ordinal), block.prefix)?;
             inside.set_up(eth0)?;
@@ -203,10 +204,16 @@ fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))
 }
 
+/// A task has no rights over its network, which belongs to the machine: let it listen on any port and ping all the same.
+fn open_to_users() -> io::Result<()> {
+    fs::write("/proc/sys/net/ipv4/ip_unprivileged_port_start", "0")?;
+    fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")
+}
+
 /// A namespace for a whole attempt: nothing but `lo`.
 pub(super) fn make_shared(path: &Path) -> io::Result<()> {
     netns::remove(path)?;
-    netns::create(path, || Netlink::open()?.set_up(loopback()?))
+    netns::create(path, || Netlink::open()?.set_up(loopback()?).and_then(|()| open_to_users()))
 }
 
 /// Addresses and ports of every task of an attempt.
