@@ -4,6 +4,7 @@ mod change;
 mod check;
 mod events;
 mod explain;
+mod image;
 mod logs;
 mod output;
 mod ps;
@@ -112,6 +113,9 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
     },
+    /// Images: where tasks get their root file system from
+    #[command(subcommand)]
+    Image(image::ImageVerb),
     /// Check job files without running them
     Check {
         #[arg(required = true)]
@@ -176,6 +180,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let text = if file { show::read_file(Path::new(&job))? } else { show::ask(&client()?, &job).await? };
             show::run(&job, &text, effective, format)
         }
+        Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Check { files } => check::run(&files, format),
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,

@@ -264,6 +264,11 @@ impl Paths {
         self.state_dir().join("subordinate-ids")
     }
 
+    /// What workspaces log in with; root alone may read there.
+    pub fn secrets(&self) -> PathBuf {
+        self.root.join("etc/trainyard/secrets")
+    }
+
     /// Images and their layers.
     pub fn images(&self) -> PathBuf {
         self.state_dir().join("images")

@@ -15,11 +15,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
+use crate::api::images::ImageService;
 use crate::api::server;
 use crate::config::Config;
 use crate::engine::local::LocalEngine;
 use crate::ids::{TaskId, Timestamp, WorkspaceName};
-use crate::images::{Images, Limits};
+use crate::images::{Images, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
 use crate::reconcile::{Event, Reconciler, Settings};
@@ -59,6 +60,8 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
 const WORK_THREADS: usize = 16;
 /// Most events taken in before a round; a burst becomes one commit.
 const BURST: usize = 1024;
+/// How often images that nobody uses are looked for.
+const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs the daemon until it is told to end. `fault` is for tests alone.
 pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
@@ -129,14 +132,20 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let inventory = inventory(config).map_err(failed("look at the machine"))?;
     let settings = Settings { inventory, addresses: config.network.range, stop_grace: config.limits.stop_grace };
     let reconciler = Reconciler::open(store, settings, crate::sys::now())?;
-    let engine = open_engine(config, &events)?;
+    let images = Arc::new(open_images(config)?);
+    let engine = open_engine(config, images.clone(), &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
     publisher.publish(reconciler.all_publications()?);
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
-    let context = server::Context { paths: config.paths.clone(), events: events.clone(), rounds: heard };
+    let in_use = engine.clone();
+    let image_service =
+        ImageService { images, in_use: Arc::new(move || in_use.layers_in_use()), jobs_d: config.paths.jobs_d() };
+    tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    let context =
+        server::Context { paths: config.paths.clone(), events: events.clone(), rounds: heard, images: image_service };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
@@ -155,17 +164,30 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     Ok(())
 }
 
-fn open_engine(config: &Config, events: &UnboundedSender<Event>) -> Result<Arc<LocalEngine>, DaemonError> {
-    let news = events.clone();
-    // The receiver is gone only when the daemon ends.
-    let notify = Box::new(move |task: TaskId| drop(news.send(Event::News(task))));
+fn open_images(config: &Config) -> Result<Images, DaemonError> {
     let limits = Limits {
         layer_bytes: config.images.layer_bytes,
         layer_entries: config.images.layer_entries,
         unused_after: config.images.unused_after,
     };
-    let images = Images::open(&config.paths.images(), limits).map_err(failed("open the image store"))?;
-    let engine = LocalEngine::open(config, Arc::new(images), tokio::runtime::Handle::current(), notify);
+    let sources = Sources {
+        default_registry: config.images.default_registry.clone(),
+        plain_http: config.images.plain_http.clone(),
+        secrets: config.paths.secrets(),
+        runtime: tokio::runtime::Handle::current(),
+    };
+    Images::open(&config.paths.images(), limits, sources).map_err(failed("open the image store"))
+}
+
+fn open_engine(
+    config: &Config,
+    images: Arc<Images>,
+    events: &UnboundedSender<Event>,
+) -> Result<Arc<LocalEngine>, DaemonError> {
+    let news = events.clone();
+    // The receiver is gone only when the daemon ends.
+    let notify = Box::new(move |task: TaskId| drop(news.send(Event::News(task))));
+    let engine = LocalEngine::open(config, images, tokio::runtime::Handle::current(), notify);
     let engine = engine.map_err(failed("prepare the machine for containers"))?;
     if let Err(reason) = engine.reaches_out() {
         tracing::warn!(%reason, "tasks cannot reach beyond this machine");

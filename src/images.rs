@@ -11,10 +11,12 @@
 //!
 //! **Invariant:** what lies in `layers` has the digest of its name; nothing is ever written there again.
 
+pub mod auth;
 pub mod config;
 pub mod digest;
 mod layers;
 pub mod names;
+mod registry;
 mod source;
 mod unpack;
 
@@ -31,6 +33,7 @@ use serde::{Deserialize, Serialize};
 pub use config::ImageConfig;
 pub use digest::Digest;
 pub use names::{Kind, NameRecord};
+pub use registry::RegistryError;
 
 use crate::ids::{Bytes, Timestamp};
 use crate::sys::file::{Durability, create_dir, remove_if_there, remove_tree, write_whole};
@@ -70,8 +73,18 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
-    #[error("{0} is used by tasks that have not ended")]
-    InUse(String),
+    #[error("the image store is busy: images are being brought in or started; try again when that is done")]
+    Busy,
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("the credentials in {path} cannot be used: {source}")]
+    Auth {
+        path: PathBuf,
+        #[source]
+        source: auth::AuthFileError,
+    },
+    #[error("the archive gives no name to the image; give one with --name")]
+    NoName,
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {
@@ -127,21 +140,49 @@ pub struct Limits {
     pub unused_after: Duration,
 }
 
+/// Where images that have a name come from.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    pub default_registry: String,
+    /// Registries that may be spoken to without encryption.
+    pub plain_http: Vec<String>,
+    /// Below it lies `WORKSPACE/registry.json`, with credentials.
+    pub secrets: PathBuf,
+    /// Carries what is asynchronous.
+    pub runtime: tokio::runtime::Handle,
+}
+
+/// A name that somebody wants.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    pub name: &'a str,
+    pub workspace: &'a str,
+    /// What the name is to be.
+    pub kind: &'a Kind,
+    pub uid: u32,
+}
+
 pub struct Images {
     root: PathBuf,
     limits: Limits,
+    sources: Sources,
     layers: Layers,
 }
 
+/// Blobs that are fetched at once.
+const BLOBS_AT_ONCE: usize = 3;
+/// Largest file of credentials, bytes.
+const AUTH_FILE_MAX: u64 = 1 << 20;
+
 impl Images {
     /// Opens the store below `root`, removing what an interrupted unpack has left.
-    pub fn open(root: &Path, limits: Limits) -> io::Result<Self> {
+    pub fn open(root: &Path, limits: Limits, sources: Sources) -> io::Result<Self> {
         for name in ["names", "manifests", "layers", "downloads"] {
             create_dir(&root.join(name), 0o700)?;
         }
         remove_tree(&root.join("drafts"))?;
         create_dir(&root.join("drafts"), 0o700)?;
-        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits })
+        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits, sources })
     }
 
     /// A place for files on their way into the store.
@@ -253,6 +294,119 @@ impl Images {
     /// A file without a name for an archive that is being received.
     pub fn spool(&self) -> Result<File, ImageError> {
         source::tempfile_in(&self.drafts()).map_err(failed("make room for the archive"))
+    }
+
+    /// A name in full, as the store keeps it.
+    pub fn canonical(&self, name: &str) -> Result<String, ImageError> {
+        Ok(registry::parse(name, &self.sources.default_registry)?.whole())
+    }
+
+    /// Gets an image from its registry; what is here already is not fetched again.
+    pub fn pull(&self, wanted: &Wanted<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
+        let reference = registry::parse(wanted.name, &self.sources.default_registry)?;
+        let name = reference.whole();
+        let secrets = self.sources.secrets.join(wanted.workspace).join("registry.json");
+        let credentials = self.credentials(wanted.uid, &secrets, reference.registry(), reference.repository())?;
+        let plain = &self.sources.plain_http;
+        let registry = registry::Registry::new(reference, plain, credentials, secrets.display().to_string());
+        let fetched = self.sources.runtime.block_on(registry.manifest())?;
+        let (config, layers) = config::read(&fetched.config)?;
+        if layers.len() != fetched.blobs.len() {
+            let why = format!("it has {} layers, its configuration names {}", fetched.blobs.len(), layers.len());
+            return Err(ImageError::Damaged { what: name, why });
+        }
+        let pin = self.layers.pin();
+        let missing: Vec<_> =
+            layers.iter().zip(&fetched.blobs).filter(|(layer, _)| !self.layers.is_there(layer)).collect();
+        self.need_space(missing.iter().map(|(_, (_, size))| size).sum())?;
+        progress.layers.store(missing.len() as u64, Ordering::Relaxed);
+        // Each byte is fetched, then taken apart.
+        progress.bytes.store(2 * missing.iter().map(|(_, (_, size))| size).sum::<u64>(), Ordering::Relaxed);
+        let blobs = self.sources.runtime.block_on(self.fetch(&registry, missing, progress))?;
+        self.layers.unpack_all(&blobs, &self.limits, progress)?;
+        for (_, blob) in &blobs {
+            let done = blob.digest.as_ref().map(|digest| self.download(digest));
+            done.map_or(Ok(()), |path| remove_if_there(&path)).map_err(failed("remove what was downloaded"))?;
+        }
+        let image = self.commit(fetched.digest, config, layers, &pin)?;
+        let at = crate::sys::now();
+        let record = NameRecord { name, kind: wanted.kind.clone(), digest: image.digest, uid: wanted.uid, at };
+        self.tag(&record)?;
+        Ok(record)
+    }
+
+    fn download(&self, digest: &Digest) -> PathBuf {
+        self.root.join("downloads").join(digest.hex())
+    }
+
+    fn need_space(&self, wanted: u64) -> Result<(), ImageError> {
+        let free = crate::sys::file::free_space(&self.root).map_err(failed("look at the disk"))?;
+        match wanted > free {
+            true => Err(ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }),
+            false => Ok(()),
+        }
+    }
+
+    async fn fetch(
+        &self,
+        registry: &registry::Registry,
+        missing: Vec<(&Digest, &(Digest, u64))>,
+        progress: &Arc<Progress>,
+    ) -> Result<Vec<(Digest, source::Blob)>, ImageError> {
+        use futures_util::{StreamExt, TryStreamExt};
+        let fetches = missing.into_iter().map(|(layer, (digest, size))| async move {
+            let path = self.download(digest);
+            let mut file = open_download(&path).map_err(failed("keep what is downloaded"))?;
+            let begun = file.metadata().map_err(failed("keep what is downloaded"))?.len();
+            Progress::add(&progress.bytes_done, begun.min(*size));
+            let got = |count| Progress::add(&progress.bytes_done, count);
+            registry.blob(digest, *size, &mut file, &got).await.map_err(|error| self.explain_fetch(error, *size))?;
+            let blob = source::Blob::new(file, digest.clone()).map_err(failed("keep what is downloaded"))?;
+            Ok::<_, ImageError>((layer.clone(), blob))
+        });
+        futures_util::stream::iter(fetches).buffered(BLOBS_AT_ONCE).try_collect().await
+    }
+
+    fn explain_fetch(&self, error: RegistryError, wanted: u64) -> ImageError {
+        match &error {
+            RegistryError::Disk { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
+                let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
+                ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// The workspace's credentials or, if it has none, the user's own.
+    fn credentials(
+        &self,
+        uid: u32,
+        secrets: &Path,
+        registry: &str,
+        repository: &str,
+    ) -> Result<Option<auth::Credentials>, ImageError> {
+        let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+        let own = user.iter().flat_map(|user| {
+            let home = &user.dir;
+            [home.join(".config/containers/auth.json"), home.join(".docker/config.json")]
+        });
+        let own: Vec<_> =
+            [PathBuf::from(format!("/run/user/{uid}/containers/auth.json"))].into_iter().chain(own).collect();
+        let (gid, groups) = (user.map_or(uid, |user| user.gid.as_raw()), crate::sys::process::groups_of(uid));
+        let rights = Rights { uid, gid, groups: &groups };
+        let root = Rights { uid: 0, gid: 0, groups: &[] };
+        for (path, rights) in
+            std::iter::once((secrets.to_owned(), root)).chain(own.into_iter().map(|path| (path, rights)))
+        {
+            let read = rights.open(|| Ok(crate::sys::file::read_limited(&path, AUTH_FILE_MAX).ok()))?;
+            let Some((_, content)) = read else { continue };
+            match auth::credentials_in(&content, registry, repository) {
+                Ok(None) => {}
+                Ok(found) => return Ok(found),
+                Err(source) => return Err(ImageError::Auth { path, source }),
+            }
+        }
+        Ok(None)
     }
 
     fn import(&self, source: Source, progress: &Arc<Progress>) -> Result<Imported, ImageError> {
@@ -383,6 +537,12 @@ fn open_plain(path: &Path) -> io::Result<File> {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
+}
+
+/// What an interrupted pull has left, to go on from.
+fn open_download(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
 }
 
 fn top_name(image: &Digest) -> String {

@@ -3,6 +3,7 @@
 //! Each function is one thing the kernel does, with a typed result. Nothing here knows of jobs.
 
 pub mod cgroup;
+pub mod devices;
 pub mod file;
 pub mod idmap;
 pub mod lock;
@@ -10,6 +11,7 @@ pub mod mounts;
 pub mod netns;
 pub mod process;
 pub mod rooted;
+pub mod seccomp;
 pub mod signals;
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
@@ -10,8 +11,12 @@ use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::wire::{Done, Failure, JobList, JobView, LogLine, LogQuery, escape};
+use super::wire::{
+    Done, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine, LogQuery, NameQuery,
+    escape,
+};
 use crate::ids::JobKey;
+use crate::images::Pruned;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -29,6 +34,8 @@ pub enum ClientError {
     Refused { status: u16, message: String },
     #[error("the daemon answered something unexpected")]
     Unexpected(#[from] serde_json::Error),
+    #[error("cannot read the archive")]
+    Source(#[source] io::Error),
     #[error("cannot make the request")]
     Request(#[from] hyper::http::Error),
 }
@@ -45,13 +52,21 @@ impl Client {
     }
 
     async fn call(&self, method: Method, path: &str) -> Result<Response<Incoming>, ClientError> {
+        self.call_with(method, path, Empty::new().map_err(|never| match never {}).boxed()).await
+    }
+
+    async fn call_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+    ) -> Result<Response<Incoming>, ClientError> {
         let not_running = |source| ClientError::NotRunning { path: self.socket.clone(), source };
         let stream = UnixStream::connect(&self.socket).await.map_err(not_running)?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         // The connection ends with the answer; its errors show there.
         tokio::spawn(connection);
-        let request =
-            Request::builder().method(method).uri(path).header("host", "trainyard").body(Empty::<Bytes>::new())?;
+        let request = Request::builder().method(method).uri(path).header("host", "trainyard").body(body)?;
         let response = sender.send_request(request).await?;
         if response.status().is_success() {
             return Ok(response);
@@ -97,25 +112,127 @@ impl Client {
         &self,
         key: &JobKey,
         query: &LogQuery,
-        mut each: impl FnMut(LogLine) -> bool,
+        each: impl FnMut(LogLine) -> bool,
     ) -> Result<(), ClientError> {
         let response = self.call(Method::GET, &path(key, &format!("/logs?{}", query.encode()))).await?;
-        let mut body = response.into_body();
-        let mut begun = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
-            begun.extend_from_slice(&data);
-            let complete = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-            let rest = begun.split_off(complete);
-            for line in begun.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-                if !each(serde_json::from_slice(line)?) {
-                    return Ok(());
-                }
-            }
-            begun = rest;
+        lines(response, each).await
+    }
+
+    pub async fn images(&self, workspace: Option<&str>) -> Result<Vec<ImageView>, ClientError> {
+        let query = NameQuery { workspace: workspace.map(str::to_owned), ..NameQuery::default() };
+        self.read(Method::GET, &format!("/v1/images?{}", query.encode())).await
+    }
+
+    pub async fn image(&self, query: &NameQuery) -> Result<ImageDetail, ClientError> {
+        self.read(Method::GET, &format!("/v1/images/show?{}", query.encode())).await
+    }
+
+    pub async fn image_tag(&self, query: &NameQuery, new: &str) -> Result<Done, ClientError> {
+        self.read(Method::POST, &format!("/v1/images/tag?{}&new={}", query.encode(), escape(new))).await
+    }
+
+    pub async fn image_remove(&self, query: &NameQuery) -> Result<Done, ClientError> {
+        self.read(Method::DELETE, &format!("/v1/images?{}", query.encode())).await
+    }
+
+    pub async fn image_prune(&self, unused: Option<Duration>) -> Result<Pruned, ClientError> {
+        let unused = unused.map_or(String::new(), |unused| format!("?unused_s={}", unused.as_secs()));
+        self.read(Method::POST, &format!("/v1/images/prune{unused}")).await
+    }
+
+    /// Calls `each` with every step of the pull.
+    pub async fn image_pull(&self, query: &NameQuery, mut each: impl FnMut(ImageStep)) -> Result<(), ClientError> {
+        let response = self.call(Method::POST, &format!("/v1/images/pull?{}", query.encode())).await?;
+        let each = |step| {
+            each(step);
+            true
+        };
+        lines(response, each).await
+    }
+
+    /// Sends what `write` writes as an archive, and calls `each` with every step of the import.
+    pub async fn image_import(
+        &self,
+        query: &ImportQuery,
+        write: impl FnOnce(&mut dyn io::Write) -> io::Result<()> + Send + 'static,
+        mut each: impl FnMut(ImageStep),
+    ) -> Result<(), ClientError> {
+        let (sender, body) = http_body_util::channel::Channel::<Bytes, io::Error>::new(8);
+        let handle = tokio::runtime::Handle::current();
+        let sending = std::thread::spawn(move || send(sender, &handle, write));
+        let tag = query.tag.as_ref().map_or(String::new(), |tag| format!("&tag={}", escape(tag)));
+        let address = format!("/v1/images/import?{}{tag}", query.name.encode());
+        let answered = self.call_with(Method::POST, &address, body.boxed()).await;
+        // A broken archive breaks the request off: its own reason says more.
+        if let Ok(Err(source)) = tokio::task::spawn_blocking(move || sending.join().unwrap_or(Ok(()))).await {
+            return Err(ClientError::Source(source));
         }
+        let each = |step| {
+            each(step);
+            true
+        };
+        lines(answered?, each).await
+    }
+}
+
+/// What a request carries.
+type RequestBody = http_body_util::combinators::BoxBody<Bytes, io::Error>;
+
+/// Writes into the body of a request, from a thread that may wait.
+struct BodyWriter<'a> {
+    sender: http_body_util::channel::Sender<Bytes, io::Error>,
+    handle: &'a tokio::runtime::Handle,
+}
+
+impl io::Write for BodyWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.handle.block_on(self.sender.send_data(Bytes::copy_from_slice(bytes)));
+        sent.map(|()| bytes.len()).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+fn send(
+    sender: http_body_util::channel::Sender<Bytes, io::Error>,
+    handle: &tokio::runtime::Handle,
+    write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut writer = io::BufWriter::with_capacity(128 << 10, BodyWriter { sender, handle });
+    match write(&mut writer).and_then(|()| io::Write::flush(&mut writer)) {
+        // The daemon has refused before all was sent; it says why.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) => {
+            let (writer, _) = writer.into_parts();
+            writer.sender.abort(io::Error::new(error.kind(), error.to_string()));
+            Err(error)
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Calls `each` with every line of an answer, until there are no more or it returns false.
+async fn lines<T: DeserializeOwned>(
+    response: Response<Incoming>,
+    mut each: impl FnMut(T) -> bool,
+) -> Result<(), ClientError> {
+    let mut body = response.into_body();
+    let mut begun = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame?.into_data() else { continue };
+        begun.extend_from_slice(&data);
+        let complete = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        let rest = begun.split_off(complete);
+        for line in begun.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+            if !each(serde_json::from_slice(line)?) {
+                return Ok(());
+            }
+        }
+        begun = rest;
+    }
+    Ok(())
 }
 
 fn path(key: &JobKey, rest: &str) -> String {

@@ -16,8 +16,9 @@ use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::images::ImageService;
 use super::logs;
-use super::wire::{Done, Failure, JobList, JobView, LogQuery, RunView, unescape};
+use super::wire::{Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, RunView, unescape};
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
@@ -33,6 +34,7 @@ pub struct Context {
     pub events: mpsc::UnboundedSender<Event>,
     /// Counts rounds of the reconciler: something may have changed.
     pub rounds: watch::Receiver<u64>,
+    pub images: ImageService,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -75,13 +77,17 @@ async fn connection(stream: UnixStream, context: Arc<Context>) {
 
 /// Why a request gets no other answer.
 #[derive(Debug, thiserror::Error)]
-enum ApiError {
+pub(super) enum ApiError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("{0}")]
     Bad(String),
-    #[error("there is nothing at {0}")]
+    #[error("{0}")]
     NotFound(String),
+    #[error("{0}")]
+    Forbidden(String),
+    #[error("{0}")]
+    Conflict(String),
     #[error("only root may do that")]
     NotRoot,
     #[error("the daemon is ending")]
@@ -92,9 +98,11 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             ApiError::Refused(Refusal::Unknown(_)) | ApiError::NotFound(_) => StatusCode::NOT_FOUND,
-            ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot => StatusCode::FORBIDDEN,
+            ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot | ApiError::Forbidden(_) => {
+                StatusCode::FORBIDDEN
+            }
             ApiError::Refused(Refusal::Store(_)) => StatusCode::INTERNAL_SERVER_ERROR,
-            ApiError::Refused(_) => StatusCode::CONFLICT,
+            ApiError::Refused(_) | ApiError::Conflict(_) => StatusCode::CONFLICT,
             ApiError::Bad(_) => StatusCode::BAD_REQUEST,
             ApiError::Ending => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -102,6 +110,12 @@ impl ApiError {
 }
 
 async fn answer(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Response<Body> {
+    if request.uri().path().starts_with("/v1/images") {
+        return match images(request, context, caller).await {
+            Ok(response) => response,
+            Err(error) => json(error.status(), &Failure { error: error.to_string() }),
+        };
+    }
     match route(&request, context, caller).await {
         Ok(response) => response,
         Err(error) => json(error.status(), &Failure { error: error.to_string() }),
@@ -136,8 +150,44 @@ async fn route(request: &HttpRequest<Incoming>, context: &Context, caller: Calle
             change(context, caller, key(workspace, job)?, Verb::Remove).await
         }
         (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
-        _ => Err(ApiError::NotFound(path.to_owned())),
+        _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
     }
+}
+
+async fn images(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
+    let service = &context.images;
+    let (query, rest) = NameQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
+    let message = |message| json(StatusCode::OK, &Done { message });
+    let (method, path) = (request.method().clone(), request.uri().path().trim_end_matches('/').to_owned());
+    match (&method, path.as_str()) {
+        (&Method::GET, "/v1/images") => Ok(json(StatusCode::OK, &service.list(query).await?)),
+        (&Method::DELETE, "/v1/images") => service.remove(caller, query).await.map(message),
+        (&Method::GET, "/v1/images/show") => {
+            let (image, record) = service.show(query).await?;
+            Ok(json(StatusCode::OK, &ImageDetail { image, record }))
+        }
+        (&Method::POST, "/v1/images/tag") => {
+            let new = rest.get("new").cloned().ok_or_else(|| ApiError::Bad("the new name is missing".to_owned()))?;
+            service.tag(caller, query, new).await.map(message)
+        }
+        (&Method::POST, "/v1/images/pull") => stream(service.pull(&caller, query)?),
+        (&Method::POST, "/v1/images/import") => {
+            let query = ImportQuery { name: query, tag: rest.get("tag").cloned() };
+            stream(service.import(caller, query, request.into_body()).await?)
+        }
+        (&Method::POST, "/v1/images/prune") => {
+            let seconds = rest.get("unused_s").map(|text| text.parse()).transpose();
+            let seconds = seconds.map_err(|_| ApiError::Bad("unused_s is not a number".to_owned()))?;
+            Ok(json(StatusCode::OK, &service.prune(caller, seconds.map(std::time::Duration::from_secs)).await?))
+        }
+        _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
+    }
+}
+
+/// An answer that comes line by line.
+fn stream(body: Body) -> Result<Response<Body>, ApiError> {
+    let response = Response::builder().header("content-type", "application/x-ndjson").body(body);
+    response.map_err(|error| ApiError::Bad(error.to_string()))
 }
 
 fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
@@ -185,15 +235,16 @@ async fn stream_logs(
     logs::check(&key, &detail, &query).map_err(ApiError::Bad)?;
     let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(16);
     let (rounds, events, paths) = (context.rounds.clone(), context.events.clone(), context.paths.clone());
+    let images = context.images.clone();
     let fetch = move || {
-        let context = Context { paths: paths.clone(), events: events.clone(), rounds: rounds.clone() };
+        let (images, events) = (images.clone(), events.clone());
+        let context = Context { paths: paths.clone(), events, rounds: rounds.clone(), images };
         let (caller, key) = (caller.clone(), key.clone());
         async move { show(&context, caller, key).await.ok() }
     };
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone());
     tokio::spawn(follower.run(sender, fetch));
-    let response = Response::builder().header("content-type", "application/x-ndjson").body(channel.boxed());
-    response.map_err(|error| ApiError::Bad(error.to_string()))
+    stream(channel.boxed())
 }
 
 fn view(detail: JobDetail) -> JobView {

@@ -1,7 +1,10 @@
 //! What goes over the socket; one set of types for both ends.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
+use crate::images::ImageRecord;
 use crate::report::JobReport;
 use crate::spec::Diagnostic;
 use crate::store::record::{EventRecord, RunRecord};
@@ -143,6 +146,84 @@ impl LogQuery {
         }
         Ok(out)
     }
+}
+
+/// An image by its name, in a workspace.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NameQuery {
+    #[serde(default)]
+    pub name: String,
+    pub workspace: Option<String>,
+    /// mine (when absent), public or preset.
+    pub kind: Option<String>,
+}
+
+impl NameQuery {
+    pub fn encode(&self) -> String {
+        let parts = [("name", Some(&self.name)), ("workspace", self.workspace.as_ref()), ("kind", self.kind.as_ref())];
+        let parts = parts.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(value?))));
+        parts.collect::<Vec<_>>().join("&")
+    }
+
+    /// The parameters of an address; others than these are handed back.
+    pub fn decode(query: &str) -> Result<(Self, BTreeMap<String, String>), String> {
+        let (mut out, mut rest) = (Self::default(), BTreeMap::new());
+        for part in query.split('&').filter(|part| !part.is_empty()) {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            let value = unescape(value).ok_or_else(|| format!("{key}: not text"))?;
+            match key {
+                "name" => out.name = value,
+                "workspace" => out.workspace = Some(value),
+                "kind" => out.kind = Some(value),
+                _ => drop(rest.insert(key.to_owned(), value)),
+            }
+        }
+        Ok((out, rest))
+    }
+}
+
+/// What to call an archive that is sent, and which image of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ImportQuery {
+    pub name: NameQuery,
+    pub tag: Option<String>,
+}
+
+/// How far a pull or an import has come; the last one has a name and a digest, or an error.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageStep {
+    pub layers: u64,
+    pub layers_done: u64,
+    pub bytes: u64,
+    pub bytes_done: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// One name of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageView {
+    pub name: String,
+    /// mine, public or preset.
+    pub kind: String,
+    pub workspace: Option<String>,
+    pub digest: String,
+    /// Bytes of its files.
+    pub size: u64,
+    pub layers: usize,
+    pub brought: String,
+    pub used: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ImageDetail {
+    pub image: ImageView,
+    pub record: ImageRecord,
 }
 
 /// Percent-encodes all but letters, digits and `-_.~` of ASCII.

@@ -8,6 +8,17 @@ use crate::engine::Engine;
 use crate::reconcile::{Event, Outcome, Work};
 
 pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
+    if let Work::Prepare { key, .. } = &work {
+        // It may wait for a registry for hours: not on a thread that stops and looks are waiting for.
+        let name = format!("prepare-{}", key.job);
+        let started = std::thread::Builder::new().name(name).spawn({
+            let (work, engine, events) = (work.clone(), engine.clone(), events.clone());
+            move || drop(events.send(Event::Done(carry_out(work, engine.as_ref()))))
+        });
+        if started.is_ok() {
+            return;
+        }
+    }
     tokio::task::spawn_blocking(move || {
         let outcome = carry_out(work, engine.as_ref());
         // The receiver is gone only when the daemon ends; the next one does the work again.

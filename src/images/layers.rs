@@ -271,9 +271,7 @@ impl Layers {
         {
             let pins = lock(&self.pins);
             if *pins > 0 {
-                return Err(ImageError::InUse(
-                    "the image store: images are being brought in or started, so it".to_owned(),
-                ));
+                return Err(ImageError::Busy);
             }
             let needed = needed()?;
             for entry in fs::read_dir(&self.layers).map_err(failed(told))? {

@@ -19,6 +19,7 @@ use super::rootfs::{self, MountError};
 use super::step::InitReport;
 use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::process::PidFd;
+use crate::sys::{devices, seccomp};
 
 /// Why there is no container.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,8 @@ pub(super) enum CreateError {
     Mount(#[from] MountError),
     #[error("cannot enter the task's network: {0}")]
     Network(#[source] io::Error),
+    #[error("cannot say which devices the task may open: {0}")]
+    Devices(#[source] io::Error),
     #[error("cannot prepare the container: {0}")]
     Prepare(#[source] io::Error),
     #[error("{0}")]
@@ -48,6 +51,7 @@ impl Container {
             crate::sys::netns::join(network).map_err(CreateError::Network)?;
         }
         rootfs::make(dir, launch)?;
+        let filter = seccomp::compile().map_err(|error| CreateError::Container(error.to_string()))?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
         let (report, init_report) = (OwnedFd::from(report), OwnedFd::from(init_report));
         nix::fcntl::fcntl(&report, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
@@ -61,13 +65,15 @@ impl Container {
             })
             .and_then(|builder| {
                 builder
-                    .with_executor(Init::new(&init_report, launch))
+                    .with_executor(Init::new(&init_report, launch, filter))
                     .as_init(dir.path())
                     .with_systemd(false)
                     .with_detach(true)
                     .build()
             })
             .map_err(|error| CreateError::Container(explain(&error)))?;
+        // Its first process waits: nothing has been opened yet.
+        devices::allow_only(&launch.cgroup, &devices::STANDARD).map_err(CreateError::Devices)?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
         Ok(Self { inner: RefCell::new(inner), init, report })

@@ -9,6 +9,7 @@ use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
@@ -20,6 +21,7 @@ use nix::unistd::{Pid, execve, setpgid};
 use super::step::{CommandEnd, InitReport};
 use crate::rundir::{self, LaunchRecord};
 use crate::sys::process::{Fork, close_all_but, exit_now, fork, write_by_number};
+use crate::sys::seccomp::Filter;
 use crate::sys::signals;
 
 /// What a stop can come as; passed on to the command's process group.
@@ -43,6 +45,7 @@ pub(super) struct Init {
     stop_signal: i32,
     first: rundir::Init,
     after_failure: AfterFailure,
+    filter: Arc<Filter>,
 }
 
 /// What becomes of the container when its command has failed.
@@ -56,9 +59,10 @@ pub(super) enum AfterFailure {
 impl Init {
     /// `report` is the writing end of a pipe on which the end of the command is told; it must stay open until the
     /// container is created.
-    pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord) -> Self {
+    pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord, filter: Filter) -> Self {
         let after_failure = if launch.keep_failed { AfterFailure::Stay } else { AfterFailure::End };
-        Self { report: report.as_raw_fd(), stop_signal: launch.stop_signal, first: launch.init, after_failure }
+        let (stop_signal, first) = (launch.stop_signal, launch.init);
+        Self { report: report.as_raw_fd(), stop_signal, first, after_failure, filter: Arc::new(filter) }
     }
 }
 
@@ -67,7 +71,9 @@ impl Executor for Init {
         let command = Command::of(spec).ok_or(ExecutorError::InvalidArg)?;
         let served = match self.first {
             rundir::Init::Ours => self.serve(&command),
-            rundir::Init::Command => close_all_but(&[self.report]).map(|()| execute(&command, self.report)),
+            rundir::Init::Command => {
+                close_all_but(&[self.report]).map(|()| execute(&command, &self.filter, self.report))
+            }
         };
         let code = match served {
             Ok(code) => code,
@@ -116,7 +122,7 @@ impl Init {
         let watched: Vec<Signal> = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
         signals::block(&watched)?;
         let child = match fork()? {
-            Fork::Child => start(command, self.report),
+            Fork::Child => start(command, &self.filter, self.report),
             Fork::Parent(child) => child,
         };
         // Also done by the child; whoever comes first, signals to the group find it.
@@ -155,16 +161,20 @@ fn stay(watched: &[Signal]) -> io::Result<()> {
 }
 
 /// Becomes the command, in a process group of its own.
-fn start(command: &Command, report: RawFd) -> ! {
+fn start(command: &Command, filter: &Filter, report: RawFd) -> ! {
     if let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0)) {
         fail(report, &format!("cannot make a process group: {errno}"));
     }
-    execute(command, report)
+    execute(command, filter, report)
 }
 
-fn execute(command: &Command, report: RawFd) -> ! {
+fn execute(command: &Command, filter: &Filter, report: RawFd) -> ! {
     if let Err(error) = signals::restore_for_exec() {
         fail(report, &format!("cannot restore the signals: {error}"));
+    }
+    // The last thing: what comes after must be allowed by it.
+    if let Err(error) = filter.apply() {
+        fail(report, &format!("cannot confine the command: the kernel takes no seccomp filter: {error}"));
     }
     match search_and_execute(command) {
         Ok(never) => match never {},

@@ -31,6 +31,14 @@ pub fn layout() -> Layout {
     if Path::new(ROOT).join("cgroup.controllers").exists() { Layout::V2 } else { Layout::V1 }
 }
 
+pub(super) fn v2_directory(group: &str) -> PathBuf {
+    Path::new(ROOT).join(group.trim_start_matches('/'))
+}
+
+pub(super) fn v1_directory(controller: &str, group: &str) -> PathBuf {
+    Path::new(ROOT).join(controller).join(group.trim_start_matches('/'))
+}
+
 /// The group's directory in every hierarchy that counts.
 fn directories(group: &str) -> io::Result<Vec<PathBuf>> {
     let group = group.trim_start_matches('/');

@@ -272,6 +272,14 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Every group that a user is a member of.
+pub fn groups_of(uid: u32) -> Vec<u32> {
+    let Some(user) = nix::unistd::User::from_uid(uid.into()).ok().flatten() else { return Vec::new() };
+    let Ok(name) = std::ffi::CString::new(user.name) else { return Vec::new() };
+    let groups = nix::unistd::getgrouplist(&name, user.gid).unwrap_or_default();
+    groups.into_iter().map(nix::unistd::Gid::as_raw).collect()
+}
+
 /// Runs `work` on a thread of its own that opens files with the rights of this user, as far as it is not root.
 pub fn with_file_rights<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl FnOnce() -> T + Send) -> io::Result<T> {
     std::thread::scope(|scope| {

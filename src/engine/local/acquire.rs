@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::workdirs::{groups_of, keep_image};
 use crate::config::Paths;
 use crate::engine::{EngineError, Prepare};
-use crate::images::{ImageError, Images, Kind, NameRecord, Progress, Rights};
+use crate::images::{ImageError, Images, Kind, NameRecord, Progress, Rights, Wanted};
 use crate::spec::Image;
 
 /// Gets it and keeps which one it is, so that every attempt of the run has the same.
@@ -25,10 +25,12 @@ fn get(images: &Images, run: &Prepare) -> Result<NameRecord, ImageError> {
     let progress = Arc::new(Progress::default());
     let imported = match &run.spec.image {
         Image::Named(name) => {
-            let unknown = || ImageError::Unknown { name: name.clone() };
-            let found = images.find(workspace, name)?.ok_or_else(unknown)?;
-            images.touch(&found);
-            return Ok(found);
+            if let Some(found) = images.find(workspace, &images.canonical(name)?)? {
+                images.touch(&found);
+                return Ok(found);
+            }
+            let kind = Kind::Mine { workspace: workspace.to_owned() };
+            return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid }, &progress);
         }
         Image::Layout { path, tag } => images.import_layout(path, tag.as_deref(), rights, &progress)?,
         Image::OciArchive { path, tag } | Image::DockerArchive { path, tag } => {

@@ -125,7 +125,6 @@ fn linux(bundle: &Bundle<'_>) -> Value {
             "memory": memory,
             "cpu": { "quota": quota, "period": CPU_PERIOD, "shares": shares(resources.cpu.0) },
             "pids": { "limit": resources.pids },
-            "devices": [{ "allow": false, "access": "rwm" }],
             "unified": unified,
         },
     })

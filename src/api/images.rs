@@ -1,0 +1,313 @@
+//! Images over HTTP: list, show, pull and import with progress, name, remove, prune.
+//!
+//! What takes long answers with one line of JSON for each step, and a last one that says how it ended. It goes on when
+//! whoever asked goes away: others may wait for the same layers.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::{Bytes, Incoming};
+use serde::Serialize;
+
+use super::server::{ApiError, Body};
+use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
+use crate::ids::{Timestamp, WorkspaceName};
+use crate::images::{ImageError, ImageRecord, Images, Kind, NameRecord, Progress, Pruned, Wanted};
+use crate::reconcile::Caller;
+use crate::spec::Image;
+
+/// How often the progress of a pull is told.
+const TOLD_EVERY: Duration = Duration::from_millis(200);
+
+/// The store, and which layers are in use by tasks.
+#[derive(Clone)]
+pub struct ImageService {
+    pub images: Arc<Images>,
+    pub in_use: Arc<dyn Fn() -> io::Result<BTreeSet<PathBuf>> + Send + Sync>,
+    pub jobs_d: PathBuf,
+}
+
+impl std::fmt::Debug for ImageService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ImageService")
+    }
+}
+
+impl From<ImageError> for ApiError {
+    fn from(error: ImageError) -> Self {
+        match error {
+            ImageError::Unknown { .. } => ApiError::NotFound(error.to_string()),
+            other => ApiError::Conflict(other.to_string()),
+        }
+    }
+}
+
+/// Runs what blocks on a thread that may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
+}
+
+impl ImageService {
+    /// Who may bring images into a workspace is who may drop job files there; presets are the administrator's.
+    fn check(&self, caller: &Caller, kind: &Kind) -> Result<(), ApiError> {
+        let may = caller.uid == 0
+            || match kind {
+                Kind::Mine { workspace } => may_submit(&self.jobs_d, workspace, caller.uid),
+                Kind::Public => may_submit(&self.jobs_d, WorkspaceName::default_workspace().as_str(), caller.uid),
+                Kind::Preset => false,
+            };
+        let whose = match kind {
+            Kind::Mine { workspace } => {
+                format!("the images of workspace {workspace}: you may not write job files there")
+            }
+            Kind::Public => "public images: you may not write job files in workspace default".to_owned(),
+            Kind::Preset => "preset images: they are the administrator's".to_owned(),
+        };
+        if may { Ok(()) } else { Err(ApiError::Forbidden(format!("you may not change {whose}"))) }
+    }
+
+    fn kind(query: &NameQuery) -> Result<Kind, ApiError> {
+        let workspace = query.workspace.clone().unwrap_or_else(|| WorkspaceName::default_workspace().to_string());
+        let workspace: WorkspaceName =
+            workspace.parse().map_err(|error| ApiError::Bad(format!("{workspace}: {error}")))?;
+        match query.kind.as_deref() {
+            None | Some("mine") => Ok(Kind::Mine { workspace: workspace.to_string() }),
+            Some("public") => Ok(Kind::Public),
+            Some("preset") => Ok(Kind::Preset),
+            Some(other) => Err(ApiError::Bad(format!("there are no {other:?} images, only mine, public and preset"))),
+        }
+    }
+
+    pub(super) async fn list(&self, query: NameQuery) -> Result<Vec<ImageView>, ApiError> {
+        let images = self.images.clone();
+        blocking(move || {
+            let list = images.list(query.workspace.as_deref())?;
+            Ok(list.iter().map(|(name, image, used)| ImageView::of(name, image, *used)).collect())
+        })
+        .await
+    }
+
+    pub(super) async fn show(&self, query: NameQuery) -> Result<(ImageView, ImageRecord), ApiError> {
+        let images = self.images.clone();
+        blocking(move || {
+            let found = find(&images, &query)?;
+            let listed = images.list(None)?.into_iter().find(|(name, ..)| *name == found);
+            let (name, image, used) = listed.ok_or_else(|| unknown(&found.name))?;
+            Ok((ImageView::of(&name, &image, used), image))
+        })
+        .await
+    }
+
+    pub(super) async fn tag(&self, caller: Caller, query: NameQuery, new: String) -> Result<String, ApiError> {
+        let kind = Self::kind(&query)?;
+        self.check(&caller, &kind)?;
+        let images = self.images.clone();
+        blocking(move || {
+            let found = find(&images, &query)?;
+            let name = images.canonical(&new)?;
+            images.tag(&NameRecord {
+                name: name.clone(),
+                kind,
+                digest: found.digest,
+                uid: caller.uid,
+                at: crate::sys::now(),
+            })?;
+            Ok(format!("{} is now also {name}", found.name))
+        })
+        .await
+    }
+
+    pub(super) async fn remove(&self, caller: Caller, query: NameQuery) -> Result<String, ApiError> {
+        let service = self.clone();
+        blocking(move || {
+            let found = find(&service.images, &query)?;
+            service.check(&caller, &found.kind)?;
+            service.images.untag(&found)?;
+            Ok(format!("removed the name {}; `trainyard image prune` frees what nobody needs any more", found.name))
+        })
+        .await
+    }
+
+    pub(super) async fn prune(&self, caller: Caller, unused: Option<Duration>) -> Result<Pruned, ApiError> {
+        if caller.uid != 0 {
+            return Err(ApiError::NotRoot);
+        }
+        let service = self.clone();
+        blocking(move || service.prune_now(unused)).await
+    }
+
+    fn prune_now(&self, unused: Option<Duration>) -> Result<Pruned, ApiError> {
+        let in_use = (self.in_use)().map_err(|error| ApiError::Bad(format!("cannot look at the tasks: {error}")))?;
+        Ok(self.images.prune(&in_use, unused, crate::sys::now())?)
+    }
+
+    /// Removes, now and then, what jobs have brought and nobody uses any more.
+    pub async fn prune_for_ever(self, every: Duration) {
+        let mut clock = tokio::time::interval(every);
+        loop {
+            clock.tick().await;
+            let (service, unused) = (self.clone(), self.images.unused_after());
+            match blocking(move || service.prune_now(Some(unused))).await {
+                Ok(pruned) if pruned != Pruned::default() => {
+                    tracing::info!(names = ?pruned.names, layers = pruned.layers, bytes = pruned.bytes, "removed unused images");
+                }
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "images are not pruned now"),
+            }
+        }
+    }
+
+    /// Gets a named image from its registry, also if it is there already.
+    pub(super) fn pull(&self, caller: &Caller, query: NameQuery) -> Result<Body, ApiError> {
+        let kind = Self::kind(&query)?;
+        self.check(caller, &kind)?;
+        let image = Image::parse(&query.name).map_err(ApiError::Bad)?;
+        let Image::Named(name) = image else {
+            return Err(ApiError::Bad(format!(
+                "{image} is not in a registry; bring it in with `trainyard image import`"
+            )));
+        };
+        let (images, uid) = (self.images.clone(), caller.uid);
+        Ok(follow(move |progress| {
+            let wanted =
+                Wanted { name: &name, kind: &kind, uid, workspace: query.workspace.as_deref().unwrap_or("default") };
+            images.pull(&wanted, progress)
+        }))
+    }
+
+    /// Receives an archive and takes it apart.
+    pub(super) async fn import(&self, caller: Caller, query: ImportQuery, body: Incoming) -> Result<Body, ApiError> {
+        let kind = Self::kind(&query.name)?;
+        self.check(&caller, &kind)?;
+        let file = self.images.spool()?;
+        let file = receive(file, body).await?;
+        let images = self.images.clone();
+        Ok(follow(move |progress| {
+            let imported = images.import_file(file, Path::new("the archive"), query.tag.as_deref(), progress)?;
+            let named = [query.name.name].into_iter().filter(|name| !name.is_empty()).chain(imported.names).next();
+            let name = named.ok_or(ImageError::NoName)?;
+            let record = NameRecord {
+                name: images.canonical(&name)?,
+                kind,
+                digest: imported.record.digest,
+                uid: caller.uid,
+                at: crate::sys::now(),
+            };
+            images.tag(&record)?;
+            Ok(record)
+        }))
+    }
+}
+
+fn find(images: &Images, query: &NameQuery) -> Result<NameRecord, ApiError> {
+    let workspace = query.workspace.as_deref().unwrap_or("default");
+    let found = images.find(workspace, &images.canonical(&query.name)?)?;
+    let found = match found {
+        None => images.find(workspace, &query.name)?,
+        found => found,
+    };
+    Ok(found.ok_or_else(|| unknown(&query.name))?)
+}
+
+fn unknown(name: &str) -> ImageError {
+    ImageError::Unknown { name: name.to_owned() }
+}
+
+/// Whether a user may write in the directory of a workspace's job files.
+fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
+    let own = jobs_d.join(workspace);
+    let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
+    let Ok(metadata) = std::fs::metadata(directory) else { return false };
+    let mode = metadata.mode();
+    let in_group = || crate::sys::process::groups_of(uid).contains(&metadata.gid());
+    (metadata.uid() == uid && mode & 0o200 != 0) || mode & 0o002 != 0 || (mode & 0o020 != 0 && in_group())
+}
+
+async fn receive(mut file: std::fs::File, mut body: Incoming) -> Result<std::fs::File, ApiError> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| ApiError::Bad(format!("the archive did not arrive whole: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        tokio::task::block_in_place(|| file.write_all(&data))
+            .map_err(|error| ApiError::Conflict(format!("cannot keep the archive: {error}")))?;
+    }
+    Ok(file)
+}
+
+/// Runs `work` on a thread and tells its progress, line by line.
+fn follow(work: impl FnOnce(&Arc<Progress>) -> Result<NameRecord, ImageError> + Send + 'static) -> Body {
+    let (mut sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(4);
+    let progress = Arc::new(Progress::default());
+    let seen = progress.clone();
+    let mut done = tokio::task::spawn_blocking(move || work(&progress));
+    tokio::spawn(async move {
+        let mut clock = tokio::time::interval(TOLD_EVERY);
+        let last = loop {
+            tokio::select! {
+                result = &mut done => break result,
+                _ = clock.tick() => {
+                    if sender.send_data(line(&step(&seen))).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        let last = match last {
+            Ok(Ok(record)) => {
+                ImageStep { name: Some(record.name), digest: Some(record.digest.to_string()), ..step(&seen) }
+            }
+            Ok(Err(error)) => ImageStep { error: Some(error.to_string()), ..step(&seen) },
+            Err(_) => ImageStep { error: Some("the daemon is ending".to_owned()), ..step(&seen) },
+        };
+        // Whoever asked may have gone.
+        let _ = sender.send_data(line(&last)).await;
+    });
+    channel.boxed()
+}
+
+fn step(progress: &Progress) -> ImageStep {
+    let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    ImageStep {
+        layers: read(&progress.layers),
+        layers_done: read(&progress.layers_done),
+        bytes: read(&progress.bytes),
+        bytes_done: read(&progress.bytes_done),
+        ..ImageStep::default()
+    }
+}
+
+fn line<T: Serialize>(value: &T) -> Bytes {
+    let mut bytes = serde_json::to_vec(value).unwrap_or_default();
+    bytes.push(b'\n');
+    Bytes::from(bytes)
+}
+
+impl ImageView {
+    fn of(name: &NameRecord, image: &ImageRecord, used: Timestamp) -> Self {
+        Self {
+            name: name.name.clone(),
+            kind: match &name.kind {
+                Kind::Mine { .. } => "mine".to_owned(),
+                Kind::Public => "public".to_owned(),
+                Kind::Preset => "preset".to_owned(),
+            },
+            workspace: match &name.kind {
+                Kind::Mine { workspace } => Some(workspace.clone()),
+                Kind::Public | Kind::Preset => None,
+            },
+            digest: image.digest.to_string(),
+            size: image.size,
+            layers: image.layers.len(),
+            brought: name.at.to_string(),
+            used: used.to_string(),
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `trainyard image pull|import|ls|show|tag|rm|prune`
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::Client;
+use crate::api::wire::{ImageStep, ImportQuery, NameQuery};
+use crate::ids::{Bytes, WorkspaceName, parse_duration};
+use crate::spec::Image;
+
+#[derive(Debug, Subcommand)]
+pub enum ImageVerb {
+    /// Get an image from its registry, also if it is there already
+    Pull {
+        /// NAME:TAG, REGISTRY/NAME:TAG or REGISTRY/NAME@sha256:…
+        name: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Bring in an image that lies here: an OCI layout, or an archive of OCI or Docker
+    Import {
+        /// oci:DIR[:TAG], oci-archive:FILE[:TAG], docker-archive:FILE[:NAME], or a path
+        source: String,
+        /// What to call it; the archive's own name otherwise
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// List images
+    Ls {
+        #[arg(short, long)]
+        workspace: Option<WorkspaceName>,
+    },
+    /// Show what an image is made of and what it runs
+    Show {
+        name: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Give an image another name
+    Tag {
+        name: String,
+        new: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Remove names of images
+    Rm {
+        #[arg(required = true)]
+        names: Vec<String>,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Free what no image and no task needs
+    Prune {
+        /// Also remove images that jobs have brought and nobody has used for so long, as in 30d
+        #[arg(long)]
+        unused: Option<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Whose {
+    /// The workspace that it belongs to
+    #[arg(short, long, default_value = "default")]
+    workspace: WorkspaceName,
+    /// For every workspace
+    #[arg(long)]
+    public: bool,
+    /// For every workspace, by the administrator
+    #[arg(long, conflicts_with = "public")]
+    preset: bool,
+}
+
+impl Whose {
+    fn of(&self, name: &str) -> NameQuery {
+        let kind = if self.preset { "preset" } else { "public" };
+        NameQuery {
+            name: name.to_owned(),
+            workspace: Some(self.workspace.to_string()),
+            kind: (self.preset || self.public).then(|| kind.to_owned()),
+        }
+    }
+}
+
+pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> anyhow::Result<Exit> {
+    match verb {
+        ImageVerb::Pull { name, whose } => {
+            let mut told = Told::new(format);
+            client.image_pull(&whose.of(&name), |step| told.step(&step)).await?;
+            told.end()
+        }
+        ImageVerb::Import { source, name, whose } => import(client, &source, name.as_deref(), &whose, format).await,
+        ImageVerb::Ls { workspace } => list(client, workspace.as_ref(), format).await,
+        ImageVerb::Show { name, whose } => show(client, &whose.of(&name), format).await,
+        ImageVerb::Tag { name, new, whose } => done(client.image_tag(&whose.of(&name), &new).await?.message, format),
+        ImageVerb::Rm { names, whose } => {
+            for name in names {
+                done(client.image_remove(&whose.of(&name)).await?.message, format)?;
+            }
+            Ok(Exit::Success)
+        }
+        ImageVerb::Prune { unused } => {
+            let unused = unused.as_deref().map(parse_duration).transpose()?;
+            let pruned = client.image_prune(unused).await?;
+            if format == Format::Json {
+                output::json(&pruned)?;
+                return Ok(Exit::Success);
+            }
+            for name in &pruned.names {
+                output::line(&format!("removed {name}"))?;
+            }
+            output::line(&format!("freed {} in {} layer(s)", Bytes(pruned.bytes), pruned.layers))?;
+            Ok(Exit::Success)
+        }
+    }
+}
+
+fn done(message: String, format: Format) -> anyhow::Result<Exit> {
+    match format {
+        Format::Json => output::json(&serde_json::json!({ "message": message }))?,
+        Format::People => output::line(&message)?,
+    }
+    Ok(Exit::Success)
+}
+
+async fn list(client: &Client, workspace: Option<&WorkspaceName>, format: Format) -> anyhow::Result<Exit> {
+    let images = client.images(workspace.map(WorkspaceName::as_str)).await?;
+    if format == Format::Json {
+        images.iter().try_for_each(output::json)?;
+        return Ok(Exit::Success);
+    }
+    if images.is_empty() {
+        output::line("no images; `trainyard image pull NAME` gets one, or a job that names it")?;
+        return Ok(Exit::Success);
+    }
+    let short =
+        |digest: &str| digest.strip_prefix("sha256:").and_then(|hex| hex.get(..12)).unwrap_or(digest).to_owned();
+    let rows: Vec<_> = images
+        .iter()
+        .map(|image| {
+            let whose = image.workspace.as_ref().map_or(image.kind.clone(), |workspace| format!("mine ({workspace})"));
+            vec![
+                image.name.clone(),
+                whose,
+                Bytes(image.size).to_string(),
+                image.layers.to_string(),
+                short(&image.digest),
+                image.used.clone(),
+            ]
+        })
+        .collect();
+    output::table(&["NAME", "KIND", "SIZE", "LAYERS", "DIGEST", "LAST USED"], &rows)?;
+    Ok(Exit::Success)
+}
+
+async fn show(client: &Client, query: &NameQuery, format: Format) -> anyhow::Result<Exit> {
+    let detail = client.image(query).await?;
+    if format == Format::Json {
+        output::json(&detail)?;
+        return Ok(Exit::Success);
+    }
+    let (image, config) = (&detail.image, &detail.record.config);
+    let line =
+        |key: &str, value: &str| if value.is_empty() { Ok(()) } else { output::line(&format!("{key:<11} {value}")) };
+    line("name", &image.name)?;
+    line("kind", &image.kind)?;
+    line("workspace", image.workspace.as_deref().unwrap_or_default())?;
+    line("digest", &image.digest)?;
+    line("size", &Bytes(image.size).to_string())?;
+    line("made", config.created.as_deref().unwrap_or_default())?;
+    line("brought", &image.brought)?;
+    line("last used", &image.used)?;
+    line("platform", &config.architecture)?;
+    line("runs", &crate::contract::command::display(&config.full_command()))?;
+    line("user", &config.user)?;
+    line("directory", config.working_directory.as_deref().unwrap_or_default())?;
+    line("stops by", config.stop_signal.as_deref().unwrap_or_default())?;
+    line("volumes", &config.volumes.join(" "))?;
+    for (name, value) in &config.env {
+        line("env", &format!("{name}={value}"))?;
+    }
+    for (name, value) in &config.labels {
+        line("label", &format!("{name}={value}"))?;
+    }
+    for layer in &detail.record.layers {
+        line("layer", &layer.to_string())?;
+    }
+    Ok(Exit::Success)
+}
+
+async fn import(
+    client: &Client,
+    source: &str,
+    name: Option<&str>,
+    whose: &Whose,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    let (path, tag) = source_of(source)?;
+    // A path on the command line is of whoever types it: read here, with their rights.
+    let archive = match path.is_dir() {
+        true => Archive::Layout(path.clone()),
+        false => Archive::File(std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?),
+    };
+    let query = ImportQuery { name: whose.of(name.unwrap_or_default()), tag };
+    let mut told = Told::new(format);
+    client.image_import(&query, move |writer| archive.send(writer), |step| told.step(&step)).await?;
+    told.end()
+}
+
+enum Archive {
+    File(std::fs::File),
+    Layout(PathBuf),
+}
+
+impl Archive {
+    fn send(self, writer: &mut dyn std::io::Write) -> std::io::Result<()> {
+        match self {
+            Archive::File(mut file) => std::io::copy(&mut file, writer).map(drop),
+            Archive::Layout(path) => {
+                let mut builder = tar::Builder::new(writer);
+                builder.append_dir_all("", &path)?;
+                builder.finish()
+            }
+        }
+    }
+}
+
+fn source_of(source: &str) -> anyhow::Result<(PathBuf, Option<String>)> {
+    let absolute = |path: &Path| std::path::absolute(path).context("no working directory");
+    for scheme in ["oci:", "oci-archive:", "docker-archive:"] {
+        if let Some(rest) = source.strip_prefix(scheme) {
+            let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag.to_owned())));
+            return Ok((absolute(Path::new(path))?, tag));
+        }
+    }
+    if !Path::new(source).exists() {
+        match Image::parse(source) {
+            Ok(Image::Named(_)) => {
+                bail!("there is no file {source}; `trainyard image pull {source}` gets it from its registry")
+            }
+            _ => bail!("there is no file {source}"),
+        }
+    }
+    Ok((absolute(Path::new(source))?, None))
+}
+
+/// Tells how far it has come: one line that is written over on a terminal, else the end alone.
+struct Told {
+    format: Format,
+    last: Option<ImageStep>,
+    begun: Instant,
+}
+
+impl Told {
+    fn new(format: Format) -> Self {
+        Self { format, last: None, begun: Instant::now() }
+    }
+
+    fn step(&mut self, step: &ImageStep) {
+        if self.format == Format::Json {
+            // The last step ends the verb with an error of its own.
+            let _ = output::json(step);
+        } else if std::io::stderr().is_terminal() && step.layers > 0 {
+            eprint!("\r\x1b[K{}", self.line(step));
+        }
+        self.last = Some(step.clone());
+    }
+
+    fn line(&self, step: &ImageStep) -> String {
+        let seconds = self.begun.elapsed().max(Duration::from_millis(1)).as_secs_f64();
+        let rate = Bytes((step.bytes_done as f64 / seconds) as u64);
+        format!(
+            "layer {} of {}, {} of {}, {rate}/s",
+            step.layers_done,
+            step.layers,
+            Bytes(step.bytes_done),
+            Bytes(step.bytes)
+        )
+    }
+
+    fn end(self) -> anyhow::Result<Exit> {
+        if self.format == Format::People && std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K");
+        }
+        let Some(last) = self.last else { bail!("the daemon went away before it was done") };
+        if let Some(error) = last.error {
+            output::error(&error);
+            return Ok(Exit::Failure);
+        }
+        let (Some(name), Some(digest)) = (&last.name, &last.digest) else {
+            bail!("the daemon went away before it was done")
+        };
+        if self.format == Format::People {
+            output::line(&format!("{name} {digest}"))?;
+        }
+        Ok(Exit::Success)
+    }
+}
