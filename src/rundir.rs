@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::TaskId;
+use crate::ids::{LogLimits, TaskId};
 use crate::status::{EndRecord, StopCause};
 use crate::sys::file::{Durability, write_whole};
 use crate::sys::lock::HeldLock;
@@ -63,6 +63,9 @@ pub struct LaunchRecord {
     pub cgroup: String,
     /// Where the logs go.
     pub log_dir: PathBuf,
+    /// How much of its output is kept.
+    #[serde(default)]
+    pub logs: LogLimits,
     /// Mounted below `rootfs/` before the container is made, in order.
     pub layers: Vec<Layer>,
     /// Bytes; told when the task runs out of memory.
@@ -240,6 +243,13 @@ mod tests {
     use super::*;
     use crate::ids::Timestamp;
     use crate::status::TaskEnd;
+
+    #[test]
+    fn a_launch_record_from_before_rotation_is_read() {
+        let old = r#"{"task":{"attempt":1,"ordinal":0},"title":"t","cgroup":"/g","log_dir":"/l","layers":[],"memory":1,
+            "stop_grace_ms":1,"news_socket":"/n"}"#;
+        assert_eq!(serde_json::from_str::<LaunchRecord>(old).unwrap().logs, LogLimits::default());
+    }
 
     #[test]
     fn a_directory_tells_never_started_alive_lost_and_ended_apart() {

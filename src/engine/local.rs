@@ -21,7 +21,7 @@ use nix::sys::signal::Signal;
 use super::{Engine, EngineError, Launch, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
-use crate::ids::{AttemptId, TaskId, TaskName};
+use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::rundir::{Found, LaunchRecord, TaskDir, read_json, write_json};
 use crate::spec::Network;
 use crate::status::StopCause;
@@ -42,6 +42,7 @@ pub struct LocalEngine {
     networks: Networks,
     /// Below it each task has its control group.
     tasks_group: String,
+    logs: LogLimits,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
     /// Held while what the tasks of an attempt have in common is made.
@@ -67,6 +68,7 @@ impl LocalEngine {
             host: HostImage::prepare(&paths)?,
             networks: Networks::open(&instance, &config.network)?,
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
+            logs: config.logs,
             paths,
             runtime,
             notify: Arc::new(notify),
@@ -173,6 +175,7 @@ impl LocalEngine {
             title: format!("{}/{name}", launch.identity.key),
             cgroup: self.cgroup_of(id),
             log_dir,
+            logs: self.logs,
             layers,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
