@@ -205,13 +205,8 @@ impl Source {
     fn take_markers(&mut self) -> Vec<LogLine> {
         let mut lines = std::mem::take(&mut self.markers);
         let Some(reader) = &mut self.reader else { return lines };
-        let lost = match reader.follow(&mut self.cursor) {
-            Ok(lost) => lost,
-            Err(error) => {
-                tracing::warn!(%error, path = %self.dir.display(), "cannot go on with a log that was rotated");
-                Vec::new()
-            }
-        };
+        // Fails when the log was removed meanwhile: what is open is read to its end.
+        let lost = reader.follow(&mut self.cursor).unwrap_or_default();
         for dropped in lost {
             let begun = std::mem::take(&mut self.partial[slot(dropped.stream)]);
             lines.extend((!begun.is_empty()).then(|| self.line(dropped.stream, dropped.at, &begun)));

@@ -115,9 +115,12 @@ impl LogReader {
             window.push(&self.markers);
         }
         let at = offset.saturating_sub(head);
+        // The last of them may still grow, so that what comes later does not follow on what is read of it here.
+        let end = self.index.records()?;
         let mut number = self.index.search(|record| record.view_end() > at)?;
-        while !window.is_full() {
-            let records = self.index.some_records(number, BATCH)?;
+        while number < end && !window.is_full() {
+            let count = usize::try_from(end - number).unwrap_or(BATCH).min(BATCH);
+            let records = self.index.some_records(number, count)?;
             if records.is_empty() {
                 break;
             }
@@ -270,9 +273,12 @@ impl LogReader {
             if cursor.skip < u64::from(record.length) {
                 return Ok(Some(record));
             }
-            // It may still grow, as long as none comes after it.
+            // It may still grow, as long as none comes after it; and it may have grown before that one came.
             if self.index.record(cursor.record + 1)?.is_none() {
                 return Ok(None);
+            }
+            if self.index.record(cursor.record)? != Some(record) {
+                continue;
             }
             *cursor = Cursor { record: cursor.record + 1, skip: 0 };
         }

@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(open().read_at(0, &mut kept).unwrap(), size);
         let kept = String::from_utf8_lossy(&kept).into_owned();
         assert!(
-            kept.lines().next().unwrap().ends_with("log| --- 300 bytes of older stdout were dropped ---"),
+            kept.lines().next().unwrap().ends_with("log| --- 480 bytes of older stdout were dropped ---"),
             "{kept}"
         );
         // Whoever begins anew sees the present.
