@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::ids::{AttemptId, JobKey, TaskName, WorkspaceName, parse_duration};
+use crate::ids::{AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -38,6 +38,7 @@ pub struct Config {
     pub limits: Limits,
     pub network: NetworkConfig,
     pub images: ImagesConfig,
+    pub logs: LogLimits,
 }
 
 #[derive(Debug, Clone)]
@@ -109,6 +110,7 @@ struct WireConfig {
     limits: WireLimits,
     network: WireNetwork,
     images: WireImages,
+    logs: WireLogs,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -136,6 +138,13 @@ struct WireNetwork {
     masquerade: Option<bool>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireLogs {
+    max_size: Option<String>,
+    parts: Option<u32>,
+}
+
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
 
 impl Config {
@@ -155,6 +164,7 @@ impl Config {
             limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
             network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
             images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
+            logs: logs(&wire.logs).map_err(|(key, message)| value(key, message))?,
             paths,
         })
     }
@@ -166,7 +176,7 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     if wire.cpu.is_some_and(|cpu| !(0.1..=100_000.0).contains(&cpu)) {
         return Err(("limits.cpu", "must be at least 0.1".to_owned()));
     }
-    let memory = wire.memory.as_ref().map(|text| text.parse::<crate::ids::Bytes>()).transpose();
+    let memory = wire.memory.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
     Ok(Limits {
         cpu: wire.cpu,
@@ -181,7 +191,7 @@ const DEFAULT_LAYER_ENTRIES: u64 = 10_000_000;
 const DEFAULT_UNUSED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
 fn images(wire: &WireImages) -> Result<ImagesConfig, BadValue> {
-    let size = wire.max_layer_size.as_ref().map(|text| text.parse::<crate::ids::Bytes>()).transpose();
+    let size = wire.max_layer_size.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let unused = wire.unused_after.as_ref().map(|text| parse_duration(text)).transpose();
     if let Some(bad) = wire.plain_http.iter().find(|registry| registry.contains('/') || registry.is_empty()) {
         return Err(("images.plain_http", format!("{bad:?} must be written as HOST:PORT")));
@@ -205,6 +215,21 @@ fn network(wire: &WireNetwork, paths: &Paths) -> Result<NetworkConfig, BadValue>
         range: range.map_err(|message| ("network.range", message))?,
         masquerade: wire.masquerade.unwrap_or(true),
     })
+}
+
+fn logs(wire: &WireLogs) -> Result<LogLimits, BadValue> {
+    let default = LogLimits::default();
+    let size = wire.max_size.as_ref().map(|text| text.parse::<Bytes>()).transpose();
+    let part_size =
+        size.map_err(|error| ("logs.max_size", error.to_string()))?.map_or(default.part_size, |size| size.0);
+    let parts = wire.parts.unwrap_or(default.parts);
+    if part_size < LogLimits::PART_SIZE_MIN {
+        return Err(("logs.max_size", format!("must be at least {}", Bytes(LogLimits::PART_SIZE_MIN))));
+    }
+    if !(2..=LogLimits::PARTS_MAX).contains(&parts) {
+        return Err(("logs.parts", format!("must be from 2 to {}", LogLimits::PARTS_MAX)));
+    }
+    Ok(LogLimits { part_size, parts })
 }
 
 impl Paths {
@@ -351,6 +376,9 @@ mod tests {
     fn an_absent_or_empty_file_means_defaults() {
         let config = load("").unwrap();
         assert_eq!(config.limits.stop_grace, Duration::from_secs(30));
+        assert_eq!(config.logs, LogLimits { part_size: 256 << 20, parts: 4 });
+        let told = load("[logs]\nmax_size = \"1MiB\"\nparts = 2").unwrap();
+        assert_eq!(told.logs, LogLimits { part_size: 1 << 20, parts: 2 });
         let second = (config.network.range.base >> 16) & 0xff;
         assert!((100..200).contains(&second), "a range of its own: {second}");
         let service = Config::load(Path::new("/")).unwrap();
@@ -364,6 +392,10 @@ mod tests {
             ("[limits]\nmemory = \"x\"", "limits.memory"),
             ("[network]\nrange = \"8.8.8.0/24\"", "network.range"),
             ("[network]\nrange = \"10.0.0.0/30\"", "network.range"),
+            ("[logs]\nmax_size = \"1KiB\"", "logs.max_size"),
+            ("[logs]\nmax_size = \"much\"", "logs.max_size"),
+            ("[logs]\nparts = 1", "logs.parts"),
+            ("[logs]\nkeep = 1", "keep"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

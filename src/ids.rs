@@ -297,6 +297,26 @@ impl fmt::Display for Cpu {
     }
 }
 
+/// How much of a task's output is kept: parts of each stream, and the size from which one is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLimits {
+    /// Bytes; a part that ends in a long line may hold up to twice as many.
+    pub part_size: u64,
+    /// Of each stream, the one that is written included; 2 to [`Self::PARTS_MAX`].
+    pub parts: u32,
+}
+
+impl LogLimits {
+    pub const PART_SIZE_MIN: u64 = 64 << 10;
+    pub const PARTS_MAX: u32 = 48;
+}
+
+impl Default for LogLimits {
+    fn default() -> Self {
+        Self { part_size: 256 << 20, parts: 4 }
+    }
+}
+
 /// A point of wall-clock time, milliseconds since 1970; for records and people, never for deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{TaskId, Timestamp};
+use crate::ids::{LogLimits, TaskId, Timestamp};
 use crate::status::{EndRecord, StopCause};
 use crate::sys::file::{Durability, write_whole};
 use crate::sys::idmap::IdMap;
@@ -76,6 +76,9 @@ pub struct LaunchRecord {
     pub keep_failed: bool,
     /// Whether our own process is the container's first one, or the command itself.
     pub init: Init,
+    /// How much of its output is kept.
+    #[serde(default)]
+    pub logs: LogLimits,
     /// Bytes; told when the task runs out of memory.
     pub memory: u64,
     /// From SIGTERM to SIGKILL, ms.

@@ -1,12 +1,14 @@
 //! `trainyard shim DIR`: one process a task, single-threaded, in its own session; it outlives the daemon.
 //!
-//! It makes the task's container, pumps its output to the logs, passes on a stop, and writes how the task ended.
+//! It makes the task's container, pumps its output to the logs, samples what it uses, passes on a stop,
+//! and writes how the task ended.
 //! What to do at each event is decided by the pure [`step`]; libcontainer is driven by [`container`] alone.
 //!
 //! **Invariant:** a shim that ends has written `exit.json`, unless it was killed.
 
 mod container;
 mod init;
+mod metrics;
 mod pump;
 mod rootfs;
 pub mod step;
@@ -29,6 +31,7 @@ use crate::sys::cgroup;
 use crate::sys::process::{ProcessEnd, close_all_but};
 use crate::sys::signals::{Deadline, SignalQueue};
 use container::{Container, CreateError};
+use metrics::Sampler;
 use pump::Pumps;
 use step::{Action, CommandEnd, Event, InitReport, MemoryWant, Progress};
 
@@ -124,7 +127,7 @@ impl Task {
     }
 
     fn create(&self) -> Result<(Container, Pumps), CreateError> {
-        let (pumps, ends) = Pumps::open(&self.launch.log_dir).map_err(CreateError::Logs)?;
+        let (pumps, ends) = Pumps::open(&self.launch.log_dir, self.launch.logs).map_err(CreateError::Logs)?;
         let container = Container::create(&self.dir, &self.launch, ends)?;
         Ok((container, pumps))
     }
@@ -137,25 +140,31 @@ impl Task {
         if let Err(error) = container.start() {
             return Ok(self.not_started(error.to_string()));
         }
+        let mut timers = Timers {
+            grace: Deadline::unset().map_err(failed("make a timer"))?,
+            sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
+        };
         self.tell_news();
-        self.watch(container, pumps)
+        let end = self.watch(container, pumps, &mut timers);
+        // The control group is there until the container is deleted.
+        timers.sampler.sample(crate::sys::now());
+        end
     }
 
     /// Polls until the container and its output have ended.
-    fn watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
-        let grace = Deadline::unset().map_err(failed("make a timer"))?;
+    fn watch(&self, container: &Container, pumps: &mut Pumps, timers: &mut Timers) -> Result<EndRecord, ShimError> {
         let mut progress = Progress::running(pumps.open_streams());
         let mut report = None;
         let mut ended_at = Timestamp(0);
         loop {
-            for event in self.wait(container, pumps, &grace, &progress, &mut report)? {
+            for event in self.wait(container, pumps, timers, &progress, &mut report)? {
                 if matches!(event, Event::InitEnded(_)) {
                     ended_at = crate::sys::now();
                 }
                 let (next, actions) = step::step(progress, event);
                 progress = next;
                 for action in actions {
-                    self.act(&action, container, &grace, &report)?;
+                    self.act(&action, container, &timers.grace, &report)?;
                 }
             }
             if let Some(end) = progress.ended() {
@@ -171,14 +180,15 @@ impl Task {
         &self,
         container: &Container,
         pumps: &mut Pumps,
-        grace: &Deadline,
+        timers: &mut Timers,
         progress: &Progress,
         report: &mut Option<InitReport>,
     ) -> Result<Vec<Event>, ShimError> {
         let watches_report = self.launch.keep_failed && report.is_none() && progress.init_lives();
-        let (signalled, grace_over, init_ready, reported) = {
+        let (signalled, grace_over, sample_due, init_ready, reported) = {
             let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut fds = vec![watched(self.signals.as_fd()), watched(grace.as_fd())];
+            let mut fds = vec![watched(self.signals.as_fd()), watched(timers.grace.as_fd())];
+            fds.push(watched(timers.sampler.as_fd()));
             if progress.init_lives() {
                 fds.push(watched(container.init().as_fd()));
             }
@@ -193,7 +203,8 @@ impl Task {
                 other => other.map_err(|errno| failed("wait for the task")(errno.into()))?,
             };
             let ready = |at: usize| at < fixed && fds.get(at).is_some_and(|fd| fd.any() == Some(true));
-            (ready(0), ready(1), progress.init_lives() && ready(2), watches_report && ready(3))
+            let init_ready = progress.init_lives() && ready(3);
+            (ready(0), ready(1), ready(2), init_ready, watches_report && ready(4))
         };
         let mut events = Vec::new();
         for _closed in pumps.pump(crate::sys::now()) {
@@ -208,8 +219,12 @@ impl Task {
         if signalled {
             events.extend(self.stop_requested()?);
         }
+        if sample_due {
+            timers.sampler.sample(crate::sys::now());
+            timers.sampler.wait_for_next().map_err(failed("set a timer"))?;
+        }
         if grace_over {
-            grace.clear().map_err(failed("reset a timer"))?;
+            timers.grace.clear().map_err(failed("reset a timer"))?;
             events.push(Event::GraceOver);
         }
         if init_ready && let Some(end) = container.init().reap().map_err(failed("reap the container"))? {
@@ -294,6 +309,12 @@ impl Task {
             tracing::debug!(%error, "the daemon is not there");
         }
     }
+}
+
+struct Timers {
+    /// From SIGTERM to SIGKILL.
+    grace: Deadline,
+    sampler: Sampler,
 }
 
 /// The streams whose writing ends the container gets.

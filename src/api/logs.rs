@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use super::wire::{LogLine, LogQuery};
 use crate::config::Paths;
 use crate::ids::{JobKey, TaskName, Timestamp};
-use crate::logs::{LogReader, Record, Stream};
+use crate::logs::{Cursor, Dropped, LogReader, Record, Stream};
 use crate::reconcile::JobDetail;
 use crate::store::record::RunRecord;
 
@@ -54,8 +54,9 @@ struct Source {
     attempt: u32,
     dir: PathBuf,
     reader: Option<LogReader>,
-    /// In the merged log.
-    offset: u64,
+    cursor: Cursor,
+    /// To be sent before anything else: what was dropped.
+    markers: Vec<LogLine>,
     /// Begun lines of both streams.
     partial: [Vec<u8>; 2],
 }
@@ -130,7 +131,8 @@ impl Follower {
                         attempt: attempt.number,
                         dir,
                         reader: None,
-                        offset: 0,
+                        cursor: Cursor::default(),
+                        markers: Vec::new(),
                         partial: [Vec::new(), Vec::new()],
                     });
                 }
@@ -142,8 +144,11 @@ impl Follower {
 
     fn open_readers(&mut self) {
         for source in self.sources.iter_mut().filter(|source| source.reader.is_none()) {
-            let Ok(reader) = LogReader::open(&source.dir) else { continue };
-            source.offset = start(&reader, &self.query).unwrap_or(0);
+            let Ok(mut reader) = LogReader::open_whole(&source.dir) else { continue };
+            source.cursor = start(&mut reader, &self.query).unwrap_or_default();
+            if source.cursor == Cursor::default() {
+                source.markers = reader.dropped().iter().map(|dropped| source.marker(dropped)).collect();
+            }
             source.reader = Some(reader);
             if self.query.follow {
                 let grown = self.grown.clone();
@@ -165,8 +170,11 @@ impl Follower {
     /// Sends what is there, the earliest part of all tasks first.
     async fn send_all(&mut self, sender: &mut Sender<Bytes, Infallible>) -> Result<(), ()> {
         loop {
-            let next = self.sources.iter().enumerate().filter_map(|(index, source)| {
-                let part = source.reader.as_ref()?.part_at(source.offset).ok()??;
+            for source in &mut self.sources {
+                send(sender, source.take_markers()).await?;
+            }
+            let next = self.sources.iter_mut().enumerate().filter_map(|(index, source)| {
+                let part = source.reader.as_ref()?.piece_at(&mut source.cursor).ok()??;
                 Some((part.time, index, part))
             });
             let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { return Ok(()) };
@@ -186,22 +194,40 @@ impl Follower {
     }
 }
 
-fn start(reader: &LogReader, query: &LogQuery) -> std::io::Result<u64> {
-    let since = query.since.map(|since| reader.offset_since(Timestamp(since))).transpose()?.unwrap_or(0);
-    let lines = query.lines.map(|lines| reader.offset_of_last_lines(lines)).transpose()?.unwrap_or(0);
+fn start(reader: &mut LogReader, query: &LogQuery) -> std::io::Result<Cursor> {
+    let since = query.since.map(|since| reader.since(Timestamp(since))).transpose()?.unwrap_or_default();
+    let lines = query.lines.map(|lines| reader.last_lines(lines)).transpose()?.unwrap_or_default();
     Ok(since.max(lines))
 }
 
 impl Source {
+    /// What has to be said before the next piece; goes on to the next log when this one was rotated.
+    fn take_markers(&mut self) -> Vec<LogLine> {
+        let mut lines = std::mem::take(&mut self.markers);
+        let Some(reader) = &mut self.reader else { return lines };
+        // Fails when the log was removed meanwhile: what is open is read to its end.
+        let lost = reader.follow(&mut self.cursor).unwrap_or_default();
+        for dropped in lost {
+            let begun = std::mem::take(&mut self.partial[slot(dropped.stream)]);
+            lines.extend((!begun.is_empty()).then(|| self.line(dropped.stream, dropped.at, &begun)));
+            lines.push(self.marker(&dropped));
+        }
+        lines
+    }
+
+    fn marker(&self, dropped: &Dropped) -> LogLine {
+        let time = dropped.at;
+        LogLine { stream: "log".to_owned(), text: dropped.text(), ..self.line(dropped.stream, time, b"") }
+    }
+
     /// Reads on within `part`; complete lines are returned. `None` when nothing can be read.
     fn read(&mut self, part: &Record) -> Option<Vec<LogLine>> {
         let mut buffer = vec![0; CHUNK];
-        let count = self.reader.as_ref()?.read_part(part, self.offset, &mut buffer).ok()?;
+        let count = self.reader.as_mut()?.read_on(part, &mut self.cursor, &mut buffer).ok()?;
         if count == 0 {
             return None;
         }
-        self.offset += count as u64;
-        let slot = if part.stream == Stream::Stdout { 0 } else { 1 };
+        let slot = slot(part.stream);
         let mut begun = std::mem::take(&mut self.partial[slot]);
         begun.extend_from_slice(&buffer[..count]);
         let complete = match begun.iter().rposition(|byte| *byte == b'\n') {
@@ -228,11 +254,15 @@ impl Source {
         LogLine {
             task: self.task.to_string(),
             attempt: self.attempt,
-            stream: if stream == Stream::Stdout { "stdout" } else { "stderr" }.to_owned(),
+            stream: stream.name().to_owned(),
             time: time.to_string(),
             text: String::from_utf8_lossy(text).into_owned(),
         }
     }
+}
+
+fn slot(stream: Stream) -> usize {
+    if stream == Stream::Stdout { 0 } else { 1 }
 }
 
 async fn send(sender: &mut Sender<Bytes, Infallible>, lines: Vec<LogLine>) -> Result<(), ()> {

@@ -83,7 +83,7 @@ impl From<&RunRecord> for RunView {
 pub struct LogLine {
     pub task: String,
     pub attempt: u32,
-    /// stdout or stderr.
+    /// stdout or stderr; log for what Trainyard says of output that was dropped.
     pub stream: String,
     pub time: String,
     /// Without its newline; bytes that are not UTF-8 are replaced.

@@ -24,7 +24,7 @@ use nix::sys::signal::Signal;
 use super::{Engine, EngineError, Launch, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
-use crate::ids::{AttemptId, TaskId, TaskName};
+use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::Images;
 use crate::rundir::{Found, Init, LaunchRecord, Lower, Shm, TaskDir, read_json, write_json};
 use crate::spec::{Image, Network, Role};
@@ -54,6 +54,7 @@ pub struct LocalEngine {
     networks: Networks,
     /// Below it each task has its control group.
     tasks_group: String,
+    logs: LogLimits,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
     /// Held while what the tasks of an attempt have in common is made.
@@ -88,6 +89,7 @@ impl LocalEngine {
             holder: root::holder(paths.root()),
             networks: Networks::open(&instance, &config.network)?,
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
+            logs: config.logs,
             paths,
             runtime,
             notify: Arc::new(notify),
@@ -202,6 +204,7 @@ impl LocalEngine {
             // Only the last attempt's: the next one needs what it would hold.
             keep_failed: launch.spec.debug && launch.identity.attempt > launch.spec.retries,
             init: if launch.spec.init { Init::Ours } else { Init::Command },
+            logs: self.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
             news_socket: self.paths.news_socket(),

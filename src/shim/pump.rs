@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use super::StreamEnds;
-use crate::ids::Timestamp;
+use crate::ids::{LogLimits, Timestamp};
 use crate::logs::{LogWriter, Stream};
 
 /// Most bytes moved at once; a pipe holds as many.
@@ -31,8 +31,8 @@ struct Pump {
 
 impl Pumps {
     /// Opens the logs in `log_dir` and makes the pipes; the writing ends are the container's.
-    pub(super) fn open(log_dir: &Path) -> io::Result<(Self, StreamEnds)> {
-        let writer = LogWriter::open(log_dir)?;
+    pub(super) fn open(log_dir: &Path, limits: LogLimits) -> io::Result<(Self, StreamEnds)> {
+        let writer = LogWriter::open(log_dir, limits)?;
         let (out, stdout) = io::pipe()?;
         let (err, stderr) = io::pipe()?;
         let mut pumps = Vec::new();
@@ -80,11 +80,14 @@ impl Pump {
     fn drain(&mut self, writer: &mut LogWriter, buffer: &mut [u8], now: Timestamp) -> bool {
         loop {
             if !self.unwritten.is_empty() {
-                if let Err(error) = writer.append(self.stream, &self.unwritten, now) {
+                let mut rest = self.unwritten.as_slice();
+                let result = writer.append(self.stream, &mut rest, now);
+                let written = self.unwritten.len() - rest.len();
+                self.unwritten.drain(..written);
+                if let Err(error) = result {
                     tracing::warn!(%error, "cannot write the log, will try again");
                     return false;
                 }
-                self.unwritten.clear();
             }
             match self.pipe.read(buffer) {
                 Ok(0) => return true,
@@ -108,7 +111,7 @@ mod tests {
     #[test]
     fn every_byte_arrives_and_the_end_is_seen() {
         let dir = tempfile::tempdir().unwrap();
-        let (mut pumps, ends) = Pumps::open(dir.path()).unwrap();
+        let (mut pumps, ends) = Pumps::open(dir.path(), LogLimits::default()).unwrap();
         let (mut out, err) = (std::fs::File::from(ends.stdout), ends.stderr);
         let mut sent = Vec::new();
         for round in 0..5u8 {

@@ -81,6 +81,76 @@ pub fn memory_peak(group: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
+/// What a group uses or has used; `None` where the kernel does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time so far, microseconds.
+    pub cpu_usec: Option<u64>,
+    /// Bytes, page cache included.
+    pub memory: Option<u64>,
+    pub memory_peak: Option<u64>,
+    /// Bytes from and to block devices so far.
+    pub io_read: Option<u64>,
+    pub io_written: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+}
+
+/// Reads what the kernel counts of the group.
+pub fn usage(group: &str) -> Usage {
+    let number = |controller, v1_file, v2_file| {
+        let path = controller_file(group, controller, v1_file, v2_file);
+        fs::read_to_string(path).ok()?.trim().parse::<u64>().ok()
+    };
+    let cpu_usec = match layout() {
+        Layout::V1 => number("cpuacct", "cpuacct.usage", "").map(|nanos| nanos / 1000),
+        Layout::V2 => {
+            fs::read_to_string(controller_file(group, "", "", "cpu.stat")).ok().and_then(|text| cpu_time(&text))
+        }
+    };
+    let io = io_bytes(group);
+    Usage {
+        cpu_usec,
+        memory: number("memory", "memory.usage_in_bytes", "memory.current"),
+        memory_peak: memory_peak(group),
+        io_read: io.map(|(read, _)| read),
+        io_written: io.map(|(_, written)| written),
+        pids: number("pids", "pids.current", "pids.current"),
+    }
+}
+
+fn cpu_time(stat: &str) -> Option<u64> {
+    stat.lines().find_map(|line| line.strip_prefix("usage_usec "))?.trim().parse().ok()
+}
+
+fn io_bytes(group: &str) -> Option<(u64, u64)> {
+    let files: &[&str] = match layout() {
+        Layout::V1 => &["blkio.throttle.io_service_bytes_recursive", "blkio.throttle.io_service_bytes"],
+        Layout::V2 => &["io.stat"],
+    };
+    let text = files.iter().find_map(|file| fs::read_to_string(controller_file(group, "blkio", file, file)).ok())?;
+    Some(sum_io(&text))
+}
+
+/// Sums over devices: `8:0 rbytes=1 wbytes=2 …` on v2, `8:0 Read 1` and `8:0 Write 2` on v1.
+fn sum_io(text: &str) -> (u64, u64) {
+    let (mut read, mut written) = (0, 0);
+    for line in text.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            [_, "Read", count] => read += count.parse().unwrap_or(0),
+            [_, "Write", count] => written += count.parse().unwrap_or(0),
+            [_, pairs @ ..] => {
+                let value = |key: &str| pairs.iter().find_map(|pair| pair.strip_prefix(key)?.parse::<u64>().ok());
+                read += value("rbytes=").unwrap_or(0);
+                written += value("wbytes=").unwrap_or(0);
+            }
+            [] => {}
+        }
+    }
+    (read, written)
+}
+
 /// The processes in the group, by number.
 pub fn processes(group: &str) -> io::Result<Vec<i32>> {
     let mut pids = Vec::new();
@@ -232,6 +302,12 @@ fn hand_out_controllers(directory: &Path) -> io::Result<()> {
             fs::write(&control, format!("+{controller}"))?;
         }
     }
+    // Only counted with, so that it may be missing.
+    let available = fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
+    let has_io = |list: &str| list.split_whitespace().any(|known| known == "io");
+    if has_io(&available) && !has_io(&enabled) {
+        let _ = fs::write(&control, "+io");
+    }
     Ok(())
 }
 
@@ -239,4 +315,20 @@ fn own_group() -> io::Result<String> {
     let text = fs::read_to_string("/proc/self/cgroup")?;
     let own = text.lines().find_map(|line| line.strip_prefix("0::"));
     own.map(str::to_owned).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no v2 control group of our own"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_read_as_both_kernels_write_it() {
+        let v2 = "8:0 rbytes=4096 wbytes=100 rios=1 wios=1 dbytes=0 dios=0\n259:0 rbytes=1 wbytes=2 rios=1\n";
+        assert_eq!(sum_io(v2), (4097, 102));
+        let v1 = "8:0 Read 10\n8:0 Write 20\n8:0 Sync 30\n8:0 Total 30\n8:16 Read 1\nTotal 31\n";
+        assert_eq!(sum_io(v1), (11, 20));
+        assert_eq!(sum_io("Total 0\n"), (0, 0));
+        assert_eq!(cpu_time("usage_usec 12345\nuser_usec 1\n"), Some(12345));
+        assert_eq!(usage("/trainyard-there-is-no-such-group"), Usage::default());
+    }
 }

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use trainyard_fs::{Content, ContentMetadata, RelPath, Rule, Tree};
@@ -83,7 +84,7 @@ impl Tree for WorkspaceTree {
         let is_log = path.name().is_some_and(|name| name == MERGED_LOG);
         let Some(dir) = path.parent().filter(|dir| is_log && is_task_directory(dir)) else { return Ok(None) };
         match LogReader::open(&self.backing.join(dir.as_path())) {
-            Ok(reader) => Ok(Some(Box::new(MergedLog(reader)))),
+            Ok(reader) => Ok(Some(Box::new(MergedLog::new(reader)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -105,14 +106,58 @@ fn is_internal(path: &RelPath) -> bool {
     !users_own && names.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
-struct MergedLog(LogReader);
+/// The stamped log as one open sees it: without a gap when it is rotated meanwhile.
+struct MergedLog {
+    dir: PathBuf,
+    reading: Mutex<Reading>,
+}
+
+struct Reading {
+    log: LogReader,
+    /// Its files are open; not for a `stat`.
+    whole: bool,
+    /// Byte `seam` of this open is byte `resumed` of `log`; what is before it belongs to a log that was rotated.
+    seam: u64,
+    resumed: u64,
+}
+
+impl MergedLog {
+    fn new(log: LogReader) -> Self {
+        Self { dir: log.dir().to_owned(), reading: Mutex::new(Reading { log, whole: false, seam: 0, resumed: 0 }) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Reading> {
+        self.reading.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Reading {
+    fn read_at(&mut self, dir: &Path, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        if !self.whole || offset < self.seam {
+            let log = LogReader::open_whole(dir)?;
+            *self = Self { log, whole: true, seam: 0, resumed: 0 };
+        }
+        let place = |reading: &Self| offset - reading.seam + reading.resumed;
+        let count = self.log.read_at(place(self), buffer)?;
+        if count > 0 || !self.log.is_replaced()? {
+            return Ok(count);
+        }
+        // Now that nothing is added to it any more, its end is the end.
+        if place(self) < self.log.len()? {
+            return self.log.read_at(place(self), buffer);
+        }
+        (self.resumed, self.seam) = (self.log.follow_view()?, offset);
+        self.log.read_at(self.resumed, buffer)
+    }
+}
 
 impl Content for MergedLog {
     fn metadata(&self) -> io::Result<ContentMetadata> {
-        let directory = std::fs::metadata(self.0.dir())?;
-        let modified = self.0.modified()?.map(|time| UNIX_EPOCH + Duration::from_millis(time.0));
+        let directory = std::fs::metadata(&self.dir)?;
+        let reading = self.lock();
+        let modified = reading.log.modified()?.map(|time| UNIX_EPOCH + Duration::from_millis(time.0));
         Ok(ContentMetadata {
-            size: self.0.len()?,
+            size: reading.log.len()?,
             mtime: modified.unwrap_or(SystemTime::UNIX_EPOCH),
             uid: directory.uid(),
             gid: directory.gid(),
@@ -121,7 +166,7 @@ impl Content for MergedLog {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
-        self.0.read_at(offset, buf)
+        self.lock().read_at(&self.dir, offset, buf)
     }
 }
 
@@ -144,5 +189,52 @@ mod tests {
         for path in ["ws/jobs/j/.status.1.tmp", "ws/jobs/j/runs/1/attempts/1/main-0/.log.index", "ws/other/x"] {
             assert_eq!(rule(path), Rule::Hidden, "{path}");
         }
+    }
+
+    #[test]
+    fn an_open_log_goes_on_without_a_gap_when_it_is_rotated_and_a_new_one_begins_with_what_is_kept() {
+        use crate::ids::{LogLimits, Timestamp};
+        use crate::logs::{LogWriter, Stream};
+        let dir = tempfile::tempdir().unwrap();
+        let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
+        std::fs::create_dir_all(&task).unwrap();
+        let tree = WorkspaceTree::new(dir.path());
+        let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
+        let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
+        let open = || tree.open_generated(&path).unwrap().unwrap();
+        let mut write = |number: u64| {
+            let line = format!("line {number:04}\n");
+            writer.append(Stream::Stdout, &mut line.as_bytes(), Timestamp(1000 * number)).unwrap();
+        };
+        (0..3).for_each(&mut write);
+        let early = open();
+        let (mut seen, mut buffer) = (Vec::new(), [0; 64]);
+        for number in 3..60 {
+            let count = early.read_at(seen.len() as u64, &mut buffer).unwrap();
+            seen.extend(&buffer[..count]);
+            write(number);
+        }
+        loop {
+            let count = early.read_at(seen.len() as u64, &mut buffer).unwrap();
+            if count == 0 {
+                break;
+            }
+            seen.extend(&buffer[..count]);
+        }
+        let seen = String::from_utf8(seen).unwrap();
+        let numbers: Vec<&str> = seen.lines().map(|line| line.rsplit(' ').next().unwrap()).collect();
+        let all: Vec<String> = (0..60).map(|number| format!("{number:04}")).collect();
+        assert_eq!(numbers, all, "{seen}");
+        let size = usize::try_from(open().metadata().unwrap().size).unwrap();
+        let mut kept = vec![0; size + 1];
+        assert_eq!(open().read_at(0, &mut kept).unwrap(), size);
+        let kept = String::from_utf8_lossy(&kept).into_owned();
+        assert!(
+            kept.lines().next().unwrap().ends_with("log| --- 480 bytes of older stdout were dropped ---"),
+            "{kept}"
+        );
+        // Whoever begins anew sees the present.
+        let count = early.read_at(0, &mut buffer).unwrap();
+        assert!(kept.as_bytes().starts_with(&buffer[..count]));
     }
 }

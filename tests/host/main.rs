@@ -7,6 +7,7 @@ mod support;
 mod bad_input;
 mod crash;
 mod jobs;
+mod logs;
 mod mount;
 mod network;
 mod quickstart;

@@ -1,0 +1,144 @@
+//! A task's output and what it uses: kept by size and count, followed, sampled.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::process::{Command, Stdio};
+
+use super::support::{BINARY, Instance, pids_with, wait_for};
+
+const SMALL_PARTS: &str = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n\
+    [network]\nrange = \"10.213.0.0/16\"\n[logs]\nmax_size = \"64KiB\"\nparts = 3\n";
+
+#[test]
+fn a_log_is_kept_by_size_and_count_and_followed_across_rotations() {
+    const LINES: u32 = 60_000;
+    let test = "a_log_is_kept_by_size_and_count_and_followed_across_rotations";
+    let Some(instance) = Instance::start(test, SMALL_PARTS) else { return };
+    let script = format!("while [ ! -e /output/go ]; do sleep 0.02; done; seq -f %07g 1 {LINES}; echo done >&2");
+    instance.drop_job("much", &format!("command = \"{script}\""));
+    instance.wait_state("much", "running");
+    let mut follower = Command::new(BINARY)
+        .arg("--root")
+        .arg(instance.root())
+        .args(["logs", "-f", "main-0", "much"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let followed = BufReader::new(follower.stdout.take().unwrap());
+    fs::write(instance.run_dir("much", 1).join("output/go"), "").unwrap();
+    // Each line once and in order; what was dropped before it was sent is told.
+    let mut next = 1;
+    for line in followed.lines().map(Result::unwrap).filter(|line| line != "done") {
+        if let Some(rest) = line.strip_prefix("--- ") {
+            let bytes: u32 = rest.split(' ').next().unwrap().parse().unwrap();
+            assert_eq!(bytes % 8, 0, "{line}");
+            next += bytes / 8;
+        } else {
+            assert_eq!(line.parse(), Ok(next), "{line}");
+            next += 1;
+        }
+    }
+    assert_eq!(next, LINES + 1);
+    assert!(follower.wait().unwrap().success());
+    instance.wait_end("much", 1);
+
+    let behind = instance.run_dir("much", 1).join("attempts/1/main-0");
+    let parts: Vec<String> = ["stdout.log.2", "stdout.log.1", "stdout.log"]
+        .iter()
+        .map(|name| fs::read_to_string(behind.join(name)).unwrap())
+        .collect();
+    assert!(!behind.join("stdout.log.3").exists());
+    assert!(parts.iter().all(|part| part.ends_with('\n') && part.len() <= (64 << 10) + 8));
+    let kept = parts.concat();
+    assert!(kept.ends_with(&format!("{LINES:07}\n")));
+    assert!(fs::metadata(behind.join(".log.index")).unwrap().len() < 64 << 10);
+
+    let dir = instance.mount().join("jobs/much/latest/attempts/1/main-0");
+    let log = fs::read_to_string(dir.join("log")).unwrap();
+    assert_eq!(fs::metadata(dir.join("log")).unwrap().len(), log.len() as u64);
+    let dropped = LINES as usize * 8 - kept.len();
+    let first = log.lines().next().unwrap();
+    assert!(first.ends_with(&format!("Z log| --- {dropped} bytes of older stdout were dropped ---")), "{first}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" out| ")).collect();
+    assert_eq!(lines.len(), kept.lines().count());
+    assert!(lines.iter().zip(kept.lines()).all(|(line, text)| line.len() == 37 && line.ends_with(text)));
+    assert!(log.lines().any(|line| line.ends_with(" err| done")));
+    let again = instance.log("much", "main-0");
+    assert!(again.starts_with(&format!("--- {dropped} bytes of older stdout were dropped ---\n")), "{}", &again[..99]);
+    assert_eq!(instance.ok(&["logs", "-n", "3", "main-0", "much"]).lines().count(), 3);
+    assert_eq!(fs::read(dir.join("stdout.log.1")).unwrap(), parts[1].as_bytes());
+    instance.shutdown();
+}
+
+#[test]
+fn binary_output_and_a_line_of_ten_mebibytes_survive() {
+    let test = "binary_output_and_a_line_of_ten_mebibytes_survive";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let script =
+        "head -c 3000001 /dev/urandom | tee /output/binary; echo; head -c 10485760 /dev/zero | tr '\\\\0' x; echo end";
+    let report = instance.run_job("bytes", &format!("command = \"{script}\""));
+    assert_eq!(report["state"], "succeeded", "{report}");
+    let run = instance.run_dir("bytes", 1);
+    let mut expected = fs::read(run.join("output/binary")).unwrap();
+    expected.push(b'\n');
+    expected.extend(vec![b'x'; 10 << 20]);
+    expected.extend(b"end\n");
+    assert!(fs::read(run.join("attempts/1/main-0/stdout.log")).unwrap() == expected);
+    let log = fs::read(instance.mount().join("jobs/bytes/latest/attempts/1/main-0/log")).unwrap();
+    let lines = expected.split_inclusive(|byte| *byte == b'\n');
+    let shown: Vec<&[u8]> = log.split_inclusive(|byte| *byte == b'\n').map(|line| &line[30..]).collect();
+    assert!(shown == lines.collect::<Vec<_>>());
+}
+
+#[test]
+fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
+    let test = "usage_is_sampled_every_five_seconds_and_once_at_the_end";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let busy = "command = [\"/usr/bin/timeout\", \"6\", \"/bin/sh\", \"-c\", \"while :; do :; done\"]";
+    instance.drop_job("busy", busy);
+    instance.run_job("brief", "command = \"sleep 0.05\"");
+    let rows = |job: &str| {
+        let path = instance.mount().join(format!("jobs/{job}/latest/attempts/1/main-0/metrics.csv"));
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o640);
+        let mut lines = text.lines();
+        let columns =
+            "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,memory_peak_bytes,io_read_bytes,io_written_bytes,pids";
+        assert_eq!(lines.next(), Some(columns));
+        lines.map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>()).collect::<Vec<_>>()
+    };
+    let brief = rows("brief");
+    assert_eq!(brief.len(), 1, "{brief:?}");
+    let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text:?}"));
+    assert!((0.04..5.0).contains(&number(&brief[0][1])), "{brief:?}");
+    assert!(number(&brief[0][2]) > 0.0 && number(&brief[0][5]) > 0.0, "{brief:?}");
+
+    // What the shim holds beside its program: heap, stack, and what was written of its data.
+    wait_for("the first sample", || {
+        let path = instance.run_dir("busy", 1).join("attempts/1/main-0/metrics.csv");
+        path.exists().then_some(())
+    });
+    let shims = pids_with("busy/main-0");
+    let private = shims.iter().map(|(pid, _)| {
+        let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let of = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse::<u64>().ok())
+        };
+        of("Private_Dirty:").unwrap_or(0)
+    });
+    let private = private.max().unwrap_or(0);
+    eprintln!("a shim holds {private} KiB");
+    assert!(private < 4096, "{private} KiB");
+
+    instance.wait_end("busy", 1);
+    let busy = rows("busy");
+    assert_eq!(busy.len(), 2, "{busy:?}");
+    assert!((5.0..5.5).contains(&number(&busy[0][1])) && number(&busy[1][1]) >= 6.0, "{busy:?}");
+    for row in &busy {
+        assert!((20.0..130.0).contains(&number(&row[3])), "{row:?}");
+        assert_eq!(row.len(), 9);
+    }
+    assert!(number(&busy[1][2]) > number(&busy[0][2]));
+    assert!(number(&busy[0][8]) >= 2.0, "{busy:?}");
+}
