@@ -71,6 +71,8 @@ pub struct NetworkConfig {
     pub range: AddressRange,
     /// Let tasks reach out through the machine's address (needs nft).
     pub masquerade: bool,
+    /// Workspaces whose jobs may use the machine's own network.
+    pub host_workspaces: Vec<String>,
 }
 
 /// A private IPv4 range.
@@ -136,6 +138,7 @@ struct WireLimits {
 struct WireNetwork {
     range: Option<String>,
     masquerade: Option<bool>,
+    host_workspaces: Vec<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -214,6 +217,7 @@ fn network(wire: &WireNetwork, paths: &Paths) -> Result<NetworkConfig, BadValue>
     Ok(NetworkConfig {
         range: range.map_err(|message| ("network.range", message))?,
         masquerade: wire.masquerade.unwrap_or(true),
+        host_workspaces: wire.host_workspaces.clone(),
     })
 }
 

@@ -35,6 +35,9 @@ pub struct TaskPlace {
     pub address: Ipv4Addr,
     /// Port numbers by label, in the order of the job file.
     pub ports: Vec<(String, Vec<u16>)>,
+    /// Ports of the machine through which they are reached from elsewhere, where that is so; in the same order.
+    #[serde(default)]
+    pub published: Vec<(String, Vec<u16>)>,
 }
 
 /// What the image brings to a task.

@@ -18,7 +18,7 @@ mod layers;
 pub mod names;
 mod registry;
 mod source;
-mod unpack;
+pub mod unpack;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -69,6 +69,8 @@ pub struct Live {
     pub key: JobKey,
     pub amount: Amount,
     pub block: Option<AddressBlock>,
+    /// Ports of the machine that it has taken because its file names them.
+    pub ports: Vec<u16>,
     pub tallies: Vec<RoleTally>,
     /// The first failure among its tasks, as people read it.
     pub first_failure: Option<String>,
@@ -94,6 +96,8 @@ pub struct Waiting {
     pub amount: Amount,
     pub tasks: u32,
     pub network: Network,
+    /// Ports of the machine that its file names.
+    pub ports: Vec<u16>,
 }
 
 /// What a plan is made from.
@@ -163,6 +167,7 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
     let held = snapshot.live.iter().filter(|live| !live.released).filter_map(|live| live.block);
     let mut blocks: Vec<AddressBlock> = held.collect();
     let mut last = snapshot.last_block;
+    let mut started: Vec<&Waiting> = Vec::new();
     for waiting in snapshot.queue.values() {
         if let Some(reason) = never_fits(&waiting.amount, &snapshot.inventory) {
             let verdict = Verdict::Failed { reason };
@@ -171,6 +176,10 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
         }
         if !waiting.amount.fits(&room) {
             let reason = resource_reason(snapshot, waiting, &room);
+            plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
+            return;
+        }
+        if let Some(reason) = port_reason(snapshot, &started, waiting) {
             plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
             return;
         }
@@ -188,8 +197,21 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
         blocks.extend(block);
         last = block.or(last);
         room = room.minus(&waiting.amount);
+        started.push(waiting);
         plan.steps.push(Step::Start { key: waiting.key.clone(), block });
     }
+}
+
+/// Why the ports that the file names cannot be had now.
+fn port_reason(snapshot: &Snapshot<'_>, started: &[&Waiting], waiting: &Waiting) -> Option<String> {
+    let running = snapshot.live.iter().filter(|live| !live.released).map(|live| (&live.key, &live.ports));
+    let mut held = running.chain(started.iter().map(|other| (&other.key, &other.ports)));
+    held.find_map(|(key, ports)| {
+        let port = waiting.ports.iter().find(|port| ports.contains(port))?;
+        Some(format!(
+            "waits for port {port} of this machine, which {key} holds; leave `begin` out to be given a free one"
+        ))
+    })
 }
 
 /// Most holders named in a reason.

@@ -483,7 +483,7 @@ impl<S: Store> Reconciler<S> {
     fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {
         for (ordinal, error) in failures {
             let end = TaskEnd::FailedToStart { reason: error.to_string() };
-            let end = EndRecord { end, at: self.now, memory_peak: None };
+            let end = EndRecord { end, at: self.now, memory_peak: None, note: None };
             self.task_ended(TaskId { attempt, ordinal }, end);
         }
         // A stop that came while the tasks were being started may not have reached all of them.
@@ -495,7 +495,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
-        let end = |end| EndRecord { end, at: self.now, memory_peak: None };
+        let end = |end| EndRecord { end, at: self.now, memory_peak: None, note: None };
         match result {
             Err(error) => {
                 tracing::warn!(%task, %error, "cannot look at a task, will try again");
@@ -534,7 +534,7 @@ impl<S: Store> Reconciler<S> {
             (None, Look::Restart) => return self.launch(&key, vec![task.ordinal]),
             (None, Look::Sign) => TaskEnd::FailedToStart { reason: "its shim ended before the command ran".to_owned() },
         };
-        self.task_ended(task, EndRecord { end, at: self.now, memory_peak: None });
+        self.task_ended(task, EndRecord { end, at: self.now, memory_peak: None, note: None });
     }
 
     fn task_runs(&mut self, task: TaskId) {
@@ -557,7 +557,7 @@ impl<S: Store> Reconciler<S> {
         if record.phase.outcome().is_some() {
             return self.let_kept_go(&key);
         }
-        let message = format!("{} {}; its container is kept until {}", record.name(), kept.end.end, kept.until);
+        let message = format!("{} {}; its container is kept until {}", record.name(), kept.end, kept.until);
         record.phase = TaskPhase::Kept { end: kept.end, until: kept.until };
         self.note(&key, message);
         self.note_all_run(&key);
@@ -581,7 +581,7 @@ impl<S: Store> Reconciler<S> {
         if record.phase.end().is_some() {
             return;
         }
-        let message = format!("{} {}", record.name(), end.end);
+        let message = format!("{} {end}", record.name());
         record.phase = TaskPhase::Ended(end);
         self.note(&key, message);
         self.note_all_run(&key);
@@ -592,7 +592,11 @@ impl<S: Store> Reconciler<S> {
         run.releasing = false;
         if let Err(error) = result {
             tracing::warn!(job = %key, %attempt, %error, "cannot clean up after an attempt, will try again");
+            let told_before = std::mem::replace(&mut run.release_told, true);
             run.release_failed = true;
+            if !told_before {
+                self.note(key, format!("cannot clean up yet, tries again every second: {error}"));
+            }
             return self.retry_soon();
         }
         if let Some(record) = run.record.attempts.last_mut().filter(|record| record.id == attempt) {

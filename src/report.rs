@@ -183,7 +183,7 @@ fn task(attempt: &AttemptRecord, record: &TaskRecord) -> TaskReport {
     TaskReport {
         task: record.name().to_string(),
         phase: phase.to_owned(),
-        reason: end.map(|end| end.end.to_string()).unwrap_or_default(),
+        reason: end.map(ToString::to_string).unwrap_or_default(),
         exit_code,
         started: started.map(|time| time.to_string()),
         ended: end.map(|end| end.at.to_string()),

@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(task.look().unwrap(), Found::Alive { shim: Some(7), running: true });
         drop(lock);
         assert_eq!(task.look().unwrap(), Found::Lost);
-        let end = EndRecord { end: TaskEnd::Exited { code: 3 }, at: Timestamp(5), memory_peak: None };
+        let end = EndRecord { end: TaskEnd::Exited { code: 3 }, at: Timestamp(5), memory_peak: None, note: None };
         task.write_end(&end).unwrap();
         assert_eq!(task.look().unwrap(), Found::Ended(end));
     }

@@ -25,7 +25,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::ids::Timestamp;
-use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, TaskDir};
+use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, Shm, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
 use crate::sys::process::{ProcessEnd, close_all_but};
@@ -50,6 +50,9 @@ pub enum ShimError {
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ShimError {
     move |source| ShimError::Io { what, source }
 }
+
+/// Most that is read of our own log, bytes.
+const SHIM_LOG_MAX: u64 = 1 << 20;
 
 /// How long the container of a failed task is kept with `debug`.
 const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -95,7 +98,7 @@ impl Task {
     fn run(&self) -> Result<EndRecord, ShimError> {
         let (container, mut pumps) = match self.create() {
             Ok(created) => created,
-            Err(error) => return Ok(self.not_started(error.to_string())),
+            Err(error) => return Ok(self.not_started(self.with_libcontainer_s_words(error))),
         };
         let end = self.start_and_watch(&container, &mut pumps);
         let peak = cgroup::memory_peak(&self.launch.cgroup);
@@ -123,7 +126,20 @@ impl Task {
         if let Err(error) = cgroup::remove(&self.launch.cgroup) {
             tracing::warn!(%error, "the control group stays");
         }
-        EndRecord { end: TaskEnd::FailedToStart { reason }, at: crate::sys::now(), memory_peak: None }
+        EndRecord { end: TaskEnd::FailedToStart { reason }, at: crate::sys::now(), memory_peak: None, note: None }
+    }
+
+    /// libcontainer's errors are flattened; what failed, and where, stands in its log, also of its child processes.
+    fn with_libcontainer_s_words(&self, error: CreateError) -> String {
+        let CreateError::Container(text) = &error else { return error.to_string() };
+        let log = crate::sys::file::read_limited(&self.dir.shim_log(), SHIM_LOG_MAX).map(|(_, log)| log);
+        let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
+        // The first one is the cause; what follows only passes it on.
+        let first = log.lines().find_map(|line| Some(line.split_once("ERROR ")?.1.trim().to_owned()));
+        match first.filter(|first| !text.contains(first.as_str())) {
+            Some(first) => format!("cannot make the container: {text} ({first})"),
+            None => format!("cannot make the container: {text}"),
+        }
     }
 
     fn create(&self) -> Result<(Container, Pumps), CreateError> {
@@ -134,7 +150,12 @@ impl Task {
 
     fn start_and_watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
         if let Some(cause) = self.stop_cause()? {
-            return Ok(EndRecord { end: TaskEnd::Stopped { cause }, at: crate::sys::now(), memory_peak: None });
+            return Ok(EndRecord {
+                end: TaskEnd::Stopped { cause },
+                at: crate::sys::now(),
+                memory_peak: None,
+                note: None,
+            });
         }
         self.dir.mark_started()?;
         if let Err(error) = container.start() {
@@ -171,7 +192,8 @@ impl Task {
                 pumps.sync().map_err(failed("write the logs"))?;
                 let report = report.or_else(|| container.report());
                 let end = step::judge_end(end, report, progress.cause(), self.memory_want());
-                return Ok(EndRecord { end, at: ended_at, memory_peak: None });
+                let note = self.full_shm(&end, container);
+                return Ok(EndRecord { end, at: ended_at, memory_peak: None, note });
             }
         }
     }
@@ -255,6 +277,20 @@ impl Task {
         }
     }
 
+    /// Writing past the end of a full /dev/shm is SIGBUS, and nothing else tells why.
+    fn full_shm(&self, end: &TaskEnd, container: &Container) -> Option<String> {
+        const BUS: i32 = Signal::SIGBUS as i32;
+        let by_bus_error = match end {
+            TaskEnd::Signalled { signal, .. } => *signal == BUS,
+            TaskEnd::Exited { code } => *code == 128 + BUS,
+            _ => false,
+        };
+        let Shm::Own { size } = self.launch.root.shm else { return None };
+        let is_full = container.shm_is_full().unwrap_or(false);
+        let size = crate::ids::Bytes(size);
+        (by_bus_error && is_full).then(|| format!("its /dev/shm of {size} was full: ask for more by resources.shm"))
+    }
+
     /// Ours knows which signal the command is to get.
     fn stop_signal(&self) -> i32 {
         match self.launch.init {
@@ -264,12 +300,13 @@ impl Task {
     }
 
     /// The end of the command is told now, while its container stays.
-    fn keep(&self, report: &Option<InitReport>, timer: &Deadline) -> Result<(), ShimError> {
+    fn keep(&self, container: &Container, report: &Option<InitReport>, timer: &Deadline) -> Result<(), ShimError> {
         let unknown = ProcessEnd::Exited(0);
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
+        let note = self.full_shm(&end, container);
         let now = crate::sys::now();
         let until = Timestamp(now.0 + u64::try_from(KEEP_FAILED.as_millis()).unwrap_or(0));
-        let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup) };
+        let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup), note };
         self.dir.write_kept(&KeptRecord { end, until })?;
         timer.set(KEEP_FAILED).map_err(failed("set a timer"))?;
         self.tell_news();
@@ -284,7 +321,7 @@ impl Task {
         report: &Option<InitReport>,
     ) -> Result<(), ShimError> {
         match action {
-            Action::Keep => self.keep(report, grace),
+            Action::Keep => self.keep(container, report, grace),
             Action::Terminate => match container.init().signal_number(self.stop_signal()) {
                 Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("end the container")(error)),
                 _ => Ok(()),

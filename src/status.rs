@@ -199,6 +199,16 @@ pub struct EndRecord {
     /// Most memory the task held at once, in bytes, where the kernel told.
     #[serde(default)]
     pub memory_peak: Option<u64>,
+    /// What else was seen that may explain it.
+    #[serde(default)]
+    pub note: Option<String>,
+}
+
+impl fmt::Display for EndRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.end.fmt(f)?;
+        self.note.as_ref().map_or(Ok(()), |note| write!(f, "; {note}"))
+    }
 }
 
 /// How an attempt ended, and so how its run may end.

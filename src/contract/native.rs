@@ -43,6 +43,9 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
         for (label, ports) in &place.ports {
             set(&format!("PORT_{}", variable(label)), join(ports, ","));
         }
+        for (label, ports) in &place.published {
+            set(&format!("PUBLISHED_PORT_{}", variable(label)), join(ports, ","));
+        }
     }
     for role in &task.spec.roles {
         let places = task.places_of(role);

@@ -51,6 +51,7 @@ pub struct LocalEngine {
     lower: Lower,
     /// Where shims put root file systems together.
     holder: PathBuf,
+    host_workspaces: Vec<String>,
     networks: Networks,
     /// Below it each task has its control group.
     tasks_group: String,
@@ -87,6 +88,7 @@ impl LocalEngine {
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             lower: Lower::Mapped,
             holder: root::holder(paths.root()),
+            host_workspaces: config.network.host_workspaces.clone(),
             networks: Networks::open(&instance, &config.network)?,
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
             logs: config.logs,
@@ -116,6 +118,10 @@ impl LocalEngine {
                     remove_tree(&entry.path())?;
                 }
             }
+        }
+        // The rules were made anew with the daemon.
+        for (_, placement) in self.placements()?.iter().filter(|(attempt, _)| live.contains(attempt)) {
+            self.networks.publish(&network::published(placement))?;
         }
         self.networks.sweep(live)
     }
@@ -158,9 +164,28 @@ impl LocalEngine {
         if let Some(placement) = read_json(&path).map_err(told)? {
             return Ok(placement);
         }
-        let placement = network::place(&launch.spec, launch.block).map_err(failed("allot ports"))?;
+        let taken = self.taken_ports().map_err(failed("look at the ports of other attempts"))?;
+        let placement = network::place(&launch.spec, launch.block, taken).map_err(failed("allot ports"))?;
         write_json(&path, &placement, Durability::Process).map_err(told)?;
+        self.networks.publish(&network::published(&placement)).map_err(failed("publish the task's ports"))?;
         Ok(placement)
+    }
+
+    fn placements(&self) -> io::Result<Vec<(AttemptId, Placement)>> {
+        let mut out = Vec::new();
+        for entry in fs::read_dir(self.paths.attempts())? {
+            let entry = entry?;
+            let Ok(attempt) = entry.file_name().to_string_lossy().parse::<AttemptId>() else { continue };
+            let placement: Option<Placement> = read_json(&entry.path().join("placement.json")).ok().flatten();
+            out.extend(placement.map(|placement| (attempt, placement)));
+        }
+        Ok(out)
+    }
+
+    /// Ports of the machine that lead to tasks of other attempts.
+    fn taken_ports(&self) -> io::Result<BTreeSet<u16>> {
+        let all = self.placements()?;
+        Ok(all.iter().flat_map(|(_, placement)| network::published(placement)).map(|(outside, ..)| outside).collect())
     }
 
     fn launch_task(&self, launch: &Launch, task: &Task<'_>, base: &Base, shared: &Shared) -> Result<(), EngineError> {
@@ -213,6 +238,19 @@ impl LocalEngine {
         let child =
             self.spawn_shim(&dir, &lock, id, &launch.identity, &name).map_err(failed("start the task's shim"))?;
         self.watch(id, child.pidfd).map_err(failed("watch the task's shim"))
+    }
+
+    /// Whoever is in the machine's network reaches what listens on its loopback.
+    fn check_network(&self, run: &Prepare) -> Result<(), EngineError> {
+        let workspace = run.identity.key.workspace.as_str();
+        let allowed = run.owner.uid == 0 || self.host_workspaces.iter().any(|allowed| allowed == workspace);
+        match run.spec.network == Network::Host && !allowed {
+            true => Err(EngineError(format!(
+                "network = \"host\" is not allowed in workspace {workspace}; the administrator can allow it: \
+                 host_workspaces = [\"{workspace}\"] under [network] in trainyard.toml"
+            ))),
+            false => Ok(()),
+        }
     }
 
     /// An installation below a system directory would be seen with it.
@@ -469,6 +507,7 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare) -> Result<(), EngineError> {
+        self.check_network(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::image(&self.paths, &self.images, run)
     }
@@ -529,6 +568,10 @@ impl Engine for LocalEngine {
         let objects = self.kernel_objects(attempt.attempt);
         remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;
         remove_tree(&objects).map_err(failed("remove the attempt's network"))?;
+        if let Some(placement) = read_json(&directory.join("placement.json")).map_err(told)? {
+            let published = network::published(&placement);
+            self.networks.unpublish(&published).map_err(failed("take back the attempt's ports"))?;
+        }
         self.networks.remove(attempt.attempt).map_err(failed("remove the job's bridge"))?;
         workdirs::publish(&self.paths, attempt)?;
         remove_tree(&directory).map_err(failed("remove the attempt's scratch space"))

@@ -10,7 +10,7 @@ fn key(number: u64) -> JobKey {
 }
 
 fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
-    Waiting { key: key(number), amount: Amount { cpu, memory: cpu }, tasks, network: Network::Task }
+    Waiting { key: key(number), amount: Amount { cpu, memory: cpu }, tasks, network: Network::Task, ports: Vec::new() }
 }
 
 fn live(number: u64, cpu: u64) -> Live {
@@ -18,6 +18,7 @@ fn live(number: u64, cpu: u64) -> Live {
         key: key(number),
         amount: Amount { cpu, memory: cpu },
         block: None,
+        ports: Vec::new(),
         tallies: vec![RoleTally {
             name: "main".parse().unwrap(),
             count: 1,
@@ -161,4 +162,18 @@ fn blocks_are_handed_out_around_the_range() {
     let last = AddressBlock { base: "10.213.0.252".parse().unwrap(), prefix: 30 };
     assert_eq!(address::allocate(RANGE, &[first], Some(last), 1), Some(second), "around the end, to what is free");
     assert_eq!(address::allocate(RANGE, &[], Some(last), 254), None);
+}
+
+#[test]
+fn a_port_that_somebody_holds_is_waited_for_by_name() {
+    let holder = Live { ports: vec![8080], ..live(1, 1) };
+    let wanting = |number| Waiting { ports: vec![8081, 8080], ..waiting(number, 1, 1) };
+    let blocked = run(vec![holder.clone()], &BTreeMap::from([(1, wanting(2))]), 10);
+    let reason = blocked.blocked.unwrap().reason;
+    assert!(blocked.steps.is_empty() && reason.contains("port 8080") && reason.contains("j1"), "{reason}");
+    let gone = Live { released: true, verdict: Some(Verdict::Succeeded { tolerated: 0 }), ..holder };
+    let started = run(vec![gone], &BTreeMap::from([(1, wanting(2)), (2, wanting(3))]), 10);
+    let starts = started.steps.iter().filter(|step| matches!(step, Step::Start { .. })).count();
+    assert_eq!(starts, 1, "the second of the two waits for the first");
+    assert!(started.blocked.unwrap().reason.contains("j2"));
 }

@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) releasing: bool,
     /// Cleaning up failed; not before the next try.
     pub(super) release_failed: bool,
+    /// Its owner has been told of that.
+    pub(super) release_told: bool,
 }
 
 fn parse(source: &SourceRecord) -> Option<Spec> {
@@ -119,6 +121,7 @@ impl Job {
             amount: Amount::of(&run.spec),
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
+            ports: run.spec.fixed_ports(),
         };
         Some((run.record.order, waiting))
     }
@@ -131,6 +134,7 @@ impl Job {
             key: key.clone(),
             amount: Amount::of(&run.spec),
             block: attempt.block,
+            ports: run.spec.fixed_ports(),
             tallies: tallies(&run.spec, attempt),
             first_failure: first_failure(attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
@@ -153,7 +157,7 @@ fn was_stopped_by_file(run: &Run) -> bool {
 
 impl Run {
     pub(super) fn new(record: RunRecord, spec: Spec) -> Self {
-        Self { record, spec, releasing: false, release_failed: false }
+        Self { record, spec, releasing: false, release_failed: false, release_told: false }
     }
 
     pub(super) fn identity(&self, key: &JobKey, attempt: u32) -> Identity {
@@ -195,5 +199,5 @@ fn first_failure(attempt: &AttemptRecord) -> Option<String> {
         let end = task.phase.outcome().filter(|end| end.end.is_failure())?;
         Some((end.at, task, end))
     });
-    failed.min_by_key(|(at, ..)| *at).map(|(_, task, end)| format!("{} {}", task.name(), end.end))
+    failed.min_by_key(|(at, ..)| *at).map(|(_, task, end)| format!("{} {}", task.name(), end))
 }

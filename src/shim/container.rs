@@ -42,6 +42,8 @@ pub(super) struct Container {
     inner: RefCell<libcontainer::container::Container>,
     init: PidFd,
     report: OwnedFd,
+    /// A handle of `/dev/shm`.
+    shm: OwnedFd,
 }
 
 impl Container {
@@ -50,7 +52,7 @@ impl Container {
         if let Some(network) = &launch.network {
             crate::sys::netns::join(network).map_err(CreateError::Network)?;
         }
-        rootfs::make(dir, launch)?;
+        let shm = rootfs::make(dir, launch)?;
         let filter = seccomp::compile().map_err(|error| CreateError::Container(error.to_string()))?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
         let (report, init_report) = (OwnedFd::from(report), OwnedFd::from(init_report));
@@ -76,11 +78,17 @@ impl Container {
         devices::allow_only(&launch.cgroup, &devices::STANDARD).map_err(CreateError::Devices)?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
-        Ok(Self { inner: RefCell::new(inner), init, report })
+        Ok(Self { inner: RefCell::new(inner), init, report, shm })
     }
 
     pub(super) fn start(&self) -> Result<(), CreateError> {
         self.inner.borrow_mut().start().map_err(|error| CreateError::Container(explain(&error)))
+    }
+
+    /// Whether there is no room left in `/dev/shm`.
+    pub(super) fn shm_is_full(&self) -> io::Result<bool> {
+        let status = nix::sys::statvfs::fstatvfs(&self.shm)?;
+        Ok(status.blocks() > 0 && status.blocks_available() == 0)
     }
 
     /// The container's first process.

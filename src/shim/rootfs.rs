@@ -34,8 +34,8 @@ fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> MountError {
     move |source| MountError { what: what.into(), source }
 }
 
-/// Enters a mount namespace of our own and makes the root there.
-pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<(), MountError> {
+/// Enters a mount namespace of our own and makes the root there; returns a handle of `/dev/shm`.
+pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, MountError> {
     mounts::enter_private_namespace().map_err(failed("anything"))?;
     let root = &launch.root;
     // All that comes from the machine is taken hold of before a part of it is covered.
@@ -64,7 +64,8 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<(), MountErro
             .map_err(failed(file.path.display().to_string()))?;
     }
     let directory = root.working_directory.display().to_string();
-    inside.directory(&root.working_directory, ids).map_err(failed(directory)).map(drop)
+    inside.directory(&root.working_directory, ids).map_err(failed(directory))?;
+    inside.handle(Path::new("/dev/shm")).map_err(failed("/dev/shm"))
 }
 
 /// The layers of every overlay, top first, with the owners that they are to show.

@@ -134,6 +134,23 @@ impl JobSpec {
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Ports of the machine that an attempt takes for itself, since the file names them. Of several tasks of a role, each has
+    /// its own stretch: `begin + index × count`.
+    pub fn fixed_ports(&self) -> Vec<u16> {
+        if self.network == Network::Job {
+            return Vec::new();
+        }
+        let of_task = |(role, index): (&Role, u32)| {
+            let numbers = role.ports.iter().flat_map(move |port| {
+                let step = if self.network == Network::Task { index } else { 0 };
+                let first = port.begin.map(|begin| u32::from(begin) + step * u32::from(port.count));
+                first.into_iter().flat_map(move |first| first..first + u32::from(port.count))
+            });
+            numbers.filter_map(|number| u16::try_from(number).ok()).collect::<Vec<_>>()
+        };
+        self.tasks().flat_map(of_task).collect()
+    }
+
     /// All tasks of an attempt, by role in file order.
     pub fn tasks(&self) -> impl Iterator<Item = (&Role, u32)> {
         self.roles.iter().flat_map(|role| (0..role.count).map(move |index| (role, index)))

@@ -262,7 +262,7 @@ impl World {
         }
         let task = alive[which % alive.len()];
         let Some(Fake::Alive { stop, running }) = self.tasks.get(&task).cloned() else { return };
-        let end = |end| Fake::Ended(EndRecord { end, at: Timestamp(self.now), memory_peak: None });
+        let end = |end| Fake::Ended(EndRecord { end, at: Timestamp(self.now), memory_peak: None, note: None });
         let next = match (stop, what) {
             (Some(cause), _) => end(TaskEnd::Stopped { cause }),
             (None, 0 | 1) => Fake::Alive { running: true, stop: None },

@@ -1,6 +1,8 @@
 //! What the tests share: an instance of Trainyard in a directory and a network namespace of its own, and waiting for
 //! conditions with a bound.
 
+pub(crate) mod images;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

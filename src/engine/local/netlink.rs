@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
 use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
@@ -103,6 +103,20 @@ impl Netlink {
         message.attributes.push(AddressAttribute::Local(IpAddr::V4(address)));
         message.attributes.push(AddressAttribute::Address(IpAddr::V4(address)));
         message.attributes.push(AddressAttribute::Broadcast(Ipv4Addr::from(broadcast)));
+        self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// An IPv6 address that may be used at once.
+    pub(super) fn add_address6(&self, index: u32, address: Ipv6Addr, prefix: u8) -> io::Result<()> {
+        let mut message = AddressMessage::default();
+        message.header.family = AddressFamily::Inet6;
+        message.header.prefix_len = prefix;
+        message.header.index = index;
+        message.header.scope = AddressScope::Universe;
+        // Nobody else can have it: looking for doubles would make it wait.
+        message.header.flags = AddressHeaderFlags::Nodad;
+        message.attributes.push(AddressAttribute::Local(IpAddr::V6(address)));
+        message.attributes.push(AddressAttribute::Address(IpAddr::V6(address)));
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 

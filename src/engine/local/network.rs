@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -56,6 +56,32 @@ impl Networks {
         self.masquerade.clone()
     }
 
+    /// Leads ports of the machine to tasks; again is no harm.
+    pub(super) fn publish(&self, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
+        self.change_published("add", ports)
+    }
+
+    /// No longer.
+    pub(super) fn unpublish(&self, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
+        // What is not there (a daemon has started anew meanwhile) cannot be deleted: put there first.
+        self.publish(ports)?;
+        self.change_published("delete", ports)
+    }
+
+    fn change_published(&self, verb: &str, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
+        if ports.is_empty() || self.masquerade.is_err() {
+            return Ok(());
+        }
+        let one = |(outside, address, inside): &(u16, Ipv4Addr, u16)| format!("{outside} : {address} . {inside}");
+        let elements: Vec<String> = ports.iter().map(one).collect();
+        let rule = format!("{verb} element ip {} published {{ {} }}\n", table(&self.instance), elements.join(", "));
+        let output = run_tool("nft", &["-f", "-"], &rule)?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+        }
+    }
+
     fn bridge(&self, attempt: AttemptId) -> String {
         format!("ty{}{}", self.instance, base36(attempt.0))
     }
@@ -101,6 +127,8 @@ impl Networks {
             let eth0 = index_of("eth0")?.ok_or_else(|| io::Error::other("eth0 did not arrive"))?;
             inside.add_address(eth0, of_task(block, ordinal), block.prefix)?;
             inside.set_up(eth0)?;
+            let address = self.address6(of_task(block, ordinal));
+            without_ipv6_is_well(inside.add_address6(eth0, address, 96 + block.prefix))?;
             inside.add_default_route(gateway(block))
         })?;
         match bridge {
@@ -110,6 +138,14 @@ impl Networks {
                 outside.add_address(gate, gateway(block), block.prefix)
             }
         }
+    }
+
+    /// A unique local address (RFC 4193) that ends in the IPv4 address.
+    fn address6(&self, address: Ipv4Addr) -> Ipv6Addr {
+        let site = u16::from_str_radix(&self.instance, 16).unwrap_or(0);
+        let address = u32::from(address).to_be_bytes();
+        let [a, b, c, d] = address;
+        Ipv6Addr::new(0xfd7a, site, 0, 0, 0, 0, u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
     }
 
     /// Removes the attempt's bridge; its veth pairs go with their namespaces. The kernel takes tens of milliseconds for
@@ -155,6 +191,21 @@ impl Networks {
     }
 }
 
+/// The kernel may have no IPv6, or it is switched off.
+fn without_ipv6_is_well(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(nix::libc::EOPNOTSUPP | nix::libc::EAFNOSUPPORT | nix::libc::EACCES | nix::libc::EPERM)
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
 /// It may go by itself between the look and the deed.
 fn gone_is_well(result: io::Result<()>) -> io::Result<()> {
     match result {
@@ -191,7 +242,12 @@ fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
         "table ip {table}\ndelete table ip {table}\ntable ip {table} {{\n\
            chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
            chain between {{ type filter hook forward priority 0;\n\
-             ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n}}\n"
+             ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n\
+           map published {{ type inet_service : ipv4_addr . inet_service; }}\n\
+           chain arriving {{ type nat hook prerouting priority -100;\n\
+             fib daddr type local dnat ip to tcp dport map @published; }}\n\
+           chain leaving {{ type nat hook output priority -100;\n\
+             fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n"
     );
     let output = match run_tool("nft", &["-f", "-"], &rules) {
         Ok(output) => output,
@@ -216,34 +272,51 @@ pub(super) fn make_shared(path: &Path) -> io::Result<()> {
     netns::create(path, || Netlink::open()?.set_up(loopback()?).and_then(|()| open_to_users()))
 }
 
-/// Addresses and ports of every task of an attempt.
-pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>) -> io::Result<Placement> {
-    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, reserved: Vec::new() };
+/// Addresses and ports of every task of an attempt. `taken` are ports of the machine that other attempts have.
+pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, taken: BTreeSet<u16>) -> io::Result<Placement> {
+    let fixed = spec.fixed_ports();
+    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, taken, reserved: Vec::new() };
+    allotter.taken.extend(fixed);
     let mut tasks = Vec::new();
-    for ((role, _), ordinal) in spec.tasks().zip(0..) {
-        allotter.begin_task();
-        let ports = role.ports.iter().map(|port| Ok((port.label.clone(), allotter.allot(port, &role.ports)?)));
+    for ((role, index), ordinal) in spec.tasks().zip(0..) {
         let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
-        tasks.push(TaskPlace { address, ports: ports.collect::<io::Result<_>>()? });
+        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new() };
+        for port in &role.ports {
+            let numbers = allotter.allot(port, &role.ports)?;
+            if spec.network == Network::Task {
+                // What the file names is the same number for each task of a role: outside they lie one after another.
+                let shift = port.begin.map_or(0, |_| index.saturating_mul(u32::from(port.count)));
+                let outside = numbers.iter().filter_map(|number| u16::try_from(u32::from(*number) + shift).ok());
+                place.published.push((port.label.clone(), outside.collect()));
+            }
+            place.ports.push((port.label.clone(), numbers));
+        }
+        tasks.push(place);
     }
     Ok(Placement { tasks })
+}
+
+/// Ports of the machine that lead to tasks: each with the address and the port behind it.
+pub(super) fn published(placement: &Placement) -> Vec<(u16, Ipv4Addr, u16)> {
+    let of_task = |task: &TaskPlace| {
+        let inside: Vec<u16> = task.ports.iter().flat_map(|(_, numbers)| numbers.clone()).collect();
+        let outside: Vec<u16> = task.published.iter().flat_map(|(_, numbers)| numbers.clone()).collect();
+        let address = task.address;
+        outside.into_iter().zip(inside).map(move |(outside, inside)| (outside, address, inside)).collect::<Vec<_>>()
+    };
+    placement.tasks.iter().flat_map(of_task).collect()
 }
 
 struct Allotter {
     network: Network,
     next: u16,
+    /// Ports of the machine that somebody has.
+    taken: BTreeSet<u16>,
     /// Held while choosing on the machine's own network, so that no port is chosen twice.
     reserved: Vec<TcpListener>,
 }
 
 impl Allotter {
-    /// Tasks with an address of their own have all ports to themselves.
-    fn begin_task(&mut self) {
-        if self.network == Network::Task {
-            self.next = FIRST_PORT;
-        }
-    }
-
     fn allot(&mut self, port: &Port, all: &[Port]) -> io::Result<Vec<u16>> {
         if let Some(begin) = port.begin {
             return Ok((0..port.count).map(|offset| begin.saturating_add(offset)).collect());
@@ -258,13 +331,18 @@ impl Allotter {
             .collect()
     }
 
+    /// The next port that no task of any attempt has, nor, where it is to be reached from elsewhere, a stranger.
     fn next_port(&mut self, fixed: impl Fn(u16) -> bool) -> io::Result<u16> {
-        while fixed(self.next) {
-            self.next = self.next.saturating_add(1);
+        loop {
+            let port = self.next;
+            self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
+            let is_strangers =
+                || self.network == Network::Task && TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err();
+            if !fixed(port) && !self.taken.contains(&port) && !is_strangers() {
+                self.taken.insert(port);
+                return Ok(port);
+            }
         }
-        let port = self.next;
-        self.next = port.checked_add(1).ok_or_else(|| io::Error::other("the attempt declares too many ports"))?;
-        Ok(port)
     }
 
     fn free_port(&mut self) -> io::Result<u16> {
@@ -279,29 +357,54 @@ impl Allotter {
 mod tests {
     use super::*;
 
-    fn ports(network: &str) -> Vec<Vec<u16>> {
+    fn placed(network: &str, taken: &[u16]) -> Placement {
         let text = format!(
             "network = \"{network}\"\n[roles.w]\ncount = 2\nports = {{ a = 2, b = {{ begin = 20001 }}, c = 1 }}"
         );
         let spec = crate::spec::parse("x.toml", &text).0.unwrap();
-        let placement = place(&spec, None).unwrap();
-        placement.tasks.iter().map(|task| task.ports.iter().flat_map(|(_, ports)| ports.clone()).collect()).collect()
+        place(&spec, None, taken.iter().copied().collect()).unwrap()
+    }
+
+    fn ports(network: &str) -> Vec<Vec<u16>> {
+        let tasks = placed(network, &[]).tasks;
+        tasks.iter().map(|task| task.ports.iter().flat_map(|(_, ports)| ports.clone()).collect()).collect()
     }
 
     #[test]
-    fn tasks_with_addresses_of_their_own_get_the_same_ports() {
-        assert_eq!(ports("task"), [[20000, 20002, 20001, 20003], [20000, 20002, 20001, 20003]]);
+    fn no_two_tasks_have_the_same_port_of_the_machine_and_nobody_s_is_taken() {
+        let taken = [20_000, 20_003];
+        let placement = placed("task", &taken);
+        let outside: Vec<u16> = published(&placement).iter().map(|(outside, ..)| *outside).collect();
+        let all: BTreeSet<u16> = outside.iter().copied().collect();
+        assert_eq!((outside.len(), all.len()), (8, 8), "{outside:?}");
+        assert!(taken.iter().all(|port| !all.contains(port)));
+        let inside: Vec<u16> = published(&placement).iter().map(|(.., inside)| *inside).collect();
+        assert_eq!(inside.iter().filter(|port| **port == 20_001).count(), 2, "as the file says, in both");
+        assert!(all.contains(&20_001) && all.contains(&20_002), "one after another outside");
+    }
+
+    #[test]
+    fn three_roles_with_twenty_ports_each_all_differ() {
+        let text =
+            "[roles.a]\ncount = 4\nports = { x = 20 }\n[roles.b]\nports = { x = 20 }\n[roles.c]\nports = { x = 20 }";
+        let spec = crate::spec::parse("x.toml", text).0.unwrap();
+        let all: Vec<_> = published(&place(&spec, None, BTreeSet::new()).unwrap());
+        let outside: BTreeSet<u16> = all.iter().map(|(outside, ..)| *outside).collect();
+        assert_eq!((all.len(), outside.len()), (120, 120));
     }
 
     #[test]
     fn tasks_that_share_a_network_get_different_ports() {
-        assert_eq!(ports("job"), [[20000, 20002, 20001, 20003], [20004, 20005, 20001, 20006]]);
-        let mut host = ports("host").concat();
-        host.retain(|port| *port != 20001);
-        let count = host.len();
-        host.sort_unstable();
-        host.dedup();
-        assert_eq!(host.len(), count);
+        let job = ports("job").concat();
+        assert_eq!(job.iter().filter(|port| **port == 20_001).count(), 2);
+        for network in ["job", "host"] {
+            let mut all = ports(network).concat();
+            all.retain(|port| *port != 20_001);
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), count);
+        }
     }
 
     #[test]

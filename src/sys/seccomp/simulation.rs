@@ -1,6 +1,7 @@
 //! Runs the two programs as the kernel would, so that tests can ask about every number, and about the architecture that
 //! they do not run on.
 
+use nix::libc;
 use seccompiler::sock_filter;
 
 use super::Filter;

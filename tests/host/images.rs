@@ -1,0 +1,315 @@
+//! Images as people use them: from files and registries, what they run, whose files they leave.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+
+use crate::support::images::{Registry, debian, describe_tree, in_network, run, small, write_login};
+use crate::support::{Instance, has_tools, wait_for};
+
+const MAKERS: [&str; 3] = ["mmdebstrap", "umoci", "busybox"];
+
+#[test]
+fn an_image_runs_what_it_says_where_and_with_what_it_says() {
+    const TEST: &str = "an_image_runs_what_it_says_where_and_with_what_it_says";
+    if !has_tools(TEST, &MAKERS) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let image = format!("oci:{}:py", debian().display());
+    let report = instance.run_job("default", &format!("image = {image:?}"));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("default", "main-0"), "hello from the image\n");
+    let script = "pwd; echo $FROM_IMAGE; cat /root/motd; test ! -e /etc/issue && echo gone; ls /scratch | wc -l";
+    let report = instance.run_job("own", &format!("image = {image:?}\ncommand = {script:?}"));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let log = instance.log("own", "main-0");
+    assert_eq!(log, "/opt/app\nyes\nchanged by an upper layer\ngone\n0\n");
+    // The image's stop signal reaches the command.
+    let waits = "import signal,sys,time\nsignal.signal(signal.SIGINT, lambda *_: (print('interrupted', flush=True), sys.exit(5)))\nprint('ready', flush=True)\ntime.sleep(600)";
+    instance.drop_job("stops", &format!("image = {image:?}\ncommand = [\"python3\", \"-c\", {waits:?}]"));
+    wait_for("the command", || instance.log("stops", "main-0").contains("ready").then_some(()));
+    instance.ok(&["stop", "stops"]);
+    instance.wait_end("stops", 1);
+    assert!(instance.log("stops", "main-0").contains("interrupted"));
+    let listed = instance.ok(&["image", "ls"]);
+    assert!(listed.contains(&image) && listed.contains("mine (default)"), "{listed}");
+    let shown = instance.ok(&["image", "show", &image]);
+    for part in ["python3 /opt/app/main.py", "SIGINT", "/scratch", "FROM_IMAGE=yes", "kind=test"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    instance.shutdown();
+}
+
+#[test]
+fn the_tree_that_a_container_sees_is_the_one_that_umoci_unpacks() {
+    const TEST: &str = "the_tree_that_a_container_sees_is_the_one_that_umoci_unpacks";
+    if !has_tools(TEST, &MAKERS) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let image = format!("{}:py", debian().display());
+    instance.ok(&["image", "import", "--name", "tree:1", &format!("oci:{image}")]);
+    let detail: serde_json::Value = serde_json::from_str(&instance.ok(&["image", "show", "tree:1", "--json"])).unwrap();
+    let store = instance.root().join("var/lib/trainyard/images/layers");
+    let digests = detail["record"]["layers"].as_array().unwrap().iter().rev();
+    let mut layers: Vec<String> = digests.map(|layer| layer.as_str().unwrap().replace("sha256:", "")).collect();
+    assert!(detail["record"]["has_top"].as_bool().unwrap(), "umoci leaves out parents: they need a layer of their own");
+    layers.insert(0, format!("top-{}", detail["record"]["digest"].as_str().unwrap().replace("sha256:", "")));
+    let lower =
+        layers.iter().map(|layer| store.join(layer).join("fs").display().to_string()).collect::<Vec<_>>().join(":");
+    let scratch = tempfile::tempdir().unwrap();
+    let bundle = scratch.path().join("bundle").display().to_string();
+    run("umoci", &["unpack", "--image", &image, &bundle]);
+    let merged = scratch.path().join("merged");
+    fs::create_dir(&merged).unwrap();
+    run("mount", &["-t", "overlay", "overlay", "-o", &format!("lowerdir={lower}"), &merged.display().to_string()]);
+    let ours = std::panic::catch_unwind(|| describe_tree(&merged));
+    run("umount", &[&merged.display().to_string()]);
+    let (ours, theirs) = (ours.unwrap(), describe_tree(&Path::new(&bundle).join("rootfs")));
+    let differences: Vec<_> = ours
+        .iter()
+        .filter(|line| !theirs.contains(line))
+        .chain(theirs.iter().filter(|line| !ours.contains(line)))
+        .collect();
+    assert!(differences.is_empty() && ours.len() > 3000, "{} entries, {differences:#?}", ours.len());
+    instance.shutdown();
+}
+
+#[test]
+fn images_come_from_registries_with_and_without_a_password() {
+    const TEST: &str = "images_come_from_registries_with_and_without_a_password";
+    if !has_tools(TEST, &["mmdebstrap", "umoci", "busybox", "skopeo", "docker-registry", "htpasswd", "ip"]) {
+        return;
+    }
+    let config =
+        "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[images]\nplain_http = [\"127.0.0.1:5000\", \"127.0.0.1:5001\"]\n";
+    let Some(instance) = Instance::start(TEST, config) else { return };
+    let (open, closed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let holder = instance.network_holder();
+    let free = Registry::start(open.path(), holder, None, 5000);
+    let locked = Registry::start(closed.path(), holder, Some(("ada", "s3cret")), 5001);
+    let layout = format!("oci:{}:py", debian().display());
+    for (registry, login) in [(&free, None), (&locked, Some("--dest-creds=ada:s3cret"))] {
+        let target = format!("docker://{}/team/torch:2", registry.address);
+        let mut arguments = vec!["copy", "--dest-tls-verify=false", &layout, &target];
+        arguments.extend(login);
+        in_network(holder, "skopeo", &arguments);
+    }
+    let raw = in_network(
+        holder,
+        "skopeo",
+        &["inspect", "--tls-verify=false", "--format={{.Digest}}", "docker://127.0.0.1:5000/team/torch:2"],
+    );
+    let digest = raw.trim().to_owned();
+    // By tag and by digest, by the command line and by a job.
+    let pulled = instance.ok(&["image", "pull", "127.0.0.1:5000/team/torch:2"]);
+    assert_eq!(pulled, format!("127.0.0.1:5000/team/torch:2 {digest}\n"));
+    let report = instance.run_job("pinned", &format!("image = \"127.0.0.1:5000/team/torch@{digest}\""));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("pinned", "main-0"), "hello from the image\n");
+    // What cannot be had is told by its reason.
+    let reason = |image: &str| {
+        let output = instance.cli(&["image", "pull", image]);
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let missing = reason("127.0.0.1:5000/team/torch:3");
+    assert!(missing.contains("has no image") && missing.contains("team/torch:3"), "{missing}");
+    let encrypted = reason("127.0.0.1:5002/team/torch:2");
+    assert!(encrypted.contains("cannot be reached") && encrypted.contains("plain_http"), "{encrypted}");
+    let unauthorized = reason("127.0.0.1:5001/team/torch:2");
+    assert!(unauthorized.contains("wants a login") && unauthorized.contains("registry.json"), "{unauthorized}");
+    let secrets = instance.root().join("etc/trainyard/secrets/default/registry.json");
+    write_login(&secrets, "127.0.0.1:5001", "ada:wrong");
+    let wrong = reason("127.0.0.1:5001/team/torch:2");
+    assert!(wrong.contains("not accepted") && !wrong.contains("wrong"), "{wrong}");
+    write_login(&secrets, "127.0.0.1:5001", "ada:s3cret");
+    let report = instance.run_job("locked", "image = \"127.0.0.1:5001/team/torch:2\"");
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    // Nothing of a password anywhere that people look.
+    let everything = instance.ok(&["image", "ls", "--json"]) + &instance.ok(&["events", "locked"]);
+    assert!(!everything.contains("s3cret"));
+    instance.shutdown();
+}
+
+#[test]
+fn what_a_task_leaves_belongs_to_the_owner_whatever_user_it_ran_as() {
+    const TEST: &str = "what_a_task_leaves_belongs_to_the_owner_whatever_user_it_ran_as";
+    if !has_tools(TEST, &MAKERS) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let image = format!("oci:{}:py", debian().display());
+    let command = "id -u; id -g; touch /output/made /model/weights; cat /proc/self/uid_map | wc -l; stat -c %U /etc/shadow; cat /etc/shadow >/dev/null 2>&1 && echo may";
+    for (job, user, seen) in [
+        ("root", "", "0\n0\n2\nroot\nmay\n"),
+        ("number", "user = \"1000:7\"\n", "1000\n7\n3\nroot\n"),
+        ("name", "user = \"www-data\"\n", "33\n33\n3\nroot\n"),
+    ] {
+        let text =
+            format!("image = {image:?}\n{user}command = {command:?}\nresources = {{ cpu = 0.5, memory = \"128MiB\" }}");
+        let file = instance.jobs_d().join(format!(".{job}.new"));
+        fs::write(&file, text).unwrap();
+        std::os::unix::fs::chown(&file, Some(4321), Some(4322)).unwrap();
+        fs::rename(file, instance.jobs_d().join(format!("{job}.toml"))).unwrap();
+        let report = instance.wait_end(job, 1);
+        assert_eq!(instance.log(job, "main-0"), seen, "{job}: {report:#}");
+        let made = fs::metadata(instance.run_dir(job, 1).join("output/made")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (4321, 4322), "{job}");
+    }
+    let unknown = instance.run_job("unknown", &format!("image = {image:?}\nuser = \"bob\""));
+    let why = unknown["reason"].as_str().unwrap();
+    assert!(why.contains("/etc/passwd") && why.contains("bob"), "{why}");
+    instance.shutdown();
+}
+
+#[test]
+fn poor_images_work_or_say_what_they_lack() {
+    const TEST: &str = "poor_images_work_or_say_what_they_lack";
+    if !has_tools(TEST, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let bare = small(&dir.path().join("bare"), &[], |_| {});
+    let exec = instance.run_job("exec", &format!("image = {bare:?}\ncommand = [\"/bin/busybox\", \"id\", \"-u\"]"));
+    assert_eq!(exec["state"], "succeeded", "{exec:#}");
+    assert_eq!(instance.log("exec", "main-0"), "0\n");
+    let why = |report: serde_json::Value| report["reason"].as_str().unwrap().to_owned();
+    let shell = why(instance.run_job("shell", &format!("image = {bare:?}\ncommand = \"echo x\"")));
+    assert!(shell.contains("no /bin/sh") && shell.contains("array"), "{shell}");
+    let absent = why(instance.run_job("absent", &format!("image = {bare:?}\ncommand = [\"train\"]")));
+    assert!(absent.contains("\"train\"") && absent.contains("PATH (/usr/local/sbin"), "{absent}");
+    let number = instance
+        .run_job("number", &format!("image = {bare:?}\nuser = \"12\"\ncommand = [\"/bin/busybox\", \"id\", \"-u\"]"));
+    assert_eq!(number["state"], "succeeded", "{number:#}");
+    // A root that nobody may write, hostile links where we mount, and a script whose interpreter is not there.
+    let odd = small(&dir.path().join("odd"), &[], |root| {
+        fs::create_dir_all(root.join("etc")).unwrap();
+        symlink("/bin/busybox", root.join("bin/sh")).unwrap();
+        symlink("/etc/passwd", root.join("etc/hosts")).unwrap();
+        symlink("../../../../../../tmp", root.join("output")).unwrap();
+        fs::write(root.join("script"), "#!/opt/none/python\n").unwrap();
+        fs::set_permissions(root.join("script"), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::create_dir_all(root.join("tmp")).unwrap();
+        fs::set_permissions(root, fs::Permissions::from_mode(0o555)).unwrap();
+    });
+    let script = why(instance.run_job("script", &format!("image = {odd:?}\ncommand = [\"/script\"]")));
+    assert!(script.contains("/script is there") && script.contains("/opt/none/python"), "{script}");
+    let before = fs::read_dir("/tmp").unwrap().count();
+    let linked = instance.run_job("linked", &format!("image = {odd:?}\ncommand = [\"/bin/busybox\", \"sh\", \"-c\", \"echo x >/output/y; busybox cat /etc/hosts | busybox head -1\"]\nenv.PATH = \"/bin\""));
+    assert_eq!(linked["state"], "succeeded", "{linked:#} {}", instance.log("linked", "main-0"));
+    assert!(instance.log("linked", "main-0").starts_with("127.0.0.1"));
+    assert_eq!(fs::read_to_string(instance.run_dir("linked", 1).join("output/y")).unwrap(), "x\n");
+    assert!(fs::read_dir("/tmp").unwrap().count() <= before + 4, "nothing of it lands on the machine");
+    instance.shutdown();
+}
+
+#[test]
+fn damaged_and_wrong_images_are_refused_by_their_reason_and_leave_nothing() {
+    const TEST: &str = "damaged_and_wrong_images_are_refused_by_their_reason_and_leave_nothing";
+    if !has_tools(TEST, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let image = small(&dir.path().join("a"), &[], |_| {});
+    let layout = dir.path().join("a/oci");
+    // The largest blob is the layer: one byte in it is changed.
+    let blobs = fs::read_dir(layout.join("blobs/sha256")).unwrap().map(|entry| entry.unwrap().path());
+    let layer = blobs.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    let mut bytes = fs::read(&layer).unwrap();
+    let whole = bytes.clone();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&layer, &bytes).unwrap();
+    let why = |job: &str, image: &str| {
+        let report = instance.run_job(job, &format!("image = {image:?}\ncommand = [\"/bin/busybox\", \"true\"]"));
+        assert_eq!(report["state"], "failed");
+        report["reason"].as_str().unwrap().to_owned()
+    };
+    let changed = why("changed", &image);
+    assert!(changed.contains("digest") || changed.contains("damaged") || changed.contains("unpacked"), "{changed}");
+    fs::write(&layer, &whole[..middle]).unwrap();
+    why("cut", &image);
+    let store = instance.root().join("var/lib/trainyard/images");
+    let names = |part: &str| fs::read_dir(store.join(part)).unwrap().count();
+    assert_eq!((names("layers"), names("drafts"), names("manifests")), (0, 0, 0));
+    assert!(why("tag", &format!("oci:{}:other", layout.display())).contains("no image other"));
+    assert!(why("none", "oci:/nowhere/at/all:t").contains("/nowhere/at/all"));
+    // The file is whole again: nothing remembers that it was not.
+    fs::write(&layer, &whole).unwrap();
+    let report = instance.run_job("whole", &format!("image = {image:?}\ncommand = [\"/bin/busybox\", \"true\"]"));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    // A secret that only root may read is not read for somebody else's job.
+    let secret = dir.path().join("secret");
+    fs::rename(dir.path().join("a"), &secret).unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o700)).unwrap();
+    let file = instance.jobs_d().join(".theirs.new");
+    fs::write(
+        &file,
+        format!("image = \"oci:{}:t\"\ncommand = [\"/bin/busybox\", \"true\"]", secret.join("oci").display()),
+    )
+    .unwrap();
+    std::os::unix::fs::chown(&file, Some(4321), Some(4321)).unwrap();
+    fs::rename(file, instance.jobs_d().join("theirs.toml")).unwrap();
+    let report = instance.wait_end("theirs", 1);
+    assert!(report["reason"].as_str().unwrap().contains("ermission denied"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
+    const TEST: &str = "archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task";
+    if !has_tools(TEST, &["umoci", "busybox", "skopeo"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let layout = small(dir.path(), &["--config.cmd=/bin/busybox", "--config.cmd=echo", "--config.cmd=ran"], |_| {});
+    let archive = |kind: &str, name: &str| {
+        let path = dir.path().join(name).display().to_string();
+        let target =
+            if kind == "docker-archive" { format!("{kind}:{path}:team/small:1") } else { format!("{kind}:{path}:t") };
+        run("skopeo", &["copy", &layout, &target]);
+        path
+    };
+    let (docker, oci) = (archive("docker-archive", "d.tar"), archive("oci-archive", "o.tar"));
+    run("gzip", &["-k", &docker]);
+    assert!(instance.ok(&["image", "import", &docker]).starts_with("docker.io/team/small:1 sha256:"));
+    for (name, source) in
+        [("a:1", format!("oci-archive:{oci}")), ("b:1", format!("{docker}.gz")), ("c:1", layout.clone())]
+    {
+        instance.ok(&["image", "import", "--name", name, &source]);
+        let report = instance.run_job(&name[..1], &format!("image = {name:?}"));
+        assert_eq!(report["state"], "succeeded", "{report:#}");
+        assert_eq!(instance.log(&name[..1], "main-0"), "ran\n");
+    }
+    let store = instance.root().join("var/lib/trainyard/images");
+    let layers = || fs::read_dir(store.join("layers")).unwrap().count();
+    assert_eq!(layers(), 1, "the same layer is there once");
+    instance.drop_job("holds", "image = \"a:1\"\ncommand = [\"/bin/busybox\", \"sleep\", \"600\"]");
+    instance.wait_state("holds", "running");
+    instance.ok(&["image", "tag", "a:1", "again:2"]);
+    instance.ok(&["image", "rm", "a:1", "b:1", "c:1", "team/small:1", "again:2"]);
+    assert_eq!(instance.cli(&["image", "show", "a:1"]).status.code(), Some(4));
+    assert!(instance.ok(&["image", "prune"]).contains("0 layer"));
+    assert_eq!(layers(), 1, "a task still runs from it");
+    instance.ok(&["stop", "holds"]);
+    instance.wait_end("holds", 1);
+    wait_for("the clean-up", || {
+        fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().next().is_none().then_some(())
+    });
+    assert!(instance.ok(&["image", "prune"]).contains("1 layer"));
+    assert_eq!(layers(), 0);
+    // Who may not write job files may not bring images.
+    let refused = std::process::Command::new("setpriv")
+        .args(["--reuid=4321", "--regid=4321", "--clear-groups", crate::support::BINARY, "--root"])
+        .arg(instance.root())
+        .args(["image", "import", "--name", "x:1", &docker])
+        .output()
+        .unwrap();
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("you may not"), "{refused:?}");
+    instance.shutdown();
+}
