@@ -136,7 +136,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
-    let context = server::Context { paths: config.paths.clone(), events: events.clone(), rounds: heard };
+    let context =
+        server::Context { paths: config.paths.clone(), engine: engine.clone(), events: events.clone(), rounds: heard };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;

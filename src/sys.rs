@@ -7,10 +7,14 @@ pub mod file;
 pub mod idmap;
 pub mod lock;
 pub mod mounts;
+pub mod namespaces;
 pub mod netns;
+pub mod passing;
 pub mod process;
 pub mod rooted;
+pub mod session;
 pub mod signals;
+pub mod terminal;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

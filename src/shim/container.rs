@@ -68,6 +68,7 @@ impl Container {
             .map_err(|error| CreateError::Container(explain(&error)))?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
+        dir.write_init(pid).map_err(|error| CreateError::Prepare(io::Error::other(error)))?;
         Ok(Self { inner: RefCell::new(inner), init, report: RefCell::new(Some(report.into())) })
     }
 

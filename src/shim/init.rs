@@ -73,9 +73,9 @@ impl Executor for Init {
     }
 }
 
-struct Command {
-    args: Vec<CString>,
-    env: Vec<CString>,
+pub(super) struct Command {
+    pub(super) args: Vec<CString>,
+    pub(super) env: Vec<CString>,
 }
 
 impl Command {
@@ -130,7 +130,7 @@ fn execute(command: &Command, report: RawFd) -> ! {
 }
 
 /// `execvpe` searches the PATH of this process, which is empty: search the command's own.
-fn search_and_execute(program: &CString, command: &Command) -> nix::Result<std::convert::Infallible> {
+pub(super) fn search_and_execute(program: &CString, command: &Command) -> nix::Result<std::convert::Infallible> {
     if program.as_bytes().contains(&b'/') {
         return execvpe(program, &command.args, &command.env);
     }
