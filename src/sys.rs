@@ -14,6 +14,7 @@ pub mod process;
 pub mod rooted;
 pub mod session;
 pub mod signals;
+pub mod stream;
 pub mod terminal;
 
 use std::time::{SystemTime, UNIX_EPOCH};

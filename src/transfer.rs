@@ -133,14 +133,14 @@ mod tests {
         };
         let through_a_link = {
             let mut builder = tar::Builder::new(Vec::new());
-            builder.append_data(&mut header(tar::EntryType::Directory, 0), "d", std::io::empty()).unwrap();
+            builder.append_data(&mut header(tar::EntryType::Directory, 0), "d", io::empty()).unwrap();
             builder.append_link(&mut header(tar::EntryType::Symlink, 0), "d/l", &outside).unwrap();
             builder.append_data(&mut header(tar::EntryType::Regular, 1), "d/l/evil", &b"x"[..]).unwrap();
             builder.into_inner().unwrap()
         };
         let named = |name: &[u8]| {
             let mut builder = tar::Builder::new(Vec::new());
-            builder.append_data(&mut header(tar::EntryType::Directory, 0), "d", std::io::empty()).unwrap();
+            builder.append_data(&mut header(tar::EntryType::Directory, 0), "d", io::empty()).unwrap();
             let mut header = header(tar::EntryType::Regular, 1);
             header.as_old_mut().name[..name.len()].copy_from_slice(name);
             header.set_cksum();

@@ -20,7 +20,6 @@ use hyper::header::{CONNECTION, UPGRADE};
 use hyper::upgrade::Upgraded;
 use hyper::{Request as HttpRequest, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
@@ -33,6 +32,7 @@ use crate::ids::{JobKey, TaskId};
 use crate::reconcile::{Caller, JobDetail};
 use crate::rundir::entry::{LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
+use crate::sys::stream::Stream;
 use crate::sys::{passing, terminal};
 
 /// Longest request, bytes; a command line longer than that no kernel would take.
@@ -307,7 +307,7 @@ async fn resize(master: &Stream, mut sizes: watch::Receiver<Option<(u16, u16)>>)
     while sizes.changed().await.is_ok() {
         let size = *sizes.borrow_and_update();
         if let Some((rows, columns)) = size
-            && let Err(error) = terminal::set_size(&master.0, rows, columns)
+            && let Err(error) = terminal::set_size(master, rows, columns)
         {
             tracing::debug!(%error, "cannot resize a terminal");
         }
@@ -370,35 +370,6 @@ async fn pass_on(
         // EIO: nobody holds the terminal any more.
         Ok(0) | Err(_) => false,
         Ok(count) => frames.send(frame(buffer.get(..count).unwrap_or_default().to_vec())).await.is_ok(),
-    }
-}
-
-/// A pipe or terminal.
-struct Stream(AsyncFd<OwnedFd>);
-
-impl Stream {
-    fn new(descriptor: OwnedFd) -> io::Result<Self> {
-        use nix::fcntl::{FcntlArg, OFlag, fcntl};
-        fcntl(&descriptor, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        Ok(Self(AsyncFd::new(descriptor)?))
-    }
-
-    async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.async_io(Interest::READABLE, |descriptor| Ok(nix::unistd::read(descriptor, buffer)?)).await
-    }
-
-    async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            let count = self.0.async_io(Interest::WRITABLE, |descriptor| Ok(nix::unistd::write(descriptor, bytes)?));
-            bytes = bytes.get(count.await?..).unwrap_or_default();
-        }
-        Ok(())
-    }
-
-    /// Bytes that can be read now.
-    fn waiting(&self) -> usize {
-        let count = rustix::io::ioctl_fionread(self.0.get_ref()).unwrap_or(0);
-        usize::try_from(count).unwrap_or(usize::MAX)
     }
 }
 

@@ -300,9 +300,12 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Kinds of resource limits, numbered from 0 (Linux, all architectures).
+const LIMITS: u32 = 16;
+
 /// Takes over all resource limits of another process; raising our own needs the machine's root.
 pub fn take_limits_of(pid: i32) -> io::Result<()> {
-    (0..nix::libc::RLIM_NLIMITS).try_for_each(|resource| {
+    (0..LIMITS).try_for_each(|resource| {
         let limit = limit_of(pid, resource)?;
         set_own_limit(resource, &limit)
     })
