@@ -2,12 +2,15 @@
 
 mod change;
 mod check;
+mod cp;
 mod events;
+mod exec;
 mod explain;
 mod image;
 mod logs;
 mod output;
 mod ps;
+mod session;
 mod show;
 mod shutdown;
 mod status;
@@ -24,17 +27,33 @@ use crate::ids::JobKey;
 /// Exit codes of the command line; documented in the README.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    Success = 0,
+    Success,
     /// Something could not be done; the reason is on standard error.
-    Failure = 1,
+    Failure,
     /// The daemon does not answer. (2 is clap's, for arguments.)
-    Unreachable = 3,
+    Unreachable,
     /// There is no such job.
-    NotFound = 4,
+    NotFound,
     /// `wait`: the job failed.
-    JobFailed = 5,
+    JobFailed,
     /// `wait`: the job was stopped.
-    JobStopped = 6,
+    JobStopped,
+    /// `exec`: the command's own, 128 and the signal's number if it was killed by one.
+    Command(u8),
+}
+
+impl Exit {
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Success => 0,
+            Exit::Failure => 1,
+            Exit::Unreachable => 3,
+            Exit::NotFound => 4,
+            Exit::JobFailed => 5,
+            Exit::JobStopped => 6,
+            Exit::Command(code) => code,
+        }
+    }
 }
 
 #[derive(Debug, Parser)]
@@ -82,6 +101,27 @@ pub enum Verb {
         /// Of this run instead of the newest
         #[arg(long)]
         run: Option<u32>,
+    },
+    /// Run a command in a running task, under everything that holds the task itself
+    Exec {
+        /// Pass standard input on
+        #[arg(short, long)]
+        interactive: bool,
+        /// Give the command a terminal
+        #[arg(short, long)]
+        tty: bool,
+        /// JOB [ROLE-INDEX]
+        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"])]
+        target: Vec<String>,
+        #[arg(last = true, required = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Copy files and directories into a running task or out of it
+    Cp {
+        /// JOB[/ROLE-INDEX]:PATH, or a path here; `DIR/.` stands for what is in DIR
+        from: String,
+        /// The same; one of both is in a task
+        to: String,
     },
     /// Print what happened to a job and why
     Events { job: JobKey },
@@ -138,6 +178,13 @@ pub enum Verb {
         #[arg(long)]
         lock_fd: Option<i32>,
     },
+    /// Run a command in a task (the daemon does this)
+    #[command(hide = true)]
+    Enter {
+        dir: PathBuf,
+        #[arg(long)]
+        control_fd: i32,
+    },
     /// Run one task (the daemon does this)
     #[command(hide = true)]
     Shim {
@@ -171,6 +218,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let request = logs::Request { target, follow, lines, since, run };
             logs::run(&client()?, request, format).await
         }
+        Verb::Exec { interactive, tty, target, command } => {
+            exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
+        }
+        Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
         Verb::Events { job } => events::run(&client()?, &job, format).await,
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
@@ -184,7 +235,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Check { files } => check::run(&files, format),
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
-        Verb::Daemon | Verb::Mount { .. } | Verb::Shim { .. } => unreachable!("roles are chosen in main"),
+        Verb::Daemon | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {
+            unreachable!("roles are chosen in main")
+        }
     }
 }
 

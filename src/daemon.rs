@@ -144,8 +144,13 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let image_service =
         ImageService { images, in_use: Arc::new(move || in_use.layers_in_use()), jobs_d: config.paths.jobs_d() };
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
-    let context =
-        server::Context { paths: config.paths.clone(), events: events.clone(), rounds: heard, images: image_service };
+    let context = server::Context {
+        paths: config.paths.clone(),
+        engine: engine.clone(),
+        events: events.clone(),
+        rounds: heard,
+        images: image_service,
+    };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;

@@ -10,6 +10,7 @@
 //! - [`images`]: where images come from, how they lie on disk.
 //! - [`logs`]: log files of a task, with a time index.
 //! - [`contract`]: what a container sees.
+//! - [`transfer`]: files on their way into or out of a task.
 //! - [`rundir`]: the directory that daemon and shim share.
 //! - [`store`]: what must survive a crash.
 //! - [`intake`]: watches `jobs.d`.
@@ -44,4 +45,5 @@ pub mod spec;
 pub mod status;
 pub mod store;
 pub mod sys;
+pub mod transfer;
 pub mod workspace;

@@ -13,9 +13,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
+        Verb::Enter { dir, control_fd } => enter(dir, control_fd),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { lock_fd } => mount(&cli, lock_fd),
-        _ => cli::run(cli).map(|exit| ExitCode::from(exit as u8)),
+        _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
     };
     done.unwrap_or_else(|error| {
         tell(error.as_ref());
@@ -25,6 +26,11 @@ fn main() -> ExitCode {
 
 fn shim(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
     trainyard::shim::run(dir, take_inherited(lock_fd)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn enter(dir: std::path::PathBuf, control_fd: i32) -> anyhow::Result<ExitCode> {
+    trainyard::shim::enter::run(dir, take_inherited(control_fd)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

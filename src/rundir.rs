@@ -6,6 +6,7 @@
 //!               config.json     the OCI configuration                     daemon
 //!               rootfs/ upper/ work/                                      put together by the shim, in its own namespace
 //!               lock            held from before the start of the shim until it ends
+//!               init.pid        the container's first process, for `enter` to find   shim, right after the creation
 //!               started         exists once the command may have run      shim
 //!               stop            why the task is to stop                   daemon, then SIGTERM to the shim
 //!               kept.json       how the command ended, whose container stays for a while          shim
@@ -14,6 +15,8 @@
 //! ```
 //! A held lock means a live shim. A free lock with `exit.json` is an end; a free lock with `started` alone is a lost
 //! task; a free lock with neither has never run anything and may be started.
+
+pub mod entry;
 
 use std::fs;
 use std::io;
@@ -261,6 +264,10 @@ impl TaskDir {
         write_json(&self.kept_file(), kept, Durability::Machine)
     }
 
+    fn init_file(&self) -> PathBuf {
+        self.0.join("init.pid")
+    }
+
     fn launch_file(&self) -> PathBuf {
         self.0.join("task.json")
     }
@@ -278,6 +285,16 @@ impl TaskDir {
     pub fn read_launch(&self) -> Result<LaunchRecord, RunDirError> {
         let path = self.launch_file();
         read_json(&path)?.ok_or_else(|| RunDirError::Read { path, source: io::ErrorKind::NotFound.into() })
+    }
+
+    /// Notes which process is the container's first one.
+    pub fn write_init(&self, pid: i32) -> Result<(), RunDirError> {
+        write_json(&self.init_file(), &pid, Durability::Process)
+    }
+
+    /// The container's first process by number, which may be another's by now; `None` before the container is there.
+    pub fn read_init(&self) -> Result<Option<i32>, RunDirError> {
+        read_json(&self.init_file())
     }
 
     /// Marks that the command is about to run: from here on a vanished shim means a lost task.

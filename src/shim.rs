@@ -6,7 +6,9 @@
 //!
 //! **Invariant:** a shim that ends has written `exit.json`, unless it was killed.
 
+mod confine;
 mod container;
+pub mod enter;
 mod init;
 mod metrics;
 mod pump;

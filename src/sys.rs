@@ -8,11 +8,16 @@ pub mod file;
 pub mod idmap;
 pub mod lock;
 pub mod mounts;
+pub mod namespaces;
 pub mod netns;
+pub mod passing;
 pub mod process;
 pub mod rooted;
 pub mod seccomp;
+pub mod session;
 pub mod signals;
+pub mod stream;
+pub mod terminal;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -4,16 +4,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Method, Request, Response};
+use hyper::upgrade::Upgraded;
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
+use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 
+use super::frames::{FrameReader, PROTOCOL};
 use super::wire::{
-    Done, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine, LogQuery, NameQuery,
-    escape,
+    Done, ExecRequest, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine, LogQuery,
+    NameQuery, escape,
 };
 use crate::ids::JobKey;
 use crate::images::Pruned;
@@ -38,6 +41,13 @@ pub enum ClientError {
     Source(#[source] io::Error),
     #[error("cannot make the request")]
     Request(#[from] hyper::http::Error),
+}
+
+/// The connection of an `exec`, for [`super::frames`].
+#[derive(Debug)]
+pub struct ExecConnection {
+    pub from_daemon: FrameReader<ReadHalf<TokioIo<Upgraded>>>,
+    pub to_daemon: WriteHalf<TokioIo<Upgraded>>,
 }
 
 /// A client of the daemon at one socket; each call is a connection.
@@ -71,11 +81,15 @@ impl Client {
         if response.status().is_success() {
             return Ok(response);
         }
+        Err(Self::refused(response).await?)
+    }
+
+    async fn refused(response: Response<Incoming>) -> Result<ClientError, ClientError> {
         let status = response.status().as_u16();
         let bytes = response.into_body().collect().await?.to_bytes();
         let failure: Result<Failure, _> = serde_json::from_slice(&bytes);
         let message = failure.map_or_else(|_| String::from_utf8_lossy(&bytes).into_owned(), |failure| failure.error);
-        Err(ClientError::Refused { status, message })
+        Ok(ClientError::Refused { status, message })
     }
 
     async fn read<T: DeserializeOwned>(&self, method: Method, path: &str) -> Result<T, ClientError> {
@@ -105,6 +119,27 @@ impl Client {
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {
         self.read(Method::POST, "/v1/shutdown").await
+    }
+
+    /// Starts a command in a task, or a copy.
+    pub async fn exec(&self, key: &JobKey, request: &ExecRequest) -> Result<ExecConnection, ClientError> {
+        let not_running = |source| ClientError::NotRunning { path: self.socket.clone(), source };
+        let stream = UnixStream::connect(&self.socket).await.map_err(not_running)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection.with_upgrades());
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path(key, "/exec"))
+            .header("host", "trainyard")
+            .header("connection", "Upgrade")
+            .header("upgrade", PROTOCOL)
+            .body(Full::new(Bytes::from(serde_json::to_vec(request)?)))?;
+        let response = sender.send_request(request).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Err(Self::refused(response).await?);
+        }
+        let (from_daemon, to_daemon) = tokio::io::split(TokioIo::new(hyper::upgrade::on(response).await?));
+        Ok(ExecConnection { from_daemon: FrameReader::new(from_daemon), to_daemon })
     }
 
     /// Calls `each` with every line of the logs, until there are no more or it returns false.

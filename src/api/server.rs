@@ -17,9 +17,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::images::ImageService;
-use super::logs;
 use super::wire::{Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, RunView, unescape};
+use super::{exec, logs};
 use crate::config::Paths;
+use crate::engine::local::LocalEngine;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
 use crate::sys::process::peer_uid;
@@ -28,9 +29,11 @@ use crate::sys::process::peer_uid;
 pub(super) type Body = BoxBody<Bytes, Infallible>;
 
 /// What every connection needs.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Context {
     pub paths: Paths,
+    /// For what goes into a running task; everything else is the reconciler's.
+    pub engine: Arc<LocalEngine>,
     pub events: mpsc::UnboundedSender<Event>,
     /// Counts rounds of the reconciler: something may have changed.
     pub rounds: watch::Receiver<u64>,
@@ -69,7 +72,10 @@ async fn connection(stream: UnixStream, context: Arc<Context>) {
         let (context, caller) = (context.clone(), caller.clone());
         async move { Ok::<_, Infallible>(answer(request, &context, caller).await) }
     });
-    let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    let served = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
     if let Err(error) = served {
         tracing::debug!(%error, "a connection broke off");
     }
@@ -116,14 +122,14 @@ async fn answer(request: HttpRequest<Incoming>, context: &Context, caller: Calle
             Err(error) => json(error.status(), &Failure { error: error.to_string() }),
         };
     }
-    match route(&request, context, caller).await {
+    match route(request, context, caller).await {
         Ok(response) => response,
         Err(error) => json(error.status(), &Failure { error: error.to_string() }),
     }
 }
 
-async fn route(request: &HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
-    let path = request.uri().path();
+async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path().to_owned();
     let parts: Option<Vec<String>> = path.trim_matches('/').split('/').map(unescape).collect();
     let parts = parts.ok_or_else(|| ApiError::Bad(format!("{path} is not text")))?;
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -139,6 +145,9 @@ async fn route(request: &HttpRequest<Incoming>, context: &Context, caller: Calle
         (&Method::GET, ["v1", "jobs", workspace, job, "logs"]) => {
             let query = LogQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
             stream_logs(context, caller, key(workspace, job)?, query).await
+        }
+        (&Method::POST, ["v1", "jobs", workspace, job, "exec"]) => {
+            exec::begin(request, context, caller, key(workspace, job)?).await
         }
         (&Method::POST, ["v1", "jobs", workspace, job, "stop"]) => {
             change(context, caller, key(workspace, job)?, Verb::Stop).await
@@ -207,7 +216,7 @@ async fn ask<T: Send + 'static>(
     Ok(receiver.await.map_err(|_| ApiError::Ending)??)
 }
 
-async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
+pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
     ask(context, |answer| Request::Show { caller, key, answer }).await
 }
 
@@ -234,12 +243,9 @@ async fn stream_logs(
     let detail = show(context, caller.clone(), key.clone()).await?;
     logs::check(&key, &detail, &query).map_err(ApiError::Bad)?;
     let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(16);
-    let (rounds, events, paths) = (context.rounds.clone(), context.events.clone(), context.paths.clone());
-    let images = context.images.clone();
+    let own = context.clone();
     let fetch = move || {
-        let (images, events) = (images.clone(), events.clone());
-        let context = Context { paths: paths.clone(), events, rounds: rounds.clone(), images };
-        let (caller, key) = (caller.clone(), key.clone());
+        let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
         async move { show(&context, caller, key).await.ok() }
     };
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone());

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::ImageRecord;
 use crate::report::JobReport;
+use crate::rundir::entry::{Order, Terminal};
 use crate::spec::Diagnostic;
 use crate::store::record::{EventRecord, RunRecord};
 
@@ -98,6 +99,42 @@ pub struct Done {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub error: String,
+}
+
+/// What is to be done in a running task; the body of `…/exec`. One of `command`, `read` and `write`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExecRequest {
+    /// `ROLE-I`; the only running task when absent.
+    pub task: Option<String>,
+    /// The program and its arguments.
+    pub command: Option<Vec<String>>,
+    /// The command gets a terminal, of this size and kind.
+    pub tty: bool,
+    pub rows: u16,
+    pub columns: u16,
+    pub term: Option<String>,
+    /// A path in the task, to come as a tar stream on standard output.
+    pub read: Option<String>,
+    /// A path in the task, to which a tar stream on standard input goes.
+    pub write: Option<String>,
+}
+
+impl ExecRequest {
+    pub fn order(&self) -> Result<Order, String> {
+        match (&self.command, &self.read, &self.write) {
+            (Some(command), None, None) if command.is_empty() => Err("command is empty".to_owned()),
+            (Some(command), None, None) => Ok(Order::Run { command: command.clone(), terminal: self.terminal() }),
+            (None, Some(path), None) if !self.tty => Ok(Order::Read(path.clone())),
+            (None, None, Some(path)) if !self.tty => Ok(Order::Write(path.clone())),
+            _ => Err("exec wants one of command, read and write, and a terminal only for a command".to_owned()),
+        }
+    }
+
+    fn terminal(&self) -> Option<Terminal> {
+        let kind = self.term.clone().unwrap_or_else(|| "xterm-256color".to_owned());
+        self.tty.then(|| Terminal { rows: self.rows, columns: self.columns, kind })
+    }
 }
 
 /// What of a job's logs is wanted; the query of `…/logs`.

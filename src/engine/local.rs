@@ -5,6 +5,7 @@
 
 mod acquire;
 mod bundle;
+mod entry;
 mod host;
 mod netlink;
 mod network;
@@ -37,6 +38,8 @@ use host::HostImage;
 use network::{Networks, Peers};
 use owners::Subordinates;
 use root::Base;
+
+pub use entry::{Ends, Entered, Pipes};
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;

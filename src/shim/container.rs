@@ -78,6 +78,7 @@ impl Container {
         devices::allow_only(&launch.cgroup, &devices::STANDARD).map_err(CreateError::Devices)?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
+        dir.write_init(pid).map_err(|error| CreateError::Prepare(io::Error::other(error)))?;
         Ok(Self { inner: RefCell::new(inner), init, report, shm })
     }
 

@@ -97,9 +97,9 @@ impl Executor for Init {
     }
 }
 
-struct Command {
-    args: Vec<CString>,
-    env: Vec<CString>,
+pub(super) struct Command {
+    pub(super) args: Vec<CString>,
+    pub(super) env: Vec<CString>,
 }
 
 impl Command {
@@ -189,7 +189,7 @@ fn fail(report: RawFd, reason: &str) -> ! {
 
 /// `execvpe` searches the PATH of this process, which is empty: search the command's own. What was tried last that was
 /// there, or last at all.
-fn search_and_execute(command: &Command) -> Result<std::convert::Infallible, (Errno, CString)> {
+pub(super) fn search_and_execute(command: &Command) -> Result<std::convert::Infallible, (Errno, CString)> {
     let program = command.args.first().cloned().unwrap_or_default();
     if program.as_bytes().is_empty() || program.as_bytes().contains(&b'/') {
         return execve(&program, &command.args, &command.env).map_err(|errno| (errno, program));
@@ -214,7 +214,7 @@ fn is_there(path: &CStr) -> bool {
 }
 
 /// Why the command could not be executed, with what was looked for.
-fn explain(errno: Errno, command: &Command, tried: &CStr) -> String {
+pub(super) fn explain(errno: Errno, command: &Command, tried: &CStr) -> String {
     let path = tried.to_string_lossy();
     let is_path = tried.to_bytes().contains(&b'/');
     match errno {

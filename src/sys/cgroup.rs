@@ -168,6 +168,19 @@ pub fn processes(group: &str) -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
+/// Moves this process into the group, in every hierarchy that has it.
+pub fn join(group: &str) -> io::Result<()> {
+    let mut joined = false;
+    for directory in directories(group)? {
+        match fs::write(directory.join("cgroup.procs"), "0") {
+            Ok(()) => joined = true,
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if joined { Ok(()) } else { Err(io::Error::new(io::ErrorKind::NotFound, "the control group is gone")) }
+}
+
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ENODEV)
 }

@@ -35,16 +35,40 @@ impl SealedProgram {
     ///
     /// `inherit` descriptors keep their numbers in the child; standard output and error go to `log`.
     pub fn spawn(&self, launch: Launch<'_>) -> io::Result<Child> {
-        let program = format!("/proc/self/fd/{}", self.0.as_raw_fd());
-        let mut command = new_command(&program);
+        let mut command = self.command();
         command
-            .arg0("trainyard")
             .args(launch.arguments)
             .envs(launch.environment)
             .stdin(Stdio::null())
             .stdout(launch.log.try_clone()?)
             .stderr(launch.log.try_clone()?);
-        let inherit: Vec<i32> = launch.inherit.iter().map(AsRawFd::as_raw_fd).collect();
+        Self::start(command, &launch.inherit)
+    }
+
+    /// As [`Self::spawn`], with an empty environment and these standard streams; `/dev/null` where there are none.
+    pub fn spawn_with_streams(
+        &self,
+        arguments: Vec<OsString>,
+        inherit: BorrowedFd<'_>,
+        streams: Option<Streams>,
+    ) -> io::Result<Child> {
+        let mut command = self.command();
+        command.args(arguments);
+        match streams {
+            Some(streams) => command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr),
+            None => command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()),
+        };
+        Self::start(command, &[inherit])
+    }
+
+    fn command(&self) -> Command {
+        let mut command = new_command(&format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        command.arg0("trainyard");
+        command
+    }
+
+    fn start(mut command: Command, inherit: &[BorrowedFd<'_>]) -> io::Result<Child> {
+        let inherit: Vec<i32> = inherit.iter().map(AsRawFd::as_raw_fd).collect();
         in_own_session(&mut command, inherit);
         let child = command.spawn()?;
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
@@ -59,6 +83,14 @@ pub struct Launch<'a> {
     pub environment: Vec<(OsString, OsString)>,
     pub inherit: Vec<BorrowedFd<'a>>,
     pub log: &'a File,
+}
+
+/// Standard input, output and error.
+#[derive(Debug)]
+pub struct Streams {
+    pub stdin: OwnedFd,
+    pub stdout: OwnedFd,
+    pub stderr: OwnedFd,
 }
 
 /// A started child; it is reaped by [`PidFd::reap`].
@@ -278,6 +310,34 @@ pub fn groups_of(uid: u32) -> Vec<u32> {
     let Ok(name) = std::ffi::CString::new(user.name) else { return Vec::new() };
     let groups = nix::unistd::getgrouplist(&name, user.gid).unwrap_or_default();
     groups.into_iter().map(nix::unistd::Gid::as_raw).collect()
+}
+
+/// Kinds of resource limits, numbered from 0 (Linux, all architectures).
+const LIMITS: u32 = 16;
+
+/// Takes over all resource limits of another process; raising our own needs the machine's root.
+pub fn take_limits_of(pid: i32) -> io::Result<()> {
+    (0..LIMITS).try_for_each(|resource| {
+        let limit = limit_of(pid, resource)?;
+        set_own_limit(resource, &limit)
+    })
+}
+
+#[expect(unsafe_code, reason = "neither std nor nix wraps prlimit")]
+fn limit_of(pid: i32, resource: u32) -> io::Result<nix::libc::rlimit> {
+    let mut limit = nix::libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: needed to read another's limits; a null new limit is allowed, the old one is ours and of the right type.
+    let result = unsafe { nix::libc::prlimit(pid, resource, std::ptr::null(), &raw mut limit) };
+    nix::errno::Errno::result(result)?;
+    Ok(limit)
+}
+
+#[expect(unsafe_code, reason = "nix's setrlimit knows a limit by name only")]
+fn set_own_limit(resource: u32, limit: &nix::libc::rlimit) -> io::Result<()> {
+    // SAFETY: needed to set a limit known by number; the limit lives through the call.
+    let result = unsafe { nix::libc::setrlimit(resource, limit) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
 }
 
 /// Runs `work` on a thread of its own that opens files with the rights of this user, as far as it is not root.

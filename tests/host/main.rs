@@ -6,6 +6,7 @@ mod support;
 
 mod bad_input;
 mod crash;
+mod exec;
 mod images;
 mod jobs;
 mod logs;

@@ -1,0 +1,417 @@
+//! `exec` and `cp`, the daemon's side: joins a client's connection with the streams of a command in a task.
+//!
+//! ```text
+//! client ─Stdin, Size─► listen ─inputs, sizes─► Talk ─► pipes or terminal ─► command
+//!        ◄─Stdout, Stderr, Taken, Exit── queue ◄── Talk ◄──
+//! ```
+//! Everything between is bounded: output waits for the client by the short queue, input for the command by the client's
+//! window. When the client goes, the control socket is closed, and `enter` ends the command.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, UPGRADE};
+use hyper::upgrade::Upgraded;
+use hyper::{Request as HttpRequest, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, watch};
+
+use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
+use super::server::{ApiError, Body, Context, show};
+use super::wire::ExecRequest;
+use crate::engine::local::{Ends, Entered, Pipes};
+use crate::ids::{JobKey, TaskId};
+use crate::reconcile::{Caller, JobDetail};
+use crate::rundir::entry::{LINE_MAX, OWN_FAILURE, Order, Report};
+use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
+use crate::sys::stream::Stream;
+use crate::sys::{passing, terminal};
+
+/// Longest request, bytes; a command line longer than that no kernel would take.
+const REQUEST_MAX: usize = 4 << 20;
+/// Frames that wait for the client.
+const QUEUE: usize = 8;
+/// Most bytes of output in a frame; a pipe holds as many.
+const CHUNK: usize = 64 << 10;
+/// How long the last output of a terminal may take to come after its command has ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Answers the request; what follows goes on by itself.
+pub(super) async fn begin(
+    mut request: HttpRequest<Incoming>,
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+) -> Result<Response<Body>, ApiError> {
+    if request.headers().get(UPGRADE).is_none_or(|wanted| wanted.as_bytes() != PROTOCOL.as_bytes()) {
+        return Err(ApiError::Bad(format!("exec wants the headers Connection: Upgrade and Upgrade: {PROTOCOL}")));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    let body = Limited::new(request.into_body(), REQUEST_MAX).collect().await;
+    let body = body.map_err(|error| ApiError::Bad(format!("the request cannot be read: {error}")))?.to_bytes();
+    let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
+    let order = wanted.order().map_err(ApiError::Bad)?;
+    let detail = show(context, caller, key.clone()).await?;
+    let task = choose(&key, &detail, wanted.task.as_deref()).map_err(ApiError::Conflict)?;
+    let ends = if order.terminal().is_some() { Ends::Terminal } else { Ends::Pipes };
+    let engine = context.engine.clone();
+    let entered = tokio::task::spawn_blocking(move || engine.enter(task, ends)).await.map_err(|_| ApiError::Ending)?;
+    let entered = entered.map_err(|error| ApiError::Conflict(format!("cannot start a process for it: {error}")))?;
+    tokio::spawn(async move {
+        match upgrade.await {
+            Ok(connection) => serve(TokioIo::new(connection), entered, order).await,
+            Err(error) => tracing::debug!(%error, "a client left before its command was started"),
+        }
+    });
+    let response = Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, PROTOCOL)
+        .body(Empty::<Bytes>::new().boxed());
+    response.map_err(|error| ApiError::Bad(error.to_string()))
+}
+
+/// The running task that is meant, or a sentence why there is none.
+fn choose(key: &JobKey, detail: &JobDetail, wanted: Option<&str>) -> Result<TaskId, String> {
+    let (state, reason) = (detail.report.state, &detail.report.reason);
+    let attempt = detail.runs.last().filter(|run| run.ended.is_none()).and_then(|run| run.attempts.last());
+    let attempt = attempt.ok_or_else(|| format!("job {key} does not run: it is {state} ({reason})"))?;
+    let found = match wanted {
+        Some(name) => named(attempt, name)
+            .ok_or_else(|| format!("job {key} has no task {name}; there are {}", names(attempt.tasks.iter())))?,
+        None => only(key, attempt)?,
+    };
+    let (ordinal, task) = found;
+    match &task.phase {
+        TaskPhase::Running { .. } => Ok(TaskId { attempt: attempt.id, ordinal }),
+        TaskPhase::Launching => Err(format!("task {} of job {key} is still starting", task.name())),
+        TaskPhase::Ended(end) => Err(format!("task {} of job {key} has ended: {}", task.name(), end.end)),
+    }
+}
+
+fn numbered(attempt: &AttemptRecord) -> impl Iterator<Item = (u32, &TaskRecord)> {
+    (0..).zip(&attempt.tasks)
+}
+
+fn named<'a>(attempt: &'a AttemptRecord, name: &str) -> Option<(u32, &'a TaskRecord)> {
+    numbered(attempt).find(|(_, task)| task.name().to_string() == name)
+}
+
+fn only<'a>(key: &JobKey, attempt: &'a AttemptRecord) -> Result<(u32, &'a TaskRecord), String> {
+    let running: Vec<_> =
+        numbered(attempt).filter(|(_, task)| matches!(task.phase, TaskPhase::Running { .. })).collect();
+    match running.as_slice() {
+        [one] => Ok(*one),
+        [] => numbered(attempt).next().ok_or_else(|| format!("job {key} has no tasks")),
+        several => {
+            let names = names(several.iter().map(|(_, task)| *task));
+            Err(format!("job {key} has several running tasks, name one: {names}"))
+        }
+    }
+}
+
+fn names<'a>(tasks: impl Iterator<Item = &'a TaskRecord>) -> String {
+    tasks.map(|task| task.name().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Carries frames until the command has ended or the client has gone.
+async fn serve(connection: TokioIo<Upgraded>, entered: Entered, order: Order) {
+    let (from_client, to_client) = tokio::io::split(connection);
+    let (frames, queue) = mpsc::channel(QUEUE);
+    let writer = tokio::spawn(write(to_client, queue));
+    let (inputs, to_command) = mpsc::unbounded_channel();
+    let (sizes, new_sizes) = watch::channel(None);
+    let window = Arc::new(AtomicUsize::new(0));
+    let talk = Talk { frames: frames.clone(), inputs: to_command, sizes: new_sizes, window: window.clone() };
+    let last = tokio::select! {
+        report = talk.hold(entered, order) => Some(last_words(report)),
+        wrong = listen(from_client, inputs, sizes, window) => wrong.map(|reason| (Some(reason), OWN_FAILURE)),
+    };
+    if let Some((reason, code)) = last {
+        for frame in reason.map(Frame::Error).into_iter().chain([Frame::Exit(code)]) {
+            // A client that has gone needs no answer.
+            let _ = frames.send(frame).await;
+        }
+    }
+    drop(frames);
+    let _ = writer.await;
+}
+
+fn last_words(report: io::Result<Option<Report>>) -> (Option<String>, i32) {
+    match report {
+        Ok(Some(Report::Exited(code))) => (None, code),
+        Ok(Some(Report::Signalled(signal))) => (None, 128 + signal),
+        Ok(Some(Report::Failed { code, reason })) => (Some(reason), code),
+        Ok(Some(Report::Terminal)) => (Some("a terminal came twice".to_owned()), OWN_FAILURE),
+        // It was killed together with its task.
+        Ok(None) => (Some("the task has ended, and the command with it".to_owned()), 128 + nix::libc::SIGKILL),
+        Err(error) => (Some(format!("lost the command: {error}")), OWN_FAILURE),
+    }
+}
+
+async fn write(mut client: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Frame>) {
+    while let Some(frame) = queue.recv().await {
+        if client.write_all(&frame.encode()).await.is_err() {
+            return;
+        }
+    }
+    let _ = client.flush().await;
+    let _ = client.shutdown().await;
+}
+
+/// What comes from the client; never waits for the command. Returns when the client has gone, or with what it did wrong.
+async fn listen(
+    client: impl AsyncRead + Unpin,
+    inputs: mpsc::UnboundedSender<Option<Vec<u8>>>,
+    sizes: watch::Sender<Option<(u16, u16)>>,
+    window: Arc<AtomicUsize>,
+) -> Option<String> {
+    let mut reader = FrameReader::new(client);
+    loop {
+        let input = match reader.next().await {
+            Ok(Some(Frame::Stdin(bytes))) if bytes.is_empty() => continue,
+            Ok(Some(Frame::Stdin(bytes))) => Some(bytes),
+            Ok(Some(Frame::EndOfStdin)) => None,
+            Ok(Some(Frame::Size { rows, columns })) => {
+                sizes.send_replace(Some((rows, columns)));
+                continue;
+            }
+            Ok(Some(_)) => return Some("a client cannot send frames of this kind".to_owned()),
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
+        };
+        let more = input.as_ref().map_or(0, Vec::len);
+        if window.fetch_add(more, Ordering::Relaxed) + more > WINDOW {
+            return Some(format!("more than {WINDOW} bytes of standard input are on the way"));
+        }
+        let ended = input.is_none();
+        // What comes after the command has let go of its input is dropped.
+        let _ = inputs.send(input);
+        if ended {
+            // Only sizes and the end can follow; ends that follow would grow the queue.
+            return rest(reader, sizes).await;
+        }
+    }
+}
+
+async fn rest<R: AsyncRead + Unpin>(
+    mut reader: FrameReader<R>,
+    sizes: watch::Sender<Option<(u16, u16)>>,
+) -> Option<String> {
+    loop {
+        match reader.next().await {
+            Ok(Some(Frame::Size { rows, columns })) => drop(sizes.send_replace(Some((rows, columns)))),
+            Ok(Some(_)) => return Some("standard input had ended".to_owned()),
+            Ok(None) => return None,
+            Err(error) => return Some(error.to_string()),
+        }
+    }
+}
+
+/// The conversation with `enter` and its command.
+struct Talk {
+    frames: mpsc::Sender<Frame>,
+    /// Standard input; `None` is its end.
+    inputs: mpsc::UnboundedReceiver<Option<Vec<u8>>>,
+    sizes: watch::Receiver<Option<(u16, u16)>>,
+    /// Bytes of standard input that were not taken.
+    window: Arc<AtomicUsize>,
+}
+
+impl Talk {
+    /// Gives the order and stays until the command has ended and all its output is on the way.
+    async fn hold(self, entered: Entered, order: Order) -> io::Result<Option<Report>> {
+        let mut control = Control::new(entered.control)?;
+        control.give(&order).await?;
+        match entered.pipes {
+            Some(pipes) => self.by_pipes(control, pipes).await,
+            None => match control.report().await? {
+                (Some(Report::Terminal), Some(master)) => self.by_terminal(control, master).await,
+                (report, _) => Ok(report),
+            },
+        }
+    }
+
+    async fn by_pipes(self, mut control: Control, pipes: Pipes) -> io::Result<Option<Report>> {
+        let (stdout, stderr) = (Stream::new(pipes.stdout)?, Stream::new(pipes.stderr)?);
+        let stdin = Stream::new(pipes.stdin)?;
+        let (over, ended) = watch::channel(false);
+        let (frames, more_frames) = (self.frames.clone(), self.frames.clone());
+        let until_end = async {
+            let report = control.report().await;
+            over.send_replace(true);
+            report
+        };
+        let outputs = async {
+            tokio::join!(
+                until_end,
+                pump(&stdout, Frame::Stdout, frames, ended.clone()),
+                pump(&stderr, Frame::Stderr, more_frames, ended.clone()),
+            )
+            .0
+        };
+        tokio::select! {
+            report = outputs => Ok(report?.0),
+            never = feed(Some(stdin), None, self.inputs, self.frames, self.window) => match never {},
+        }
+    }
+
+    async fn by_terminal(self, mut control: Control, master: OwnedFd) -> io::Result<Option<Report>> {
+        let master = Stream::new(master)?;
+        let (over, ended) = watch::channel(false);
+        let frames = self.frames.clone();
+        let until_end = async {
+            let report = control.report().await;
+            over.send_replace(true);
+            report
+        };
+        let outputs = async { tokio::join!(until_end, pump_terminal(&master, frames, ended)).0 };
+        tokio::select! {
+            report = outputs => Ok(report?.0),
+            never = feed(None, Some(&master), self.inputs, self.frames, self.window) => match never {},
+            never = resize(&master, self.sizes) => match never {},
+        }
+    }
+}
+
+/// Standard input of the command: a pipe that is closed at the end, or a terminal, which has none.
+async fn feed(
+    mut pipe: Option<Stream>,
+    terminal: Option<&Stream>,
+    mut inputs: mpsc::UnboundedReceiver<Option<Vec<u8>>>,
+    frames: mpsc::Sender<Frame>,
+    window: Arc<AtomicUsize>,
+) -> std::convert::Infallible {
+    while let Some(Some(bytes)) = inputs.recv().await {
+        let Some(sink) = pipe.as_ref().or(terminal) else { break };
+        // It has closed its input: what is on the way is not taken, and no more comes.
+        if sink.write_all(&bytes).await.is_err() {
+            break;
+        }
+        window.fetch_sub(bytes.len(), Ordering::Relaxed);
+        let _ = frames.send(Frame::Taken(u32::try_from(bytes.len()).unwrap_or(u32::MAX))).await;
+    }
+    drop(pipe.take());
+    std::future::pending().await
+}
+
+async fn resize(master: &Stream, mut sizes: watch::Receiver<Option<(u16, u16)>>) -> std::convert::Infallible {
+    while sizes.changed().await.is_ok() {
+        let size = *sizes.borrow_and_update();
+        if let Some((rows, columns)) = size
+            && let Err(error) = terminal::set_size(master, rows, columns)
+        {
+            tracing::debug!(%error, "cannot resize a terminal");
+        }
+    }
+    std::future::pending().await
+}
+
+/// Passes output on until its end; once the command has ended, only what is in the pipe: others may hold it open.
+async fn pump(
+    source: &Stream,
+    frame: fn(Vec<u8>) -> Frame,
+    frames: mpsc::Sender<Frame>,
+    mut ended: watch::Receiver<bool>,
+) {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = tokio::select! {
+            read = source.read(&mut buffer) => read,
+            _ = ended.wait_for(|ended| *ended) => break,
+        };
+        if !pass_on(count, &buffer, frame, &frames).await {
+            return;
+        }
+    }
+    let mut left = source.waiting();
+    while left > 0 {
+        let part = buffer.len().min(left);
+        let count = source.read(buffer.get_mut(..part).unwrap_or_default()).await;
+        left -= count.as_ref().map_or(left, |count| (*count).min(left));
+        if !pass_on(count, &buffer, frame, &frames).await {
+            return;
+        }
+    }
+}
+
+/// The end of the session's leader hangs the terminal up, but what was written may come a moment later.
+async fn pump_terminal(master: &Stream, frames: mpsc::Sender<Frame>, mut ended: watch::Receiver<bool>) {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let over = *ended.borrow();
+        let count = tokio::select! {
+            read = master.read(&mut buffer) => read,
+            _ = ended.changed(), if !over => continue,
+            () = tokio::time::sleep(LAST_WORDS), if over => return,
+        };
+        if !pass_on(count, &buffer, Frame::Stdout, &frames).await {
+            return;
+        }
+    }
+}
+
+/// False at the end of the output, or of the client.
+async fn pass_on(
+    count: io::Result<usize>,
+    buffer: &[u8],
+    frame: fn(Vec<u8>) -> Frame,
+    frames: &mpsc::Sender<Frame>,
+) -> bool {
+    match count {
+        // EIO: nobody holds the terminal any more.
+        Ok(0) | Err(_) => false,
+        Ok(count) => frames.send(frame(buffer.get(..count).unwrap_or_default().to_vec())).await.is_ok(),
+    }
+}
+
+/// Our end of the control socket.
+struct Control {
+    socket: UnixStream,
+    begun: Vec<u8>,
+}
+
+impl Control {
+    fn new(socket: StdUnixStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        Ok(Self { socket: UnixStream::from_std(socket)?, begun: Vec::new() })
+    }
+
+    async fn give(&mut self, order: &Order) -> io::Result<()> {
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        self.socket.write_all(&line).await
+    }
+
+    /// The next report, with the descriptor that came by then; none when the other side is gone.
+    async fn report(&mut self) -> io::Result<(Option<Report>, Option<OwnedFd>)> {
+        let mut descriptor = None;
+        loop {
+            if let Some(end) = self.begun.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.begun.drain(..=end).collect();
+                return Ok((Some(serde_json::from_slice(&line)?), descriptor));
+            }
+            let mut buffer = [0; 4096];
+            let receive = || passing::receive(&self.socket, &mut buffer);
+            let received = self.socket.async_io(Interest::READABLE, receive).await;
+            let (count, came) = match received {
+                // It had more to say when it was killed.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => (0, None),
+                other => other?,
+            };
+            descriptor = came.or(descriptor);
+            if count == 0 || self.begun.len() as u64 > LINE_MAX {
+                return Ok((None, None));
+            }
+            self.begun.extend_from_slice(buffer.get(..count).unwrap_or_default());
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The receiving end. What comes is not trusted: nothing outside of the target is reached whatever it says.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use tar::{Archive, Entry, EntryType};
+
+use super::{TransferError, failed};
+
+/// Unpacks a stream of [`super::pack`]: into `target` where that is a directory, else as `target`.
+pub fn unpack(stream: impl Read, target: &Path) -> Result<(), TransferError> {
+    let mut archive = Archive::new(stream);
+    let mut place = None;
+    let entries = archive.entries().map_err(failed("read what is to become", target))?;
+    for entry in entries {
+        let mut entry = entry.map_err(failed("read what is to become", target))?;
+        let member = Member::of(&mut entry).map_err(failed("read what is to become", target))?;
+        let place = match &mut place {
+            Some(place) => place,
+            None => place.insert(Place::choose(target, &member)?),
+        };
+        place.put(&member, &mut entry)?;
+    }
+    match place {
+        Some(place) => place.finish(),
+        None => Err(failed("write", target)(io::Error::new(io::ErrorKind::UnexpectedEof, "nothing came"))),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    File,
+    Link,
+}
+
+struct Member {
+    /// Plain names, one below the other; none for the directory whose content is sent.
+    path: PathBuf,
+    kind: Kind,
+    mode: Mode,
+    time: TimeSpec,
+    size: u64,
+    link: Option<PathBuf>,
+}
+
+impl Member {
+    fn of<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<Self> {
+        let path = plain(Path::new(OsStr::from_bytes(&entry.path_bytes())))?;
+        let kind = match entry.header().entry_type() {
+            EntryType::Directory => Kind::Directory,
+            EntryType::Regular => Kind::File,
+            EntryType::Symlink => Kind::Link,
+            other => return Err(io::Error::other(format!("{}: unexpected kind {other:?}", path.display()))),
+        };
+        let time = precise_time(entry)?;
+        let header = entry.header();
+        let link = entry.link_name_bytes().map(|link| PathBuf::from(OsStr::from_bytes(&link)));
+        Ok(Self {
+            mode: Mode::from_bits_truncate(header.mode()? & 0o777),
+            size: header.entry_size()?,
+            path,
+            kind,
+            time,
+            link,
+        })
+    }
+}
+
+fn plain(path: &Path) -> io::Result<PathBuf> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{} leads out of it", path.display()));
+    let parts = path.components().filter(|part| *part != Component::CurDir);
+    parts.map(|part| if let Component::Normal(name) = part { Ok(name) } else { Err(bad()) }).collect()
+}
+
+fn precise_time<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<TimeSpec> {
+    let seconds = i64::try_from(entry.header().mtime()?).unwrap_or(0);
+    let Some(extensions) = entry.pax_extensions()? else { return Ok(TimeSpec::new(seconds, 0)) };
+    let mtime = extensions.filter_map(Result::ok).find(|extension| extension.key_bytes() == b"mtime");
+    let nanoseconds = mtime.and_then(|extension| extension.value().ok()?.split_once('.')?.1.get(..9)?.parse().ok());
+    Ok(TimeSpec::new(seconds, nanoseconds.unwrap_or(0)))
+}
+
+/// Where it all goes.
+struct Place {
+    /// What all names are looked up below.
+    base: OwnedFd,
+    /// As the user named it, for messages.
+    shown: PathBuf,
+    /// What the first part of every name becomes; `None` when the content of a directory comes.
+    renamed: Option<(OsString, OsString)>,
+    /// Directories get their permissions and times when nothing more comes into them.
+    made: Vec<(PathBuf, Mode, TimeSpec)>,
+}
+
+impl Place {
+    fn choose(target: &Path, first: &Member) -> Result<Self, TransferError> {
+        let bytes = target.as_os_str().as_bytes();
+        let wants_directory = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
+        let found = match fs::metadata(target) {
+            Ok(status) => Some(status.is_dir()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("write", target)(error)),
+        };
+        let refused = |why: &str| Err(failed("write", target)(io::Error::other(why.to_owned())));
+        let name = first.path.components().next().map(|part| part.as_os_str().to_owned());
+        match (found, first.kind, name) {
+            (Some(true), _, Some(name)) => Self::at(target, target, Some((name.clone(), name))),
+            (Some(true), _, None) => Self::at(target, target, None),
+            (Some(false), Kind::Directory, _) => refused("it is a file, and a directory is to be copied"),
+            (Some(false), ..) if wants_directory => refused("it is a file, no directory"),
+            (None, Kind::File | Kind::Link, _) if wants_directory => refused("there is no such directory"),
+            (None, Kind::Directory, None) => {
+                fs::create_dir(target).map_err(failed("make the directory", target))?;
+                let mut place = Self::at(target, target, None)?;
+                place.made.push((PathBuf::from("."), first.mode, first.time));
+                Ok(place)
+            }
+            (_, _, Some(name)) => {
+                let Some(new) = target.file_name() else { return refused("it has no name") };
+                let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
+                Self::at(target, parent.unwrap_or(Path::new(".")), Some((name, new.to_owned())))
+            }
+            (_, _, None) => refused("what is to be copied has no name"),
+        }
+    }
+
+    fn at(target: &Path, base: &Path, renamed: Option<(OsString, OsString)>) -> Result<Self, TransferError> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let opened = open(base, flags, Mode::empty()).map_err(|errno| failed("write", target)(errno.into()))?;
+        Ok(Self { base: opened, shown: base.to_owned(), renamed, made: Vec::new() })
+    }
+
+    fn put<R: Read>(&mut self, member: &Member, content: &mut Entry<'_, R>) -> Result<(), TransferError> {
+        let path = self.place_of(&member.path).map_err(failed("write", &self.shown))?;
+        let shown = self.shown.join(&path);
+        let told = |error| failed("write", &shown)(error);
+        // The directory whose content this is.
+        let Some(name) = path.file_name() else { return Ok(()) };
+        let parent = self.directory(path.parent().unwrap_or(Path::new("")), OFlag::O_PATH).map_err(told)?;
+        match member.kind {
+            Kind::Directory => {
+                if make_directory(&parent, name).map_err(told)? {
+                    self.made.push((path.clone(), member.mode, member.time));
+                }
+                Ok(())
+            }
+            Kind::File => write_file(&parent, name, member, content).map_err(told),
+            Kind::Link => write_link(&parent, name, member).map_err(told),
+        }
+    }
+
+    fn place_of(&self, path: &Path) -> io::Result<PathBuf> {
+        let Some((old, new)) = &self.renamed else { return Ok(path.to_owned()) };
+        let rest = path.strip_prefix(old);
+        let rest =
+            rest.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} lies elsewhere", path.display())))?;
+        // Joining nothing would add a slash.
+        Ok(if rest.as_os_str().is_empty() { PathBuf::from(new) } else { Path::new(new).join(rest) })
+    }
+
+    fn directory(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+        let how = OpenHow::new()
+            .flags(flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        loop {
+            match openat2(&self.base, path, how) {
+                // Something in the tree was renamed meanwhile.
+                Err(Errno::EAGAIN) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    fn finish(self) -> Result<(), TransferError> {
+        for (path, mode, time) in self.made.iter().rev() {
+            let set = || {
+                let directory = self.directory(path, OFlag::O_RDONLY)?;
+                futimens(&directory, time, time)?;
+                Ok(fchmod(&directory, *mode)?)
+            };
+            set().map_err(failed("set the permissions of", &self.shown.join(path)))?;
+        }
+        Ok(())
+    }
+}
+
+/// True if it was not there before.
+fn make_directory(parent: &OwnedFd, name: &OsStr) -> io::Result<bool> {
+    match mkdirat(parent, name, Mode::S_IRWXU) {
+        Ok(()) => Ok(true),
+        Err(Errno::EEXIST) if kind_of(parent, name)? == Some(SFlag::S_IFDIR) => Ok(false),
+        Err(Errno::EEXIST) => Err(io::Error::other("a directory is to be copied, and something else is there")),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn kind_of(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<SFlag>> {
+    match fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(status) => Ok(Some(SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits()))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Files and links are replaced, directories stay.
+fn make_way(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match kind_of(parent, name)? {
+        None => Ok(()),
+        Some(SFlag::S_IFDIR) => Err(io::Error::other("a directory is there, and a file is to be copied")),
+        Some(_) => Ok(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?),
+    }
+}
+
+fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut impl Read) -> io::Result<()> {
+    make_way(parent, name)?;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut file = File::from(openat(parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    if io::copy(content, &mut file)? != member.size {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its end did not come"));
+    }
+    fchmod(&file, member.mode)?;
+    Ok(futimens(&file, &member.time, &member.time)?)
+}
+
+fn write_link(parent: &OwnedFd, name: &OsStr, member: &Member) -> io::Result<()> {
+    let target = member.link.as_ref().ok_or_else(|| io::Error::other("the link leads nowhere"))?;
+    make_way(parent, name)?;
+    symlinkat(target.as_path(), parent, name)?;
+    Ok(utimensat(parent, name, &member.time, &member.time, UtimensatFlags::NoFollowSymlink)?)
+}
