@@ -108,7 +108,7 @@ fn exec_ends_as_its_command_does() {
     assert!(err(&missing).contains("no-such-program") && err(&missing).contains("/usr/bin"), "{}", err(&missing));
     let missing = instance.cli(&["exec", "job", "main-0", "--", "/no/such/program"]);
     assert_eq!(missing.status.code(), Some(127));
-    assert!(err(&missing).contains("there is no /no/such/program"), "{}", err(&missing));
+    assert!(err(&missing).contains("/no/such/program is not there"), "{}", err(&missing));
     let refused = instance.cli(&["exec", "job", "--", "/etc/hostname"]);
     assert_eq!(refused.status.code(), Some(126));
     // What it leaves running does not hold it up, and ends with the task.
