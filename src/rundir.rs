@@ -112,8 +112,8 @@ pub struct Root {
     pub shm: Shm,
     /// The task's own files, such as `/etc/hosts`.
     pub files: Vec<OwnFile>,
-    /// Made if it is missing.
-    pub working_directory: PathBuf,
+    /// Made if they are missing: where the task begins, and the image's volumes.
+    pub directories: Vec<PathBuf>,
 }
 
 impl Root {

@@ -168,6 +168,7 @@ impl Task {
             sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
         };
         self.tell_news();
+        crate::sys::process::give_memory_back();
         let end = self.watch(container, pumps, &mut timers);
         // The control group is there until the container is deleted.
         timers.sampler.sample(crate::sys::now());

@@ -91,7 +91,7 @@ fn choose(key: &JobKey, detail: &JobDetail, wanted: Option<&str>) -> Result<Task
     };
     let (ordinal, task) = found;
     match &task.phase {
-        TaskPhase::Running { .. } => Ok(TaskId { attempt: attempt.id, ordinal }),
+        TaskPhase::Running { .. } | TaskPhase::Kept { .. } => Ok(TaskId { attempt: attempt.id, ordinal }),
         TaskPhase::Launching => Err(format!("task {} of job {key} is still starting", task.name())),
         TaskPhase::Ended(end) => Err(format!("task {} of job {key} has ended: {}", task.name(), end.end)),
     }
@@ -106,8 +106,9 @@ fn named<'a>(attempt: &'a AttemptRecord, name: &str) -> Option<(u32, &'a TaskRec
 }
 
 fn only<'a>(key: &JobKey, attempt: &'a AttemptRecord) -> Result<(u32, &'a TaskRecord), String> {
-    let running: Vec<_> =
-        numbered(attempt).filter(|(_, task)| matches!(task.phase, TaskPhase::Running { .. })).collect();
+    let running: Vec<_> = numbered(attempt)
+        .filter(|(_, task)| matches!(task.phase, TaskPhase::Running { .. } | TaskPhase::Kept { .. }))
+        .collect();
     match running.as_slice() {
         [one] => Ok(*one),
         [] => numbered(attempt).next().ok_or_else(|| format!("job {key} has no tasks")),

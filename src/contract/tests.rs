@@ -26,7 +26,7 @@ fn with_task<T>(ordinal: usize, look: impl Fn(&Task<'_>) -> T) -> T {
     let placement = Placement {
         tasks: vec![place(2, "grad", &[20000]), place(3, "http", &[8080, 8081]), place(4, "http", &[8080, 8081])],
     };
-    let inside = Inside { home: "/root".into(), ..Inside::default() };
+    let inside = Inside { home: "/tmp".into(), ..Inside::default() };
     look(&Task::all(&spec, &identity, &placement, &inside)[ordinal])
 }
 

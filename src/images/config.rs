@@ -159,7 +159,7 @@ mod tests {
             (r#"{"architecture":"s390x","os":"linux"}"#, "s390x"),
             (many.as_str(), "201 layers"),
             (r#"{"rootfs":{"diff_ids":["sha256:../../x"]}}"#, "no digest"),
-            ("[]", "configuration"),
+            ("7", "configuration"),
             (r#"{"config":{"Cmd":["a\u0000b"]}}"#, "NUL"),
         ] {
             let error = read(text.as_bytes()).unwrap_err().to_string();

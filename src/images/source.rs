@@ -155,6 +155,8 @@ impl Parts for Directory {
 /// Opens an archive that holds an OCI layout or what `docker save` writes; a compressed one is unpacked below `spool`.
 pub(super) fn archive(file: File, path: &Path, spool: &Path, tag: Option<&str>) -> Result<Source, ImageError> {
     let told = |source| ImageError::Source { path: path.to_owned(), source };
+    let mut file = file;
+    io::Seek::rewind(&mut file).map_err(told)?;
     let file = plain(file, spool).map_err(told)?;
     let archive = Archive::index(file, path).map_err(told)?;
     if archive.entries.contains_key("manifest.json") && (tag.is_none() || archive.entries.get("index.json").is_none()) {
@@ -172,6 +174,7 @@ fn plain(file: File, spool: &Path) -> io::Result<File> {
     }
     let mut content = tempfile_in(spool)?;
     io::copy(&mut decompress(file)?, &mut content)?;
+    io::Seek::rewind(&mut content)?;
     Ok(content)
 }
 

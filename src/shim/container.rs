@@ -18,8 +18,8 @@ use super::init::{Init, read_report};
 use super::rootfs::{self, MountError};
 use super::step::InitReport;
 use crate::rundir::{LaunchRecord, TaskDir};
+use crate::sys::devices;
 use crate::sys::process::PidFd;
-use crate::sys::{devices, seccomp};
 
 /// Why there is no container.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,6 @@ impl Container {
             crate::sys::netns::join(network).map_err(CreateError::Network)?;
         }
         let shm = rootfs::make(dir, launch)?;
-        let filter = seccomp::compile().map_err(|error| CreateError::Container(error.to_string()))?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
         let (report, init_report) = (OwnedFd::from(report), OwnedFd::from(init_report));
         nix::fcntl::fcntl(&report, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
@@ -67,7 +66,7 @@ impl Container {
             })
             .and_then(|builder| {
                 builder
-                    .with_executor(Init::new(&init_report, launch, filter))
+                    .with_executor(Init::new(&init_report, launch))
                     .as_init(dir.path())
                     .with_systemd(false)
                     .with_detach(true)

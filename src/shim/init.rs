@@ -9,7 +9,6 @@ use std::ffi::{CStr, CString};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
@@ -21,7 +20,7 @@ use nix::unistd::{Pid, execve, setpgid};
 use super::step::{CommandEnd, InitReport};
 use crate::rundir::{self, LaunchRecord};
 use crate::sys::process::{Fork, close_all_but, exit_now, fork, write_by_number};
-use crate::sys::seccomp::Filter;
+use crate::sys::seccomp;
 use crate::sys::signals;
 
 /// What a stop can come as; passed on to the command's process group.
@@ -45,7 +44,6 @@ pub(super) struct Init {
     stop_signal: i32,
     first: rundir::Init,
     after_failure: AfterFailure,
-    filter: Arc<Filter>,
 }
 
 /// What becomes of the container when its command has failed.
@@ -59,10 +57,10 @@ pub(super) enum AfterFailure {
 impl Init {
     /// `report` is the writing end of a pipe on which the end of the command is told; it must stay open until the
     /// container is created.
-    pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord, filter: Filter) -> Self {
+    pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord) -> Self {
         let after_failure = if launch.keep_failed { AfterFailure::Stay } else { AfterFailure::End };
         let (stop_signal, first) = (launch.stop_signal, launch.init);
-        Self { report: report.as_raw_fd(), stop_signal, first, after_failure, filter: Arc::new(filter) }
+        Self { report: report.as_raw_fd(), stop_signal, first, after_failure }
     }
 }
 
@@ -71,9 +69,7 @@ impl Executor for Init {
         let command = Command::of(spec).ok_or(ExecutorError::InvalidArg)?;
         let served = match self.first {
             rundir::Init::Ours => self.serve(&command),
-            rundir::Init::Command => {
-                close_all_but(&[self.report]).map(|()| execute(&command, &self.filter, self.report))
-            }
+            rundir::Init::Command => close_all_but(&[self.report]).map(|()| execute(&command, self.report)),
         };
         let code = match served {
             Ok(code) => code,
@@ -122,7 +118,7 @@ impl Init {
         let watched: Vec<Signal> = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
         signals::block(&watched)?;
         let child = match fork()? {
-            Fork::Child => start(command, &self.filter, self.report),
+            Fork::Child => start(command, self.report),
             Fork::Parent(child) => child,
         };
         // Also done by the child; whoever comes first, signals to the group find it.
@@ -161,19 +157,20 @@ fn stay(watched: &[Signal]) -> io::Result<()> {
 }
 
 /// Becomes the command, in a process group of its own.
-fn start(command: &Command, filter: &Filter, report: RawFd) -> ! {
+fn start(command: &Command, report: RawFd) -> ! {
     if let Err(errno) = setpgid(Pid::from_raw(0), Pid::from_raw(0)) {
         fail(report, &format!("cannot make a process group: {errno}"));
     }
-    execute(command, filter, report)
+    execute(command, report)
 }
 
-fn execute(command: &Command, filter: &Filter, report: RawFd) -> ! {
+fn execute(command: &Command, report: RawFd) -> ! {
     if let Err(error) = signals::restore_for_exec() {
         fail(report, &format!("cannot restore the signals: {error}"));
     }
     // The last thing: what comes after must be allowed by it.
-    if let Err(error) = filter.apply() {
+    let confined = seccomp::compile().map_err(io::Error::other).and_then(|filter| filter.apply());
+    if let Err(error) = confined {
         fail(report, &format!("cannot confine the command: the kernel takes no seccomp filter: {error}"));
     }
     match search_and_execute(command) {

@@ -63,8 +63,9 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
             .write(&file.path, file.content.as_bytes(), 0o644, ids)
             .map_err(failed(file.path.display().to_string()))?;
     }
-    let directory = root.working_directory.display().to_string();
-    inside.directory(&root.working_directory, ids).map_err(failed(directory))?;
+    for directory in &root.directories {
+        inside.directory(directory, ids).map_err(failed(directory.display().to_string()))?;
+    }
     inside.handle(Path::new("/dev/shm")).map_err(failed("/dev/shm"))
 }
 

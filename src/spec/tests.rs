@@ -58,7 +58,11 @@ fn every_error_names_its_place_and_what_to_do() {
         ),
         ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 16MiB"),
         ("command = []", "x.toml:1:11: `command`: the array names no program"),
-        ("image = \"pytorch:2\"", "x.toml:1:9: `image`: \"pytorch:2\" cannot be had, this version runs only \"host\""),
+        (
+            "image = \"oci:torch\"",
+            "x.toml:1:9: `image`: \"oci:torch\": write the path from the root, as in \"oci:/images/torch\"",
+        ),
+        ("user = \"a/b\"", "x.toml:1:8: `user`: \"a/b\" is no user; write NAME, UID, NAME:GROUP or UID:GID"),
         (
             "code = \"../etc\"",
             "x.toml:1:8: `code`: \"../etc\" is not a name: a name starts with a letter or a digit, this one with '.'",

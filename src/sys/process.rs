@@ -304,6 +304,16 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Hands free memory of the heap back to the machine: a process that has done its work and now only waits.
+#[expect(unsafe_code, reason = "glibc's own call")]
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: needed since a shim lives as long as its task; the call takes a number and touches only free memory.
+    unsafe {
+        nix::libc::malloc_trim(0)
+    };
+}
+
 /// Every group that a user is a member of.
 pub fn groups_of(uid: u32) -> Vec<u32> {
     let Some(user) = nix::unistd::User::from_uid(uid.into()).ok().flatten() else { return Vec::new() };

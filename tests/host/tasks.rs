@@ -55,16 +55,8 @@ fn every_kind_of_end_is_told_truly() {
         ("killed", "command = 'kill -9 $$'".to_owned(), "killed by signal 9 (SIGKILL)"),
         ("self137", "command = 'exit 137'".to_owned(), "exited with code 137"),
         ("hungry", format!("{hungry}\n{small}"), "out of memory: it needed more than resources.memory = \"64MiB\""),
-        (
-            "missing",
-            "command = ['/no/such/program']".to_owned(),
-            "failed to start: the program of `command` is not there",
-        ),
-        (
-            "notexec",
-            "command = ['/etc/hostname']".to_owned(),
-            "failed to start: the program of `command` may not be executed",
-        ),
+        ("missing", "command = ['/no/such/program']".to_owned(), "failed to start: /no/such/program is not there"),
+        ("notexec", "command = ['/etc/hostname']".to_owned(), "failed to start: /etc/hostname may not be executed"),
         ("late", "command = 'sleep 100'\nmax_duration = '1s'".to_owned(), "timed out after its max_duration of 1.0s"),
     ];
     for (name, text, _) in &cases {
@@ -224,14 +216,15 @@ fn a_job_runs_as_the_owner_of_its_file() {
     const NOBODY: u32 = 65534;
     let Some(instance) = Instance::start("a_job_runs_as_the_owner_of_its_file", "") else { return };
     let path = instance.jobs_d().join(".theirs.new");
-    fs::write(&path, "command = \"id -u; touch /output/mine; cat /etc/shadow; grep CapEff /proc/self/status\"")
-        .unwrap();
+    fs::write(&path, "command = \"id -u; touch /output/mine; cat /etc/shadow; cat /proc/self/uid_map\"").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::rename(&path, instance.jobs_d().join("theirs.toml")).unwrap();
     instance.wait_end("theirs", 1);
     let log = instance.log("theirs", "main-0");
-    assert!(log.contains("65534") && log.contains("CapEff:\t0000000000000000"), "{log}");
+    // Root inside, and nobody but the owner outside.
+    assert!(log.contains("         0      65534          1"), "{log}");
+    assert!(!log.contains("root:"), "{log}");
     assert_eq!(fs::metadata(instance.run_dir("theirs", 1).join("output/mine")).unwrap().uid(), NOBODY);
     let own_log = instance.run_dir("theirs", 1).join("attempts/1/main-0/stdout.log");
     assert_eq!(fs::metadata(own_log).unwrap().uid(), NOBODY, "its owner can read the log");
@@ -254,4 +247,72 @@ fn a_job_runs_as_the_owner_of_its_file() {
     assert!(code == Some(1) && error.contains("belongs to another user"), "{error}");
     let (code, _, error) = as_nobody("logs roots");
     assert!(code == Some(1) && error.contains("belongs to another user"), "{error}");
+}
+
+#[test]
+fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
+    let Some(mut instance) = Instance::start("a_failed_container_is_kept_to_be_looked_into_and_goes_when_told", "")
+    else {
+        return;
+    };
+    instance.drop_job("kept", "debug = true\ncommand = \"echo clue > /tmp/clue; exit 3\"");
+    let report = instance.wait_state("kept", "stopping");
+    let reason = text(&report["reason"]);
+    assert!(reason.contains("exited with code 3") && reason.contains("kept"), "{reason}");
+    assert_eq!(report["tasks"][0]["phase"], "kept");
+    assert_eq!(instance.ok(&["exec", "kept", "--", "cat", "/tmp/clue"]), "clue\n");
+    // Also by a daemon that was not there when it failed.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(instance.ok(&["exec", "kept", "--", "cat", "/tmp/clue"]), "clue\n");
+    instance.ok(&["stop", "kept"]);
+    let report = instance.wait_end("kept", 1);
+    assert_eq!(report["state"], "failed", "{report:#}");
+    assert_eq!(report["tasks"][0]["exit_code"], 3, "its own end is told, not that it was stopped");
+    // A good end keeps nothing.
+    assert_eq!(instance.run_job("good", "debug = true\ncommand = \"true\"")["state"], "succeeded");
+    instance.shutdown();
+}
+
+#[test]
+fn only_the_standard_devices_can_be_opened_in_a_task_s_control_group() {
+    let Some(instance) = Instance::start("only_the_standard_devices_can_be_opened_in_a_task_s_control_group", "")
+    else {
+        return;
+    };
+    instance.drop_job("quiet", "command = \"sleep 600\"");
+    instance.wait_state("quiet", "running");
+    let pid = wait_for("the task's process", || {
+        let found = super::support::pids_with("sleep 600").into_iter().find(|(_, line)| line.starts_with("sleep"));
+        found.map(|(pid, _)| pid)
+    });
+    // A process of the machine's root that joins the task's control groups is held by its list of devices alone.
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let mut script = String::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap(), parts.next().unwrap());
+        let directory =
+            if controllers.is_empty() { "/sys/fs/cgroup".to_owned() } else { format!("/sys/fs/cgroup/{controllers}") };
+        let is_ours = controllers == "devices" || (controllers.is_empty() && groups.lines().count() == 1);
+        if is_ours {
+            script.push_str(&format!("echo $$ > {directory}{path}/cgroup.procs\n"));
+        }
+    }
+    script.push_str("for d in null zero urandom fuse kmsg; do (: < /dev/$d) 2>/dev/null && echo $d; done\n");
+    script.push_str("mknod /tmp/trainyard-node-$$ c 1 3 2>/dev/null && echo made && rm /tmp/trainyard-node-$$\n");
+    let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    let opened = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(opened, "null\nzero\nurandom\n", "{script} {}", String::from_utf8_lossy(&output.stderr));
+    let inside = instance.ok(&[
+        "exec",
+        "quiet",
+        "--",
+        "sh",
+        "-c",
+        "grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status; mknod /tmp/x c 1 3 2>&1; unshare -m true 2>&1; true",
+    ]);
+    assert!(inside.contains("Seccomp:\t2") && inside.contains("NoNewPrivs:\t1"), "{inside}");
+    assert_eq!(inside.matches("not permitted").count(), 2, "{inside}");
+    instance.shutdown();
 }

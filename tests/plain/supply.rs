@@ -21,7 +21,7 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Crates that come in several versions, and why nothing can be done.
-const DOUBLED: [(&str, &str); 9] = [
+const DOUBLED: [(&str, &str); 10] = [
     ("nix", "libcontainer 0.7 and fuser 0.18 each pin one of their own"),
     ("syn", "macro crates move to 3 one by one; not in the program"),
     ("thiserror", "libcontainer's dependencies still use 1"),
@@ -31,6 +31,7 @@ const DOUBLED: [(&str, &str); 9] = [
     ("memoffset", "through the older nix"),
     ("bitflags", "through older dependencies"),
     ("getrandom", "through older dependencies"),
+    ("base64", "oci-client and hyper-util, each with its own"),
 ];
 
 /// Crates with a licence that binds their own files only, and where they come from.

@@ -62,6 +62,7 @@ fn make_debian(store: &Path) {
     let mut arguments = vec!["config", "--image", &image];
     arguments.extend(config);
     run("umoci", &arguments);
+    run("chmod", &["-R", "a+rX", &oci]);
     fs::rename(draft.join("oci"), store.join("layout")).unwrap();
     fs::remove_dir_all(draft).unwrap();
 }
@@ -93,6 +94,7 @@ pub(crate) fn small(dir: &Path, config: &[&str], fill: impl Fn(&Path)) -> String
         arguments.extend(config);
         run("umoci", &arguments);
     }
+    run("chmod", &["-R", "a+rX", &dir.display().to_string()]);
     format!("oci:{image}")
 }
 

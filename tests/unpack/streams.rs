@@ -98,7 +98,10 @@ fn every_cut_of_an_archive_is_noticed_but_between_members() {
             assert!(matches!(error, UnpackError::Damaged { .. }), "{cut}: {error}");
         }
         if cut > 0 {
-            assert!(Place::new().unpack(&tar[..cut - 1]).is_err() || cut > whole[3] + 512, "{cut} - 1");
+            // umoci leaves the padding of the last member out: one byte of it may be missing as well.
+            let is_padding = whole.contains(&cut) && tar[cut - 1] == 0;
+            let result = Place::new().unpack(&tar[..cut - 1]);
+            assert!(result.is_err() || cut > whole[3] + 512 || is_padding, "{cut} - 1");
         }
     }
 }

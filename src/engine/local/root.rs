@@ -140,8 +140,15 @@ impl Base {
             mounts,
             shm,
             files: own_files(view),
-            working_directory: PathBuf::from(&view.working_directory),
+            directories: std::iter::once(PathBuf::from(&view.working_directory)).chain(self.volumes()).collect(),
         })
+    }
+
+    fn volumes(&self) -> Vec<PathBuf> {
+        match &self.kind {
+            Kind::Host => Vec::new(),
+            Kind::Image(image) => image.record.config.volumes.iter().map(PathBuf::from).collect(),
+        }
     }
 
     /// The scratch layer of an overlay; its top shows through as the top of the whole.
