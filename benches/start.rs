@@ -1,5 +1,5 @@
 //! From `rename()` into `jobs.d` to the first instruction of the user's program, beside what else starts it:
-//! `runc run` of the same bundle, bare `unshare`, `podman run --rootfs`. Interleaved; median and 95th percentile in ms.
+//! `runc run` of the same bundle (an image of several layers, with a user namespace), bare `unshare`, `podman run --rootfs`. Interleaved; median and 95th percentile in ms.
 //!
 //!     cargo bench --bench start [-- ROUNDS]
 #![allow(
@@ -36,14 +36,16 @@ fn millis(from: u128, printed: &str) -> Option<f64> {
 fn main() {
     let rounds: u32 = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(50);
     let Some(instance) = Instance::start("bench start", "") else { return };
-    let bundle = Bundle::like_ours(&instance);
+    // Three layers, a user namespace.
+    let image = format!("image = \"oci:{}:py\"\n", support::images::debian().display());
+    let bundle = Bundle::like_ours(&instance, &image);
     let mut results: Vec<(&str, Vec<f64>)> =
-        ["trainyard", "trainyard, network host", "runc run", "unshare", "podman run --rootfs"]
+        ["trainyard", "trainyard, host image and network", "runc run", "unshare", "podman run --rootfs"]
             .map(|name| (name, Vec::new()))
             .into();
     for round in 0..rounds {
         let measured = [
-            ours(&instance, &format!("t{round}"), ""),
+            ours(&instance, &format!("t{round}"), &image),
             ours(&instance, &format!("h{round}"), "network = \"host\"\n"),
             bundle.runc(round),
             output_of(
@@ -55,13 +57,13 @@ fn main() {
             result.1.extend(time);
         }
     }
-    println!("{:<26}{:>8}{:>8}{:>8}", "start of /bin/date, ms", "median", "p95", "runs");
+    println!("{:<36}{:>8}{:>8}{:>8}", "start of /bin/date, ms", "median", "p95", "runs");
     for (name, mut times) in results {
         times.sort_by(f64::total_cmp);
         let at = |share: f64| times.get(((times.len() as f64 - 1.0) * share).round() as usize).copied();
         match (at(0.5), at(0.95)) {
-            (Some(median), Some(p95)) => println!("{name:<26}{median:>8.1}{p95:>8.1}{:>8}", times.len()),
-            _ => println!("{name:<26}  SKIPPED: it is not installed or does not run here"),
+            (Some(median), Some(p95)) => println!("{name:<36}{median:>8.1}{p95:>8.1}{:>8}", times.len()),
+            _ => println!("{name:<36}  SKIPPED: it is not installed or does not run here"),
         }
     }
     bundle.unmount();
@@ -92,32 +94,23 @@ struct Bundle {
 }
 
 impl Bundle {
-    fn like_ours(instance: &Instance) -> Self {
-        instance.drop_job("model", "command = \"sleep 1000\"");
+    fn like_ours(instance: &Instance, image: &str) -> Self {
+        instance.drop_job("model", &format!("{image}command = \"sleep 1000\""));
         instance.wait_state("model", "running");
-        let task = instance.root().join("var/lib/trainyard/attempts/a1/0");
+        let attempts = instance.root().join("var/lib/trainyard/attempts");
+        let attempt = fs::read_dir(attempts).unwrap().next().unwrap().unwrap().path();
+        let task = attempt.join("0");
         let path = instance.root().join("bundle");
         let rootfs = path.join("rootfs");
-        fs::create_dir_all(&path).unwrap();
-        let copied = Command::new("cp").arg("-a").arg(task.join("rootfs")).arg(&rootfs).status().unwrap();
-        assert!(copied.success());
+        fs::create_dir_all(&rootfs).unwrap();
         let launch: Value = serde_json::from_slice(&fs::read(task.join("task.json")).unwrap()).unwrap();
-        for layer in launch["layers"].as_array().unwrap() {
-            mount(layer, &path, &rootfs);
+        for overlay in launch["root"]["overlays"].as_array().unwrap() {
+            mount(overlay, &path, &rootfs);
         }
-        let mut config: Value = serde_json::from_slice(&fs::read(task.join("config.json")).unwrap()).unwrap();
-        config["process"]["args"] = json!(PROGRAM);
-        config["linux"]["cgroupsPath"] = json!("/trainyard-bench/runc");
-        for namespace in config["linux"]["namespaces"].as_array_mut().unwrap() {
-            namespace.as_object_mut().unwrap().remove("path");
-        }
-        // runc allows the standard devices by itself only when nothing is said of devices.
-        config["linux"]["resources"].as_object_mut().unwrap().remove("devices");
-        fs::write(path.join("config.json"), config.to_string()).unwrap();
+        let config: Value = serde_json::from_slice(&fs::read(task.join("config.json")).unwrap()).unwrap();
+        fs::write(path.join("config.json"), for_runc(config, &launch, &rootfs).to_string()).unwrap();
         instance.ok(&["stop", "model"]);
         instance.wait_end("model", 1);
-        let output = instance.root().join("var/lib/trainyard/workspaces/default/jobs/model/runs/1");
-        assert!(output.exists());
         Self { path, rootfs }
     }
 
@@ -153,8 +146,34 @@ impl Bundle {
     }
 }
 
-fn mount(layer: &Value, bundle: &Path, rootfs: &Path) {
-    let Some(overlay) = layer.get("overlay") else { return };
+/// Our configuration with what our shim does beforehand put back: the user namespace, `/dev`, `/sys`, a network.
+fn for_runc(mut config: Value, launch: &Value, rootfs: &Path) -> Value {
+    let mappings = |kind: &str| {
+        let ranges = launch["ids"][kind].as_array().unwrap().iter();
+        let one = |range: &Value| json!({ "containerID": range["inside"], "hostID": range["outside"], "size": range["count"] });
+        ranges.map(one).collect::<Vec<_>>()
+    };
+    config["root"]["path"] = json!(rootfs);
+    config["process"]["args"] = json!(PROGRAM);
+    config["linux"]["cgroupsPath"] = json!("/trainyard-bench/runc");
+    config["linux"]["uidMappings"] = json!(mappings("users"));
+    config["linux"]["gidMappings"] = json!(mappings("groups"));
+    let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();
+    for namespace in namespaces.iter_mut() {
+        namespace.as_object_mut().unwrap().remove("path");
+    }
+    namespaces.push(json!({ "type": "network" }));
+    let mount = |target: &str, kind: &str, options: &[&str]| {
+        json!({ "destination": target, "type": kind, "source": kind, "options": options })
+    };
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    mounts.insert(1, mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]));
+    mounts.push(mount("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777"]));
+    mounts.push(mount("/sys", "sysfs", &["nosuid", "noexec", "nodev", "ro"]));
+    config
+}
+
+fn mount(overlay: &Value, bundle: &Path, rootfs: &Path) {
     let name = overlay["name"].as_str().unwrap();
     let lower: Vec<&str> = overlay["lower"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
     let (upper, work) = (bundle.join("upper").join(name), bundle.join("work").join(name));
@@ -163,7 +182,7 @@ fn mount(layer: &Value, bundle: &Path, rootfs: &Path) {
     let options = format!("lowerdir={},upperdir={},workdir={}", lower.join(":"), upper.display(), work.display());
     let done = Command::new("mount")
         .args(["-t", "overlay", "overlay", "-o", &options])
-        .arg(rootfs.join(name))
+        .arg(rootfs.join(overlay["target"].as_str().unwrap()))
         .status()
         .unwrap();
     assert!(done.success());

@@ -1,0 +1,82 @@
+//! The time and the memory of unpacking an image, beside `umoci unpack` and `skopeo copy` of the same.
+//!
+//!     cargo bench --bench unpack -- OCI-LAYOUT:TAG
+//!
+//! Without an image, the one of the tests. Each runs in a process of its own; the best of three.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "a benchmark drives processes"
+)]
+
+#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests")]
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trainyard::images::{Images, Limits, Progress, Rights, Sources};
+
+const ROUNDS: usize = 3;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, verb, image, target] = arguments.as_slice()
+        && verb == "import"
+    {
+        return import(image, Path::new(target));
+    }
+    let image = arguments.into_iter().skip(1).find(|argument| argument.contains(':'));
+    let image = image.unwrap_or_else(|| format!("{}:py", support::images::debian().display()));
+    println!("{:<16}{:>10}{:>12}", "unpack", "best, s", "memory, MiB");
+    let me = std::env::current_exe().unwrap().display().to_string();
+    let competitors: [(&str, Vec<&str>); 3] = [
+        ("trainyard", vec![me.as_str(), "import", &image]),
+        ("umoci unpack", vec!["umoci", "unpack", "--image", &image]),
+        ("skopeo copy", vec!["skopeo", "copy", "--quiet"]),
+    ];
+    let mut best = [(Duration::MAX, 0); 3];
+    for _ in 0..ROUNDS {
+        for ((name, command), best) in competitors.iter().zip(&mut best) {
+            let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            let target = scratch.path().join("target").display().to_string();
+            let (source, copy) = (format!("oci:{image}"), format!("oci:{target}:t"));
+            let rest = if *name == "skopeo copy" { vec![source.as_str(), &copy] } else { vec![target.as_str()] };
+            let (time, memory) = measure(command.iter().chain(&rest));
+            *best = if time < best.0 { (time, memory) } else { *best };
+        }
+    }
+    for ((name, _), (time, memory)) in competitors.iter().zip(best) {
+        println!("{name:<16}{:>10.2}{:>12.1}", time.as_secs_f64(), memory as f64 / 1024.0);
+    }
+}
+
+/// Wall time, and the most memory in KiB as the kernel has it for the ended child.
+fn measure<'a>(words: impl Iterator<Item = &'a &'a str>) -> (Duration, u64) {
+    let words: Vec<&str> = words.copied().collect();
+    let script = "import resource,subprocess,sys\nsubprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL)\n\
+        print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)";
+    let from = Instant::now();
+    let output = Command::new("/usr/bin/python3").args(["-c", script]).args(&words).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    (from.elapsed(), String::from_utf8_lossy(&output.stdout).trim().parse().unwrap())
+}
+
+fn import(image: &str, target: &Path) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let limits = Limits { layer_bytes: 1 << 40, layer_entries: 1 << 40, unused_after: Duration::MAX };
+    let sources = Sources {
+        default_registry: "docker.io".into(),
+        plain_http: Vec::new(),
+        secrets: target.join("none"),
+        runtime: runtime.handle().clone(),
+    };
+    let images = Images::open(target, limits, sources).unwrap();
+    let (layout, tag) = image.rsplit_once(':').unwrap();
+    let rights = Rights { uid: 0, gid: 0, groups: &[] };
+    images.import_layout(Path::new(layout), Some(tag), rights, &Arc::new(Progress::default())).unwrap();
+}
