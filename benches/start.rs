@@ -163,9 +163,7 @@ fn for_runc(mut config: Value, launch: &Value, rootfs: &Path) -> Value {
         namespace.as_object_mut().unwrap().remove("path");
     }
     namespaces.push(json!({ "type": "network" }));
-    let mount = |target: &str, kind: &str, options: &[&str]| {
-        json!({ "destination": target, "type": kind, "source": kind, "options": options })
-    };
+    let mount = |target: &str, kind: &str, options: &[&str]| json!({ "destination": target, "type": kind, "source": kind, "options": options });
     let mounts = config["mounts"].as_array_mut().unwrap();
     mounts.insert(1, mount("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]));
     mounts.push(mount("/dev/shm", "tmpfs", &["nosuid", "noexec", "nodev", "mode=1777"]));

@@ -145,8 +145,9 @@ pub struct Overlay {
 pub enum Lower {
     /// By id-mapped mounts.
     Mapped,
-    /// As they are: the kernel cannot map them, or they were copied with the right owners.
-    AsTheyAre,
+    /// By id-mapped mounts, where the file system knows them; elsewhere they seem to be nobody's. Enough for files that
+    /// everybody may read.
+    MappedWherePossible,
 }
 
 /// A file or directory of the machine that the task sees.

@@ -27,7 +27,7 @@ use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::Images;
-use crate::rundir::{Found, Init, LaunchRecord, Lower, Shm, TaskDir, read_json, write_json};
+use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir, read_json, write_json};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
@@ -50,8 +50,6 @@ pub struct LocalEngine {
     host: HostImage,
     images: Arc<Images>,
     subordinates: Subordinates,
-    /// How layers get the owners that a container sees.
-    lower: Lower,
     /// Where shims put root file systems together.
     holder: PathBuf,
     host_workspaces: Vec<String>,
@@ -89,7 +87,6 @@ impl LocalEngine {
             host: HostImage::prepare(&paths)?,
             images,
             subordinates: Subordinates::open(paths.subordinate_ids())?,
-            lower: Lower::Mapped,
             holder: root::holder(paths.root()),
             host_workspaces: config.network.host_workspaces.clone(),
             networks: Networks::open(&instance, &config.network)?,
@@ -267,11 +264,11 @@ impl LocalEngine {
         let further = workdirs::groups_of(launch.owner);
         let whom = root::Whom { owner: launch.owner, further: &further, user: launch.spec.user.as_deref() };
         match &launch.spec.image {
-            Image::Host => Base::of_host(&self.host, &self.subordinates, whom, self.lower),
+            Image::Host => Base::of_host(&self.host, &self.subordinates, whom),
             Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
                 let digest = workdirs::image_of(&self.paths, &launch.identity)?;
                 let image = self.images.get(&digest).map_err(told)?;
-                Base::of_image(image, &self.subordinates, whom, self.lower)
+                Base::of_image(image, &self.subordinates, whom)
             }
         }
     }

@@ -54,12 +54,7 @@ pub(super) struct Whom<'a> {
 
 impl Base {
     /// This machine's own directories.
-    pub(super) fn of_host(
-        host: &HostImage,
-        subordinates: &Subordinates,
-        whom: Whom<'_>,
-        lower: Lower,
-    ) -> Result<Self, EngineError> {
+    pub(super) fn of_host(host: &HostImage, subordinates: &Subordinates, whom: Whom<'_>) -> Result<Self, EngineError> {
         let (layers, etc) = host.accounts();
         let accounts = Accounts::read(&layers, etc).map_err(failed("read the machine's accounts"))?;
         let user = accounts.user(whom.user.unwrap_or_default())?;
@@ -70,16 +65,11 @@ impl Base {
             inside: Inside { home, ..Inside::default() },
             user,
             stop_signal: nix::libc::SIGTERM,
-            lower,
+            lower: Lower::MappedWherePossible,
         })
     }
 
-    pub(super) fn of_image(
-        image: Image,
-        subordinates: &Subordinates,
-        whom: Whom<'_>,
-        lower: Lower,
-    ) -> Result<Self, EngineError> {
+    pub(super) fn of_image(image: Image, subordinates: &Subordinates, whom: Whom<'_>) -> Result<Self, EngineError> {
         let accounts = Accounts::read(&image.layers, Path::new("etc")).map_err(failed("read the image's accounts"))?;
         let config = &image.record.config;
         let user = accounts.user(whom.user.unwrap_or(&config.user))?;
@@ -93,7 +83,7 @@ impl Base {
             },
             user,
             stop_signal: config.stop_signal_number(),
-            lower,
+            lower: Lower::Mapped,
             kind: Kind::Image(image),
         })
     }
