@@ -323,11 +323,13 @@ impl Images {
         // Each byte is fetched, then taken apart.
         progress.bytes.store(2 * missing.iter().map(|(_, (_, size))| size).sum::<u64>(), Ordering::Relaxed);
         let blobs = self.sources.runtime.block_on(self.fetch(&registry, missing, progress))?;
-        self.layers.unpack_all(&blobs, &self.limits, progress)?;
+        let unpacked = self.layers.unpack_all(&blobs, &self.limits, progress);
+        // Also when they were not what their digests say: the next pull fetches them anew.
         for (_, blob) in &blobs {
             let done = blob.digest.as_ref().map(|digest| self.download(digest));
             done.map_or(Ok(()), |path| remove_if_there(&path)).map_err(failed("remove what was downloaded"))?;
         }
+        unpacked?;
         let image = self.commit(fetched.digest, config, layers, &pin)?;
         let at = crate::sys::now();
         let record = NameRecord { name, kind: wanted.kind.clone(), digest: image.digest, uid: wanted.uid, at };

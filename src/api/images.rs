@@ -210,12 +210,12 @@ impl ImageService {
 
 fn find(images: &Images, query: &NameQuery) -> Result<NameRecord, ApiError> {
     let workspace = query.workspace.as_deref().unwrap_or("default");
-    let found = images.find(workspace, &images.canonical(&query.name)?)?;
-    let found = match found {
-        None => images.find(workspace, &query.name)?,
-        found => found,
-    };
-    Ok(found.ok_or_else(|| unknown(&query.name))?)
+    // As it was given, which is how files of images are called, or in full.
+    if let Some(found) = images.find(workspace, &query.name)? {
+        return Ok(found);
+    }
+    let canonical = images.canonical(&query.name)?;
+    Ok(images.find(workspace, &canonical)?.ok_or_else(|| unknown(&query.name))?)
 }
 
 fn unknown(name: &str) -> ImageError {

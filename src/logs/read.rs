@@ -4,12 +4,16 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Stream;
 use super::index::{Header, Index, Record, stamp};
 use super::parts::{self, Parts};
 use crate::ids::Timestamp;
 
+/// How long the end of a rotation is waited for, which takes microseconds; one whose writer was killed never ends.
+const ROTATION_STEP: Duration = Duration::from_millis(1);
+const ROTATION_STEPS: usize = 10;
 /// Records that are read at once.
 const BATCH: usize = 128;
 
@@ -60,7 +64,16 @@ impl LogReader {
 
     /// Opens the logs to read them: with all their files, so that what is dropped later can still be read.
     pub fn open_whole(dir: &Path) -> io::Result<Self> {
-        let (index, header, parts) = parts::open(dir)?;
+        let mut opened = parts::open(dir)?;
+        for _ in 0..ROTATION_STEPS {
+            // In the midst of a rotation the newest part has no file yet, and might be gone before it is looked for.
+            if opened.1.rotating.is_none() {
+                break;
+            }
+            std::thread::park_timeout(ROTATION_STEP);
+            opened = parts::open(dir)?;
+        }
+        let (index, header, parts) = opened;
         Ok(Self::of(dir, index, header, parts))
     }
 

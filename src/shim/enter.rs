@@ -36,6 +36,8 @@ use inside::Inside;
 
 /// From SIGHUP to SIGKILL, when the client has gone.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long what was killed may take to go before it is looked again.
+const KILL_ROUND: Duration = Duration::from_millis(500);
 /// How long after a command was killed its task may take to be seen ending, ms.
 const TASK_ENDS: u16 = 500;
 
@@ -194,11 +196,18 @@ impl Outside {
             // It may have gone by itself.
             let _ = killpg(leader, signal);
         }
-        if !self.wait_for_session(process, leader, GRACE)? {
+        if self.wait_for_session(process, leader, GRACE)? {
+            return Ok(());
+        }
+        // One may start another between the look and the kill.
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
             for member in self.processes.of_session(leader.as_raw())? {
                 let _ = member.signal(Signal::SIGKILL);
             }
-            self.wait_for_session(process, leader, GRACE)?;
+            if self.wait_for_session(process, leader, KILL_ROUND)? {
+                break;
+            }
         }
         Ok(())
     }
