@@ -159,7 +159,7 @@ pub(super) fn archive(file: File, path: &Path, spool: &Path, tag: Option<&str>) 
     io::Seek::rewind(&mut file).map_err(told)?;
     let file = plain(file, spool).map_err(told)?;
     let archive = Archive::index(file, path).map_err(told)?;
-    if archive.entries.contains_key("manifest.json") && (tag.is_none() || archive.entries.get("index.json").is_none()) {
+    if archive.entries.contains_key("manifest.json") && (tag.is_none() || !archive.entries.contains_key("index.json")) {
         return read_docker(&archive, tag);
     }
     read_layout(&archive, tag)

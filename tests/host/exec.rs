@@ -318,7 +318,7 @@ fn nothing_stays_of_an_exec_whose_client_is_gone() {
     let before = members(&instance);
     let marker = "31338.5";
     let stubborn = format!("trap '' HUP TERM; (sleep {marker}; :) & echo up; while :; do sleep {marker}; done");
-    let talks = format!("echo up; sleep {marker} & while :; do echo more; done");
+    let talks = "echo up; while :; do echo more; done".to_owned();
     for script in [format!("echo up; sleep {marker}"), talks, stubborn] {
         let mut client = start(&instance, &["exec", "-i", "job", "--", "sh", "-c", &script]);
         let mut stdin = client.stdin.take().unwrap();

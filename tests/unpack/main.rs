@@ -1,6 +1,6 @@
 //! The archives that a layer may be, and what becomes of them. Needs root and a file system with extended attributes.
 
-#![allow(clippy::unwrap_used, reason = "tests and their helpers")]
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests and their helpers")]
 
 #[path = "support/archive.rs"]
 mod archive;

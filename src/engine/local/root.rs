@@ -39,7 +39,7 @@ pub(super) struct Base {
 #[derive(Debug)]
 pub(super) enum Kind {
     Host,
-    Image(Image),
+    Image(Box<Image>),
 }
 
 /// Whose task it is, and whom it asks to run as.
@@ -84,7 +84,7 @@ impl Base {
             user,
             stop_signal: config.stop_signal_number(),
             lower: Lower::Mapped,
-            kind: Kind::Image(image),
+            kind: Kind::Image(Box::new(image)),
         })
     }
 

@@ -1,6 +1,7 @@
 #![allow(
     unsafe_code,
     clippy::unwrap_used,
+    clippy::disallowed_methods,
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
     reason = "raw system calls, in children made by fork"
