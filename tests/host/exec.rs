@@ -292,7 +292,7 @@ fn a_terminal_has_its_size_keeps_it_and_is_given_back() {
         assert!(seat.is_raw(), "keys go to the other terminal");
         seat.resize(44, 155);
         // Until the new size has come.
-        seat.type_in("until [ \"$(stty size)\" = '44 155' ]; do sleep 0.05; done; trap 'echo inter''rupted' INT; echo re''sized; sleep 1000\n");
+        seat.type_in("until [ \"$(stty size)\" = '44 155' ]; do sleep 0.05; done; trap 'echo inter''rupted' INT; echo re''sized; sleep 5\n");
         seat.wait_to_see("resized");
         // Ctrl-C is for the command.
         seat.type_in("\u{3}");
