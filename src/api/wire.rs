@@ -130,7 +130,7 @@ impl ExecRequest {
 
     fn terminal(&self) -> Option<Terminal> {
         let kind = self.term.clone().unwrap_or_else(|| "xterm-256color".to_owned());
-        self.tty.then(|| Terminal { rows: self.rows, columns: self.columns, kind })
+        self.tty.then_some(Terminal { rows: self.rows, columns: self.columns, kind })
     }
 }
 
