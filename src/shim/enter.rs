@@ -194,18 +194,16 @@ impl Outside {
             // It may have gone by itself.
             let _ = killpg(leader, signal);
         }
-        if !self.wait_for_session(process, leader, GRACE)? {
-            for member in self.processes.of_session(leader.as_raw())? {
-                let _ = member.signal(Signal::SIGKILL);
-            }
-            self.wait_for_session(process, leader, GRACE)?;
+        if !self.wait_for_session(process, leader, None)? {
+            self.wait_for_session(process, leader, Some(Signal::SIGKILL))?;
         }
         Ok(())
     }
 
-    /// False when some of the session still lives after `patience`.
-    fn wait_for_session(&self, process: &PidFd, leader: Pid, patience: Duration) -> io::Result<bool> {
-        let deadline = Instant::now() + patience;
+    /// False when some of the session still lives after the grace. `signal` goes to whatever is found, again and again: what
+    /// forks while the list is made is not in it.
+    fn wait_for_session(&self, process: &PidFd, leader: Pid, signal: Option<Signal>) -> io::Result<bool> {
+        let deadline = Instant::now() + GRACE;
         loop {
             // Reaped already when all that is left is what it started.
             let _ = process.reap();
@@ -213,6 +211,10 @@ impl Outside {
             let left = deadline.saturating_duration_since(Instant::now());
             if members.is_empty() || left.is_zero() {
                 return Ok(members.is_empty());
+            }
+            for (member, signal) in members.iter().zip(std::iter::repeat(signal)) {
+                // It may have gone by itself.
+                let _ = signal.map(|signal| member.signal(signal));
             }
             let mut ready: Vec<_> =
                 members.iter().map(|member| PollFd::new(member.as_fd(), PollFlags::POLLIN)).collect();
