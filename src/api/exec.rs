@@ -30,7 +30,7 @@ use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
 use crate::ids::{JobKey, TaskId};
 use crate::reconcile::{Caller, JobDetail};
-use crate::rundir::entry::{LINE_MAX, OWN_FAILURE, Order, Report};
+use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
 use crate::sys::stream::Stream;
 use crate::sys::{passing, terminal};
@@ -247,7 +247,7 @@ impl Talk {
         let (over, ended) = watch::channel(false);
         let (frames, more_frames) = (self.frames.clone(), self.frames.clone());
         let until_end = async {
-            let report = control.report().await;
+            let report = control.last_report().await;
             over.send_replace(true);
             report
         };
@@ -260,7 +260,7 @@ impl Talk {
             .0
         };
         tokio::select! {
-            report = outputs => Ok(report?.0),
+            report = outputs => report,
             never = feed(Some(stdin), None, self.inputs, self.frames, self.window) => match never {},
         }
     }
@@ -270,13 +270,13 @@ impl Talk {
         let (over, ended) = watch::channel(false);
         let frames = self.frames.clone();
         let until_end = async {
-            let report = control.report().await;
+            let report = control.last_report().await;
             over.send_replace(true);
             report
         };
         let outputs = async { tokio::join!(until_end, pump_terminal(&master, frames, ended)).0 };
         tokio::select! {
-            report = outputs => Ok(report?.0),
+            report = outputs => report,
             never = feed(None, Some(&master), self.inputs, self.frames, self.window) => match never {},
             never = resize(&master, self.sizes) => match never {},
         }
@@ -390,6 +390,14 @@ impl Control {
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
         self.socket.write_all(&line).await
+    }
+
+    /// How it ended; the other side is told that it was heard, for it would take us for gone.
+    async fn last_report(&mut self) -> io::Result<Option<Report>> {
+        let (report, _) = self.report().await?;
+        // It may not wait for that: a failure is told by what could not become the command.
+        let _ = self.socket.write_all(&[HEARD]).await;
+        Ok(report)
     }
 
     /// The next report, with the descriptor that came by then; none when the other side is gone.

@@ -51,7 +51,7 @@ pub(super) async fn converse(mut connection: ExecConnection, mut streams: Stream
     let mut resized = signal(SignalKind::window_change())?;
     let (mut credit, mut reason) = (WINDOW, None);
     if streams.input.is_none() {
-        connection.to_daemon.write_all(&Frame::EndOfStdin.encode()).await?;
+        send(&mut connection, &Frame::EndOfStdin).await;
     }
     loop {
         tokio::select! {
@@ -83,16 +83,21 @@ pub(super) async fn converse(mut connection: ExecConnection, mut streams: Stream
                     Frame::Stdin(bytes) => credit = credit.saturating_sub(bytes.len()),
                     _ => streams.input = None,
                 }
-                connection.to_daemon.write_all(&frame.encode()).await?;
+                send(&mut connection, &frame).await;
             }
             _ = resized.recv(), if streams.resize => {
                 if let Some((rows, columns)) = terminal::size(io::stdin()) {
-                    connection.to_daemon.write_all(&Frame::Size { rows, columns }.encode()).await?;
+                    send(&mut connection, &Frame::Size { rows, columns }).await;
                 }
             }
             number = any_of(&mut ends) => return Ok(End::Signalled(number)),
         }
     }
+}
+
+/// That the daemon takes no more is no failure: the command may have ended, which the next frame tells.
+async fn send(connection: &mut ExecConnection, frame: &Frame) {
+    let _ = connection.to_daemon.write_all(&frame.encode()).await;
 }
 
 async fn any_of(signals: &mut [(Signal, i32); 3]) -> i32 {

@@ -1,7 +1,8 @@
 //! What the daemon and `trainyard enter` say to each other over the control socket: lines of JSON.
 //!
-//! The daemon says one thing, the order, and from then on only that it is there, by keeping the socket open. The other
-//! side says [`Report::Terminal`], with the terminal's descriptor, if one was ordered, and at the end how it ended.
+//! The daemon gives the order, and from then on only says that it is there, by keeping the socket open. The other side says
+//! [`Report::Terminal`], with the terminal's descriptor, if one was ordered, and at the end how it ended; the daemon
+//! answers that with [`HEARD`]. Without it the other side takes its client for gone: the command may just have died of that.
 
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +55,9 @@ pub enum Report {
         reason: String,
     },
 }
+
+/// That the last report has come.
+pub const HEARD: u8 = b'\n';
 
 /// Exit code when Trainyard itself failed.
 pub const OWN_FAILURE: i32 = 125;

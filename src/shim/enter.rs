@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use libcontainer::oci_spec::runtime::{Process, Spec};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, killpg};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::confine;
-use crate::rundir::entry::{LINE_MAX, OWN_FAILURE, Order, Report};
+use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::idmap::outside;
 use crate::sys::process::{Fork, PidFd, ProcessEnd, close_all_but, fork};
@@ -36,8 +36,6 @@ use inside::Inside;
 
 /// From SIGHUP to SIGKILL, when the client has gone.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long what was killed may take to go before it is looked again.
-const KILL_ROUND: Duration = Duration::from_millis(500);
 /// How long after a command was killed its task may take to be seen ending, ms.
 const TASK_ENDS: u16 = 500;
 
@@ -78,6 +76,12 @@ impl Control {
         let mut line = serde_json::to_vec(report)?;
         line.push(b'\n');
         passing::send(&self.0, &line, descriptor)
+    }
+
+    /// Tells the last thing; whether the daemon has heard it.
+    fn tell_last(&self, report: &Report) -> bool {
+        let mut answer = [0];
+        self.tell(report, None).is_ok() && (&self.0).read_exact(&mut answer).is_ok() && answer == [HEARD]
     }
 
     /// Whether the daemon has gone; called when the socket has something to say.
@@ -181,40 +185,33 @@ impl Outside {
                 other => other?,
             };
             let [ended, spoken] = ready.map(|fd| fd.any() == Some(true));
-            if ended && let Some(end) = process.reap()? {
-                return control.tell(&report(end, init)?, None);
-            }
-            if spoken && control.is_closed() {
-                return self.hang_up(&process, child);
+            let end = if ended { process.reap()? } else { None };
+            match end {
+                // A command that ends as its streams are closed, ends since the client has gone.
+                Some(end) if control.tell_last(&report(end, init)?) => return Ok(()),
+                None if !spoken || !control.is_closed() => {}
+                _ => return self.hang_up(&process, child),
             }
         }
     }
 
     /// Nobody listens any more: asks the command to end, then ends all of its session.
     fn hang_up(&self, process: &PidFd, leader: Pid) -> io::Result<()> {
-        for signal in [Signal::SIGHUP, Signal::SIGCONT] {
-            // It may have gone by itself.
-            let _ = killpg(leader, signal);
+        for member in self.processes.of_session(leader.as_raw())? {
+            // It may have gone by itself; what is stopped hears of nothing until it goes on.
+            let _ = member.signal(Signal::SIGHUP);
+            let _ = member.signal(Signal::SIGCONT);
         }
-        if self.wait_for_session(process, leader, GRACE)? {
-            return Ok(());
-        }
-        // One may start another between the look and the kill.
-        let deadline = Instant::now() + GRACE;
-        while Instant::now() < deadline {
-            for member in self.processes.of_session(leader.as_raw())? {
-                let _ = member.signal(Signal::SIGKILL);
-            }
-            if self.wait_for_session(process, leader, KILL_ROUND)? {
-                break;
-            }
+        if !self.wait_for_session(process, leader, None)? {
+            self.wait_for_session(process, leader, Some(Signal::SIGKILL))?;
         }
         Ok(())
     }
 
-    /// False when some of the session still lives after `patience`.
-    fn wait_for_session(&self, process: &PidFd, leader: Pid, patience: Duration) -> io::Result<bool> {
-        let deadline = Instant::now() + patience;
+    /// False when some of the session still lives after the grace. `signal` goes to whatever is found, again and again: what
+    /// forks while the list is made is not in it.
+    fn wait_for_session(&self, process: &PidFd, leader: Pid, signal: Option<Signal>) -> io::Result<bool> {
+        let deadline = Instant::now() + GRACE;
         loop {
             // Reaped already when all that is left is what it started.
             let _ = process.reap();
@@ -222,6 +219,10 @@ impl Outside {
             let left = deadline.saturating_duration_since(Instant::now());
             if members.is_empty() || left.is_zero() {
                 return Ok(members.is_empty());
+            }
+            for (member, signal) in members.iter().zip(std::iter::repeat(signal)) {
+                // It may have gone by itself.
+                let _ = signal.map(|signal| member.signal(signal));
             }
             let mut ready: Vec<_> =
                 members.iter().map(|member| PollFd::new(member.as_fd(), PollFlags::POLLIN)).collect();
