@@ -11,12 +11,11 @@
 //!
 //! **Invariant:** what lies in `layers` has the digest of its name; nothing is ever written there again.
 
-pub mod auth;
 pub mod config;
 pub mod digest;
 mod layers;
 pub mod names;
-mod registry;
+pub mod registry;
 mod source;
 pub mod unpack;
 
@@ -24,8 +23,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -38,6 +37,9 @@ pub use registry::RegistryError;
 use crate::ids::{Bytes, Timestamp};
 use crate::sys::file::{Durability, create_dir, remove_if_there, remove_tree, write_whole};
 use layers::{Layers, Pin};
+use registry::{
+    AuthFileError, Credentials, LayerBlob, Reference, ReferenceError, Registry, RegistryConfig, credentials_in,
+};
 use source::Source;
 use unpack::UnpackError;
 
@@ -76,12 +78,20 @@ pub enum ImageError {
     #[error("the image store is busy: images are being brought in or started; try again when that is done")]
     Busy,
     #[error(transparent)]
-    Registry(#[from] RegistryError),
+    Registry(RegistryError),
+    #[error("{source}; the workspace's file is {file}, your own is ~/.config/containers/auth.json")]
+    Login {
+        #[source]
+        source: RegistryError,
+        file: PathBuf,
+    },
+    #[error(transparent)]
+    Name(#[from] ReferenceError),
     #[error("the credentials in {path} cannot be used: {source}")]
     Auth {
         path: PathBuf,
         #[source]
-        source: auth::AuthFileError,
+        source: AuthFileError,
     },
     #[error("the archive gives no name to the image; give one with --name")]
     NoName,
@@ -167,10 +177,14 @@ pub struct Images {
     limits: Limits,
     sources: Sources,
     layers: Layers,
+    registry: Mutex<Option<Arc<Registry>>>,
+    turns: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 /// Blobs that are fetched at once.
 const BLOBS_AT_ONCE: usize = 3;
+/// What has come of a blob is kept so long for a later pull to go on from.
+const DOWNLOAD_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Largest file of credentials, bytes.
 const AUTH_FILE_MAX: u64 = 1 << 20;
 
@@ -182,7 +196,8 @@ impl Images {
         }
         remove_tree(&root.join("drafts"))?;
         create_dir(&root.join("drafts"), 0o700)?;
-        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits, sources })
+        let (registry, turns) = (Mutex::default(), Mutex::default());
+        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits, sources, registry, turns })
     }
 
     /// A place for files on their way into the store.
@@ -298,47 +313,77 @@ impl Images {
 
     /// A name in full, as the store keeps it.
     pub fn canonical(&self, name: &str) -> Result<String, ImageError> {
-        Ok(registry::parse(name, &self.sources.default_registry)?.whole())
+        Ok(Reference::parse(name, &self.sources.default_registry)?.to_string())
     }
 
-    /// Gets an image from its registry; what is here already is not fetched again.
+    /// Gets an image from its registry; layers that are here are not fetched again.
     pub fn pull(&self, wanted: &Wanted<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
-        let reference = registry::parse(wanted.name, &self.sources.default_registry)?;
-        let name = reference.whole();
+        let reference = Reference::parse(wanted.name, &self.sources.default_registry)?;
         let secrets = self.sources.secrets.join(wanted.workspace).join("registry.json");
-        let credentials = self.credentials(wanted.uid, &secrets, reference.registry(), reference.repository())?;
-        let plain = &self.sources.plain_http;
-        let registry = registry::Registry::new(reference, plain, credentials, secrets.display().to_string());
-        let fetched = self.sources.runtime.block_on(registry.manifest())?;
+        let credentials = self.credentials(wanted.uid, &secrets, &reference)?;
+        let registry = self.registry()?;
+        let source = registry::Source { reference: &reference, credentials: credentials.as_ref() };
+        let explain = |error| explain(error, &secrets);
+        let fetched = self.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
         let (config, layers) = config::read(&fetched.config)?;
-        if layers.len() != fetched.blobs.len() {
-            let why = format!("it has {} layers, its configuration names {}", fetched.blobs.len(), layers.len());
-            return Err(ImageError::Damaged { what: name, why });
-        }
         let pin = self.layers.pin();
         let missing: Vec<_> =
-            layers.iter().zip(&fetched.blobs).filter(|(layer, _)| !self.layers.is_there(layer)).collect();
-        self.need_space(missing.iter().map(|(_, (_, size))| size).sum())?;
+            layers.iter().zip(&fetched.layers).filter(|(layer, _)| !self.layers.is_there(layer)).collect();
+        let bytes = missing.iter().map(|(_, blob)| blob.size).sum();
+        self.need_space(bytes)?;
         progress.layers.store(missing.len() as u64, Ordering::Relaxed);
         // Each byte is fetched, then taken apart.
-        progress.bytes.store(2 * missing.iter().map(|(_, (_, size))| size).sum::<u64>(), Ordering::Relaxed);
-        let blobs = self.sources.runtime.block_on(self.fetch(&registry, missing, progress))?;
+        progress.bytes.store(2 * bytes, Ordering::Relaxed);
+        let fetch = Fetch { images: self, registry: &registry, source, progress };
+        let blobs = self.sources.runtime.block_on(fetch.all(missing)).map_err(|error| match error {
+            ImageError::Registry(error) => explain(error),
+            other => other,
+        })?;
         let unpacked = self.layers.unpack_all(&blobs, &self.limits, progress);
-        // Also when they were not what their digests say: the next pull fetches them anew.
-        for (_, blob) in &blobs {
-            let done = blob.digest.as_ref().map(|digest| self.download(digest));
-            done.map_or(Ok(()), |path| remove_if_there(&path)).map_err(failed("remove what was downloaded"))?;
+        for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
+            remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
         }
         unpacked?;
         let image = self.commit(fetched.digest, config, layers, &pin)?;
-        let at = crate::sys::now();
-        let record = NameRecord { name, kind: wanted.kind.clone(), digest: image.digest, uid: wanted.uid, at };
+        let (name, kind, at) = (reference.to_string(), wanted.kind.clone(), crate::sys::now());
+        let record = NameRecord { name, kind, digest: image.digest, uid: wanted.uid, at };
         self.tag(&record)?;
         Ok(record)
     }
 
+    /// One for all pulls: it keeps connections and tokens. Made when it is needed, since a machine whose certificates
+    /// cannot be read still runs jobs.
+    fn registry(&self) -> Result<Arc<Registry>, ImageError> {
+        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(registry) = registry.as_ref() {
+            return Ok(registry.clone());
+        }
+        let config = RegistryConfig { plain_http: self.sources.plain_http.clone(), ..RegistryConfig::default() };
+        let made = Arc::new(Registry::new(config).map_err(ImageError::Registry)?);
+        *registry = Some(made.clone());
+        Ok(made)
+    }
+
     fn download(&self, digest: &Digest) -> PathBuf {
         self.root.join("downloads").join(digest.hex())
+    }
+
+    /// Whose turn it is to fetch a blob.
+    fn turn_for(&self, blob: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        // What nobody waits for or holds is only a line in the list.
+        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+        turns.entry(blob.clone()).or_default().clone()
+    }
+
+    fn explain_disk(&self, error: RegistryError, wanted: u64) -> ImageError {
+        match error {
+            RegistryError::Disk(error) if error.kind() == io::ErrorKind::StorageFull => {
+                let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
+                ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }
+            }
+            other => ImageError::Registry(other),
+        }
     }
 
     fn need_space(&self, wanted: u64) -> Result<(), ImageError> {
@@ -349,44 +394,8 @@ impl Images {
         }
     }
 
-    async fn fetch(
-        &self,
-        registry: &registry::Registry,
-        missing: Vec<(&Digest, &(Digest, u64))>,
-        progress: &Arc<Progress>,
-    ) -> Result<Vec<(Digest, source::Blob)>, ImageError> {
-        use futures_util::{StreamExt, TryStreamExt};
-        let fetches = missing.into_iter().map(|(layer, (digest, size))| async move {
-            let path = self.download(digest);
-            let mut file = open_download(&path).map_err(failed("keep what is downloaded"))?;
-            let begun = file.metadata().map_err(failed("keep what is downloaded"))?.len();
-            Progress::add(&progress.bytes_done, begun.min(*size));
-            let got = |count| Progress::add(&progress.bytes_done, count);
-            registry.blob(digest, *size, &mut file, &got).await.map_err(|error| self.explain_fetch(error, *size))?;
-            let blob = source::Blob::new(file, digest.clone()).map_err(failed("keep what is downloaded"))?;
-            Ok::<_, ImageError>((layer.clone(), blob))
-        });
-        futures_util::stream::iter(fetches).buffered(BLOBS_AT_ONCE).try_collect().await
-    }
-
-    fn explain_fetch(&self, error: RegistryError, wanted: u64) -> ImageError {
-        match &error {
-            RegistryError::Disk { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
-                ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }
-            }
-            _ => error.into(),
-        }
-    }
-
     /// The workspace's credentials or, if it has none, the user's own.
-    fn credentials(
-        &self,
-        uid: u32,
-        secrets: &Path,
-        registry: &str,
-        repository: &str,
-    ) -> Result<Option<auth::Credentials>, ImageError> {
+    fn credentials(&self, uid: u32, secrets: &Path, of: &Reference) -> Result<Option<Credentials>, ImageError> {
         let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
         let own = user.iter().flat_map(|user| {
             let home = &user.dir;
@@ -402,7 +411,7 @@ impl Images {
         {
             let read = rights.open(|| Ok(crate::sys::file::read_limited(&path, AUTH_FILE_MAX).ok()))?;
             let Some((_, content)) = read else { continue };
-            match auth::credentials_in(&content, registry, repository) {
+            match credentials_in(&content, of.registry(), of.repository()) {
                 Ok(None) => {}
                 Ok(found) => return Ok(found),
                 Err(source) => return Err(ImageError::Auth { path, source }),
@@ -422,7 +431,8 @@ impl Images {
         let pin = self.layers.pin();
         let wanted: Vec<_> = layers.iter().cloned().zip(source.layers).collect();
         self.layers.unpack_all(&wanted, &self.limits, progress)?;
-        self.commit(source.digest, config, layers, &pin).map(|record| Imported { record, names: source.names })
+        let record = self.commit(source.digest, config, layers, &pin)?;
+        Ok(Imported { record, names: source.names, _pin: pin })
     }
 
     /// Records an image whose layers are there.
@@ -443,28 +453,55 @@ impl Images {
         Ok(record)
     }
 
-    /// Removes what nobody needs: images without a name, layers without an image; with `unused`, also names that jobs
-    /// have brought and nobody has used for so long. `in_use` are layers of tasks that have not been cleaned up after.
+    /// Removes what nobody needs: images without a name, layers without an image, downloads that nobody has gone on with;
+    /// with `unused`, also names that jobs have brought and nobody has used for so long. `in_use` tells the layers of tasks
+    /// that have not been cleaned up after. All of it is asked while nothing is brought in or started.
     pub fn prune(
         &self,
-        in_use: &BTreeSet<PathBuf>,
+        in_use: impl FnOnce() -> io::Result<BTreeSet<PathBuf>>,
         unused: Option<Duration>,
         now: Timestamp,
     ) -> Result<Pruned, ImageError> {
-        let mut pruned = Pruned::default();
-        let names = self.names().all().map_err(failed("read the names of images"))?;
-        let mut kept: BTreeSet<Digest> = BTreeSet::new();
-        for (name, used) in names {
+        let mut names = Vec::new();
+        let needed = || {
+            let in_use = in_use().map_err(failed("look at the tasks"))?;
+            let kept = self.drop_names(unused, now, &mut names)?;
+            self.drop_downloads(now).map_err(failed("remove old downloads"))?;
+            Ok(layers::Needed { names: self.drop_manifests(&kept)?, paths: in_use })
+        };
+        let (layers, bytes) = self.layers.prune(needed)?;
+        Ok(Pruned { names, layers, bytes })
+    }
+
+    /// Removes names that are not used any more; the images that the others stand for.
+    fn drop_names(
+        &self,
+        unused: Option<Duration>,
+        now: Timestamp,
+        dropped: &mut Vec<String>,
+    ) -> Result<BTreeSet<Digest>, ImageError> {
+        let mut kept = BTreeSet::new();
+        for (name, used) in self.names().all().map_err(failed("read the names of images"))? {
             let idle = Duration::from_millis(now.0.saturating_sub(used.0));
             if name.kind.is_mine() && unused.is_some_and(|unused| idle >= unused) {
                 self.untag(&name)?;
-                pruned.names.push(name.name);
+                dropped.push(name.name);
             } else {
                 kept.insert(name.digest);
             }
         }
-        self.layers.prune(in_use, || self.drop_manifests(&kept), &mut pruned)?;
-        Ok(pruned)
+        Ok(kept)
+    }
+
+    fn drop_downloads(&self, now: Timestamp) -> io::Result<()> {
+        for entry in fs::read_dir(self.root.join("downloads"))? {
+            let path = entry?.path();
+            let modified = fs::metadata(&path)?.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            if Duration::from_millis(now.0).saturating_sub(modified) >= DOWNLOAD_KEPT {
+                remove_if_there(&path)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes images that have no name, and tells the layers of those that stay.
@@ -472,7 +509,7 @@ impl Images {
         let mut needed = BTreeSet::new();
         for entry in fs::read_dir(self.root.join("manifests")).map_err(failed("read the images"))? {
             let path = entry.map_err(failed("read the images"))?.path();
-            let digest = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<Digest>().ok());
+            let digest = path.file_stem().and_then(|name| name.to_str()).and_then(Digest::from_hex);
             let Some(digest) = digest else { continue };
             match self.record(&digest)?.filter(|_| kept.contains(&digest)) {
                 Some(record) => {
@@ -485,26 +522,19 @@ impl Images {
         Ok(needed)
     }
 
-    /// Names that stand for each image.
-    pub fn names_by_image(&self) -> Result<BTreeMap<Digest, Vec<NameRecord>>, ImageError> {
-        let mut out: BTreeMap<Digest, Vec<NameRecord>> = BTreeMap::new();
-        for (name, _) in self.names().all().map_err(failed("read the names of images"))? {
-            out.entry(name.digest.clone()).or_default().push(name);
-        }
-        Ok(out)
-    }
-
     /// How long images that jobs have brought stay without being used.
     pub fn unused_after(&self) -> Duration {
         self.limits.unused_after
     }
 }
 
-/// An image that has come into the store, and what it was called where it came from.
+/// An image that has come into the store, and what it was called where it came from. It stays while this lives: until
+/// it has a name.
 #[derive(Debug)]
 pub struct Imported {
     pub record: ImageRecord,
     pub names: Vec<String>,
+    _pin: Pin,
 }
 
 /// What [`Images::prune`] has removed.
@@ -538,6 +568,52 @@ fn open_plain(path: &Path) -> io::Result<File> {
     match file.metadata()?.is_file() {
         true => Ok(file),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// The blobs of one pull.
+struct Fetch<'a> {
+    images: &'a Images,
+    registry: &'a Registry,
+    source: registry::Source<'a>,
+    progress: &'a Progress,
+}
+
+impl Fetch<'_> {
+    async fn all(&self, missing: Vec<(&Digest, &LayerBlob)>) -> Result<Vec<(Digest, source::Blob)>, ImageError> {
+        use futures_util::{StreamExt, TryStreamExt};
+        let each = missing.into_iter().map(|(layer, blob)| self.one(layer, blob));
+        let fetched: Vec<_> = futures_util::stream::iter(each).buffered(BLOBS_AT_ONCE).try_collect().await?;
+        Ok(fetched.into_iter().flatten().collect())
+    }
+
+    /// `None` when another pull has brought the layer meanwhile.
+    async fn one(&self, layer: &Digest, blob: &LayerBlob) -> Result<Option<(Digest, source::Blob)>, ImageError> {
+        // Two pulls of one blob must not write one file.
+        let turn = self.images.turn_for(&blob.digest);
+        let _mine = turn.lock().await;
+        if self.images.layers.is_there(layer) {
+            return Ok(None);
+        }
+        let told = "keep what is downloaded";
+        let mut file = open_download(&self.images.download(&blob.digest)).map_err(failed(told))?;
+        let before = AtomicU64::new(0);
+        let come = |now: u64| {
+            let before = before.swap(now, Ordering::Relaxed);
+            Progress::add(&self.progress.bytes_done, now.wrapping_sub(before));
+        };
+        let fetched = self.registry.blob(self.source, blob, &mut file, &come).await;
+        fetched.map_err(|error| self.images.explain_disk(error, blob.size))?;
+        let blob = source::Blob::new(file, blob.digest.clone()).map_err(failed(told))?;
+        Ok(Some((layer.clone(), blob)))
+    }
+}
+
+/// Whoever is not let in is told where a login belongs.
+fn explain(error: RegistryError, secrets: &Path) -> ImageError {
+    match error {
+        source @ RegistryError::Unauthorized { .. } => ImageError::Login { source, file: secrets.to_owned() },
+        other => ImageError::Registry(other),
     }
 }
 

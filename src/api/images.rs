@@ -146,8 +146,7 @@ impl ImageService {
     }
 
     fn prune_now(&self, unused: Option<Duration>) -> Result<Pruned, ApiError> {
-        let in_use = (self.in_use)().map_err(|error| ApiError::Bad(format!("cannot look at the tasks: {error}")))?;
-        Ok(self.images.prune(&in_use, unused, crate::sys::now())?)
+        Ok(self.images.prune(|| (self.in_use)(), unused, crate::sys::now())?)
     }
 
     /// Removes, now and then, what jobs have brought and nobody uses any more.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::digest::Digest;
 use super::source::Blob;
 use super::unpack::{Hashing, ReadAhead, UnpackError, Unpacked, decompress, unpack};
-use super::{ImageError, Limits, Progress, Pruned, failed};
+use super::{ImageError, Limits, Progress, failed};
 use crate::sys::file::{Durability, create_dir, free_space, remove_tree, write_whole};
 
 /// Layers that are unpacked at once, at most.
@@ -259,13 +259,9 @@ impl Layers {
         Ok(true)
     }
 
-    /// Removes layers that are neither `in_use` nor told by `needed`, which is asked while nobody holds a pin.
-    pub(super) fn prune(
-        &self,
-        in_use: &BTreeSet<PathBuf>,
-        needed: impl FnOnce() -> Result<BTreeSet<String>, ImageError>,
-        pruned: &mut Pruned,
-    ) -> Result<(), ImageError> {
+    /// Removes layers that are not `needed`, which is asked while nobody holds a pin and nobody gets one; how many, and
+    /// the bytes of their files.
+    pub(super) fn prune(&self, needed: impl FnOnce() -> Result<Needed, ImageError>) -> Result<(u64, u64), ImageError> {
         let told = "remove layers";
         let mut dead = Vec::new();
         {
@@ -277,7 +273,7 @@ impl Layers {
             for entry in fs::read_dir(&self.layers).map_err(failed(told))? {
                 let entry = entry.map_err(failed(told))?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                if needed.contains(&name) || in_use.contains(&self.files(&name)) {
+                if needed.names.contains(&name) || needed.paths.contains(&self.files(&name)) {
                     continue;
                 }
                 // Out of sight first: a crash leaves nothing half removed where layers are.
@@ -286,17 +282,24 @@ impl Layers {
                 dead.push(grave);
             }
         }
-        for grave in dead {
-            let record: LayerRecord = fs::read(grave.join("layer.json"))
-                .ok()
-                .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-                .unwrap_or_default();
-            remove_tree(&grave).map_err(failed(told))?;
-            pruned.layers += 1;
-            pruned.bytes += record.bytes;
+        let mut bytes = 0;
+        for grave in &dead {
+            let record = fs::read(grave.join("layer.json")).ok();
+            let record: Option<LayerRecord> = record.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+            bytes += record.unwrap_or_default().bytes;
+            remove_tree(grave).map_err(failed(told))?;
         }
-        Ok(())
+        Ok((dead.len() as u64, bytes))
     }
+}
+
+/// Layers that stay.
+#[derive(Debug)]
+pub(super) struct Needed {
+    /// Of images.
+    pub(super) names: BTreeSet<String>,
+    /// Of tasks.
+    pub(super) paths: BTreeSet<PathBuf>,
 }
 
 fn check(expected: Option<&Digest>, got: &[u8]) -> Result<(), ImageError> {

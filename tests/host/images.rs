@@ -313,3 +313,102 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("you may not"), "{refused:?}");
     instance.shutdown();
 }
+
+/// Layers that lie in the store, all of them whole.
+fn whole_layers(store: &Path) -> usize {
+    let layers: Vec<_> = fs::read_dir(store.join("layers")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    for layer in &layers {
+        assert!(layer.join("layer.json").exists() && layer.join("fs").is_dir(), "half a layer: {}", layer.display());
+    }
+    layers.len()
+}
+
+#[test]
+fn a_daemon_killed_while_an_image_comes_in_leaves_no_half_of_it_and_goes_on() {
+    const TEST: &str = "a_daemon_killed_while_an_image_comes_in_leaves_no_half_of_it_and_goes_on";
+    if !has_tools(TEST, &["mmdebstrap", "umoci", "busybox", "skopeo", "docker-registry", "htpasswd", "ip"]) {
+        return;
+    }
+    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[images]\nplain_http = [\"127.0.0.1:5000\"]\n";
+    let layout = format!("oci:{}:py", debian().display());
+    for image in ["127.0.0.1:5000/team/torch:2", &layout] {
+        let Some(mut instance) = Instance::start(TEST, config) else { return };
+        let store = instance.root().join("var/lib/trainyard/images");
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Registry::start(dir.path(), instance.network_holder(), None, 5000);
+        let target = format!("docker://{}/team/torch:2", registry.address);
+        in_network(
+            instance.network_holder(),
+            "skopeo",
+            &["copy", "--quiet", "--dest-tls-verify=false", &layout, &target],
+        );
+        instance.drop_job("job", &format!("image = {image:?}"));
+        let count = |part: &str| fs::read_dir(store.join(part)).map_or(0, Iterator::count);
+        // At the first byte of a download, at the first draft, at the first finished layer, at the record of the image.
+        let moments: [&dyn Fn() -> bool; 4] = [
+            &|| count("downloads") > 0 || count("drafts") > 0,
+            &|| count("drafts") > 0,
+            &|| count("layers") > 0,
+            &|| count("manifests") > 0,
+        ];
+        for moment in moments {
+            wait_for("the moment to kill", || (moment() || instance.state("job") == "succeeded").then_some(()));
+            instance.kill_daemon();
+            whole_layers(&store);
+            instance.restart_daemon();
+            whole_layers(&store);
+        }
+        let report = instance.wait_end("job", 1);
+        assert_eq!(report["state"], "succeeded", "{image}: {report:#}");
+        assert_eq!(instance.log("job", "main-0"), "hello from the image\n");
+        assert_eq!((count("drafts"), count("downloads")), (0, 0), "{image}");
+        instance.shutdown();
+    }
+}
+
+#[test]
+fn many_jobs_that_want_one_image_at_once_get_it_and_it_is_fetched_once() {
+    const TEST: &str = "many_jobs_that_want_one_image_at_once_get_it_and_it_is_fetched_once";
+    if !has_tools(TEST, &["mmdebstrap", "umoci", "busybox", "skopeo", "docker-registry", "htpasswd", "ip"]) {
+        return;
+    }
+    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[images]\nplain_http = [\"127.0.0.1:5000\"]\n";
+    let Some(instance) = Instance::start(TEST, config) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let registry = Registry::start(dir.path(), instance.network_holder(), None, 5000);
+    let target = format!("docker://{}/team/torch:2", registry.address);
+    let layout = format!("oci:{}:py", debian().display());
+    in_network(instance.network_holder(), "skopeo", &["copy", "--quiet", "--dest-tls-verify=false", &layout, &target]);
+    for number in 0..6 {
+        instance
+            .drop_job(&format!("j{number}"), "image = \"127.0.0.1:5000/team/torch:2\"\nresources.memory = \"64MiB\"");
+    }
+    for number in 0..6 {
+        let report = instance.wait_end(&format!("j{number}"), 1);
+        assert_eq!(report["state"], "succeeded", "{report:#}");
+    }
+    assert_eq!(whole_layers(&instance.root().join("var/lib/trainyard/images")), 5, "four of the image, and its top");
+    instance.shutdown();
+}
+
+#[test]
+fn an_image_that_does_not_fit_is_told_with_what_is_free_and_leaves_nothing() {
+    const TEST: &str = "an_image_that_does_not_fit_is_told_with_what_is_free_and_leaves_nothing";
+    if !has_tools(TEST, &MAKERS) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(TEST, "") else { return };
+    let store = instance.root().join("var/lib/trainyard/images");
+    fs::create_dir_all(&store).unwrap();
+    run("mount", &["-t", "tmpfs", "-o", "size=40m", "small", &store.display().to_string()]);
+    instance.restart_daemon();
+    let report = instance.run_job("large", &format!("image = \"oci:{}:py\"", debian().display()));
+    let reason = report["reason"].as_str().unwrap();
+    assert!(reason.contains("no space") && reason.contains("free") && reason.contains("prune"), "{reason}");
+    assert_eq!(whole_layers(&store), fs::read_dir(store.join("layers")).unwrap().count());
+    assert_eq!(fs::read_dir(store.join("drafts")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.join("manifests")).unwrap().count(), 0);
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
+    run("umount", &[&store.display().to_string()]);
+}

@@ -159,3 +159,123 @@ fn tasks_reach_out_but_not_into_other_jobs() {
     assert_eq!(instance.state("listener"), "running", "nobody has come");
     instance.shutdown();
 }
+
+const HTTP: &str = r#"
+command = ["/usr/bin/python3", "-c", """
+import os, socket
+port = int(os.environ['TRAINYARD_PORT_HTTP'])
+with socket.create_server(('', port)) as listener:
+    print(port, os.environ['TRAINYARD_PUBLISHED_PORT_HTTP'], flush=True)
+    while True:
+        connection, peer = listener.accept()
+        connection.sendall(os.environ['TRAINYARD_JOB'].encode())
+        connection.close()
+"""]
+"#;
+
+/// What a port of the machine says to somebody in the instance's network.
+fn ask(instance: &Instance, port: &str) -> String {
+    let script = format!(
+        "import socket; c = socket.create_connection(('192.0.2.1', {port}), timeout=3); print(c.recv(99).decode())"
+    );
+    let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
+    let output = Command::new("nsenter").args([&target, "/usr/bin/python3", "-c", &script]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[test]
+fn declared_ports_lead_from_the_machine_to_the_task_until_it_is_over() {
+    let test = "declared_ports_lead_from_the_machine_to_the_task_until_it_is_over";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let started = |job: &str| {
+        let log = wait_for("the server", || Some(instance.log(job, "main-0")).filter(|log| log.ends_with('\n')));
+        let mut ports = log.split_whitespace().map(str::to_owned);
+        (ports.next().unwrap(), ports.next().unwrap())
+    };
+    for job in ["one", "two"] {
+        instance.drop_job(job, &format!("{HTTP}[roles.main]\nports = {{ http = 1 }}\n"));
+    }
+    let ((_, one), (_, two)) = (started("one"), started("two"));
+    assert_ne!(one, two, "no two tasks have the same port of the machine");
+    assert_eq!((ask(&instance, &one), ask(&instance, &two)), ("one".to_owned(), "two".to_owned()));
+    // The rules are made anew with the daemon, the ports of running tasks with them.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(ask(&instance, &one), "one");
+    instance.ok(&["stop", "one"]);
+    instance.wait_end("one", 1);
+    wait_for("the port to be taken back", || ask(&instance, &one).is_empty().then_some(()));
+    assert_eq!(ask(&instance, &two), "two", "the other one stays");
+    instance.shutdown();
+}
+
+#[test]
+fn a_named_port_is_waited_for_and_told_by_name() {
+    let test = "a_named_port_is_waited_for_and_told_by_name";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let job = format!("{HTTP}[roles.main]\nports = {{ http = {{ begin = 8088 }} }}\n");
+    instance.drop_job("first", &job);
+    instance.wait_state("first", "running");
+    instance.drop_job("second", &job);
+    let report = instance.wait_state("second", "waiting");
+    let reason = wait_for("the reason", || {
+        let reason = super::support::text(&instance.report("second").unwrap()["reason"]);
+        Some(reason).filter(|reason| reason.contains("port"))
+    });
+    assert!(reason.contains("8088") && reason.contains("first"), "{reason} {report:#}");
+    wait_for("the first server", || (ask(&instance, "8088") == "first").then_some(()));
+    instance.ok(&["stop", "first"]);
+    instance.wait_state("second", "running");
+    wait_for("the second server", || (ask(&instance, "8088") == "second").then_some(()));
+    instance.shutdown();
+}
+
+#[test]
+fn ipv6_and_names_work_inside_as_on_the_machine() {
+    let test = "ipv6_and_names_work_inside_as_on_the_machine";
+    if std::fs::read_to_string("/proc/net/if_inet6").map_or(true, |text| text.is_empty()) {
+        super::support::skip(test, "IPv6");
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let talk = r#"
+[roles.server]
+command = ["/usr/bin/python3", "-c", """
+import socket
+with socket.create_server(('::', 9000), family=socket.AF_INET6) as listener:
+    connection, peer = listener.accept()
+    connection.sendall(peer[0].encode())
+"""]
+serves = false
+[roles.client]
+command = ["/usr/bin/python3", "-c", """
+import ipaddress, os, socket, time
+mine = [line.split()[0] for line in open('/proc/net/if_inet6') if line.startswith('fd7a')][0]
+v4 = int(ipaddress.ip_address(os.environ['TRAINYARD_SERVER_HOSTS']))
+address = str(ipaddress.ip_address(int(mine, 16) >> 32 << 32 | v4))
+for _ in range(200):
+    try:
+        connection = socket.create_connection((address, 9000), timeout=5)
+        break
+    except OSError:
+        time.sleep(0.02)
+print(connection.recv(99).decode() == str(ipaddress.ip_address(int(mine, 16))))
+with socket.create_server(('::1', 0), family=socket.AF_INET6) as own:
+    socket.create_connection(own.getsockname()[:2], timeout=5).close()
+print(open('/etc/resolv.conf').read(), end='')
+"""]
+"#;
+    let report = instance.run_job("talk", talk);
+    assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.log("talk", "client-0"));
+    let names = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    assert_eq!(instance.log("talk", "client-0").trim_end(), format!("True\n{names}").trim_end());
+    instance.shutdown();
+}

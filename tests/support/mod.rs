@@ -58,7 +58,7 @@ pub(crate) fn has_tools(test: &str, tools: &[&str]) -> bool {
 }
 
 /// Says that a test is skipped, and tells `tests/run`, which lists what was.
-fn skip(test: &str, missing: &str) {
+pub(crate) fn skip(test: &str, missing: &str) {
     use std::io::Write;
     let line = format!("SKIPPED {test}: {missing} is missing on this machine");
     eprintln!("{line}");

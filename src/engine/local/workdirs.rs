@@ -1,11 +1,8 @@
 //! Directories of a workspace that runs read and write: the snapshot of the code, datasets, output and model.
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-
-use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::failed;
 use crate::config::Paths;
@@ -126,12 +123,7 @@ pub(super) fn mounts(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Resu
 
 /// Further groups of the owner, so that what a group may read its members' jobs may read.
 pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
-    let name = User::from_uid(Uid::from_raw(owner.uid)).ok().flatten().map(|user| user.name);
-    let groups = name
-        .and_then(|name| CString::new(name).ok())
-        .and_then(|name| getgrouplist(&name, Gid::from_raw(owner.gid)).ok())
-        .unwrap_or_default();
-    groups.into_iter().map(Gid::as_raw).filter(|gid| *gid != owner.gid).collect()
+    crate::sys::process::groups_of(owner.uid).into_iter().filter(|gid| *gid != owner.gid).collect()
 }
 
 /// Moves the model of a successful run to where models are; it appears there whole. Done again it does nothing.
