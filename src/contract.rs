@@ -38,6 +38,9 @@ pub struct TaskPlace {
     /// Ports of the machine through which they are reached from elsewhere, where that is so; in the same order.
     #[serde(default)]
     pub published: Vec<(String, Vec<u16>)>,
+    /// Processor cores that it is kept to; any when empty.
+    #[serde(default)]
+    pub cores: Vec<u32>,
 }
 
 /// What the image brings to a task.
@@ -70,7 +73,8 @@ impl<'a> Task<'a> {
         tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, inside, role, index, ordinal }).collect()
     }
 
-    fn place(&self) -> Option<&'a TaskPlace> {
+    /// Where this task is.
+    pub fn place(&self) -> Option<&'a TaskPlace> {
         self.placement.tasks.get(self.ordinal as usize)
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::contract::Identity;
 use crate::ids::{AttemptId, TaskId};
 use crate::rundir::Found;
-use crate::spec::JobSpec;
+use crate::spec::{Image, JobSpec};
 use crate::status::{StopCause, Verdict};
 use crate::store::record::{AddressBlock, Owner};
 
@@ -39,6 +39,13 @@ pub struct Prepare {
     pub text: String,
 }
 
+impl Prepare {
+    /// It may wait for a registry, for hours.
+    pub fn may_take_long(&self) -> bool {
+        self.spec.image != Image::Host
+    }
+}
+
 /// An attempt to clean up after.
 #[derive(Debug, Clone)]
 pub struct Release {
@@ -55,8 +62,8 @@ pub struct Release {
 pub struct EngineError(pub String);
 
 pub trait Engine: Send + Sync + 'static {
-    /// Makes a run's directories and takes its snapshot of the code.
-    fn prepare(&self, run: &Prepare) -> Result<(), EngineError>;
+    /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
+    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
     /// Makes the run ready, if it is not, and starts the tasks that have never run; by ordinal, those that could not be started.
     fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)>;
     /// Tells a task to stop.

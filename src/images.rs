@@ -5,6 +5,7 @@
 //!        manifests/HEX.json      an image: its configuration and its layers, by digest
 //!        layers/HEX/             one layer, by the digest of its content: fs/ as overlayfs takes it, layer.json
 //!        downloads/HEX           blobs on the way; a pull goes on where an earlier one broke off
+//!        shifted/KEY/HEX/        copies of layers with other owners, where they cannot be shown so
 //!        drafts/                 layers that are being unpacked; emptied at start
 //! ```
 //! Everything in `names`, `manifests` and `layers` appears whole, by rename. A layer is unpacked once, whoever needs it.
@@ -16,10 +17,12 @@ pub mod digest;
 mod layers;
 pub mod names;
 pub mod registry;
+mod shifted;
 mod source;
 pub mod unpack;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -36,10 +39,12 @@ pub use registry::RegistryError;
 
 use crate::ids::{Bytes, Timestamp};
 use crate::sys::file::{Durability, create_dir, remove_if_there, remove_tree, write_whole};
+use crate::sys::idmap::IdMap;
 use layers::{Layers, Pin};
 use registry::{
     AuthFileError, Credentials, LayerBlob, Reference, ReferenceError, Registry, RegistryConfig, credentials_in,
 };
+use shifted::Shifted;
 use source::Source;
 use unpack::UnpackError;
 
@@ -133,6 +138,19 @@ pub struct Progress {
     pub bytes_done: AtomicU64,
 }
 
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        match read(&self.layers) {
+            0 => f.write_str("looking for it"),
+            layers => {
+                let (done, bytes) = (Bytes(read(&self.bytes_done)), Bytes(read(&self.bytes)));
+                write!(f, "{} of {layers} layer(s), {done} of {bytes} fetched and unpacked", read(&self.layers_done))
+            }
+        }
+    }
+}
+
 impl Progress {
     fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
@@ -177,6 +195,7 @@ pub struct Images {
     limits: Limits,
     sources: Sources,
     layers: Layers,
+    shifted: Shifted,
     registry: Mutex<Option<Arc<Registry>>>,
     turns: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -197,7 +216,8 @@ impl Images {
         remove_tree(&root.join("drafts"))?;
         create_dir(&root.join("drafts"), 0o700)?;
         let (registry, turns) = (Mutex::default(), Mutex::default());
-        Ok(Self { layers: Layers::new(root), root: root.to_owned(), limits, sources, registry, turns })
+        let (layers, shifted) = (Layers::new(root), Shifted::new(root));
+        Ok(Self { layers, shifted, root: root.to_owned(), limits, sources, registry, turns })
     }
 
     /// A place for files on their way into the store.
@@ -227,6 +247,15 @@ impl Images {
             Some(_) => Err(unknown()),
             None => Ok(Image { record, layers, _pin: pin }),
         }
+    }
+
+    /// The image's layers as copies with the owners that `ids` gives them; top first.
+    pub fn shifted(&self, image: &Image, ids: &IdMap) -> Result<Vec<PathBuf>, ImageError> {
+        let one = |files: &PathBuf| {
+            let layer = files.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+            self.shifted.copy(files, &layer, ids)
+        };
+        image.layers.iter().map(one).collect::<io::Result<_>>().map_err(failed("copy the image's layers for the user"))
     }
 
     fn record(&self, digest: &Digest) -> Result<Option<ImageRecord>, ImageError> {
@@ -467,6 +496,7 @@ impl Images {
             let in_use = in_use().map_err(failed("look at the tasks"))?;
             let kept = self.drop_names(unused, now, &mut names)?;
             self.drop_downloads(now).map_err(failed("remove old downloads"))?;
+            self.shifted.prune(&in_use).map_err(failed("remove copies of layers"))?;
             Ok(layers::Needed { names: self.drop_manifests(&kept)?, paths: in_use })
         };
         let (layers, bytes) = self.layers.prune(needed)?;

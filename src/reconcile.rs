@@ -38,6 +38,8 @@ pub enum Event {
     Files(Vec<Arrival>),
     /// A task's directory has something new to say.
     News(TaskId),
+    /// How far the preparation of a run has come.
+    Preparing { key: JobKey, run: u32, what: String },
     /// A work is done.
     Done(Outcome),
     /// Somebody asks for something.
@@ -207,6 +209,7 @@ impl<S: Store> Reconciler<S> {
         match event {
             Event::Files(arrivals) => arrivals.into_iter().for_each(|arrival| self.file(arrival)),
             Event::News(task) => self.works.push(Work::Look { task, after: Look::Sign }),
+            Event::Preparing { key, run, what } => self.preparing(&key, run, what),
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Tick => self.try_again(),
@@ -464,6 +467,14 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    fn preparing(&mut self, key: &JobKey, number: u32, what: String) {
+        let run = self.jobs.get_mut(key).and_then(Job::open_run_mut).filter(|run| run.record.number == number);
+        if let Some(run) = run.filter(|run| !run.record.prepared) {
+            run.preparing = Some(what);
+            self.dirty.insert(key.clone());
+        }
+    }
+
     fn prepared(&mut self, key: &JobKey, number: u32, result: Result<(), EngineError>) {
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
         if run.record.number != number {
@@ -672,8 +683,7 @@ impl<S: Store> Reconciler<S> {
         job.record.rerun_wanted = false;
         job.record.rerun_number = spec.rerun;
         let number = job.record.last_run;
-        // Without code to copy there is nothing that must be done before the start.
-        let prepared = spec.code.is_none();
+        let prepared = !spec.needs_preparation();
         let record =
             RunRecord { number, created: now, order, source, prepared, stop: None, attempts: Vec::new(), ended: None };
         let before = job.run.replace(world::Run::new(record, spec));

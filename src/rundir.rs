@@ -148,6 +148,8 @@ pub enum Lower {
     /// By id-mapped mounts, where the file system knows them; elsewhere they seem to be nobody's. Enough for files that
     /// everybody may read.
     MappedWherePossible,
+    /// They are copies with the right owners.
+    AsTheyAre,
 }
 
 /// A file or directory of the machine that the task sees.

@@ -22,6 +22,7 @@ fn with_task<T>(ordinal: usize, look: impl Fn(&Task<'_>) -> T) -> T {
         address: Ipv4Addr::new(10, 213, 0, last),
         ports: vec![(label.to_owned(), ports.to_vec())],
         published: Vec::new(),
+        cores: Vec::new(),
     };
     let placement = Placement {
         tasks: vec![place(2, "grad", &[20000]), place(3, "http", &[8080, 8081]), place(4, "http", &[8080, 8081])],

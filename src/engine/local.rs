@@ -5,6 +5,7 @@
 
 mod acquire;
 mod bundle;
+mod cores;
 mod entry;
 mod host;
 mod netlink;
@@ -49,6 +50,8 @@ pub struct LocalEngine {
     program: SealedProgram,
     host: HostImage,
     images: Arc<Images>,
+    /// Layers of images can be shown with other owners.
+    maps_ids: bool,
     subordinates: Subordinates,
     /// Where shims put root file systems together.
     holder: PathBuf,
@@ -86,6 +89,7 @@ impl LocalEngine {
             program: SealedProgram::of_this_program()?,
             host: HostImage::prepare(&paths)?,
             images,
+            maps_ids: mounts::can_map_ids(&paths.images())?,
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             holder: root::holder(paths.root()),
             host_workspaces: config.network.host_workspaces.clone(),
@@ -165,7 +169,11 @@ impl LocalEngine {
             return Ok(placement);
         }
         let taken = self.taken_ports().map_err(failed("look at the ports of other attempts"))?;
-        let placement = network::place(&launch.spec, launch.block, taken).map_err(failed("allot ports"))?;
+        let mut placement = network::place(&launch.spec, launch.block, taken).map_err(failed("allot ports"))?;
+        let free = self.free_cores().map_err(failed("look at the cores of other attempts"))?;
+        for (place, cores) in placement.tasks.iter_mut().zip(cores::assign(&launch.spec, free)) {
+            place.cores = cores;
+        }
         write_json(&path, &placement, Durability::Process).map_err(told)?;
         self.networks.publish(&network::published(&placement)).map_err(failed("publish the task's ports"))?;
         Ok(placement)
@@ -180,6 +188,21 @@ impl LocalEngine {
             out.extend(placement.map(|placement| (attempt, placement)));
         }
         Ok(out)
+    }
+
+    /// Cores that no other attempt has for itself.
+    fn free_cores(&self) -> io::Result<BTreeSet<u32>> {
+        if !cgroup::knows_cores(&self.tasks_group) {
+            return Ok(BTreeSet::new());
+        }
+        let mut cores = crate::sys::process::own_cores()?;
+        for (_, placement) in self.placements()? {
+            let taken = placement.tasks.iter().flat_map(|task| &task.cores);
+            for core in taken {
+                cores.remove(core);
+            }
+        }
+        Ok(cores)
     }
 
     /// Ports of the machine that lead to tasks of other attempts.
@@ -211,6 +234,7 @@ impl LocalEngine {
             user: &base.user,
             ids: &base.ids,
             holder: &self.holder,
+            cores: task.place().map_or(&[], |place| place.cores.as_slice()),
             group: &self.cgroup_of(id),
             hidden: self.hidden(base),
         };
@@ -268,7 +292,7 @@ impl LocalEngine {
             Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
                 let digest = workdirs::image_of(&self.paths, &launch.identity)?;
                 let image = self.images.get(&digest).map_err(told)?;
-                Base::of_image(image, &self.subordinates, whom)
+                Base::of_image(&self.images, image, self.maps_ids, &self.subordinates, whom)
             }
         }
     }
@@ -336,7 +360,7 @@ impl LocalEngine {
     fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement), EngineError> {
         // After a restart the tasks of one attempt may be started one by one, side by side.
         let _one_at_a_time = lock(&self.sharing);
-        self.prepare(run)?;
+        self.prepare(run, &|_| ())?;
         Ok((self.share(launch)?, self.placement(launch)?))
     }
 
@@ -506,10 +530,10 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 }
 
 impl Engine for LocalEngine {
-    fn prepare(&self, run: &Prepare) -> Result<(), EngineError> {
+    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         workdirs::prepare(&self.paths, run)?;
-        acquire::image(&self.paths, &self.images, run)
+        acquire::image(&self.paths, &self.images, run, tell)
     }
 
     fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)> {

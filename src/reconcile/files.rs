@@ -121,7 +121,10 @@ impl<S: Store> Reconciler<S> {
             None if job.desired() == DesiredState::Held => {
                 (State::Held, "held by state = \"held\" in its job file".to_owned())
             }
-            None => (State::Waiting, "its code is being copied".to_owned()),
+            None => (
+                State::Waiting,
+                run.preparing.clone().unwrap_or_else(|| "its code and image are made ready".to_owned()),
+            ),
         }
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) releasing: bool,
     /// Cleaning up failed; not before the next try.
     pub(super) release_failed: bool,
+    /// How far its preparation has come.
+    pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
     pub(super) release_told: bool,
 }
@@ -157,7 +159,7 @@ fn was_stopped_by_file(run: &Run) -> bool {
 
 impl Run {
     pub(super) fn new(record: RunRecord, spec: Spec) -> Self {
-        Self { record, spec, releasing: false, release_failed: false, release_told: false }
+        Self { record, spec, releasing: false, release_failed: false, release_told: false, preparing: None }
     }
 
     pub(super) fn identity(&self, key: &JobKey, attempt: u32) -> Identity {

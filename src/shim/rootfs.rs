@@ -73,22 +73,17 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
 fn layers(root: &Root, namespace: &OwnedFd) -> Result<Vec<Vec<Detached>>, MountError> {
     let layer = |path: &PathBuf| {
         let layer = Detached::copy(path, Depth::One)?;
-        match (layer.map_ids(namespace.as_fd()), root.lower) {
-            (Err(error), Lower::MappedWherePossible) if is_not_supported(&error) => Ok(layer),
-            (Err(error), Lower::Mapped) if is_not_supported(&error) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "its file system cannot show it with other owners (id-mapped mounts); keep Trainyard's state on ext4, xfs or btrfs, with Linux 5.19 or later",
-            )),
-            (mapped, _) => mapped.map(|()| layer),
+        match root.lower {
+            Lower::AsTheyAre => Ok(layer),
+            Lower::Mapped => layer.map_ids(namespace.as_fd()).map(|()| layer),
+            Lower::MappedWherePossible => match layer.map_ids(namespace.as_fd()) {
+                Err(error) if !mounts::is_not_supported(&error) => Err(error),
+                _ => Ok(layer),
+            },
         }
     };
     let one = |path: &PathBuf| layer(path).map_err(failed(format!("the layer {}", path.display())));
     root.overlays.iter().map(|overlay| overlay.lower.iter().map(one).collect()).collect()
-}
-
-/// The file system, or the kernel, knows no id-mapped mounts.
-fn is_not_supported(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(nix::libc::EINVAL | nix::libc::ENOSYS | nix::libc::EOPNOTSUPP))
 }
 
 fn binds(wanted: &[Mount]) -> Result<Vec<Detached>, MountError> {

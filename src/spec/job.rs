@@ -134,6 +134,11 @@ impl JobSpec {
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Code is to be copied or an image to be got before a run may start.
+    pub fn needs_preparation(&self) -> bool {
+        self.code.is_some() || self.image != Image::Host
+    }
+
     /// Ports of the machine that an attempt takes for itself, since the file names them. Of several tasks of a role, each has
     /// its own stretch: `begin + index × count`.
     pub fn fixed_ports(&self) -> Vec<u16> {

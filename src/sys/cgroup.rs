@@ -315,13 +315,26 @@ fn hand_out_controllers(directory: &Path) -> io::Result<()> {
             fs::write(&control, format!("+{controller}"))?;
         }
     }
-    // Only counted with, so that it may be missing.
+    // Tasks run without these as well.
     let available = fs::read_to_string(directory.join("cgroup.controllers")).unwrap_or_default();
-    let has_io = |list: &str| list.split_whitespace().any(|known| known == "io");
-    if has_io(&available) && !has_io(&enabled) {
-        let _ = fs::write(&control, "+io");
+    for controller in ["io", "cpuset"] {
+        let has = |list: &str| list.split_whitespace().any(|known| known == controller);
+        if has(&available) && !has(&enabled) {
+            let _ = fs::write(&control, format!("+{controller}"));
+        }
     }
     Ok(())
+}
+
+/// Whether groups below `group` can be kept to certain processor cores.
+pub fn knows_cores(group: &str) -> bool {
+    match layout() {
+        Layout::V1 => Path::new(ROOT).join("cpuset/cpuset.cpus").exists(),
+        Layout::V2 => {
+            let enabled = fs::read_to_string(v2_directory(group).join("cgroup.subtree_control")).unwrap_or_default();
+            enabled.split_whitespace().any(|known| known == "cpuset")
+        }
+    }
 }
 
 fn own_group() -> io::Result<String> {

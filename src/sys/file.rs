@@ -99,6 +99,15 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     ignore_missing(fs::remove_dir_all(path))
 }
 
+/// What is there, or that it is not.
+pub fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Turns "not there" into success.
 pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
     match result {

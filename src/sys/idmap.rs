@@ -32,8 +32,8 @@ pub fn outside(ranges: &[IdRange], inside: u32) -> Option<u32> {
 }
 
 impl IdMap {
-    /// Makes a user namespace with these ids, for id-mapped mounts; it lives as long as the descriptor.
-    /// For single-threaded processes only.
+    /// Makes a user namespace with these ids, for id-mapped mounts; it lives as long as the descriptor. The child that is
+    /// forked for it makes system calls only, so that a program with threads may call it as well.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         let (ready, tell_ready) = io::pipe()?;
         let (go_on, tell_go_on) = io::pipe()?;

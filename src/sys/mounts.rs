@@ -178,6 +178,31 @@ fn set_attributes(mount: &OwnedFd, flags: i32, set: u64, namespace: u64) -> io::
     Ok(())
 }
 
+/// Whether what lies at `path` can be shown with other owners, below an overlay (Linux 5.19 and later).
+pub fn can_map_ids(path: &Path) -> io::Result<bool> {
+    let one = |inside, outside| super::idmap::IdRange { inside, outside, count: 1 };
+    let ids = super::idmap::IdMap { users: vec![one(0, 1)], groups: vec![one(0, 1)] };
+    let mapped = Detached::copy(path, Depth::One)?.map_ids(ids.namespace()?.as_fd());
+    match mapped {
+        Ok(()) => Ok(kernel() >= (5, 19)),
+        Err(error) if is_not_supported(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The file system, or the kernel, knows no id-mapped mounts.
+pub fn is_not_supported(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EINVAL | nix::libc::ENOSYS | nix::libc::EOPNOTSUPP))
+}
+
+/// Version and patch level of the kernel.
+fn kernel() -> (u32, u32) {
+    let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
+    let release = release.unwrap_or_default();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
 /// A path that leads to what the handle is of, for calls that take paths only.
 pub fn path_of(handle: &impl AsRawFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))

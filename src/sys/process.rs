@@ -279,11 +279,11 @@ pub enum Fork {
     Parent(nix::unistd::Pid),
 }
 
-/// Forks a single-threaded process.
+/// Forks. In a program with threads the child may only make system calls.
 #[expect(unsafe_code, reason = "fork is unsafe in programs with threads")]
 pub fn fork() -> io::Result<Fork> {
-    // SAFETY: needed for the container's init; called only there, in a process that has one thread, so the child may
-    // do all that the parent could.
+    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The callers either
+    // have one thread, so that the child may do all that the parent could, or make only system calls in the child.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Child => Ok(Fork::Child),
         nix::unistd::ForkResult::Parent { child } => Ok(Fork::Parent(child)),
@@ -302,6 +302,13 @@ pub fn raise_open_files() -> io::Result<()> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
+}
+
+/// Processor cores that this process may use.
+pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
+    let may = |core: &u32| usize::try_from(*core).is_ok_and(|core| set.is_set(core).unwrap_or(false));
+    Ok((0..u32::try_from(nix::sched::CpuSet::count()).unwrap_or(1024)).filter(may).collect())
 }
 
 /// Hands free memory of the heap back to the machine: a process that has done its work and now only waits.

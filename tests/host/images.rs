@@ -412,3 +412,37 @@ fn an_image_that_does_not_fit_is_told_with_what_is_free_and_leaves_nothing() {
     instance.wait_daemon_end();
     run("umount", &[&store.display().to_string()]);
 }
+
+#[test]
+fn layers_are_copied_where_they_cannot_be_shown_with_other_owners() {
+    const TEST: &str = "layers_are_copied_where_they_cannot_be_shown_with_other_owners";
+    if !has_tools(TEST, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(TEST, "") else { return };
+    let store = instance.root().join("var/lib/trainyard/images");
+    fs::create_dir_all(&store).unwrap();
+    // ramfs knows no id-mapped mounts.
+    run("mount", &["-t", "ramfs", "plain", &store.display().to_string()]);
+    instance.restart_daemon();
+    let dir = tempfile::tempdir().unwrap();
+    let image = small(dir.path(), &[], |root| {
+        fs::write(root.join("roots"), "x").unwrap();
+        fs::write(root.join("theirs"), "x").unwrap();
+        std::os::unix::fs::chown(root.join("theirs"), Some(33), Some(34)).unwrap();
+    });
+    let text = format!(
+        "image = {image:?}\ncommand = [\"/bin/busybox\", \"stat\", \"-c\", \"%n %u %g\", \"/roots\", \"/theirs\"]"
+    );
+    let file = instance.jobs_d().join(".job.new");
+    fs::write(&file, text).unwrap();
+    std::os::unix::fs::chown(&file, Some(4321), Some(4321)).unwrap();
+    fs::rename(file, instance.jobs_d().join("job.toml")).unwrap();
+    let report = instance.wait_end("job", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("job", "main-0"), "/roots 0 0\n/theirs 33 34\n");
+    assert!(store.join("shifted").exists(), "by a copy, and not by a mount");
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
+    run("umount", &[&store.display().to_string()]);
+}

@@ -316,3 +316,37 @@ fn only_the_standard_devices_can_be_opened_in_a_task_s_control_group() {
     assert_eq!(inside.matches("not permitted").count(), 2, "{inside}");
     instance.shutdown();
 }
+
+#[test]
+fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
+    let Some(instance) = Instance::start("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "") else { return };
+    let own: Vec<String> = fs::read_to_string("/proc/self/status")
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.strip_prefix("Cpus_allowed_list:").map(|list| list.trim().to_owned()))
+        .collect();
+    if !own[0].contains([',', '-']) {
+        super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "a second processor core");
+        return;
+    }
+    let list = "command = \"grep Cpus_allowed_list /proc/self/status; sleep 600\"\n";
+    let cores_of = |job: &str| {
+        let log = wait_for("the task's cores", || Some(instance.log(job, "main-0")).filter(|log| log.ends_with('\n')));
+        log.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    for (job, cpu) in [("one", "1"), ("two", "1"), ("part", "0.5")] {
+        instance.drop_job(job, &format!("{list}resources.cpu = {cpu}\n"));
+    }
+    let (one, two) = (cores_of("one"), cores_of("two"));
+    assert!(one.parse::<u32>().is_ok() && two.parse::<u32>().is_ok() && one != two, "{one} {two}");
+    assert_eq!(cores_of("part"), own[0], "a part of a core may be had anywhere");
+    instance.ok(&["stop", "one"]);
+    instance.wait_end("one", 1);
+    wait_for("the core", || {
+        let attempts = fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().count();
+        (attempts == 2).then_some(())
+    });
+    instance.drop_job("next", &format!("{list}resources.cpu = 1\n"));
+    assert_eq!(cores_of("next"), one, "what is free is given again");
+    instance.shutdown();
+}

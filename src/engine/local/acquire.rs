@@ -2,27 +2,57 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::workdirs::{groups_of, keep_image};
+use super::workdirs::{groups_of, image_of, keep_image};
 use crate::config::Paths;
 use crate::engine::{EngineError, Prepare};
 use crate::images::{ImageError, Images, Kind, NameRecord, Progress, Rights, Wanted};
 use crate::spec::Image;
 
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
 /// Gets it and keeps which one it is, so that every attempt of the run has the same.
-pub(super) fn image(paths: &Paths, images: &Images, run: &Prepare) -> Result<(), EngineError> {
-    if run.spec.image == Image::Host {
+pub(super) fn image(
+    paths: &Paths,
+    images: &Images,
+    run: &Prepare,
+    tell: &(dyn Fn(String) + Sync),
+) -> Result<(), EngineError> {
+    if run.spec.image == Image::Host || image_of(paths, &run.identity).is_ok() {
         return Ok(());
     }
-    let found = get(images, run).map_err(|error| EngineError(format!("image = \"{}\": {error}", run.spec.image)))?;
+    let progress = Arc::new(Progress::default());
+    let found = telling(run, &progress, tell, || get(images, run, &progress));
+    let found = found.map_err(|error| EngineError(format!("image = \"{}\": {error}", run.spec.image)))?;
     keep_image(paths, &run.identity, &found.digest)
 }
 
-fn get(images: &Images, run: &Prepare) -> Result<NameRecord, ImageError> {
+/// Tells once a second how far `work` has come.
+fn telling<T>(run: &Prepare, progress: &Progress, tell: &(dyn Fn(String) + Sync), work: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let teller = scope.spawn(|| {
+            loop {
+                std::thread::park_timeout(TOLD_EVERY);
+                if done.load(Ordering::Acquire) {
+                    return;
+                }
+                tell(format!("gets its image {}: {progress}", run.spec.image));
+            }
+        });
+        let result = work();
+        done.store(true, Ordering::Release);
+        teller.thread().unpark();
+        result
+    })
+}
+
+fn get(images: &Images, run: &Prepare, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
     let workspace = run.identity.key.workspace.as_str();
     let groups = groups_of(run.owner);
     let rights = Rights { uid: run.owner.uid, gid: run.owner.gid, groups: &groups };
-    let progress = Arc::new(Progress::default());
     let imported = match &run.spec.image {
         Image::Named(name) => {
             if let Some(found) = images.find(workspace, &images.canonical(name)?)? {
@@ -30,11 +60,11 @@ fn get(images: &Images, run: &Prepare) -> Result<NameRecord, ImageError> {
                 return Ok(found);
             }
             let kind = Kind::Mine { workspace: workspace.to_owned() };
-            return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid }, &progress);
+            return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid }, progress);
         }
-        Image::Layout { path, tag } => images.import_layout(path, tag.as_deref(), rights, &progress)?,
+        Image::Layout { path, tag } => images.import_layout(path, tag.as_deref(), rights, progress)?,
         Image::OciArchive { path, tag } | Image::DockerArchive { path, tag } => {
-            images.import_archive(Path::new(path), tag.as_deref(), rights, &progress)?
+            images.import_archive(Path::new(path), tag.as_deref(), rights, progress)?
         }
         Image::Host => return Err(ImageError::Unknown { name: "host".to_owned() }),
     };

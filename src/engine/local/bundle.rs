@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::cores;
 use super::owners::InsideUser;
 use crate::contract::View;
 use crate::rundir::Root;
@@ -19,6 +20,8 @@ pub(super) struct Bundle<'a> {
     /// Where the shim puts the root file system together.
     pub(super) holder: &'a Path,
     pub(super) group: &'a str,
+    /// Processor cores to be kept to; any when empty.
+    pub(super) cores: &'a [u32],
     /// Directories of the machine that must not be seen.
     pub(super) hidden: Vec<PathBuf>,
 }
@@ -106,6 +109,10 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     let user = json!({ "type": "user", "path": Root::user_namespace(bundle.holder) });
     let own = ["pid", "mount", "ipc", "uts", "cgroup"].iter().map(|kind| json!({ "type": kind }));
     let namespaces: Vec<Value> = std::iter::once(user).chain(own).collect();
+    let mut cpu = json!({ "quota": quota, "period": CPU_PERIOD, "shares": shares(resources.cpu.0) });
+    if !bundle.cores.is_empty() {
+        cpu["cpus"] = json!(cores::list(bundle.cores));
+    }
     let mut memory = json!({ "limit": resources.memory.0 });
     if let Some(swap) = swap_limit(bundle.group, resources.memory.0) {
         memory["swap"] = json!(swap);
@@ -123,7 +130,7 @@ fn linux(bundle: &Bundle<'_>) -> Value {
         "readonlyPaths": READ_ONLY,
         "resources": {
             "memory": memory,
-            "cpu": { "quota": quota, "period": CPU_PERIOD, "shares": shares(resources.cpu.0) },
+            "cpu": cpu,
             "pids": { "limit": resources.pids },
             "unified": unified,
         },

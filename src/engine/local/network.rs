@@ -280,7 +280,7 @@ pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, taken: BTreeSet
     let mut tasks = Vec::new();
     for ((role, index), ordinal) in spec.tasks().zip(0..) {
         let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
-        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new() };
+        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new() };
         for port in &role.ports {
             let numbers = allotter.allot(port, &role.ports)?;
             if spec.network == Network::Task {

@@ -8,7 +8,7 @@ use super::host::HostImage;
 use super::owners::{Accounts, InsideUser, Subordinates};
 use crate::contract::{Inside, View};
 use crate::engine::EngineError;
-use crate::images::Image;
+use crate::images::{Image, Images};
 use crate::rundir::{Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
 use crate::store::record::Owner;
 use crate::sys::file::create_dir_for;
@@ -69,23 +69,30 @@ impl Base {
         })
     }
 
-    pub(super) fn of_image(image: Image, subordinates: &Subordinates, whom: Whom<'_>) -> Result<Self, EngineError> {
+    /// `maps_ids` tells whether layers can be shown with other owners; else they are copied.
+    pub(super) fn of_image(
+        images: &Images,
+        mut image: Image,
+        maps_ids: bool,
+        subordinates: &Subordinates,
+        whom: Whom<'_>,
+    ) -> Result<Self, EngineError> {
         let accounts = Accounts::read(&image.layers, Path::new("etc")).map_err(failed("read the image's accounts"))?;
         let config = &image.record.config;
         let user = accounts.user(whom.user.unwrap_or(&config.user))?;
-        Ok(Self {
-            ids: subordinates.map(whom.owner, whom.further, &user)?,
-            inside: Inside {
-                env: config.env.clone(),
-                command: config.full_command(),
-                working_directory: config.working_directory.clone(),
-                home: user.home.clone(),
-            },
-            user,
-            stop_signal: config.stop_signal_number(),
-            lower: Lower::Mapped,
-            kind: Kind::Image(Box::new(image)),
-        })
+        let ids = subordinates.map(whom.owner, whom.further, &user)?;
+        let inside = Inside {
+            env: config.env.clone(),
+            command: config.full_command(),
+            working_directory: config.working_directory.clone(),
+            home: user.home.clone(),
+        };
+        let stop_signal = config.stop_signal_number();
+        if !maps_ids {
+            image.layers = images.shifted(&image, &ids).map_err(super::told)?;
+        }
+        let lower = if maps_ids { Lower::Mapped } else { Lower::AsTheyAre };
+        Ok(Self { ids, inside, user, stop_signal, lower, kind: Kind::Image(Box::new(image)) })
     }
 
     /// Who owns what is root's inside.
