@@ -61,11 +61,20 @@ pub struct Release {
 #[error("{0}")]
 pub struct EngineError(pub String);
 
+/// What came of a launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Launched {
+    /// By ordinal, the tasks that could not be started; the others are.
+    Tried(Vec<(u32, EngineError)>),
+    /// Nothing was started or made: something of the machine is in use, and will be free again.
+    NotYet { reason: String },
+}
+
 pub trait Engine: Send + Sync + 'static {
     /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
-    /// Makes the run ready, if it is not, and starts the tasks that have never run; by ordinal, those that could not be started.
-    fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)>;
+    /// Makes the run ready, if it is not, and starts the tasks that have never run.
+    fn launch(&self, attempt: &Launch) -> Launched;
     /// Tells a task to stop.
     fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError>;
     /// What has become of a task. From the first look on, a live task reports its end by itself.

@@ -72,11 +72,35 @@ pub enum Look {
 /// What came of a work.
 #[derive(Debug)]
 pub enum Outcome {
-    Prepared { key: JobKey, run: u32, result: Result<(), EngineError> },
-    Launched { attempt: AttemptId, failures: Vec<(u32, EngineError)> },
-    Stopped { task: TaskId, result: Result<(), EngineError> },
-    Looked { task: TaskId, after: Look, result: Result<Found, EngineError> },
-    Released { key: JobKey, attempt: AttemptId, result: Result<(), EngineError> },
+    Prepared {
+        key: JobKey,
+        run: u32,
+        result: Result<(), EngineError>,
+    },
+    Launched {
+        attempt: AttemptId,
+        failures: Vec<(u32, EngineError)>,
+    },
+    /// Nothing of these tasks was started or made: something of the machine is in use, and will be free again.
+    NotYet {
+        attempt: AttemptId,
+        ordinals: Vec<u32>,
+        reason: String,
+    },
+    Stopped {
+        task: TaskId,
+        result: Result<(), EngineError>,
+    },
+    Looked {
+        task: TaskId,
+        after: Look,
+        result: Result<Found, EngineError>,
+    },
+    Released {
+        key: JobKey,
+        attempt: AttemptId,
+        result: Result<(), EngineError>,
+    },
 }
 
 /// What a machine has and how it is used.
@@ -116,6 +140,8 @@ pub struct Reconciler<S> {
     /// Tasks whose last look failed.
     look_again: BTreeMap<TaskId, Look>,
     stop_again: BTreeMap<TaskId, StopCause>,
+    /// Jobs whose turn had come, but something of the machine was in use.
+    held_back: BTreeSet<JobKey>,
     // What this round has changed.
     dirty: BTreeSet<JobKey>,
     /// And how many runs they had.
@@ -150,6 +176,7 @@ impl<S: Store> Reconciler<S> {
             draining: false,
             look_again: BTreeMap::new(),
             stop_again: BTreeMap::new(),
+            held_back: BTreeSet::new(),
             dirty: BTreeSet::new(),
             removed: BTreeMap::new(),
             counters_changed: false,
@@ -242,6 +269,12 @@ impl<S: Store> Reconciler<S> {
         }
         for (task, cause) in std::mem::take(&mut self.stop_again) {
             self.works.push(Work::Stop { task, cause });
+        }
+        for key in std::mem::take(&mut self.held_back) {
+            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+                run.held_back = None;
+            }
+            self.settle(&key);
         }
         for key in self.live.clone() {
             if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
@@ -454,6 +487,7 @@ impl<S: Store> Reconciler<S> {
         match outcome {
             Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
             Outcome::Launched { attempt, failures } => self.launched(attempt, failures),
+            Outcome::NotYet { attempt, ordinals, reason } => self.put_back(attempt, &ordinals, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
             Outcome::Stopped { task, result } => {
@@ -489,6 +523,32 @@ impl<S: Store> Reconciler<S> {
             }
         }
         self.settle(key);
+    }
+
+    /// Nothing was started: the run waits on, as if its turn had not come, and tries again.
+    fn put_back(&mut self, id: AttemptId, ordinals: &[u32], reason: String) {
+        let Some(key) = self.attempts.get(&id).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        if attempt.stopping.is_some() {
+            let error = EngineError(reason);
+            return self.launched(id, ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect());
+        }
+        let is_whole = attempt.tasks.len() == ordinals.len();
+        if !is_whole || attempt.tasks.iter().any(|task| task.phase != TaskPhase::Launching) {
+            // After a restart tasks are started one by one: this one alone tries again.
+            let tasks = ordinals.iter().map(|ordinal| (TaskId { attempt: id, ordinal: *ordinal }, Look::Restart));
+            self.look_again.extend(tasks);
+            return self.retry_soon();
+        }
+        self.live.remove(&key);
+        self.attempts.remove(&id);
+        if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+            run.record.attempts.pop();
+            run.held_back = Some(reason);
+        }
+        self.held_back.insert(key.clone());
+        self.retry_soon();
+        self.settle(&key);
     }
 
     fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {

@@ -195,7 +195,7 @@ impl Task {
                 pumps.sync().map_err(failed("write the logs"))?;
                 let report = report.or_else(|| container.report());
                 let end = step::judge_end(end, report, progress.cause(), self.memory_want());
-                let note = self.full_shm(&end, container);
+                let note = self.remarks(&end, container);
                 return Ok(EndRecord { end, at: ended_at, memory_peak: None, note });
             }
         }
@@ -280,18 +280,26 @@ impl Task {
         }
     }
 
-    /// Writing past the end of a full /dev/shm is SIGBUS, and nothing else tells why.
-    fn full_shm(&self, end: &TaskEnd, container: &Container) -> Option<String> {
-        const BUS: i32 = Signal::SIGBUS as i32;
-        let by_bus_error = match end {
-            TaskEnd::Signalled { signal, .. } => *signal == BUS,
-            TaskEnd::Exited { code } => *code == 128 + BUS,
-            _ => false,
+    /// What else was seen that may explain the end: a full `/dev/shm` (writing past its end is SIGBUS, or an error that a
+    /// program may swallow), processes killed for want of memory though the command went on.
+    fn remarks(&self, end: &TaskEnd, container: &Container) -> Option<String> {
+        let memory = self.memory_want();
+        let killed = (memory.kills > 0 && !matches!(end, TaskEnd::Oom { .. })).then(|| {
+            let limit = crate::ids::Bytes(memory.limit);
+            format!(
+                "{} process(es) of it were killed since it needed more than resources.memory = \"{limit}\"",
+                memory.kills
+            )
+        });
+        let full = match self.launch.root.shm {
+            Shm::Own { size } if end.is_failure() && container.shm_is_full().unwrap_or(false) => {
+                let size = crate::ids::Bytes(size);
+                Some(format!("its /dev/shm of {size} was full: ask for more by resources.shm"))
+            }
+            _ => None,
         };
-        let Shm::Own { size } = self.launch.root.shm else { return None };
-        let is_full = container.shm_is_full().unwrap_or(false);
-        let size = crate::ids::Bytes(size);
-        (by_bus_error && is_full).then(|| format!("its /dev/shm of {size} was full: ask for more by resources.shm"))
+        let remarks: Vec<String> = killed.into_iter().chain(full).collect();
+        (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 
     /// Ours knows which signal the command is to get.
@@ -306,7 +314,7 @@ impl Task {
     fn keep(&self, container: &Container, report: &Option<InitReport>, timer: &Deadline) -> Result<(), ShimError> {
         let unknown = ProcessEnd::Exited(0);
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
-        let note = self.full_shm(&end, container);
+        let note = self.remarks(&end, container);
         let now = crate::sys::now();
         let until = Timestamp(now.0 + u64::try_from(KEEP_FAILED.as_millis()).unwrap_or(0));
         let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup), note };

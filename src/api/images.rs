@@ -87,20 +87,35 @@ impl ImageService {
         }
     }
 
-    pub(super) async fn list(&self, query: NameQuery) -> Result<Vec<ImageView>, ApiError> {
-        let images = self.images.clone();
+    /// Other workspaces' images are not there for somebody who may not submit to them.
+    fn sees(&self, caller: &Caller, kind: &Kind) -> bool {
+        !kind.is_mine() || self.check(caller, kind).is_ok()
+    }
+
+    fn find(&self, caller: &Caller, query: &NameQuery) -> Result<NameRecord, ApiError> {
+        let found = find(&self.images, query)?;
+        let is_wanted = query.kind.is_none() || found.kind == Self::kind(query)?;
+        match is_wanted && self.sees(caller, &found.kind) {
+            true => Ok(found),
+            false => Err(unknown(&query.name).into()),
+        }
+    }
+
+    pub(super) async fn list(&self, caller: Caller, query: NameQuery) -> Result<Vec<ImageView>, ApiError> {
+        let service = self.clone();
         blocking(move || {
-            let list = images.list(query.workspace.as_deref())?;
-            Ok(list.iter().map(|(name, image, used)| ImageView::of(name, image, *used)).collect())
+            let list = service.images.list(query.workspace.as_deref())?;
+            let seen = list.iter().filter(|(name, ..)| service.sees(&caller, &name.kind));
+            Ok(seen.map(|(name, image, used)| ImageView::of(name, image, *used)).collect())
         })
         .await
     }
 
-    pub(super) async fn show(&self, query: NameQuery) -> Result<(ImageView, ImageRecord), ApiError> {
-        let images = self.images.clone();
+    pub(super) async fn show(&self, caller: Caller, query: NameQuery) -> Result<(ImageView, ImageRecord), ApiError> {
+        let service = self.clone();
         blocking(move || {
-            let found = find(&images, &query)?;
-            let listed = images.list(None)?.into_iter().find(|(name, ..)| *name == found);
+            let found = service.find(&caller, &query)?;
+            let listed = service.images.list(None)?.into_iter().find(|(name, ..)| *name == found);
             let (name, image, used) = listed.ok_or_else(|| unknown(&found.name))?;
             Ok((ImageView::of(&name, &image, used), image))
         })
@@ -110,11 +125,12 @@ impl ImageService {
     pub(super) async fn tag(&self, caller: Caller, query: NameQuery, new: String) -> Result<String, ApiError> {
         let kind = Self::kind(&query)?;
         self.check(&caller, &kind)?;
-        let images = self.images.clone();
+        let service = self.clone();
         blocking(move || {
-            let found = find(&images, &query)?;
-            let name = images.canonical(&new)?;
-            images.tag(&NameRecord {
+            // The kind is that of the new name.
+            let found = service.find(&caller, &NameQuery { kind: None, ..query })?;
+            let name = service.images.canonical(&new)?;
+            service.images.tag(&NameRecord {
                 name: name.clone(),
                 kind,
                 digest: found.digest,
@@ -129,7 +145,7 @@ impl ImageService {
     pub(super) async fn remove(&self, caller: Caller, query: NameQuery) -> Result<String, ApiError> {
         let service = self.clone();
         blocking(move || {
-            let found = find(&service.images, &query)?;
+            let found = service.find(&caller, &query)?;
             service.check(&caller, &found.kind)?;
             service.images.untag(&found)?;
             Ok(format!("removed the name {}; `trainyard image prune` frees what nobody needs any more", found.name))

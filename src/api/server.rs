@@ -169,10 +169,10 @@ async fn images(request: HttpRequest<Incoming>, context: &Context, caller: Calle
     let message = |message| json(StatusCode::OK, &Done { message });
     let (method, path) = (request.method().clone(), request.uri().path().trim_end_matches('/').to_owned());
     match (&method, path.as_str()) {
-        (&Method::GET, "/v1/images") => Ok(json(StatusCode::OK, &service.list(query).await?)),
+        (&Method::GET, "/v1/images") => Ok(json(StatusCode::OK, &service.list(caller, query).await?)),
         (&Method::DELETE, "/v1/images") => service.remove(caller, query).await.map(message),
         (&Method::GET, "/v1/images/show") => {
-            let (image, record) = service.show(query).await?;
+            let (image, record) = service.show(caller, query).await?;
             Ok(json(StatusCode::OK, &ImageDetail { image, record }))
         }
         (&Method::POST, "/v1/images/tag") => {

@@ -13,6 +13,13 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 
 /// What any program expects to find.
 pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
+    // Collective libraries guess the interface, and guess wrong where there are several.
+    let interface = match task.spec.network {
+        Network::Task => Some("eth0"),
+        Network::Job => Some("lo"),
+        Network::Host => None,
+    };
+    let interface = interface.into_iter().flat_map(|name| [("GLOO_SOCKET_IFNAME", name), ("NCCL_SOCKET_IFNAME", name)]);
     [
         ("PATH", SEARCH_PATH),
         ("HOME", task.inside.home.as_str()),
@@ -22,8 +29,10 @@ pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
         // Otherwise the last lines of a Python program come late or, when it is killed, never.
         ("PYTHONUNBUFFERED", "1"),
     ]
+    .into_iter()
+    .chain(interface)
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
+    .collect()
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {

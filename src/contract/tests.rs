@@ -60,6 +60,8 @@ fn each_platform_s_names_have_their_exact_values() {
         ("VC_WORKER_HOSTS", "worker-0,worker-1"),
         ("VC_TASK_INDEX", "1"),
         ("HOME", "/tmp"),
+        ("GLOO_SOCKET_IFNAME", "eth0"),
+        ("NCCL_SOCKET_IFNAME", "eth0"),
         // The user's own word comes last.
         ("TRAINYARD_JOB", "mine"),
     ];

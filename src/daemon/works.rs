@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Launched};
 use crate::reconcile::{Event, Outcome, Work};
 
 pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
@@ -36,7 +36,12 @@ fn carry_out<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>)
             let result = engine.prepare(&prepare, &tell);
             Outcome::Prepared { key, run, result }
         }
-        Work::Launch(launch) => Outcome::Launched { attempt: launch.attempt, failures: engine.launch(&launch) },
+        Work::Launch(launch) => match engine.launch(&launch) {
+            Launched::Tried(failures) => Outcome::Launched { attempt: launch.attempt, failures },
+            Launched::NotYet { reason } => {
+                Outcome::NotYet { attempt: launch.attempt, ordinals: launch.ordinals, reason }
+            }
+        },
         Work::Stop { task, cause } => Outcome::Stopped { task, result: engine.stop(task, &cause) },
         Work::Look { task, after } => Outcome::Looked { task, after, result: engine.look(task) },
         Work::Release { key, release } => {

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
 
-use super::{Engine, EngineError, Launch, Prepare, Release};
+use super::{Engine, EngineError, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
@@ -41,6 +41,9 @@ use owners::Subordinates;
 use root::Base;
 
 pub use entry::{Ends, Entered, Pipes};
+
+/// Ports from here on may be had by everybody, as on the machine itself.
+const FIRST_OPEN_PORT: u16 = 1024;
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
@@ -228,12 +231,15 @@ impl LocalEngine {
         let view = view(task);
         let workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?;
         let root = base.lay(&self.host, &dir, &self.holder, &view, shared.shm(task.role), workspace)?;
+        // Only the last attempt's: the next one needs what it would hold.
+        let keep_failed = launch.spec.debug && launch.identity.attempt > launch.spec.retries;
         let bundle = bundle::Bundle {
             resources: task.role.resources,
             view: &view,
             user: &base.user,
             ids: &base.ids,
             holder: &self.holder,
+            keep_failed,
             cores: task.place().map_or(&[], |place| place.cores.as_slice()),
             group: &self.cgroup_of(id),
             hidden: self.hidden(base),
@@ -250,8 +256,7 @@ impl LocalEngine {
             ids: base.ids.clone(),
             network: namespace,
             stop_signal: base.stop_signal,
-            // Only the last attempt's: the next one needs what it would hold.
-            keep_failed: launch.spec.debug && launch.identity.attempt > launch.spec.retries,
+            keep_failed,
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             logs: self.logs,
             memory: task.role.resources.memory.0,
@@ -268,6 +273,13 @@ impl LocalEngine {
     fn check_network(&self, run: &Prepare) -> Result<(), EngineError> {
         let workspace = run.identity.key.workspace.as_str();
         let allowed = run.owner.uid == 0 || self.host_workspaces.iter().any(|allowed| allowed == workspace);
+        let low = run.spec.fixed_ports().into_iter().find(|port| *port < FIRST_OPEN_PORT);
+        if let Some(port) = low.filter(|_| run.owner.uid != 0) {
+            return Err(EngineError(format!(
+                "port {port} cannot be asked for: ports below {FIRST_OPEN_PORT} lead to this machine's own services, and are \
+                 for jobs of root alone; use a higher one, or leave `begin` out"
+            )));
+        }
         match run.spec.network == Network::Host && !allowed {
             true => Err(EngineError(format!(
                 "network = \"host\" is not allowed in workspace {workspace}; the administrator can allow it: \
@@ -275,6 +287,21 @@ impl LocalEngine {
             ))),
             false => Ok(()),
         }
+    }
+
+    /// Why a port that the file names cannot be had now. Only asked before the attempt has anything: what runs has its own.
+    fn port_in_use(&self, launch: &Launch) -> Option<String> {
+        let ports = launch.spec.fixed_ports();
+        if ports.is_empty() || self.paths.attempt(launch.attempt).join("placement.json").exists() {
+            return None;
+        }
+        let taken = self.taken_ports().unwrap_or_default();
+        let allotted =
+            ports.iter().find(|port| taken.contains(port)).map(|port| (port, "is given to a task of another job"));
+        let foreign =
+            || ports.iter().find(|port| network::is_taken(**port)).map(|port| (port, "is in use by another program"));
+        let (port, why) = allotted.or_else(foreign)?;
+        Some(format!("waits for port {port} of this machine, which {why}; leave `begin` out to be given a free one"))
     }
 
     /// An installation below a system directory would be seen with it.
@@ -536,14 +563,19 @@ impl Engine for LocalEngine {
         acquire::image(&self.paths, &self.images, run, tell)
     }
 
-    fn launch(&self, attempt: &Launch) -> Vec<(u32, EngineError)> {
+    fn launch(&self, attempt: &Launch) -> Launched {
+        if let Some(reason) = self.port_in_use(attempt) {
+            return Launched::NotYet { reason };
+        }
         let run = Prepare {
             identity: attempt.identity.clone(),
             owner: attempt.owner,
             spec: attempt.spec.clone(),
             text: attempt.text.clone(),
         };
-        let everyone = |error: EngineError| attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect();
+        let everyone = |error: EngineError| {
+            Launched::Tried(attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect())
+        };
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, self.base(attempt)?)));
         let ((shared, placement), base) = match common {
             Ok(common) => common,
@@ -552,7 +584,7 @@ impl Engine for LocalEngine {
         let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &base.inside);
         let wanted = tasks.iter().filter(|task| attempt.ordinals.contains(&task.ordinal));
         let launched = wanted.map(|task| (task.ordinal, self.launch_task(attempt, task, &base, &shared)));
-        launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect()
+        Launched::Tried(launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect())
     }
 
     fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError> {

@@ -121,6 +121,7 @@ impl<S: Store> Reconciler<S> {
             None if job.desired() == DesiredState::Held => {
                 (State::Held, "held by state = \"held\" in its job file".to_owned())
             }
+            None if run.held_back.is_some() => (State::Waiting, run.held_back.clone().unwrap_or_default()),
             None => (
                 State::Waiting,
                 run.preparing.clone().unwrap_or_else(|| "its code and image are made ready".to_owned()),

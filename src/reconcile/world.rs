@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) releasing: bool,
     /// Cleaning up failed; not before the next try.
     pub(super) release_failed: bool,
+    /// What of the machine is in use that it must have; until the next try.
+    pub(super) held_back: Option<String>,
     /// How far its preparation has come.
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
@@ -115,7 +117,7 @@ impl Job {
     pub(super) fn waiting(&self, key: &JobKey) -> Option<(u64, Waiting)> {
         let run = self.open_run()?;
         let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
-        if !run.record.prepared || run.live_attempt().is_some() || held {
+        if !run.record.prepared || run.live_attempt().is_some() || held || run.held_back.is_some() {
             return None;
         }
         let waiting = Waiting {
@@ -159,7 +161,15 @@ fn was_stopped_by_file(run: &Run) -> bool {
 
 impl Run {
     pub(super) fn new(record: RunRecord, spec: Spec) -> Self {
-        Self { record, spec, releasing: false, release_failed: false, release_told: false, preparing: None }
+        Self {
+            record,
+            spec,
+            releasing: false,
+            release_failed: false,
+            release_told: false,
+            preparing: None,
+            held_back: None,
+        }
     }
 
     pub(super) fn identity(&self, key: &JobKey, attempt: u32) -> Identity {

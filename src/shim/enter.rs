@@ -244,9 +244,9 @@ fn report(end: ProcessEnd, init: &FirstProcess) -> io::Result<Report> {
     match end {
         ProcessEnd::Exited(code) => Ok(Report::Exited(code)),
         // The end of a first process kills all others, and is itself seen once they are gone.
-        ProcessEnd::Signalled(nix::libc::SIGKILL) if init.has_ended(TASK_ENDS)? => {
+        ProcessEnd::Signalled { signal: nix::libc::SIGKILL, .. } if init.has_ended(TASK_ENDS)? => {
             Ok(Report::Failed { code: 128 + nix::libc::SIGKILL, reason: "the task has ended".to_owned() })
         }
-        ProcessEnd::Signalled(signal) => Ok(Report::Signalled(signal)),
+        ProcessEnd::Signalled { signal, .. } => Ok(Report::Signalled(signal)),
     }
 }

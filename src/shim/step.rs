@@ -138,7 +138,7 @@ impl From<ProcessEnd> for CommandEnd {
     fn from(end: ProcessEnd) -> Self {
         match end {
             ProcessEnd::Exited(code) => Self::Exited(code),
-            ProcessEnd::Signalled(signal) => Self::Signalled { signal, core: false },
+            ProcessEnd::Signalled { signal, core } => Self::Signalled { signal, core },
         }
     }
 }

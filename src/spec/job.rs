@@ -175,6 +175,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         env: reader.env(&wire.env, "env"),
         resources: wire.resources,
     };
+    reader.kept_without_init(&wire.init, wire.debug.as_ref());
     let roles = reader.roles(wire.roles, &defaults);
     reader.colliding_roles(&roles);
     Some(JobSpec {
@@ -182,7 +183,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         image: image?,
         user,
         init: wire.init.unwrap_or(true),
-        debug: wire.debug,
+        debug: wire.debug.is_some_and(Spanned::into_inner),
         stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
         code,
         datasets,
@@ -253,6 +254,15 @@ impl Reader<'_> {
         }
         self.error(user.span(), "user", format!("`user`: {text:?} is no user; write NAME, UID, NAME:GROUP or UID:GID"));
         None
+    }
+
+    /// It is our process that stays when the command has failed.
+    fn kept_without_init(&mut self, init: &Option<bool>, debug: Option<&Spanned<bool>>) {
+        if let Some(debug) = debug.filter(|debug| *debug.get_ref() && *init == Some(false)) {
+            let message =
+                "`debug` keeps a container by Trainyard's own first process: it cannot be had with init = false";
+            self.error(debug.span(), "debug", message);
+        }
     }
 
     fn asset(&mut self, name: &Spanned<String>, key: &str) -> Option<AssetName> {

@@ -62,6 +62,10 @@ fn every_error_names_its_place_and_what_to_do() {
             "image = \"oci:torch\"",
             "x.toml:1:9: `image`: \"oci:torch\": write the path from the root, as in \"oci:/images/torch\"",
         ),
+        (
+            "debug = true\ninit = false",
+            "x.toml:1:9: `debug` keeps a container by Trainyard's own first process: it cannot be had with init = false",
+        ),
         ("user = \"a/b\"", "x.toml:1:8: `user`: \"a/b\" is no user; write NAME, UID, NAME:GROUP or UID:GID"),
         (
             "code = \"../etc\"",

@@ -14,7 +14,7 @@ pub(super) struct WireJob {
     pub(super) image: Option<Spanned<String>>,
     pub(super) user: Option<Spanned<String>>,
     pub(super) init: Option<bool>,
-    pub(super) debug: bool,
+    pub(super) debug: Option<Spanned<bool>>,
     pub(super) stop_grace: Option<String>,
     pub(super) command: Option<WireCommand>,
     pub(super) code: Option<Spanned<String>>,

@@ -149,7 +149,11 @@ pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {
     Exited(i32),
-    Signalled(i32),
+    Signalled {
+        signal: i32,
+        /// The kernel made a dump of its memory.
+        core: bool,
+    },
 }
 
 /// A process descriptor: names one process for ever, whatever happens to its number.
@@ -186,7 +190,7 @@ impl PidFd {
         let status = waitid(Id::PIDFd(self.0.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)?;
         Ok(match status {
             WaitStatus::Exited(_, code) => Some(ProcessEnd::Exited(code)),
-            WaitStatus::Signaled(_, signal, _) => Some(ProcessEnd::Signalled(signal as i32)),
+            WaitStatus::Signaled(_, signal, core) => Some(ProcessEnd::Signalled { signal: signal as i32, core }),
             _ => None,
         })
     }
@@ -329,14 +333,34 @@ pub fn groups_of(uid: u32) -> Vec<u32> {
     groups.into_iter().map(nix::unistd::Gid::as_raw).collect()
 }
 
-/// Kinds of resource limits, numbered from 0 (Linux, all architectures).
-const LIMITS: u32 = 16;
+/// Kinds of resource limits, by their numbers (Linux, all architectures but old ones).
+const LIMITS: [&str; 16] = [
+    "cpu",
+    "fsize",
+    "data",
+    "stack",
+    "core",
+    "rss",
+    "nproc",
+    "nofile",
+    "memlock",
+    "as",
+    "locks",
+    "sigpending",
+    "msgqueue",
+    "nice",
+    "rtprio",
+    "rttime",
+];
 
 /// Takes over all resource limits of another process; raising our own needs the machine's root.
 pub fn take_limits_of(pid: i32) -> io::Result<()> {
-    (0..LIMITS).try_for_each(|resource| {
+    (0..).zip(LIMITS).try_for_each(|(resource, name)| {
         let limit = limit_of(pid, resource)?;
-        set_own_limit(resource, &limit)
+        set_own_limit(resource, &limit).map_err(|error| {
+            let why = "this machine does not let us raise it (no CAP_SYS_RESOURCE)";
+            io::Error::new(error.kind(), format!("the limit {name} cannot be {}: {error}; {why}", limit.rlim_max))
+        })
     })
 }
 

@@ -64,6 +64,10 @@ enum Step {
     Wait {
         ms: u64,
     },
+    /// A stranger takes a port that every job wants, or lets it go.
+    Stranger {
+        busy: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -76,6 +80,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(|done| Step::Crash { done }),
         1 => Just(Step::FailCommit),
         2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
+        1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -96,6 +101,7 @@ struct World {
     starts: BTreeMap<TaskId, u32>,
     held: BTreeMap<AttemptId, Amount>,
     files: BTreeMap<JobKey, usize>,
+    busy: bool,
 }
 
 fn key(job: usize) -> JobKey {
@@ -118,6 +124,7 @@ impl World {
             now: 1_000_000,
             works: VecDeque::new(),
             tasks: BTreeMap::new(),
+            busy: false,
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -182,6 +189,7 @@ impl World {
                 self.start_daemon(Fault::Fail(0));
             }
             Step::FailCommit => self.start_daemon(Fault::Fail(2)),
+            Step::Stranger { busy } => self.busy = *busy,
             Step::Wait { ms } => {
                 self.now += ms;
                 self.handle(Event::Tick);
@@ -209,6 +217,10 @@ impl World {
             Work::Launch(launch) => {
                 let runs = self.store.runs(&launch.identity.key).unwrap();
                 invariants::every_start_was_recorded(launch.attempt, &runs);
+                if self.busy && !self.held.contains_key(&launch.attempt) {
+                    let (attempt, reason) = (launch.attempt, "a port is in use".to_owned());
+                    return Outcome::NotYet { attempt, ordinals: launch.ordinals, reason };
+                }
                 self.held.insert(launch.attempt, Amount::of(&launch.spec));
                 for ordinal in launch.ordinals {
                     let task = TaskId { attempt: launch.attempt, ordinal };
@@ -277,6 +289,7 @@ impl World {
 
     /// Lets everything come to its end, as it would if nobody did anything more.
     fn settle(&mut self) {
+        self.busy = false;
         for round in 0..2000 {
             self.now += 400;
             self.handle(Event::Tick);

@@ -22,6 +22,8 @@ pub(super) struct Bundle<'a> {
     pub(super) group: &'a str,
     /// Processor cores to be kept to; any when empty.
     pub(super) cores: &'a [u32],
+    /// The container stays when its command has failed.
+    pub(super) keep_failed: bool,
     /// Directories of the machine that must not be seen.
     pub(super) hidden: Vec<PathBuf>,
 }
@@ -119,8 +121,8 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     }
     // One process that is killed for want of memory ends the task: half a program trains nothing.
     let unified = match crate::sys::cgroup::layout() {
-        crate::sys::cgroup::Layout::V2 => json!({ "memory.oom.group": "1" }),
-        crate::sys::cgroup::Layout::V1 => json!({}),
+        crate::sys::cgroup::Layout::V2 if !bundle.keep_failed => json!({ "memory.oom.group": "1" }),
+        _ => json!({}),
     };
     json!({
         "namespaces": namespaces,

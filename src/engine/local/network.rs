@@ -307,6 +307,11 @@ pub(super) fn published(placement: &Placement) -> Vec<(u16, Ipv4Addr, u16)> {
     placement.tasks.iter().flat_map(of_task).collect()
 }
 
+/// Whether a program of this machine listens on the port: leading it elsewhere would cut that off.
+pub(super) fn is_taken(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err()
+}
+
 struct Allotter {
     network: Network,
     next: u16,
@@ -336,8 +341,7 @@ impl Allotter {
         loop {
             let port = self.next;
             self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
-            let is_strangers =
-                || self.network == Network::Task && TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err();
+            let is_strangers = || self.network == Network::Task && is_taken(port);
             if !fixed(port) && !self.taken.contains(&port) && !is_strangers() {
                 self.taken.insert(port);
                 return Ok(port);
