@@ -20,11 +20,11 @@ fn an_image_runs_what_it_says_where_and_with_what_it_says() {
     let report = instance.run_job("default", &format!("image = {image:?}"));
     assert_eq!(report["state"], "succeeded", "{report:#}");
     assert_eq!(instance.log("default", "main-0"), "hello from the image\n");
-    let script = "pwd; echo $FROM_IMAGE; cat /root/motd; test ! -e /etc/issue && echo gone; ls /scratch | wc -l";
+    let script = "pwd; echo $FROM_IMAGE; cat /root/motd; test ! -e /etc/issue && echo gone; ls -A /scratch && touch /scratch/x && echo scratch";
     let report = instance.run_job("own", &format!("image = {image:?}\ncommand = {script:?}"));
     assert_eq!(report["state"], "succeeded", "{report:#}");
     let log = instance.log("own", "main-0");
-    assert_eq!(log, "/opt/app\nyes\nchanged by an upper layer\ngone\n0\n");
+    assert_eq!(log, "/opt/app\nyes\nchanged by an upper layer\ngone\nscratch\n");
     // The image's stop signal reaches the command.
     let waits = "import signal,sys,time\nsignal.signal(signal.SIGINT, lambda *_: (print('interrupted', flush=True), sys.exit(5)))\nprint('ready', flush=True)\ntime.sleep(600)";
     instance.drop_job("stops", &format!("image = {image:?}\ncommand = [\"python3\", \"-c\", {waits:?}]"));
@@ -42,8 +42,8 @@ fn an_image_runs_what_it_says_where_and_with_what_it_says() {
 }
 
 #[test]
-fn the_tree_that_a_container_sees_is_the_one_that_umoci_unpacks() {
-    const TEST: &str = "the_tree_that_a_container_sees_is_the_one_that_umoci_unpacks";
+fn the_layers_add_up_to_the_tree_that_umoci_unpacks() {
+    const TEST: &str = "the_layers_add_up_to_the_tree_that_umoci_unpacks";
     if !has_tools(TEST, &MAKERS) {
         return;
     }
@@ -72,6 +72,10 @@ fn the_tree_that_a_container_sees_is_the_one_that_umoci_unpacks() {
         .filter(|line| !theirs.contains(line))
         .chain(theirs.iter().filter(|line| !ours.contains(line)))
         .collect();
+    assert!(
+        ours.iter().any(|line| line.contains("user.note") && line.contains("kept")),
+        "attributes are compared as well"
+    );
     assert!(differences.is_empty() && ours.len() > 3000, "{} entries, {differences:#?}", ours.len());
     instance.shutdown();
 }
@@ -157,6 +161,21 @@ fn what_a_task_leaves_belongs_to_the_owner_whatever_user_it_ran_as() {
         assert_eq!(instance.log(job, "main-0"), seen, "{job}: {report:#}");
         let made = fs::metadata(instance.run_dir(job, 1).join("output/made")).unwrap();
         assert_eq!((made.uid(), made.gid()), (4321, 4322), "{job}");
+    }
+    // The image's own user counts as well.
+    let dir = tempfile::tempdir().unwrap();
+    let own = small(dir.path(), &["--config.user=1000:7"], |_| {});
+    let script = "/bin/busybox id -u; /bin/busybox id -g; /bin/busybox touch /output/made /model/weights";
+    let words = ["/bin/busybox", "sh", "-c", script];
+    let file = instance.jobs_d().join(".own.new");
+    fs::write(&file, format!("image = {own:?}\ncommand = {words:?}")).unwrap();
+    std::os::unix::fs::chown(&file, Some(4321), Some(4322)).unwrap();
+    fs::rename(file, instance.jobs_d().join("own.toml")).unwrap();
+    let report = instance.wait_end("own", 1);
+    assert_eq!(instance.log("own", "main-0"), "1000\n7\n", "{report:#}");
+    for path in [instance.run_dir("own", 1).join("output/made"), instance.mount().join("models/own/1/weights")] {
+        let made = fs::metadata(&path).unwrap();
+        assert_eq!((made.uid(), made.gid()), (4321, 4322), "{}", path.display());
     }
     let unknown = instance.run_job("unknown", &format!("image = {image:?}\nuser = \"bob\""));
     let why = unknown["reason"].as_str().unwrap();
@@ -286,6 +305,15 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
         assert_eq!(report["state"], "succeeded", "{report:#}");
         assert_eq!(instance.log(&name[..1], "main-0"), "ran\n");
     }
+    for (job, image) in [
+        ("g", format!("docker-archive:{docker}")),
+        ("h", format!("docker-archive:{docker}.gz")),
+        ("i", format!("oci-archive:{oci}:t")),
+        ("j", layout.strip_suffix(":t").unwrap().to_owned()),
+    ] {
+        let report = instance.run_job(job, &format!("image = {image:?}"));
+        assert_eq!(report["state"], "succeeded", "{image}: {report:#}");
+    }
     let store = instance.root().join("var/lib/trainyard/images");
     let layers = || fs::read_dir(store.join("layers")).unwrap().count();
     assert_eq!(layers(), 1, "the same layer is there once");
@@ -294,6 +322,9 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
     instance.ok(&["image", "tag", "a:1", "again:2"]);
     instance.ok(&["image", "rm", "a:1", "b:1", "c:1", "team/small:1", "again:2"]);
     assert_eq!(instance.cli(&["image", "show", "a:1"]).status.code(), Some(4));
+    // What jobs have brought goes when nobody has used it for long enough.
+    assert!(instance.ok(&["image", "prune", "--unused", "1h"]).contains("0 layer"));
+    assert!(instance.ok(&["image", "prune", "--unused", "0s"]).contains("removed docker-archive:"));
     assert!(instance.ok(&["image", "prune"]).contains("0 layer"));
     assert_eq!(layers(), 1, "a task still runs from it");
     instance.ok(&["stop", "holds"]);
@@ -303,6 +334,29 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
     });
     assert!(instance.ok(&["image", "prune"]).contains("1 layer"));
     assert_eq!(layers(), 0);
+    // Public images and presets are seen by every workspace, one's own by oneself alone.
+    for (name, kind) in [("p:1", "--public"), ("q:1", "--preset"), ("r:1", "--workspace=default")] {
+        instance.ok(&["image", "import", "--name", name, kind, &docker]);
+    }
+    fs::create_dir_all(instance.jobs_d().join("vision")).unwrap();
+    for (name, state) in [("p:1", "succeeded"), ("q:1", "succeeded")] {
+        let job = format!("vision/{}", &name[..1]);
+        let report = instance.run_job(&job, &format!("image = {name:?}"));
+        assert_eq!(report["state"], state, "{report:#}");
+    }
+    let as_nobody = |arguments: &[&str]| {
+        let output = std::process::Command::new("setpriv")
+            .args(["--reuid=4321", "--regid=4321", "--clear-groups", crate::support::BINARY, "--root"])
+            .arg(instance.root())
+            .args(arguments)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap()
+    };
+    let listed = as_nobody(&["image", "ls"]);
+    assert!(listed.contains("p:1") && listed.contains("q:1") && !listed.contains("r:1"), "{listed}");
+    assert!(as_nobody(&["image", "show", "r:1"]).contains("there is no image"));
+    assert!(as_nobody(&["image", "import", "--name", "s:1", "--preset", &docker]).contains("administrator"));
     // Who may not write job files may not bring images.
     let refused = std::process::Command::new("setpriv")
         .args(["--reuid=4321", "--regid=4321", "--clear-groups", crate::support::BINARY, "--root"])

@@ -279,3 +279,37 @@ print(open('/etc/resolv.conf').read(), end='')
     assert_eq!(instance.log("talk", "client-0").trim_end(), format!("True\n{names}").trim_end());
     instance.shutdown();
 }
+
+#[test]
+fn a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over() {
+    let test = "a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
+    let serve = "import socket\ns = socket.create_server(('', 8090))\nprint('up', flush=True)\n\
+        while True:\n    c, _ = s.accept()\n    c.sendall(b'stranger')\n    c.close()\n";
+    let mut stranger = Command::new("nsenter")
+        .args([&target, "/usr/bin/python3", "-c", serve])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stranger.stdout.take().unwrap()), &mut line).unwrap();
+    instance.drop_job("job", &format!("{HTTP}[roles.main]\nports = {{ http = {{ begin = 8090 }} }}\n"));
+    let reason = wait_for("the reason", || {
+        let report = instance.report("job")?;
+        let reason = super::support::text(&report["reason"]);
+        (report["state"] == "waiting" && reason.contains("another program")).then_some(reason)
+    });
+    assert!(reason.contains("port 8090"), "{reason}");
+    assert_eq!(ask(&instance, "8090"), "stranger");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    let report = instance.wait_state("job", "running");
+    assert_eq!(report["attempt"], 1, "waiting was no attempt");
+    wait_for("the server", || (ask(&instance, "8090") == "job").then_some(()));
+    instance.shutdown();
+}

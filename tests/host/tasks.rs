@@ -350,3 +350,131 @@ fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
     assert_eq!(cores_of("next"), one, "what is free is given again");
     instance.shutdown();
 }
+
+#[test]
+fn a_task_of_root_has_docker_s_rights_without_devices_and_no_others_any() {
+    let test = "a_task_of_root_has_docker_s_rights_without_devices_and_no_others_any";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let look = "grep -E '^Cap(Bnd|Eff):' /proc/self/status; wc -c < /proc/timer_list; wc -c < /proc/keys; ls /sys/firmware | wc -l; \
+        for f in kernel/hostname vm/drop_caches; do (echo 1 > /proc/sys/$f) 2>/dev/null && echo wrote $f; done; \
+        (echo h > /proc/sysrq-trigger) 2>/dev/null && echo wrote sysrq; ls /sys/fs/cgroup | wc -l";
+    let root = instance.run_job("root", &format!("command = {look:?}"));
+    // Docker's set is a80425fb; bit 27 of it is CAP_MKNOD.
+    let expected = "CapEff:\t00000000a00425fb\nCapBnd:\t00000000a00425fb\n0\n0\n0\n0\n";
+    assert_eq!(instance.log("root", "main-0"), expected, "{root:#}");
+    let nobody = format!("user = \"nobody\"\ncommand = {look:?}");
+    instance.run_job("nobody", &nobody);
+    let log = instance.log("nobody", "main-0");
+    assert!(log.starts_with("CapEff:\t0000000000000000\nCapBnd:\t00000000a00425fb\n"), "{log}");
+    let socket = instance.root().join("run/trainyard/api.sock");
+    assert!(socket.exists());
+    instance.run_job("socket", &format!("command = \"ls -d {} {0} 2>&1 | wc -l; ls {0}\"", socket.display()));
+    assert!(instance.log("socket", "main-0").contains("No such file"), "{}", instance.log("socket", "main-0"));
+    instance.shutdown();
+}
+
+#[test]
+fn the_first_process_reaps_or_is_the_command_itself() {
+    let Some(instance) = Instance::start("the_first_process_reaps_or_is_the_command_itself", "") else { return };
+    let orphans = r#"
+command = ["/usr/bin/python3", "-c", """
+import os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+def states():
+    return [open(f'/proc/{p}/stat').read().rsplit(')', 1)[1].split()[0] for p in os.listdir('/proc') if p.isdigit()]
+for _ in range(200):
+    if 'Z' not in states():
+        break
+    time.sleep(0.02)
+print('Z' in states(), len(states()), os.getpid() != 1)
+"""]
+"#;
+    instance.run_job("orphans", orphans);
+    assert_eq!(instance.log("orphans", "main-0"), "False 2 True\n");
+    let own = r#"
+init = false
+command = ["/usr/bin/python3", "-c", """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (print('told', flush=True), sys.exit(7)))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""]
+"#;
+    instance.drop_job("own", own);
+    wait_for("the command", || (instance.log("own", "main-0") == "1\n").then_some(()));
+    instance.ok(&["stop", "own"]);
+    instance.wait_end("own", 1);
+    assert_eq!(instance.log("own", "main-0"), "1\ntold\n", "the signal is its own");
+    let missing = instance.run_job("missing", "init = false\ncommand = [\"/no/such/program\"]");
+    assert!(text(&missing["reason"]).contains("/no/such/program is not there"), "{missing:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn ends_are_told_with_what_else_was_seen() {
+    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"10m\"\n";
+    let Some(instance) = Instance::start("ends_are_told_with_what_else_was_seen", config) else { return };
+    let why = |job: &str, text: &str| text_of_task(&instance.run_job(job, text));
+    let code = instance.root().join("var/lib/trainyard/workspaces/default/code/garbage");
+    fs::create_dir_all(&code).unwrap();
+    fs::write(code.join("program"), [0x7f, b'E', b'L', b'F', 9, 9, 9]).unwrap();
+    fs::set_permissions(code.join("program"), fs::Permissions::from_mode(0o755)).unwrap();
+    let format = why("format", "code = \"garbage\"\ncommand = [\"/code/program\"]");
+    assert!(format.contains("exec format error") && format.contains("/code/program"), "{format}");
+    let shm = r#"
+resources = { cpu = 0.5, memory = "64MiB", shm = "1MiB" }
+command = ["/usr/bin/python3", "-c", """
+import mmap, os
+f = open('/dev/shm/x', 'wb+')
+f.truncate(8 << 20)
+m = mmap.mmap(f.fileno(), 8 << 20)
+m[:] = b'x' * (8 << 20)
+"""]
+"#;
+    let full = why("shm", shm);
+    assert!(
+        full.contains("SIGBUS") && full.contains("/dev/shm of 1MiB was full") && full.contains("resources.shm"),
+        "{full}"
+    );
+    // A child is killed, and the command does not mind; on cgroup v2 the whole task goes with it.
+    let child = "resources = { cpu = 0.5, memory = \"64MiB\" }\ncommand = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'; exit 0\"";
+    let mild = why("mild", child);
+    assert!(mild.contains("resources.memory = \"64MiB\""), "{mild}");
+    instance.drop_job("deaf", "stop_grace = \"200ms\"\ncommand = \"trap '' TERM; echo up; while :; do sleep 1; done\"");
+    wait_for("the command", || (instance.log("deaf", "main-0") == "up\n").then_some(()));
+    instance.ok(&["stop", "deaf"]);
+    assert_eq!(instance.wait_end("deaf", 1)["state"], "stopped", "its own grace counts, not the machine's ten minutes");
+    instance.shutdown();
+}
+
+fn text_of_task(report: &serde_json::Value) -> String {
+    text(&report["tasks"][0]["reason"])
+}
+
+#[test]
+fn the_machine_s_network_and_its_low_ports_are_not_for_everybody() {
+    let test = "the_machine_s_network_and_its_low_ports_are_not_for_everybody";
+    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[network]\nhost_workspaces = [\"open\"]\n";
+    let Some(instance) = Instance::start(test, config) else { return };
+    let theirs = |job: &str, text: &str| {
+        let path = instance.jobs_d().join(format!("{job}.toml"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let aside = path.with_extension("new");
+        fs::write(&aside, text).unwrap();
+        std::os::unix::fs::chown(&aside, Some(65534), Some(65534)).unwrap();
+        fs::rename(&aside, &path).unwrap();
+        instance.wait_end(job, 1)
+    };
+    let host = "network = \"host\"\ncommand = \"true\"";
+    let refused = text(&theirs("closed", host)["reason"]);
+    assert!(refused.contains("not allowed in workspace default") && refused.contains("host_workspaces"), "{refused}");
+    assert_eq!(theirs("open/allowed", host)["state"], "succeeded");
+    let low = text(&theirs("low", "command = \"true\"\n[roles.main]\nports = { ssh = { begin = 22 } }")["reason"]);
+    assert!(low.contains("port 22") && low.contains("1024"), "{low}");
+    instance.shutdown();
+}

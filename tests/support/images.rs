@@ -46,6 +46,10 @@ fn make_debian(store: &Path) {
     run("umoci", &["raw", "add-layer", "--image", &image, &base]);
     fs::create_dir_all(draft.join("app")).unwrap();
     fs::write(draft.join("app/main.py"), "print('hello from the image')\n").unwrap();
+    run(
+        "/usr/bin/python3",
+        &["-c", &format!("import os; os.setxattr({:?}, 'user.note', b'kept')", path("app/main.py"))],
+    );
     fs::write(draft.join("motd"), "changed by an upper layer\n").unwrap();
     run("umoci", &["insert", "--image", &image, &path("app"), "/opt/app"]);
     run("umoci", &["insert", "--image", &image, &path("motd"), "/root/motd"]);
