@@ -53,6 +53,8 @@ pub struct ImagesConfig {
     pub layer_entries: u64,
     /// Images that a job has brought and nobody has used for so long are removed.
     pub unused_after: Duration,
+    /// And, beyond so many bytes of files in the store, those that were used longest ago.
+    pub store_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -123,6 +125,7 @@ struct WireImages {
     max_layer_size: Option<String>,
     max_layer_files: Option<u64>,
     unused_after: Option<String>,
+    max_store_size: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -200,11 +203,14 @@ fn images(wire: &WireImages) -> Result<ImagesConfig, BadValue> {
         return Err(("images.plain_http", format!("{bad:?} must be written as HOST:PORT")));
     }
     let size = size.map_err(|error| ("images.max_layer_size", error.to_string()))?;
+    let store = wire.max_store_size.as_ref().map(|text| text.parse::<Bytes>()).transpose();
+    let store = store.map_err(|error| ("images.max_store_size", error.to_string()))?;
     Ok(ImagesConfig {
         default_registry: wire.default_registry.clone().unwrap_or_else(|| "docker.io".to_owned()),
         plain_http: wire.plain_http.clone(),
         layer_bytes: size.map_or(DEFAULT_LAYER_BYTES, |bytes| bytes.0),
         layer_entries: wire.max_layer_files.unwrap_or(DEFAULT_LAYER_ENTRIES),
+        store_bytes: store.map(|bytes| bytes.0),
         unused_after: unused
             .map_err(|error| ("images.unused_after", error.to_string()))?
             .unwrap_or(DEFAULT_UNUSED_AFTER),

@@ -15,15 +15,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::api::images::ImageService;
+use crate::api::images::{AskInUse, ImageService};
 use crate::api::server;
 use crate::config::Config;
 use crate::engine::local::LocalEngine;
 use crate::ids::{TaskId, Timestamp, WorkspaceName};
-use crate::images::{Images, Limits, Sources};
+use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
-use crate::reconcile::{Event, Reconciler, Settings};
+use crate::reconcile::{Event, Reconciler, Request, Settings};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
@@ -140,9 +140,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
-    let in_use = engine.clone();
-    let image_service =
-        ImageService { images, in_use: Arc::new(move || in_use.layers_in_use()), jobs_d: config.paths.jobs_d() };
+    let image_service = ImageService::new(images, images_in_use(&engine, &events), config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let context = server::Context {
         paths: config.paths.clone(),
@@ -174,6 +172,7 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         layer_bytes: config.images.layer_bytes,
         layer_entries: config.images.layer_entries,
         unused_after: config.images.unused_after,
+        store_bytes: config.images.store_bytes,
     };
     let sources = Sources {
         default_registry: config.images.default_registry.clone(),
@@ -182,6 +181,19 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         runtime: tokio::runtime::Handle::current(),
     };
     Images::open(&config.paths.images(), limits, sources).map_err(failed("open the image store"))
+}
+
+/// What of the store tasks have, and runs that are not over will have. Blocks.
+fn images_in_use(engine: &Arc<LocalEngine>, events: &UnboundedSender<Event>) -> AskInUse {
+    let (engine, events) = (engine.clone(), events.clone());
+    Arc::new(move || {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let answer = Box::new(move |runs| drop(sender.send(runs)));
+        let ending = || io::Error::other("the daemon is ending");
+        events.send(Event::Request(Request::OpenRuns { answer })).map_err(|_| ending())?;
+        let runs = receiver.recv().map_err(|_| ending())?.map_err(io::Error::other)?;
+        Ok(InUse { layers: engine.layers_in_use()?, images: engine.images_of(&runs)? })
+    })
 }
 
 fn open_engine(
@@ -287,7 +299,11 @@ impl<S: Store> Driver<S> {
     fn round(&mut self) -> Result<Option<Timestamp>, DaemonError> {
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
         for work in round.works {
-            works::spawn(work, self.engine.clone(), self.events.clone());
+            let (engine, events) = (self.engine.clone(), self.events.clone());
+            match works::is_long(&work) {
+                true => drop(tokio::spawn(works::spawn_long(work, engine, events))),
+                false => works::spawn(work, engine, events),
+            }
         }
         if !round.published.is_empty() {
             self.publisher.publish(round.published);

@@ -14,14 +14,17 @@
 
 pub mod config;
 pub mod digest;
+mod error;
 mod layers;
 pub mod names;
+mod prune;
+mod pull;
 pub mod registry;
 mod shifted;
 mod source;
 pub mod unpack;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
@@ -34,77 +37,20 @@ use serde::{Deserialize, Serialize};
 
 pub use config::ImageConfig;
 pub use digest::Digest;
+pub use error::ImageError;
 pub use names::{Kind, NameRecord};
+pub use prune::{InUse, Keep, Pruned};
 pub use registry::RegistryError;
+pub use source::Format;
 
 use crate::ids::{Bytes, Timestamp};
-use crate::sys::file::{Durability, create_dir, remove_if_there, remove_tree, write_whole};
+use crate::sys::file::{Durability, create_dir, remove_tree, write_whole};
 use crate::sys::idmap::IdMap;
+use error::failed;
 use layers::{Layers, Pin};
-use registry::{
-    AuthFileError, Credentials, LayerBlob, Reference, ReferenceError, Registry, RegistryConfig, credentials_in,
-};
+use registry::{Reference, Registry};
 use shifted::Shifted;
 use source::Source;
-use unpack::UnpackError;
-
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    #[error("there is no image {name}; see `trainyard image ls`")]
-    Unknown { name: String },
-    #[error("cannot read {path}: {source}")]
-    Source {
-        path: PathBuf,
-        #[source]
-        source: io::Error,
-    },
-    #[error("{what} is not as an image must be: {why}")]
-    Damaged { what: String, why: String },
-    #[error("the content is not what its digest says: it should be {expected}, it is {got}")]
-    WrongDigest { expected: Digest, got: Digest },
-    #[error("there are several images in it ({}), or none with a name; say which one, as PATH:TAG", .tags.join(", "))]
-    WhichTag { tags: Vec<String> },
-    #[error("there is no image {tag} in it, only: {}", .tags.join(", "))]
-    NoTag { tag: String, tags: Vec<String> },
-    #[error("a layer cannot be unpacked: {0}")]
-    Unpack(#[from] UnpackError),
-    #[error(
-        "there is no space for the image: {} {need}, {} are free on the disk of {path}; remove what is not needed with `trainyard image prune`",
-        Bytes(*.wanted),
-        Bytes(*.free)
-    )]
-    NoSpace { wanted: u64, need: &'static str, free: u64, path: PathBuf },
-    #[error("cannot {what}: {source}")]
-    Store {
-        what: &'static str,
-        #[source]
-        source: io::Error,
-    },
-    #[error("the image store is busy: images are being brought in or started; try again when that is done")]
-    Busy,
-    #[error(transparent)]
-    Registry(RegistryError),
-    #[error("{source}; the workspace's file is {file}, your own is ~/.config/containers/auth.json")]
-    Login {
-        #[source]
-        source: RegistryError,
-        file: PathBuf,
-    },
-    #[error(transparent)]
-    Name(#[from] ReferenceError),
-    #[error("the credentials in {path} cannot be used: {source}")]
-    Auth {
-        path: PathBuf,
-        #[source]
-        source: AuthFileError,
-    },
-    #[error("the archive gives no name to the image; give one with --name")]
-    NoName,
-}
-
-fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {
-    move |source| ImageError::Store { what, source }
-}
 
 /// An image in the store.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -166,6 +112,8 @@ pub struct Limits {
     pub layer_entries: u64,
     /// Images that a job has brought and nobody has used for so long are removed.
     pub unused_after: Duration,
+    /// Beyond so many bytes of files in the store, images that jobs have brought are removed, those used last go last.
+    pub store_bytes: Option<u64>,
 }
 
 /// Where images that have a name come from.
@@ -197,15 +145,16 @@ pub struct Images {
     layers: Layers,
     shifted: Shifted,
     registry: Mutex<Option<Arc<Registry>>>,
+    /// Whose turn it is to fetch a blob.
     turns: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
+    /// Held while a name is looked at and given to another image.
+    naming: Mutex<()>,
+    /// Told when an image has come in.
+    grown: Arc<tokio::sync::Notify>,
 }
 
-/// Blobs that are fetched at once.
-const BLOBS_AT_ONCE: usize = 3;
-/// What has come of a blob is kept so long for a later pull to go on from.
-const DOWNLOAD_KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Largest file of credentials, bytes.
-const AUTH_FILE_MAX: u64 = 1 << 20;
+/// One part in so many of the free disk is left by archives on their way.
+const ROOM_LEFT: u64 = 20;
 
 impl Images {
     /// Opens the store below `root`, removing what an interrupted unpack has left.
@@ -215,14 +164,26 @@ impl Images {
         }
         remove_tree(&root.join("drafts"))?;
         create_dir(&root.join("drafts"), 0o700)?;
-        let (registry, turns) = (Mutex::default(), Mutex::default());
-        let (layers, shifted) = (Layers::new(root), Shifted::new(root));
-        Ok(Self { layers, shifted, root: root.to_owned(), limits, sources, registry, turns })
+        Ok(Self {
+            layers: Layers::new(root),
+            shifted: Shifted::new(root),
+            root: root.to_owned(),
+            limits,
+            sources,
+            registry: Mutex::default(),
+            turns: Mutex::default(),
+            naming: Mutex::default(),
+            grown: Arc::default(),
+        })
     }
 
-    /// A place for files on their way into the store.
-    pub fn drafts(&self) -> PathBuf {
+    fn drafts(&self) -> PathBuf {
         self.root.join("drafts")
+    }
+
+    /// Nothing is removed from the store while this lives.
+    pub fn hold(&self) -> Hold {
+        Hold { _pin: self.layers.pin() }
     }
 
     fn manifest_file(&self, digest: &Digest) -> PathBuf {
@@ -266,9 +227,21 @@ impl Images {
         }
     }
 
-    /// What a name stands for in a workspace: its own image, a public one, or one of the administrator's.
+    /// What a name stands for in a workspace: its own image, one of the administrator's, or a public one, which any user
+    /// may have put there.
     pub fn find(&self, workspace: &str, name: &str) -> Result<Option<NameRecord>, ImageError> {
-        let found = self.names().find(workspace, name).map_err(failed("read the names of images"))?;
+        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Preset, Kind::Public] {
+            let found = self.find_of_kind(&kind, name)?;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// What a name of this kind stands for.
+    pub fn find_of_kind(&self, kind: &Kind, name: &str) -> Result<Option<NameRecord>, ImageError> {
+        let found = self.names().get(kind, name).map_err(failed("read the names of images"))?;
         Ok(found.filter(|found| self.manifest_file(&found.digest).exists()))
     }
 
@@ -288,56 +261,85 @@ impl Images {
         with_record.filter_map(Result::transpose).collect()
     }
 
-    /// Gives a name to an image.
+    /// Gives a name to an image. A public one of somebody else's stays theirs.
     pub fn tag(&self, record: &NameRecord) -> Result<(), ImageError> {
+        let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_owner(record, record.uid)?;
         self.names().write(record).map_err(failed("write the name of the image"))
     }
 
-    /// Takes a name away; its layers go with the next [`Self::prune`].
-    pub fn untag(&self, record: &NameRecord) -> Result<(), ImageError> {
+    /// As [`Self::tag`], for a name that somebody has thought of: one with a digest must tell the truth.
+    pub fn name(&self, record: &NameRecord) -> Result<(), ImageError> {
+        match record.name.rsplit_once('@') {
+            Some((_, digest)) if digest != record.digest.to_string() => {
+                Err(ImageError::PinnedName { name: record.name.clone(), digest: record.digest.clone() })
+            }
+            _ => self.tag(record),
+        }
+    }
+
+    /// Takes a name away for user `uid`; its layers go with the next [`Self::prune`].
+    pub fn untag(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
+        let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check_owner(record, uid)?;
         self.names().remove(record).map_err(failed("remove the name of the image"))
     }
 
-    /// Brings the OCI layout in the directory `path` into the store.
-    pub fn import_layout(
-        &self,
-        path: &Path,
-        tag: Option<&str>,
-        rights: Rights<'_>,
-        progress: &Arc<Progress>,
-    ) -> Result<Imported, ImageError> {
-        let source = rights.open(|| source::layout(path, tag))?;
-        self.import(source, progress)
+    fn check_owner(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
+        if record.kind != Kind::Public || uid == 0 {
+            return Ok(());
+        }
+        match self.find_of_kind(&record.kind, &record.name)?.filter(|found| found.uid != uid) {
+            Some(found) => Err(ImageError::NotYours { name: found.name, owner: found.uid }),
+            None => Ok(()),
+        }
     }
 
-    /// Brings an archive (OCI's or Docker's, perhaps compressed) into the store.
-    pub fn import_archive(
+    /// Brings what lies on this machine into the store, opened with the rights of whoever asked.
+    pub fn import(
         &self,
-        path: &Path,
-        tag: Option<&str>,
+        wanted: &Local<'_>,
         rights: Rights<'_>,
         progress: &Arc<Progress>,
     ) -> Result<Imported, ImageError> {
+        let Local { path, format, .. } = *wanted;
+        if format == Format::Layout {
+            let source = rights.open(|| source::layout(path, wanted.tag))?;
+            return self.bring(source, wanted.workspace, progress);
+        }
         let opened =
             rights.open(|| open_plain(path).map_err(|source| ImageError::Source { path: path.to_owned(), source }));
-        self.import_file(opened?, path, tag, progress)
+        self.import_file(opened?, wanted, progress)
     }
 
-    /// As [`Self::import_archive`], from a file that is open; `path` is for messages.
+    /// As [`Self::import`], of an archive that is open; its path is for messages.
     pub fn import_file(
         &self,
         file: File,
-        path: &Path,
-        tag: Option<&str>,
+        wanted: &Local<'_>,
         progress: &Arc<Progress>,
     ) -> Result<Imported, ImageError> {
-        let source = source::archive(file, path, &self.drafts(), tag)?;
-        self.import(source, progress)
+        let spool = source::Spool { directory: &self.drafts(), most: self.room()? };
+        let source = source::archive(file, wanted, &spool)?;
+        self.bring(source, wanted.workspace, progress)
     }
 
-    /// A file without a name for an archive that is being received.
-    pub fn spool(&self) -> Result<File, ImageError> {
-        source::tempfile_in(&self.drafts()).map_err(failed("make room for the archive"))
+    /// Bytes that an archive may take on its way, so that something is left for everybody else.
+    fn room(&self) -> Result<u64, ImageError> {
+        let free = crate::sys::file::free_space(&self.root).map_err(failed("look at the disk"))?;
+        Ok(free - free / ROOM_LEFT)
+    }
+
+    /// A file without a name for an archive that is being received, and how many bytes of it there may be.
+    pub fn spool(&self) -> Result<(File, u64), ImageError> {
+        let file = source::tempfile_in(&self.drafts()).map_err(failed("make room for the archive"))?;
+        Ok((file, self.room()?))
+    }
+
+    /// What to say when that is not enough.
+    pub fn no_room(&self, wanted: u64) -> ImageError {
+        let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
+        ImageError::NoSpace { wanted, need: "and more are needed", free, path: self.root.clone() }
     }
 
     /// A name in full, as the store keeps it.
@@ -345,121 +347,19 @@ impl Images {
         Ok(Reference::parse(name, &self.sources.default_registry)?.to_string())
     }
 
-    /// Gets an image from its registry; layers that are here are not fetched again.
-    pub fn pull(&self, wanted: &Wanted<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
-        let reference = Reference::parse(wanted.name, &self.sources.default_registry)?;
-        let secrets = self.sources.secrets.join(wanted.workspace).join("registry.json");
-        let credentials = self.credentials(wanted.uid, &secrets, &reference)?;
-        let registry = self.registry()?;
-        let source = registry::Source { reference: &reference, credentials: credentials.as_ref() };
-        let explain = |error| explain(error, &secrets);
-        let fetched = self.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
-        let (config, layers) = config::read(&fetched.config)?;
-        let pin = self.layers.pin();
-        let missing: Vec<_> =
-            layers.iter().zip(&fetched.layers).filter(|(layer, _)| !self.layers.is_there(layer)).collect();
-        let bytes = missing.iter().map(|(_, blob)| blob.size).sum();
-        self.need_space(bytes)?;
-        progress.layers.store(missing.len() as u64, Ordering::Relaxed);
-        // Each byte is fetched, then taken apart.
-        progress.bytes.store(2 * bytes, Ordering::Relaxed);
-        let fetch = Fetch { images: self, registry: &registry, source, progress };
-        let blobs = self.sources.runtime.block_on(fetch.all(missing)).map_err(|error| match error {
-            ImageError::Registry(error) => explain(error),
-            other => other,
-        })?;
-        let unpacked = self.layers.unpack_all(&blobs, &self.limits, progress);
-        for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
-            remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
-        }
-        unpacked?;
-        let image = self.commit(fetched.digest, config, layers, &pin)?;
-        let (name, kind, at) = (reference.to_string(), wanted.kind.clone(), crate::sys::now());
-        let record = NameRecord { name, kind, digest: image.digest, uid: wanted.uid, at };
-        self.tag(&record)?;
-        Ok(record)
-    }
-
-    /// One for all pulls: it keeps connections and tokens. Made when it is needed, since a machine whose certificates
-    /// cannot be read still runs jobs.
-    fn registry(&self) -> Result<Arc<Registry>, ImageError> {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(registry) = registry.as_ref() {
-            return Ok(registry.clone());
-        }
-        let config = RegistryConfig { plain_http: self.sources.plain_http.clone(), ..RegistryConfig::default() };
-        let made = Arc::new(Registry::new(config).map_err(ImageError::Registry)?);
-        *registry = Some(made.clone());
-        Ok(made)
-    }
-
-    fn download(&self, digest: &Digest) -> PathBuf {
-        self.root.join("downloads").join(digest.hex())
-    }
-
-    /// Whose turn it is to fetch a blob.
-    fn turn_for(&self, blob: &Digest) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        // What nobody waits for or holds is only a line in the list.
-        turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        turns.entry(blob.clone()).or_default().clone()
-    }
-
-    fn explain_disk(&self, error: RegistryError, wanted: u64) -> ImageError {
-        match error {
-            RegistryError::Disk(error) if error.kind() == io::ErrorKind::StorageFull => {
-                let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
-                ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }
-            }
-            other => ImageError::Registry(other),
-        }
-    }
-
-    fn need_space(&self, wanted: u64) -> Result<(), ImageError> {
-        let free = crate::sys::file::free_space(&self.root).map_err(failed("look at the disk"))?;
-        match wanted > free {
-            true => Err(ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }),
-            false => Ok(()),
-        }
-    }
-
-    /// The workspace's credentials or, if it has none, the user's own.
-    fn credentials(&self, uid: u32, secrets: &Path, of: &Reference) -> Result<Option<Credentials>, ImageError> {
-        let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
-        let own = user.iter().flat_map(|user| {
-            let home = &user.dir;
-            [home.join(".config/containers/auth.json"), home.join(".docker/config.json")]
-        });
-        let own: Vec<_> =
-            [PathBuf::from(format!("/run/user/{uid}/containers/auth.json"))].into_iter().chain(own).collect();
-        let (gid, groups) = (user.map_or(uid, |user| user.gid.as_raw()), crate::sys::process::groups_of(uid));
-        let rights = Rights { uid, gid, groups: &groups };
-        let root = Rights { uid: 0, gid: 0, groups: &[] };
-        for (path, rights) in
-            std::iter::once((secrets.to_owned(), root)).chain(own.into_iter().map(|path| (path, rights)))
-        {
-            let read = rights.open(|| Ok(crate::sys::file::read_limited(&path, AUTH_FILE_MAX).ok()))?;
-            let Some((_, content)) = read else { continue };
-            match credentials_in(&content, of.registry(), of.repository()) {
-                Ok(None) => {}
-                Ok(found) => return Ok(found),
-                Err(source) => return Err(ImageError::Auth { path, source }),
-            }
-        }
-        Ok(None)
-    }
-
-    fn import(&self, source: Source, progress: &Arc<Progress>) -> Result<Imported, ImageError> {
+    fn bring(&self, source: Source, workspace: &str, progress: &Arc<Progress>) -> Result<Imported, ImageError> {
         let (config, layers) = config::read(&source.config)?;
         if layers.len() != source.layers.len() {
             let why = format!("it has {} layers, its configuration names {}", source.layers.len(), layers.len());
             return Err(ImageError::Damaged { what: "the image".to_owned(), why });
         }
         progress.layers.store(layers.len() as u64, Ordering::Relaxed);
-        progress.bytes.store(source.layers.iter().map(|blob| blob.size).sum(), Ordering::Relaxed);
+        let bytes = source.layers.iter().fold(0u64, |sum, blob| sum.saturating_add(blob.size));
+        progress.bytes.store(bytes, Ordering::Relaxed);
         let pin = self.layers.pin();
+        self.prove_seen(workspace)?;
         let wanted: Vec<_> = layers.iter().cloned().zip(source.layers).collect();
-        self.layers.unpack_all(&wanted, &self.limits, progress)?;
+        self.layers.unpack_all(&wanted, workspace, &self.limits, progress)?;
         let record = self.commit(source.digest, config, layers, &pin)?;
         Ok(Imported { record, names: source.names, _pin: pin })
     }
@@ -479,83 +379,41 @@ impl Images {
             .map_err(|error| ImageError::Damaged { what: "the image".to_owned(), why: error.to_string() })?;
         let written = write_whole(&self.manifest_file(&record.digest), &bytes, 0o600, Durability::Machine);
         written.map_err(failed("write the image's record"))?;
+        self.grown.notify_one();
         Ok(record)
     }
 
-    /// Removes what nobody needs: images without a name, layers without an image, downloads that nobody has gone on with;
-    /// with `unused`, also names that jobs have brought and nobody has used for so long. `in_use` tells the layers of tasks
-    /// that have not been cleaned up after. All of it is asked while nothing is brought in or started.
-    pub fn prune(
-        &self,
-        in_use: impl FnOnce() -> io::Result<BTreeSet<PathBuf>>,
-        unused: Option<Duration>,
-        now: Timestamp,
-    ) -> Result<Pruned, ImageError> {
-        let mut names = Vec::new();
-        let needed = || {
-            let in_use = in_use().map_err(failed("look at the tasks"))?;
-            let kept = self.drop_names(unused, now, &mut names)?;
-            self.drop_downloads(now).map_err(failed("remove old downloads"))?;
-            self.shifted.prune(&in_use).map_err(failed("remove copies of layers"))?;
-            Ok(layers::Needed { names: self.drop_manifests(&kept)?, paths: in_use })
-        };
-        let (layers, bytes) = self.layers.prune(needed)?;
-        Ok(Pruned { names, layers, bytes })
-    }
-
-    /// Removes names that are not used any more; the images that the others stand for.
-    fn drop_names(
-        &self,
-        unused: Option<Duration>,
-        now: Timestamp,
-        dropped: &mut Vec<String>,
-    ) -> Result<BTreeSet<Digest>, ImageError> {
-        let mut kept = BTreeSet::new();
-        for (name, used) in self.names().all().map_err(failed("read the names of images"))? {
-            let idle = Duration::from_millis(now.0.saturating_sub(used.0));
-            if name.kind.is_mine() && unused.is_some_and(|unused| idle >= unused) {
-                self.untag(&name)?;
-                dropped.push(name.name);
-            } else {
-                kept.insert(name.digest);
-            }
-        }
-        Ok(kept)
-    }
-
-    fn drop_downloads(&self, now: Timestamp) -> io::Result<()> {
-        for entry in fs::read_dir(self.root.join("downloads"))? {
-            let path = entry?.path();
-            let modified = fs::metadata(&path)?.modified()?.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-            if Duration::from_millis(now.0).saturating_sub(modified) >= DOWNLOAD_KEPT {
-                remove_if_there(&path)?;
-            }
-        }
+    /// What the workspace sees by name it need not bring again to have it.
+    fn prove_seen(&self, workspace: &str) -> Result<(), ImageError> {
+        let seen = self.list(Some(workspace))?;
+        seen.into_iter().for_each(|(_, record, _)| self.layers.prove(workspace, record.layers));
         Ok(())
     }
 
-    /// Removes images that have no name, and tells the layers of those that stay.
-    fn drop_manifests(&self, kept: &BTreeSet<Digest>) -> Result<BTreeSet<String>, ImageError> {
-        let mut needed = BTreeSet::new();
-        for entry in fs::read_dir(self.root.join("manifests")).map_err(failed("read the images"))? {
-            let path = entry.map_err(failed("read the images"))?.path();
-            let digest = path.file_stem().and_then(|name| name.to_str()).and_then(Digest::from_hex);
-            let Some(digest) = digest else { continue };
-            match self.record(&digest)?.filter(|_| kept.contains(&digest)) {
-                Some(record) => {
-                    needed.insert(top_name(&record.digest));
-                    needed.extend(record.layers.iter().map(|layer| layer.hex().to_owned()));
-                }
-                None => remove_if_there(&path).map_err(failed("remove an image's record"))?,
-            }
-        }
-        Ok(needed)
+    /// Which images that jobs have brought stay by themselves.
+    pub fn keep(&self) -> Keep {
+        Keep { used_within: Some(self.limits.unused_after), bytes: self.limits.store_bytes }
     }
 
-    /// How long images that jobs have brought stay without being used.
-    pub fn unused_after(&self) -> Duration {
-        self.limits.unused_after
+    /// Waits until an image has come in since it was last waited for.
+    pub async fn grown(&self) {
+        self.grown.notified().await;
     }
+}
+
+/// Keeps everything in the store.
+#[derive(Debug)]
+pub struct Hold {
+    _pin: Pin,
+}
+
+/// An image that lies on this machine, for a workspace.
+#[derive(Debug, Clone, Copy)]
+pub struct Local<'a> {
+    pub path: &'a Path,
+    pub format: Format,
+    pub tag: Option<&'a str>,
+    pub workspace: &'a str,
 }
 
 /// An image that has come into the store, and what it was called where it came from. It stays while this lives: until
@@ -565,15 +423,6 @@ pub struct Imported {
     pub record: ImageRecord,
     pub names: Vec<String>,
     _pin: Pin,
-}
-
-/// What [`Images::prune`] has removed.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pruned {
-    pub names: Vec<String>,
-    pub layers: u64,
-    /// Bytes of files.
-    pub bytes: u64,
 }
 
 /// With whose rights files of the machine are opened.
@@ -601,58 +450,9 @@ fn open_plain(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The blobs of one pull.
-struct Fetch<'a> {
-    images: &'a Images,
-    registry: &'a Registry,
-    source: registry::Source<'a>,
-    progress: &'a Progress,
-}
-
-impl Fetch<'_> {
-    async fn all(&self, missing: Vec<(&Digest, &LayerBlob)>) -> Result<Vec<(Digest, source::Blob)>, ImageError> {
-        use futures_util::{StreamExt, TryStreamExt};
-        let each = missing.into_iter().map(|(layer, blob)| self.one(layer, blob));
-        let fetched: Vec<_> = futures_util::stream::iter(each).buffered(BLOBS_AT_ONCE).try_collect().await?;
-        Ok(fetched.into_iter().flatten().collect())
-    }
-
-    /// `None` when another pull has brought the layer meanwhile.
-    async fn one(&self, layer: &Digest, blob: &LayerBlob) -> Result<Option<(Digest, source::Blob)>, ImageError> {
-        // Two pulls of one blob must not write one file.
-        let turn = self.images.turn_for(&blob.digest);
-        let _mine = turn.lock().await;
-        if self.images.layers.is_there(layer) {
-            return Ok(None);
-        }
-        let told = "keep what is downloaded";
-        let mut file = open_download(&self.images.download(&blob.digest)).map_err(failed(told))?;
-        let before = AtomicU64::new(0);
-        let come = |now: u64| {
-            let before = before.swap(now, Ordering::Relaxed);
-            Progress::add(&self.progress.bytes_done, now.wrapping_sub(before));
-        };
-        let fetched = self.registry.blob(self.source, blob, &mut file, &come).await;
-        fetched.map_err(|error| self.images.explain_disk(error, blob.size))?;
-        let blob = source::Blob::new(file, blob.digest.clone()).map_err(failed(told))?;
-        Ok(Some((layer.clone(), blob)))
-    }
-}
-
-/// Whoever is not let in is told where a login belongs.
-fn explain(error: RegistryError, secrets: &Path) -> ImageError {
-    match error {
-        source @ RegistryError::Unauthorized { .. } => ImageError::Login { source, file: secrets.to_owned() },
-        other => ImageError::Registry(other),
-    }
-}
-
-/// What an interrupted pull has left, to go on from.
-fn open_download(path: &Path) -> io::Result<File> {
-    use std::os::unix::fs::OpenOptionsExt;
-    File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-}
-
 fn top_name(image: &Digest) -> String {
     format!("top-{}", image.hex())
 }
+
+#[cfg(test)]
+mod tests;

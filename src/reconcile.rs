@@ -6,7 +6,9 @@
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
 mod files;
+mod publishing;
 mod requests;
+mod tasks;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,14 +21,14 @@ use crate::engine::{EngineError, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
-use crate::report::{Change, JobReport, Publication};
-use crate::rundir::{Found, KeptRecord};
+use crate::report::{Change, JobReport};
+use crate::rundir::Found;
 use crate::spec::JobSpec;
-use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
+use crate::status::{StopCause, Verdict};
 use crate::store::record::{
     AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord,
 };
-use crate::store::{Batch, Store, StoreError};
+use crate::store::{Store, StoreError};
 
 pub use requests::{Answer, Caller, JobDetail, Listing, Refusal, Request, Verb};
 use world::Job;
@@ -144,6 +146,8 @@ pub struct Reconciler<S> {
     held_back: BTreeSet<JobKey>,
     // What this round has changed.
     dirty: BTreeSet<JobKey>,
+    /// Jobs of which only what is shown has changed, not what is stored.
+    shown: BTreeSet<JobKey>,
     /// And how many runs they had.
     removed: BTreeMap<JobKey, u32>,
     counters_changed: bool,
@@ -178,6 +182,7 @@ impl<S: Store> Reconciler<S> {
             stop_again: BTreeMap::new(),
             held_back: BTreeSet::new(),
             dirty: BTreeSet::new(),
+            shown: BTreeSet::new(),
             removed: BTreeMap::new(),
             counters_changed: false,
             retired: Vec::new(),
@@ -361,11 +366,10 @@ impl<S: Store> Reconciler<S> {
     fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
         let Some(attempt) = self.attempt_mut(key) else { return };
         let id = attempt.id;
-        // What is kept to be looked into stays when the others are stopped for it.
-        let wanted = |task: &TaskRecord| match cause {
-            StopCause::Decided => task.phase.outcome().is_none(),
-            _ => task.phase.end().is_none(),
-        };
+        // What is kept to be looked into stays when the others are stopped for it; if all is well it is of no interest.
+        let spares_kept = *cause == StopCause::Decided && !matches!(attempt.verdict, Some(Verdict::Succeeded { .. }));
+        let wanted =
+            |task: &TaskRecord| if spares_kept { task.phase.outcome().is_none() } else { task.phase.end().is_none() };
         let open = (0..).zip(&attempt.tasks).filter(|(_, task)| wanted(task));
         let works: Vec<Work> = open
             .map(|(ordinal, _)| Work::Stop { task: TaskId { attempt: id, ordinal }, cause: cause.clone() })
@@ -445,6 +449,7 @@ impl<S: Store> Reconciler<S> {
             tasks: tasks.collect(),
         };
         let (number, count) = (attempt.number, attempt.tasks.len());
+        let is_retold = run.held_back_told.is_some();
         run.record.attempts.push(attempt);
         let ordinals = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
         self.last_block = block.or(self.last_block);
@@ -454,7 +459,11 @@ impl<S: Store> Reconciler<S> {
         self.live.insert(key.clone());
         self.attempts.insert(id, key.clone());
         self.launch(key, ordinals);
-        self.note(key, format!("attempt {number} starts {count} task(s)"));
+        // One that was held back tries every second: its owner knows.
+        if !is_retold {
+            self.note(key, format!("attempt {number} starts {count} task(s)"));
+        }
+        self.dirty.insert(key.clone());
     }
 
     fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
@@ -505,7 +514,7 @@ impl<S: Store> Reconciler<S> {
         let run = self.jobs.get_mut(key).and_then(Job::open_run_mut).filter(|run| run.record.number == number);
         if let Some(run) = run.filter(|run| !run.record.prepared) {
             run.preparing = Some(what);
-            self.dirty.insert(key.clone());
+            self.shown.insert(key.clone());
         }
     }
 
@@ -523,139 +532,6 @@ impl<S: Store> Reconciler<S> {
             }
         }
         self.settle(key);
-    }
-
-    /// Nothing was started: the run waits on, as if its turn had not come, and tries again.
-    fn put_back(&mut self, id: AttemptId, ordinals: &[u32], reason: String) {
-        let Some(key) = self.attempts.get(&id).cloned() else { return };
-        let Some(attempt) = self.attempt_mut(&key) else { return };
-        if attempt.stopping.is_some() {
-            let error = EngineError(reason);
-            return self.launched(id, ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect());
-        }
-        let is_whole = attempt.tasks.len() == ordinals.len();
-        if !is_whole || attempt.tasks.iter().any(|task| task.phase != TaskPhase::Launching) {
-            // After a restart tasks are started one by one: this one alone tries again.
-            let tasks = ordinals.iter().map(|ordinal| (TaskId { attempt: id, ordinal: *ordinal }, Look::Restart));
-            self.look_again.extend(tasks);
-            return self.retry_soon();
-        }
-        self.live.remove(&key);
-        self.attempts.remove(&id);
-        if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
-            run.record.attempts.pop();
-            run.held_back = Some(reason);
-        }
-        self.held_back.insert(key.clone());
-        self.retry_soon();
-        self.settle(&key);
-    }
-
-    fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {
-        for (ordinal, error) in failures {
-            let end = TaskEnd::FailedToStart { reason: error.to_string() };
-            let end = EndRecord { end, at: self.now, memory_peak: None, note: None };
-            self.task_ended(TaskId { attempt, ordinal }, end);
-        }
-        // A stop that came while the tasks were being started may not have reached all of them.
-        let Some(key) = self.attempts.get(&attempt).cloned() else { return };
-        let stopping = self.attempt_mut(&key).and_then(|attempt| attempt.stopping.clone());
-        if let Some(cause) = stopping {
-            self.stop_open_tasks(&key, &cause);
-        }
-    }
-
-    fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
-        let end = |end| EndRecord { end, at: self.now, memory_peak: None, note: None };
-        match result {
-            Err(error) => {
-                tracing::warn!(%task, %error, "cannot look at a task, will try again");
-                self.look_again.insert(task, after);
-                self.retry_soon();
-            }
-            Ok(Found::Alive { running: false, .. }) => {}
-            Ok(Found::Alive { running: true, .. }) => self.task_runs(task),
-            Ok(Found::Kept { kept, .. }) => self.task_kept(task, kept),
-            Ok(Found::Ended(record)) => self.task_ended(task, record),
-            Ok(Found::Lost) => {
-                let reason = "its shim is gone and left no word; it was killed, or the machine went down".to_owned();
-                self.task_ended(task, end(TaskEnd::Lost { reason }));
-            }
-            Ok(Found::NeverStarted) => self.never_started(task, after),
-        }
-        self.stop_if_stopping(task);
-    }
-
-    /// A stop that was recorded may not have reached the task: before a restart, or while its shim was only beginning.
-    fn stop_if_stopping(&mut self, task: TaskId) {
-        let stopping = self.task_attempt(task).and_then(|attempt| {
-            let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.outcome().is_none());
-            attempt.stopping.clone().filter(|_| open)
-        });
-        if let Some(cause) = stopping {
-            self.works.push(Work::Stop { task, cause });
-        }
-    }
-
-    fn never_started(&mut self, task: TaskId, after: Look) {
-        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
-        let stopping = self.task_attempt(task).and_then(|attempt| attempt.stopping.clone());
-        let end = match (stopping, after) {
-            (Some(cause), _) => TaskEnd::Stopped { cause },
-            (None, Look::Restart) => return self.launch(&key, vec![task.ordinal]),
-            (None, Look::Sign) => TaskEnd::FailedToStart { reason: "its shim ended before the command ran".to_owned() },
-        };
-        self.task_ended(task, EndRecord { end, at: self.now, memory_peak: None, note: None });
-    }
-
-    fn task_runs(&mut self, task: TaskId) {
-        let now = self.now;
-        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
-        let Some(attempt) = self.attempt_mut(&key) else { return };
-        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
-        if record.phase != TaskPhase::Launching {
-            return;
-        }
-        record.phase = TaskPhase::Running { since: now };
-        self.note_all_run(&key);
-    }
-
-    /// It has failed, and its container stays: told at once, and stopped when somebody stops the job.
-    fn task_kept(&mut self, task: TaskId, kept: KeptRecord) {
-        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
-        let Some(attempt) = self.attempt_mut(&key) else { return };
-        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
-        if record.phase.outcome().is_some() {
-            return self.let_kept_go(&key);
-        }
-        let message = format!("{} {}; its container is kept until {}", record.name(), kept.end, kept.until);
-        record.phase = TaskPhase::Kept { end: kept.end, until: kept.until };
-        self.note(&key, message);
-        self.note_all_run(&key);
-    }
-
-    /// From the moment at which every task has begun, whether or not it has ended since, the attempt counts as running.
-    fn note_all_run(&mut self, key: &JobKey) {
-        let now = self.now;
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        let all_begun = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
-        if all_begun && attempt.running_since.is_none() {
-            attempt.running_since = Some(now);
-            self.note(key, "all tasks run".to_owned());
-        }
-    }
-
-    fn task_ended(&mut self, task: TaskId, end: EndRecord) {
-        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
-        let Some(attempt) = self.attempt_mut(&key) else { return };
-        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
-        if record.phase.end().is_some() {
-            return;
-        }
-        let message = format!("{} {end}", record.name());
-        record.phase = TaskPhase::Ended(end);
-        self.note(&key, message);
-        self.note_all_run(&key);
     }
 
     fn released(&mut self, key: &JobKey, attempt: AttemptId, result: Result<(), EngineError>) {
@@ -778,74 +654,6 @@ impl<S: Store> Reconciler<S> {
         job.record.next_event += 1;
         self.events.push((key.clone(), EventRecord { number, at: now, run, state, message }));
         self.dirty.insert(key.clone());
-    }
-
-    fn commit(&mut self) -> Result<(), StoreError> {
-        let mut batch = Batch {
-            counters: std::mem::take(&mut self.counters_changed).then_some(self.counters),
-            events: self.events.clone(),
-            forgotten: self.removed.keys().cloned().collect(),
-            ..Batch::default()
-        };
-        for (key, run) in self.retired.drain(..) {
-            batch.runs.insert((key, run.number), run);
-        }
-        for key in &self.dirty {
-            let Some(job) = self.jobs.get(key) else { continue };
-            batch.jobs.insert(key.clone(), job.record.clone());
-            if let Some(run) = &job.run {
-                batch.runs.insert((key.clone(), run.record.number), run.record.clone());
-            }
-        }
-        if batch.is_empty() { Ok(()) } else { self.store.commit(&batch) }
-    }
-
-    fn publications(&mut self) -> Vec<(JobKey, Change)> {
-        let mut events: BTreeMap<JobKey, Vec<EventRecord>> = BTreeMap::new();
-        for (key, event) in std::mem::take(&mut self.events) {
-            events.entry(key).or_default().push(event);
-        }
-        let mut retired: BTreeMap<JobKey, Vec<JobReport>> = BTreeMap::new();
-        for (key, report) in std::mem::take(&mut self.last_words) {
-            retired.entry(key).or_default().push(report);
-        }
-        // Removals first: a job of the same name may have come since.
-        let removed = std::mem::take(&mut self.removed).into_iter();
-        let mut out: Vec<_> = removed.map(|(key, last_run)| (key, Change::Removed { last_run })).collect();
-        for key in std::mem::take(&mut self.dirty) {
-            let events = events.remove(&key).unwrap_or_default();
-            let retired = retired.remove(&key).unwrap_or_default();
-            if let Some(publication) = self.publication(&key, events, retired) {
-                out.push((key, Change::Published(Box::new(publication))));
-            }
-        }
-        out
-    }
-
-    fn publication(&self, key: &JobKey, events: Vec<EventRecord>, retired: Vec<JobReport>) -> Option<Publication> {
-        let job = self.jobs.get(key)?;
-        let source = job.record.source.as_ref();
-        Some(Publication {
-            report: self.report(key)?,
-            source: source.map(|source| source.text.clone()),
-            owner: source.map_or((0, 0), |source| (source.owner.uid, source.owner.gid)),
-            events,
-            first_event: job.record.first_event,
-            retired,
-        })
-    }
-
-    /// Every job as it is to be published, with all of its events; for the start.
-    pub fn all_publications(&self) -> Result<Vec<(JobKey, Change)>, StoreError> {
-        let publish = |(key, job): (&JobKey, &Job)| {
-            if job.record.removed {
-                return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run })));
-            }
-            let events = self.store.events(key, job.record.first_event)?;
-            let publication = self.publication(key, events, Vec::new());
-            Ok(publication.map(|publication| (key.clone(), Change::Published(Box::new(publication)))))
-        };
-        self.jobs.iter().filter_map(|entry| publish(entry).transpose()).collect()
     }
 }
 

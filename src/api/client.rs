@@ -195,8 +195,11 @@ impl Client {
         let (sender, body) = http_body_util::channel::Channel::<Bytes, io::Error>::new(8);
         let handle = tokio::runtime::Handle::current();
         let sending = std::thread::spawn(move || send(sender, &handle, write));
-        let tag = query.tag.as_ref().map_or(String::new(), |tag| format!("&tag={}", escape(tag)));
-        let address = format!("/v1/images/import?{}{tag}", query.name.encode());
+        let part = |key: &str, value: &Option<String>| {
+            value.as_ref().map_or(String::new(), |value| format!("&{key}={}", escape(value)))
+        };
+        let (tag, format) = (part("tag", &query.tag), part("format", &query.format));
+        let address = format!("/v1/images/import?{}{tag}{format}", query.name.encode());
         let answered = self.call_with(Method::POST, &address, body.boxed()).await;
         // A broken archive breaks the request off: its own reason says more.
         if let Ok(Err(source)) = tokio::task::spawn_blocking(move || sending.join().unwrap_or(Ok(()))).await {

@@ -3,7 +3,6 @@
 //! What takes long answers with one line of JSON for each step, and a last one that says how it ended. It goes on when
 //! whoever asked goes away: others may wait for the same layers.
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
@@ -15,23 +14,35 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Incoming};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::server::{ApiError, Body};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
-use crate::images::{ImageError, ImageRecord, Images, Kind, NameRecord, Progress, Pruned, Wanted};
+use crate::images::{
+    Format, ImageError, ImageRecord, Images, InUse, Keep, Kind, Local, NameRecord, Progress, Pruned, Wanted,
+};
 use crate::reconcile::Caller;
 use crate::spec::Image;
 
 /// How often the progress of a pull is told.
 const TOLD_EVERY: Duration = Duration::from_millis(200);
+/// How soon removing unused images is tried again when the store was in use.
+const AGAIN_WHEN_BUSY: Duration = Duration::from_secs(60);
 
-/// The store, and which layers are in use by tasks.
+/// Pulls and imports that go on at once; more wait for their turn.
+const BROUGHT_AT_ONCE: usize = 8;
+
+/// Tells what of the store is in use; blocks.
+pub type AskInUse = Arc<dyn Fn() -> io::Result<InUse> + Send + Sync>;
+
+/// The store, and what of it is in use.
 #[derive(Clone)]
 pub struct ImageService {
-    pub images: Arc<Images>,
-    pub in_use: Arc<dyn Fn() -> io::Result<BTreeSet<PathBuf>> + Send + Sync>,
-    pub jobs_d: PathBuf,
+    images: Arc<Images>,
+    in_use: AskInUse,
+    jobs_d: PathBuf,
+    turns: Arc<Semaphore>,
 }
 
 impl std::fmt::Debug for ImageService {
@@ -57,6 +68,10 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl ImageService {
+    pub fn new(images: Arc<Images>, in_use: AskInUse, jobs_d: PathBuf) -> Self {
+        Self { images, in_use, jobs_d, turns: Arc::new(Semaphore::new(BROUGHT_AT_ONCE)) }
+    }
+
     /// Who may bring images into a workspace is who may drop job files there; presets are the administrator's.
     fn check(&self, caller: &Caller, kind: &Kind) -> Result<(), ApiError> {
         let may = caller.uid == 0
@@ -75,10 +90,13 @@ impl ImageService {
         if may { Ok(()) } else { Err(ApiError::Forbidden(format!("you may not change {whose}"))) }
     }
 
+    fn workspace(query: &NameQuery) -> Result<WorkspaceName, ApiError> {
+        let Some(workspace) = &query.workspace else { return Ok(WorkspaceName::default_workspace()) };
+        workspace.parse().map_err(|error| ApiError::Bad(format!("{workspace}: {error}")))
+    }
+
     fn kind(query: &NameQuery) -> Result<Kind, ApiError> {
-        let workspace = query.workspace.clone().unwrap_or_else(|| WorkspaceName::default_workspace().to_string());
-        let workspace: WorkspaceName =
-            workspace.parse().map_err(|error| ApiError::Bad(format!("{workspace}: {error}")))?;
+        let workspace = Self::workspace(query)?;
         match query.kind.as_deref() {
             None | Some("mine") => Ok(Kind::Mine { workspace: workspace.to_string() }),
             Some("public") => Ok(Kind::Public),
@@ -93,12 +111,20 @@ impl ImageService {
     }
 
     fn find(&self, caller: &Caller, query: &NameQuery) -> Result<NameRecord, ApiError> {
-        let found = find(&self.images, query)?;
-        let is_wanted = query.kind.is_none() || found.kind == Self::kind(query)?;
-        match is_wanted && self.sees(caller, &found.kind) {
-            true => Ok(found),
-            false => Err(unknown(&query.name).into()),
-        }
+        // As it was given, which is how files of images are called, or in full.
+        let given = self.find_exactly(query, &query.name)?;
+        let found = match given {
+            None => self.find_exactly(query, &self.images.canonical(&query.name)?)?,
+            found => found,
+        };
+        Ok(found.filter(|found| self.sees(caller, &found.kind)).ok_or_else(|| unknown(&query.name))?)
+    }
+
+    fn find_exactly(&self, query: &NameQuery, name: &str) -> Result<Option<NameRecord>, ApiError> {
+        Ok(match query.kind {
+            Some(_) => self.images.find_of_kind(&Self::kind(query)?, name)?,
+            None => self.images.find(Self::workspace(query)?.as_str(), name)?,
+        })
     }
 
     pub(super) async fn list(&self, caller: Caller, query: NameQuery) -> Result<Vec<ImageView>, ApiError> {
@@ -130,7 +156,7 @@ impl ImageService {
             // The kind is that of the new name.
             let found = service.find(&caller, &NameQuery { kind: None, ..query })?;
             let name = service.images.canonical(&new)?;
-            service.images.tag(&NameRecord {
+            service.images.name(&NameRecord {
                 name: name.clone(),
                 kind,
                 digest: found.digest,
@@ -147,7 +173,7 @@ impl ImageService {
         blocking(move || {
             let found = service.find(&caller, &query)?;
             service.check(&caller, &found.kind)?;
-            service.images.untag(&found)?;
+            service.images.untag(&found, caller.uid)?;
             Ok(format!("removed the name {}; `trainyard image prune` frees what nobody needs any more", found.name))
         })
         .await
@@ -158,33 +184,45 @@ impl ImageService {
             return Err(ApiError::NotRoot);
         }
         let service = self.clone();
-        blocking(move || service.prune_now(unused)).await
+        blocking(move || Ok(service.prune_now(Keep { used_within: unused, bytes: None })?)).await
     }
 
-    fn prune_now(&self, unused: Option<Duration>) -> Result<Pruned, ApiError> {
-        Ok(self.images.prune(|| (self.in_use)(), unused, crate::sys::now())?)
+    fn prune_now(&self, keep: Keep) -> Result<Pruned, ImageError> {
+        self.images.prune(|| (self.in_use)(), keep, crate::sys::now())
     }
 
-    /// Removes, now and then, what jobs have brought and nobody uses any more.
+    /// Removes, now and then and when the store has grown too large, what jobs have brought and nobody uses any more.
     pub async fn prune_for_ever(self, every: Duration) {
-        let mut clock = tokio::time::interval(every);
+        let keep = self.images.keep();
+        let mut wait = Duration::ZERO;
         loop {
-            clock.tick().await;
-            let (service, unused) = (self.clone(), self.images.unused_after());
-            match blocking(move || service.prune_now(Some(unused))).await {
-                Ok(pruned) if pruned != Pruned::default() => {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.images.grown(), if keep.bytes.is_some() => {}
+            }
+            let service = self.clone();
+            let pruned = blocking(move || Ok(service.prune_now(keep))).await;
+            wait = match pruned {
+                Ok(Err(ImageError::Busy)) => every.min(AGAIN_WHEN_BUSY),
+                _ => every,
+            };
+            match pruned {
+                Ok(Ok(pruned)) if pruned != Pruned::default() => {
                     tracing::info!(names = ?pruned.names, layers = pruned.layers, bytes = pruned.bytes, "removed unused images");
                 }
-                Ok(_) => {}
-                Err(error) => tracing::debug!(%error, "images are not pruned now"),
+                Ok(Ok(_)) | Err(_) => {}
+                Ok(Err(error @ ImageError::Busy)) => tracing::debug!(%error, "images are not pruned now"),
+                Ok(Err(error)) => tracing::warn!(%error, "unused images cannot be removed"),
             }
         }
     }
 
     /// Gets a named image from its registry, also if it is there already.
     pub(super) fn pull(&self, caller: &Caller, query: NameQuery) -> Result<Body, ApiError> {
-        let kind = Self::kind(&query)?;
+        let (kind, workspace) = (Self::kind(&query)?, Self::workspace(&query)?);
         self.check(caller, &kind)?;
+        // It is pulled with the workspace's login.
+        self.check(caller, &Kind::Mine { workspace: workspace.to_string() })?;
         let image = Image::parse(&query.name).map_err(ApiError::Bad)?;
         let Image::Named(name) = image else {
             return Err(ApiError::Bad(format!(
@@ -192,22 +230,28 @@ impl ImageService {
             )));
         };
         let (images, uid) = (self.images.clone(), caller.uid);
-        Ok(follow(move |progress| {
-            let wanted =
-                Wanted { name: &name, kind: &kind, uid, workspace: query.workspace.as_deref().unwrap_or("default") };
-            images.pull(&wanted, progress)
+        Ok(self.follow(move |progress| {
+            images.pull(&Wanted { name: &name, kind: &kind, uid, workspace: workspace.as_str() }, progress)
         }))
     }
 
     /// Receives an archive and takes it apart.
     pub(super) async fn import(&self, caller: Caller, query: ImportQuery, body: Incoming) -> Result<Body, ApiError> {
-        let kind = Self::kind(&query.name)?;
+        let (kind, workspace) = (Self::kind(&query.name)?, Self::workspace(&query.name)?);
         self.check(&caller, &kind)?;
-        let file = self.images.spool()?;
-        let file = receive(file, body).await?;
+        self.check(&caller, &Kind::Mine { workspace: workspace.to_string() })?;
+        let format = match query.format.as_deref() {
+            None => Format::Archive,
+            Some("oci-archive") => Format::Oci,
+            Some("docker-archive") => Format::Docker,
+            Some(other) => return Err(ApiError::Bad(format!("format = {other}: there is no such format"))),
+        };
+        let file = self.receive(body).await?;
         let images = self.images.clone();
-        Ok(follow(move |progress| {
-            let imported = images.import_file(file, Path::new("the archive"), query.tag.as_deref(), progress)?;
+        Ok(self.follow(move |progress| {
+            let (path, tag) = (Path::new("the archive"), query.tag.as_deref());
+            let imported =
+                images.import_file(file, &Local { path, tag, format, workspace: workspace.as_str() }, progress)?;
             let named = [query.name.name].into_iter().filter(|name| !name.is_empty()).chain(imported.names).next();
             let name = named.ok_or(ImageError::NoName)?;
             let record = NameRecord {
@@ -217,20 +261,73 @@ impl ImageService {
                 uid: caller.uid,
                 at: crate::sys::now(),
             };
-            images.tag(&record)?;
+            images.name(&record)?;
             Ok(record)
         }))
     }
+
+    async fn receive(&self, mut body: Incoming) -> Result<std::fs::File, ApiError> {
+        let (mut file, most) = self.images.spool()?;
+        let mut received = 0;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| ApiError::Bad(format!("the archive did not arrive whole: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            received += data.len() as u64;
+            let written = match received > most {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => tokio::task::block_in_place(|| file.write_all(&data)),
+            };
+            written.map_err(|error| match error.kind() {
+                io::ErrorKind::StorageFull => self.images.no_room(received).into(),
+                _ => ApiError::Conflict(format!("cannot keep the archive: {error}")),
+            })?;
+        }
+        Ok(file)
+    }
+
+    /// Runs `work` on a thread of its own and tells its progress, line by line.
+    fn follow(&self, work: impl FnOnce(&Arc<Progress>) -> Result<NameRecord, ImageError> + Send + 'static) -> Body {
+        let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(4);
+        let (progress, turns) = (Arc::new(Progress::default()), self.turns.clone());
+        let seen = progress.clone();
+        let done = async move {
+            let _turn = turns.acquire_owned().await.map_err(|_| "the daemon is ending".to_owned())?;
+            let (sender, receiver) = tokio::sync::oneshot::channel();
+            // Not one of the threads that stops and looks are waiting for: it may take hours.
+            std::thread::Builder::new()
+                .name("bring-image".to_owned())
+                .spawn(move || drop(sender.send(work(&progress))))
+                .map_err(|error| format!("cannot start a thread: {error}"))?;
+            let ended = receiver.await.map_err(|_| "it broke off by an error of Trainyard's own; see the journal")?;
+            ended.map_err(|error| error.to_string())
+        };
+        tokio::spawn(tell(sender, seen, tokio::spawn(done)));
+        channel.boxed()
+    }
 }
 
-fn find(images: &Images, query: &NameQuery) -> Result<NameRecord, ApiError> {
-    let workspace = query.workspace.as_deref().unwrap_or("default");
-    // As it was given, which is how files of images are called, or in full.
-    if let Some(found) = images.find(workspace, &query.name)? {
-        return Ok(found);
-    }
-    let canonical = images.canonical(&query.name)?;
-    Ok(images.find(workspace, &canonical)?.ok_or_else(|| unknown(&query.name))?)
+type Sender = http_body_util::channel::Sender<Bytes, Infallible>;
+type Ended = Result<NameRecord, String>;
+
+/// One line for each step, and one for the end.
+async fn tell(mut sender: Sender, seen: Arc<Progress>, mut done: tokio::task::JoinHandle<Ended>) {
+    let mut clock = tokio::time::interval(TOLD_EVERY);
+    let ended = loop {
+        tokio::select! {
+            ended = &mut done => break ended,
+            _ = clock.tick() => {
+                if sender.send_data(line(&step(&seen))).await.is_err() {
+                    return;
+                }
+            }
+        }
+    };
+    let last = match ended.unwrap_or_else(|_| Err("the daemon is ending".to_owned())) {
+        Ok(record) => ImageStep { name: Some(record.name), digest: Some(record.digest.to_string()), ..step(&seen) },
+        Err(error) => ImageStep { error: Some(error), ..step(&seen) },
+    };
+    // Whoever asked may have gone.
+    let _ = sender.send_data(line(&last)).await;
 }
 
 fn unknown(name: &str) -> ImageError {
@@ -245,47 +342,6 @@ fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
     let mode = metadata.mode();
     let in_group = || crate::sys::process::groups_of(uid).contains(&metadata.gid());
     (metadata.uid() == uid && mode & 0o200 != 0) || mode & 0o002 != 0 || (mode & 0o020 != 0 && in_group())
-}
-
-async fn receive(mut file: std::fs::File, mut body: Incoming) -> Result<std::fs::File, ApiError> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| ApiError::Bad(format!("the archive did not arrive whole: {error}")))?;
-        let Ok(data) = frame.into_data() else { continue };
-        tokio::task::block_in_place(|| file.write_all(&data))
-            .map_err(|error| ApiError::Conflict(format!("cannot keep the archive: {error}")))?;
-    }
-    Ok(file)
-}
-
-/// Runs `work` on a thread and tells its progress, line by line.
-fn follow(work: impl FnOnce(&Arc<Progress>) -> Result<NameRecord, ImageError> + Send + 'static) -> Body {
-    let (mut sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(4);
-    let progress = Arc::new(Progress::default());
-    let seen = progress.clone();
-    let mut done = tokio::task::spawn_blocking(move || work(&progress));
-    tokio::spawn(async move {
-        let mut clock = tokio::time::interval(TOLD_EVERY);
-        let last = loop {
-            tokio::select! {
-                result = &mut done => break result,
-                _ = clock.tick() => {
-                    if sender.send_data(line(&step(&seen))).await.is_err() {
-                        return;
-                    }
-                }
-            }
-        };
-        let last = match last {
-            Ok(Ok(record)) => {
-                ImageStep { name: Some(record.name), digest: Some(record.digest.to_string()), ..step(&seen) }
-            }
-            Ok(Err(error)) => ImageStep { error: Some(error.to_string()), ..step(&seen) },
-            Err(_) => ImageStep { error: Some("the daemon is ending".to_owned()), ..step(&seen) },
-        };
-        // Whoever asked may have gone.
-        let _ = sender.send_data(line(&last)).await;
-    });
-    channel.boxed()
 }
 
 fn step(progress: &Progress) -> ImageStep {

@@ -181,7 +181,7 @@ async fn images(request: HttpRequest<Incoming>, context: &Context, caller: Calle
         }
         (&Method::POST, "/v1/images/pull") => stream(service.pull(&caller, query)?),
         (&Method::POST, "/v1/images/import") => {
-            let query = ImportQuery { name: query, tag: rest.get("tag").cloned() };
+            let query = ImportQuery { name: query, tag: rest.get("tag").cloned(), format: rest.get("format").cloned() };
             stream(service.import(caller, query, request.into_body()).await?)
         }
         (&Method::POST, "/v1/images/prune") => {

@@ -225,6 +225,8 @@ impl NameQuery {
 pub struct ImportQuery {
     pub name: NameQuery,
     pub tag: Option<String>,
+    /// `oci-archive` or `docker-archive`; seen from the archive itself when absent.
+    pub format: Option<String>,
 }
 
 /// How far a pull or an import has come; the last one has a name and a digest, or an error.

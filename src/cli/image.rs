@@ -203,13 +203,15 @@ async fn import(
     whose: &Whose,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    let (path, tag) = source_of(source)?;
+    let Archived { path, tag, format: archive_format } = source_of(source)?;
     // A path on the command line is of whoever types it: read here, with their rights.
     let archive = match path.is_dir() {
         true => Archive::Layout(path.clone()),
         false => Archive::File(std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?),
     };
-    let query = ImportQuery { name: whose.of(name.unwrap_or_default()), tag };
+    // What is sent of a layout is an archive of it.
+    let archive_format = if path.is_dir() { Some("oci-archive".to_owned()) } else { archive_format };
+    let query = ImportQuery { name: whose.of(name.unwrap_or_default()), tag, format: archive_format };
     let mut told = Told::new(format);
     client.image_import(&query, move |writer| archive.send(writer), |step| told.step(&step)).await?;
     told.end()
@@ -233,12 +235,19 @@ impl Archive {
     }
 }
 
-fn source_of(source: &str) -> anyhow::Result<(PathBuf, Option<String>)> {
+/// What the command line names.
+struct Archived {
+    path: PathBuf,
+    tag: Option<String>,
+    format: Option<String>,
+}
+
+fn source_of(source: &str) -> anyhow::Result<Archived> {
     let absolute = |path: &Path| std::path::absolute(path).context("no working directory");
-    for scheme in ["oci:", "oci-archive:", "docker-archive:"] {
-        if let Some(rest) = source.strip_prefix(scheme) {
+    for scheme in ["oci", "oci-archive", "docker-archive"] {
+        if let Some(rest) = source.strip_prefix(scheme).and_then(|rest| rest.strip_prefix(':')) {
             let (path, tag) = rest.split_once(':').map_or((rest, None), |(path, tag)| (path, Some(tag.to_owned())));
-            return Ok((absolute(Path::new(path))?, tag));
+            return Ok(Archived { path: absolute(Path::new(path))?, tag, format: Some(scheme.to_owned()) });
         }
     }
     if !Path::new(source).exists() {
@@ -249,7 +258,7 @@ fn source_of(source: &str) -> anyhow::Result<(PathBuf, Option<String>)> {
             _ => bail!("there is no file {source}"),
         }
     }
-    Ok((absolute(Path::new(source))?, None))
+    Ok(Archived { path: absolute(Path::new(source))?, tag: None, format: None })
 }
 
 /// Tells how far it has come: one line that is written over on a terminal, else the end alone.

@@ -1,35 +1,55 @@
 //! Carries works to threads and their outcomes back.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::engine::{Engine, Launched};
-use crate::reconcile::{Event, Outcome, Work};
+use crate::engine::{Engine, EngineError, Launched};
+use crate::ids::TaskId;
+use crate::reconcile::{Event, Look, Outcome, Work};
+
+/// Preparations that may wait for registries and disks at once; more wait for their turn.
+static PREPARING: Semaphore = Semaphore::const_new(32);
 
 pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
-    if let Work::Prepare { key, prepare, .. } = &work
-        && prepare.may_take_long()
-    {
-        // Not on a thread that stops and looks are waiting for.
-        let name = format!("prepare-{}", key.job);
-        let started = std::thread::Builder::new().name(name).spawn({
-            let (work, engine, events) = (work.clone(), engine.clone(), events.clone());
-            move || drop(events.send(Event::Done(carry_out(work, engine.as_ref(), &events))))
-        });
-        if started.is_ok() {
-            return;
-        }
-    }
-    tokio::task::spawn_blocking(move || {
-        let outcome = carry_out(work, engine.as_ref(), &events);
-        // The receiver is gone only when the daemon ends; the next one does the work again.
-        let _ = events.send(Event::Done(outcome));
-    });
+    // The receiver is gone only when the daemon ends; the next one does the work again.
+    let carry = move || {
+        carry_out(work, engine.as_ref(), &events).into_iter().for_each(|done| drop(events.send(Event::Done(done))));
+    };
+    tokio::task::spawn_blocking(carry);
 }
 
-/// Does one work, whatever it is, and says what came of it.
-fn carry_out<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -> Outcome {
+/// As [`spawn`], for what may take hours: not on a thread that stops and looks are waiting for.
+pub(super) async fn spawn_long<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
+    let Ok(turn) = PREPARING.acquire().await else { return };
+    let carry = {
+        let (work, engine, events) = (work.clone(), engine.clone(), events.clone());
+        move || {
+            carry_out(work, engine.as_ref(), &events).into_iter().for_each(|done| drop(events.send(Event::Done(done))));
+            drop(turn);
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("prepare".to_owned()).spawn(carry) {
+        let error = EngineError(format!("cannot start a thread: {error}"));
+        failed(work, &error).into_iter().for_each(|done| drop(events.send(Event::Done(done))));
+    }
+}
+
+/// Whether a work may take hours.
+pub(super) fn is_long(work: &Work) -> bool {
+    matches!(work, Work::Prepare { prepare, .. } if prepare.may_take_long())
+}
+
+/// Does one work, whatever it is, and says what came of it. An error of our own in it ends no more than this work.
+fn carry_out<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -> Vec<Outcome> {
+    let done = catch_unwind(AssertUnwindSafe(|| attempt(work.clone(), engine, events)));
+    let error = "an error of Trainyard's own (a panic; the journal has it); please report it";
+    done.map_or_else(|_| failed(work, &EngineError(error.to_owned())), |outcome| vec![outcome])
+}
+
+fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -> Outcome {
     match work {
         Work::Prepare { key, run, prepare } => {
             let tell = |what| drop(events.send(Event::Preparing { key: key.clone(), run, what }));
@@ -46,6 +66,23 @@ fn carry_out<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>)
         Work::Look { task, after } => Outcome::Looked { task, after, result: engine.look(task) },
         Work::Release { key, release } => {
             Outcome::Released { key, attempt: release.attempt, result: engine.release(&release) }
+        }
+    }
+}
+
+/// What is said of a work that was not done, or not to its end.
+fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
+    let result = Err(error.clone());
+    match work {
+        Work::Prepare { key, run, .. } => vec![Outcome::Prepared { key, run, result }],
+        Work::Stop { task, .. } => vec![Outcome::Stopped { task, result }],
+        Work::Release { key, release } => vec![Outcome::Released { key, attempt: release.attempt, result }],
+        Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
+        // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
+        Work::Launch(launch) => {
+            let task = |ordinal: &u32| TaskId { attempt: launch.attempt, ordinal: *ordinal };
+            let looked = |task: TaskId| Outcome::Looked { task, after: Look::Sign, result: Err(error.clone()) };
+            launch.ordinals.iter().map(task).map(looked).collect()
         }
     }
 }

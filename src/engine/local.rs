@@ -27,7 +27,7 @@ use super::{Engine, EngineError, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
-use crate::images::Images;
+use crate::images::{Digest, Images};
 use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir, read_json, write_json};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
@@ -322,6 +322,12 @@ impl LocalEngine {
                 Base::of_image(&self.images, image, self.maps_ids, &self.subordinates, whom)
             }
         }
+    }
+
+    /// Images that these runs have been given.
+    pub fn images_of(&self, runs: &[Identity]) -> io::Result<BTreeSet<Digest>> {
+        let given = runs.iter().map(|run| workdirs::image_if_given(&self.paths, run));
+        given.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(io::Error::other)
     }
 
     /// Layers of attempts that have not been cleaned up after.

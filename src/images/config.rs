@@ -10,6 +10,10 @@ use super::digest::Digest;
 /// Most layers: overlayfs takes its list of layers in one page.
 pub const LAYERS_MAX: usize = 200;
 
+/// Most variables, and bytes of them: the kernel gives a command no more than 2 MiB by default.
+const ENV_MAX: usize = 10_000;
+const ENV_BYTES_MAX: usize = 1 << 20;
+
 /// The part of an image's configuration that Trainyard acts on or shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageConfig {
@@ -89,6 +93,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<(ImageConfig, Vec<Digest>), ImageErro
         architecture: wire.architecture,
         created: wire.created,
     };
+    let env_bytes = config.env.iter().fold(0, |sum, (name, value)| sum + name.len() + value.len());
+    if config.env.len() > ENV_MAX || env_bytes > ENV_BYTES_MAX {
+        let count = config.env.len();
+        return Err(damaged(format!("its {count} variables ({env_bytes} bytes) are more than a command can be given")));
+    }
     if has_nul(&config) {
         return Err(damaged("a value holds a NUL".to_owned()));
     }
@@ -98,7 +107,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(ImageConfig, Vec<Digest>), ImageErro
 fn has_nul(config: &ImageConfig) -> bool {
     let words = config.entrypoint.iter().chain(&config.command).chain(&config.working_directory).chain([&config.user]);
     let env = config.env.iter().flat_map(|(name, value)| [name, value]);
-    words.chain(env).any(|text| text.contains('\0'))
+    words.chain(env).chain(&config.volumes).any(|text| text.contains('\0'))
 }
 
 /// This machine's architecture in the words of images.
@@ -122,7 +131,8 @@ impl ImageConfig {
         let name = written.strip_prefix("SIG").unwrap_or(&written);
         if let Some(offset) = name.strip_prefix("RTMIN") {
             let offset = offset.strip_prefix('+').unwrap_or("0").parse().unwrap_or(0);
-            return nix::libc::SIGRTMIN() + offset;
+            let number = nix::libc::SIGRTMIN().checked_add(offset);
+            return number.filter(|number| (1..=nix::libc::SIGRTMAX()).contains(number)).unwrap_or(nix::libc::SIGTERM);
         }
         let number = name.parse().ok().filter(|number| (1..=nix::libc::SIGRTMAX()).contains(number));
         let named = || format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|signal| signal as i32);
@@ -152,8 +162,10 @@ mod tests {
 
     #[test]
     fn what_cannot_run_here_is_refused_by_its_reason() {
-        let many =
-            format!(r#"{{"rootfs":{{"diff_ids":[{}]}}}}"#, vec![format!("\"{}\"", "0".repeat(64)); 201].join(","));
+        let many = format!(
+            r#"{{"rootfs":{{"diff_ids":[{}]}}}}"#,
+            vec![format!("\"sha256:{}\"", "0".repeat(64)); 201].join(",")
+        );
         for (text, word) in [
             (r#"{"os":"windows"}"#, "windows"),
             (r#"{"architecture":"s390x","os":"linux"}"#, "s390x"),
@@ -173,6 +185,7 @@ mod tests {
             ImageConfig { stop_signal: Some(text.to_owned()), ..ImageConfig::default() }.stop_signal_number()
         };
         assert_eq!(["SIGINT", "int", "2", "SIGRTMIN+3", "nonsense", "99"].map(number), [2, 2, 2, 37, 15, 15]);
+        assert_eq!(["SIGRTMIN+2147483647", "SIGRTMIN+99", "RTMIN"].map(number), [15, 15, 34]);
         assert_eq!(ImageConfig::default().stop_signal_number(), 15);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,13 +12,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::error::failed;
 use super::source::Blob;
 use super::unpack::{Hashing, ReadAhead, UnpackError, Unpacked, decompress, unpack};
-use super::{ImageError, Limits, Progress, failed};
+use super::{ImageError, Limits, Progress};
 use crate::sys::file::{Durability, create_dir, free_space, remove_tree, write_whole};
 
 /// Layers that are unpacked at once, at most.
 const AT_ONCE: usize = 4;
+/// Bytes that an archive may need for an entry beside its content.
+const HEADERS_OF_ENTRY: u64 = 8 << 10;
 
 /// What is known of a layer without looking through it.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -50,6 +53,9 @@ pub(super) struct Layers {
     /// Being unpacked now.
     busy: Mutex<BTreeSet<Digest>>,
     freed: Condvar,
+    /// Which layers a workspace has brought itself or sees by name. Naming a layer is not having it: its digest is no
+    /// secret, and its files may be.
+    proven: Mutex<BTreeSet<(String, Digest)>>,
     /// While somebody holds a pin, no layer is removed.
     pins: Arc<Mutex<usize>>,
     number: AtomicUsize,
@@ -76,6 +82,7 @@ impl Layers {
             drafts: root.join("drafts"),
             busy: Mutex::default(),
             freed: Condvar::new(),
+            proven: Mutex::default(),
             pins: Arc::default(),
             number: AtomicUsize::new(0),
         }
@@ -109,9 +116,19 @@ impl Layers {
         self.directory(layer.hex()).exists()
     }
 
+    /// Whether it is there and the workspace may have it unseen.
+    pub(super) fn is_had(&self, workspace: &str, layer: &Digest) -> bool {
+        self.is_there(layer) && lock(&self.proven).contains(&(workspace.to_owned(), layer.clone()))
+    }
+
+    /// Notes that the workspace has had the content of these layers.
+    pub(super) fn prove(&self, workspace: &str, layers: impl IntoIterator<Item = Digest>) {
+        lock(&self.proven).extend(layers.into_iter().map(|layer| (workspace.to_owned(), layer)));
+    }
+
     /// Bytes of the files of these layers.
-    pub(super) fn size(&self, layers: &[Digest]) -> Result<u64, ImageError> {
-        layers.iter().map(|layer| Ok(self.record(layer)?.bytes)).sum()
+    pub(super) fn size<'a>(&self, layers: impl IntoIterator<Item = &'a Digest>) -> Result<u64, ImageError> {
+        layers.into_iter().try_fold(0u64, |sum, layer| Ok(sum.saturating_add(self.record(layer)?.bytes)))
     }
 
     fn record(&self, layer: &Digest) -> Result<LayerRecord, ImageError> {
@@ -121,10 +138,12 @@ impl Layers {
             .map_err(|error| ImageError::Damaged { what: "a layer's record".to_owned(), why: error.to_string() })
     }
 
-    /// Unpacks those of `wanted` (by the digest of their content) that are not there.
+    /// Unpacks those of `wanted` (by the digest of their content) that are not there; of the others, sees whether they are
+    /// what they are called, unless the workspace has had them before.
     pub(super) fn unpack_all(
         &self,
         wanted: &[(Digest, Blob)],
+        workspace: &str,
         limits: &Limits,
         progress: &Arc<Progress>,
     ) -> Result<(), ImageError> {
@@ -133,8 +152,9 @@ impl Layers {
         let work = || {
             while lock(&failure).is_none() {
                 let Some((layer, blob)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                if let Err(error) = self.unpack_one(layer, blob, limits, progress) {
-                    lock(&failure).get_or_insert(error);
+                match self.unpack_one(layer, blob, workspace, limits, progress) {
+                    Ok(()) => self.prove(workspace, [layer.clone()]),
+                    Err(error) => drop(lock(&failure).get_or_insert(error)),
                 }
                 Progress::add(&progress.layers_done, 1);
             }
@@ -149,6 +169,7 @@ impl Layers {
         &self,
         layer: &Digest,
         blob: &Blob,
+        workspace: &str,
         limits: &Limits,
         progress: &Arc<Progress>,
     ) -> Result<(), ImageError> {
@@ -156,9 +177,13 @@ impl Layers {
         while busy.contains(layer) {
             busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
-        if self.is_there(layer) {
+        if self.is_had(workspace, layer) {
             Progress::add(&progress.bytes_done, blob.size);
             return Ok(());
+        }
+        if self.is_there(layer) {
+            drop(busy);
+            return verify(layer, blob, limits, progress);
         }
         busy.insert(layer.clone());
         drop(busy);
@@ -188,12 +213,11 @@ impl Layers {
         let counted = Counted { inner: blob.reader(), counter: progress.clone() };
         let compressed = Hashing::new(counted);
         let blob_sum = compressed.tally();
-        let damaged =
-            |source| ImageError::Source { path: PathBuf::from(format!("the layer {}", layer.short())), source };
-        let content = Hashing::new(decompress(compressed).map_err(damaged)?);
+        let damaged = unreadable(layer);
+        let content = Hashing::new(decompress(compressed).map_err(&damaged)?);
         let content_sum = content.tally();
         let limits = super::unpack::Limits { bytes: limits.layer_bytes, entries: limits.layer_entries };
-        let mut ahead = ReadAhead::new(content).map_err(damaged)?;
+        let mut ahead = ReadAhead::new(content).map_err(&damaged)?;
         let unpacked = unpack(&mut ahead, &files, &limits);
         let read = ahead.finish();
         let unpacked = unpacked.map_err(|error| self.explain(error, blob.size))?;
@@ -212,12 +236,20 @@ impl Layers {
             .map_err(|error| ImageError::Damaged { what: "a layer".to_owned(), why: error.to_string() })?;
         write_whole(&draft.join("layer.json"), &bytes, 0o600, Durability::Process)
             .and_then(|()| crate::sys::file::sync_file_system(draft))
-            .and_then(|()| fs::rename(draft, self.directory(name)))
+            .and_then(|()| self.put(draft, name))
             .and_then(|()| File::open(&self.layers)?.sync_all())
             .map_err(|source| match source.kind() {
                 io::ErrorKind::StorageFull => self.no_space(record.bytes),
                 _ => ImageError::Store { what: "put a layer in its place", source },
             })
+    }
+
+    fn put(&self, draft: &Path, name: &str) -> io::Result<()> {
+        match fs::rename(draft, self.directory(name)) {
+            // Two images, or one that comes in twice, may have the same.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => remove_tree(draft),
+            other => other,
+        }
     }
 
     fn no_space(&self, wanted: u64) -> ImageError {
@@ -293,6 +325,24 @@ impl Layers {
     }
 }
 
+fn unreadable(layer: &Digest) -> impl Fn(io::Error) -> ImageError {
+    let path = PathBuf::from(format!("the layer {}", layer.short()));
+    move |source| ImageError::Source { path: path.clone(), source }
+}
+
+/// Reads a layer that is there already: whoever brings it must have all of it.
+fn verify(layer: &Digest, blob: &Blob, limits: &Limits, progress: &Arc<Progress>) -> Result<(), ImageError> {
+    let compressed = Hashing::new(Counted { inner: blob.reader(), counter: progress.clone() });
+    let blob_sum = compressed.tally();
+    let content = Hashing::new(decompress(compressed).map_err(unreadable(layer))?);
+    let content_sum = content.tally();
+    // A layer that is there has passed these bounds: what goes on beyond them is another one.
+    let most = limits.layer_bytes.saturating_add(limits.layer_entries.saturating_mul(HEADERS_OF_ENTRY));
+    io::copy(&mut content.take(most), &mut io::sink()).map_err(unreadable(layer))?;
+    check(Some(layer), &content_sum.sum().sha256)?;
+    check(blob.digest.as_ref(), &blob_sum.sum().sha256)
+}
+
 /// Layers that stay.
 #[derive(Debug)]
 pub(super) struct Needed {
@@ -316,7 +366,7 @@ struct Counted<R> {
     counter: Arc<Progress>,
 }
 
-impl<R: io::Read> io::Read for Counted<R> {
+impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         Progress::add(&self.counter.bytes_done, count as u64);
@@ -337,13 +387,11 @@ struct Found {
 fn attributes(stack: &Stack, path: &Path) -> io::Result<Option<Found>> {
     let mut hidden = false;
     for (layer, implied) in stack {
-        match fs::symlink_metadata(layer.join(path)) {
-            Ok(metadata) if metadata.is_dir() && implied.contains(path) => hidden = true,
-            Ok(metadata) if metadata.is_dir() => return Ok(Some(Found { layer: layer.clone(), hidden })),
-            // A white-out, or a file that covers it.
-            Ok(_) => return Ok(None),
-            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
-            Err(error) => return Err(error),
+        match at(layer, path)? {
+            Place::Directory if implied.contains(path) => hidden = true,
+            Place::Directory => return Ok(Some(Found { layer: layer.clone(), hidden })),
+            Place::Covered => return Ok(None),
+            Place::Absent => {}
         }
         if is_opaque_above(layer, path)? {
             return Ok(None);
@@ -352,13 +400,35 @@ fn attributes(stack: &Stack, path: &Path) -> io::Result<Option<Found>> {
     Ok(None)
 }
 
-/// Whether `layer` hides what lower layers have at `path`.
-fn is_opaque_above(layer: &Path, path: &Path) -> io::Result<bool> {
-    for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+/// What a layer has at a path.
+enum Place {
+    Directory,
+    /// It, or what it lies in, is a file, a link or a white-out: lower layers are not seen there.
+    Covered,
+    Absent,
+}
+
+/// Looks step by step: a link in a layer must not lead us out of it.
+fn at(layer: &Path, path: &Path) -> io::Result<Place> {
+    let mut parts: Vec<&Path> = path.ancestors().collect();
+    parts.reverse();
+    for part in parts {
         match fs::symlink_metadata(layer.join(part)) {
-            Ok(metadata) if !metadata.is_dir() => return Ok(true),
-            Ok(_) if crate::sys::file::is_opaque(&layer.join(part))? => return Ok(true),
-            _ => {}
+            Ok(metadata) if metadata.is_dir() => {}
+            Ok(_) => return Ok(Place::Covered),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Place::Absent),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Place::Directory)
+}
+
+/// Whether `layer`, which has nothing or directories on the way to `path`, hides what lower layers have there.
+fn is_opaque_above(layer: &Path, path: &Path) -> io::Result<bool> {
+    let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
+    for part in parts.map(|part| layer.join(part)).filter(|part| part.is_dir()) {
+        if crate::sys::file::is_opaque(&part)? {
+            return Ok(true);
         }
     }
     Ok(false)
@@ -381,4 +451,48 @@ fn copy_top(stack: &Stack, files: &Path, wanted: &BTreeSet<PathBuf>) -> io::Resu
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_taken_from_layers_and_never_through_a_link_of_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let layer = |name: &str| dir.path().join(name);
+        fs::create_dir_all(layer("upper/a/b")).unwrap();
+        fs::create_dir_all(layer("machine/b")).unwrap();
+        fs::create_dir_all(layer("link")).unwrap();
+        std::os::unix::fs::symlink(layer("machine"), layer("link/a")).unwrap();
+        fs::create_dir_all(layer("below/a/b")).unwrap();
+        let implied = BTreeSet::from([PathBuf::from("a"), PathBuf::from("a/b")]);
+        let stack = |lower: &str| vec![(layer("upper"), implied.clone()), (layer(lower), BTreeSet::new())];
+        let found =
+            |lower| attributes(&stack(lower), Path::new("a/b")).unwrap().map(|found| (found.layer, found.hidden));
+        assert_eq!(found("below"), Some((layer("below"), true)));
+        assert_eq!(found("link"), None);
+        // What a white-out or a file covers is not looked for further down.
+        let mut covered = stack("below");
+        fs::create_dir_all(layer("file")).unwrap();
+        fs::write(layer("file/a"), "").unwrap();
+        covered.insert(1, (layer("file"), BTreeSet::new()));
+        assert!(attributes(&covered, Path::new("a/b")).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_layer_that_another_one_has_put_there_meanwhile_is_as_good() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["layers", "drafts"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let layers = Layers::new(dir.path());
+        for number in 0..2 {
+            let draft = dir.path().join(format!("drafts/{number}"));
+            fs::create_dir_all(draft.join("fs/x")).unwrap();
+            layers.commit(&draft, "top-x", &LayerRecord::default()).unwrap();
+            assert!(!draft.exists());
+        }
+        assert!(layers.files("top-x").join("x").is_dir());
+    }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use crate::ids::Timestamp;
-use crate::sys::file::{Durability, create_dir, remove_if_there, write_whole};
+use crate::sys::file::{Durability, create_dir, optional, remove_if_there, write_whole};
 
 /// Who sees an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,14 +67,8 @@ impl Names {
         self.0.join(kind.directory()).join(format!("{}.json", file_name(name)))
     }
 
-    /// The workspace's own, then public ones, then presets.
-    pub(super) fn find(&self, workspace: &str, name: &str) -> io::Result<Option<NameRecord>> {
-        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Public, Kind::Preset] {
-            if let Some(found) = read(&self.path(&kind, name))? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
+    pub(super) fn get(&self, kind: &Kind, name: &str) -> io::Result<Option<NameRecord>> {
+        read(&self.path(kind, name))
     }
 
     /// Every name with the time of its last use.
@@ -82,9 +76,16 @@ impl Names {
         let mut out = Vec::new();
         for kind in fs::read_dir(&self.0)? {
             for entry in fs::read_dir(kind?.path())? {
-                let path = entry?.path();
-                if let Some(record) = read(&path)? {
-                    out.push((record, used(&path)?));
+                let entry = entry?;
+                // A name that is just being written.
+                if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                    continue;
+                }
+                // It may go meanwhile.
+                if let Some(record) = read(&entry.path())?
+                    && let Some(used) = optional(used(&entry.path()))?
+                {
+                    out.push((record, used));
                 }
             }
         }
@@ -143,17 +144,17 @@ mod tests {
     }
 
     #[test]
-    fn a_workspace_finds_its_own_name_first_and_never_another_s() {
+    fn each_kind_has_names_of_its_own_and_what_is_being_written_is_none() {
         let dir = tempfile::tempdir().unwrap();
         let names = Names::new(dir.path().to_owned());
         let mine = Kind::Mine { workspace: "vision".into() };
         for (name, kind) in [("torch:2", mine.clone()), ("torch:2", Kind::Preset), ("only/mine:1", mine.clone())] {
             names.write(&record(name, kind)).unwrap();
         }
-        let kind = |workspace, name| names.find(workspace, name).unwrap().map(|found| found.kind);
-        assert_eq!(kind("vision", "torch:2"), Some(mine));
-        assert_eq!(kind("nlp", "torch:2"), Some(Kind::Preset));
-        assert_eq!(kind("nlp", "only/mine:1"), None);
+        fs::copy(names.path(&Kind::Preset, "torch:2"), dir.path().join("preset/.torch.1-2.tmp")).unwrap();
+        let has = |kind: &Kind, name| names.get(kind, name).unwrap().is_some_and(|found| found.kind == *kind);
+        assert!(has(&mine, "torch:2") && has(&Kind::Preset, "torch:2") && has(&mine, "only/mine:1"));
+        assert!(!has(&Kind::Public, "torch:2") && !has(&Kind::Mine { workspace: "nlp".into() }, "only/mine:1"));
         assert_eq!(names.all().unwrap().len(), 3);
     }
 

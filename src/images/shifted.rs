@@ -56,18 +56,24 @@ impl Shifted {
         copied.map(|()| target.join("fs"))
     }
 
-    /// Removes copies that no task has.
-    pub(super) fn prune(&self, in_use: &BTreeSet<PathBuf>) -> io::Result<()> {
-        let Some(keys) = crate::sys::file::optional(fs::read_dir(&self.root))? else { return Ok(()) };
+    /// Takes copies that no task has out of sight; where they are now, to be removed. A crash leaves no half of one where
+    /// it would be taken for whole.
+    pub(super) fn bury(&self, in_use: &BTreeSet<PathBuf>) -> io::Result<Vec<PathBuf>> {
+        let mut graves = Vec::new();
+        let Some(keys) = crate::sys::file::optional(fs::read_dir(&self.root))? else { return Ok(graves) };
+        let mut number = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         for key in keys {
             for layer in fs::read_dir(key?.path())? {
                 let path = layer?.path();
                 if !in_use.contains(&path.join("fs")) {
-                    remove_tree(&path)?;
+                    *number += 1;
+                    let grave = self.drafts.join(format!("dead-copy-{number}"));
+                    fs::rename(&path, &grave)?;
+                    graves.push(grave);
                 }
             }
         }
-        Ok(())
+        Ok(graves)
     }
 }
 
@@ -156,9 +162,9 @@ mod tests {
         assert_eq!(of("c"), (NOBODY, NOBODY, 0o600, 1));
         assert_eq!(of("symlink").0, 1000);
         assert_ne!(fs::metadata("/etc/passwd").unwrap().uid(), 1000, "a link is not followed");
-        shifted.prune(&BTreeSet::from([copy.clone()])).unwrap();
+        assert_eq!(shifted.bury(&BTreeSet::from([copy.clone()])).unwrap(), Vec::<PathBuf>::new());
         assert!(copy.exists());
-        shifted.prune(&BTreeSet::new()).unwrap();
+        assert_eq!(shifted.bury(&BTreeSet::new()).unwrap().len(), 1);
         assert!(!copy.exists());
     }
 }

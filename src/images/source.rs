@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::ImageError;
 use super::config::machine;
 use super::digest::Digest;
 use super::unpack::decompress;
+use super::{ImageError, Local};
 use crate::sys::rooted::Rooted;
 
 /// Largest JSON document that is read, bytes.
@@ -23,6 +23,8 @@ const DOCUMENT_MAX: u64 = 4 << 20;
 const NESTING_MAX: usize = 4;
 /// Most entries of an archive that are looked at.
 const ENTRIES_MAX: usize = 10_000;
+/// Most bytes of their headers.
+const HEADERS_MAX: u64 = 32 << 20;
 
 /// A described image whose layers can be read.
 #[derive(Debug)]
@@ -60,8 +62,11 @@ impl Blob {
     }
 
     fn document(&self) -> io::Result<Vec<u8>> {
+        if self.size > DOCUMENT_MAX {
+            return Err(io::Error::other(format!("it has {} bytes, a document may have {DOCUMENT_MAX}", self.size)));
+        }
         let mut content = Vec::new();
-        self.reader().take(DOCUMENT_MAX).read_to_end(&mut content)?;
+        self.reader().read_to_end(&mut content)?;
         Ok(content)
     }
 }
@@ -152,28 +157,57 @@ impl Parts for Directory {
     }
 }
 
-/// Opens an archive that holds an OCI layout or what `docker save` writes; a compressed one is unpacked below `spool`.
-pub(super) fn archive(file: File, path: &Path, spool: &Path, tag: Option<&str>) -> Result<Source, ImageError> {
-    let told = |source| ImageError::Source { path: path.to_owned(), source };
-    let mut file = file;
+/// What lies there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A directory as OCI lays images out.
+    Layout,
+    /// An archive of such a directory.
+    Oci,
+    /// What `docker save` writes.
+    Docker,
+    /// One of the two archives.
+    Archive,
+}
+
+/// Where compressed archives are unpacked.
+#[derive(Debug)]
+pub(super) struct Spool<'a> {
+    pub(super) directory: &'a Path,
+    /// Bytes.
+    pub(super) most: u64,
+}
+
+/// Opens an archive; a compressed one is unpacked in the spool.
+pub(super) fn archive(mut file: File, wanted: &Local<'_>, spool: &Spool<'_>) -> Result<Source, ImageError> {
+    let told = |source| ImageError::Source { path: wanted.path.to_owned(), source };
     io::Seek::rewind(&mut file).map_err(told)?;
     let file = plain(file, spool).map_err(told)?;
-    let archive = Archive::index(file, path).map_err(told)?;
-    if archive.entries.contains_key("manifest.json") && (tag.is_none() || !archive.entries.contains_key("index.json")) {
-        return read_docker(&archive, tag);
-    }
-    read_layout(&archive, tag)
+    let archive = Archive::index(file, wanted.path).map_err(told)?;
+    let has = |name| archive.entries.contains_key(name);
+    let is_docker = match wanted.format {
+        Format::Docker => true,
+        Format::Oci | Format::Layout => false,
+        // Newer versions of `docker save` write both; names are in Docker's part.
+        Format::Archive => has("manifest.json") && (wanted.tag.is_none() || !has("index.json")),
+    };
+    if is_docker { read_docker(&archive, wanted.tag) } else { read_layout(&archive, wanted.tag) }
 }
 
 /// The file itself or, if it is compressed, its content.
-fn plain(file: File, spool: &Path) -> io::Result<File> {
+fn plain(file: File, spool: &Spool<'_>) -> io::Result<File> {
     let mut start = [0; 6];
     let count = file.read_at(&mut start, 0)?;
     if super::unpack::Compression::sniff(&start[..count]) == super::unpack::Compression::Plain {
         return Ok(file);
     }
-    let mut content = tempfile_in(spool)?;
-    io::copy(&mut decompress(file)?, &mut content)?;
+    let mut content = tempfile_in(spool.directory)?;
+    let count = io::copy(&mut decompress(file)?.take(spool.most), &mut content)?;
+    if count == spool.most {
+        let why =
+            format!("unpacked it has more than {count} bytes, and the disk of the image store has no more to give");
+        return Err(io::Error::new(io::ErrorKind::StorageFull, why));
+    }
     io::Seek::rewind(&mut content)?;
     Ok(content)
 }
@@ -203,7 +237,7 @@ enum Entry {
 impl Archive {
     fn index(file: File, path: &Path) -> io::Result<Self> {
         let mut entries = BTreeMap::new();
-        let mut archive = tar::Archive::new(&file);
+        let mut archive = tar::Archive::new(Metered { file: &file, left: HEADERS_MAX });
         for entry in archive.entries_with_seek()? {
             let entry = entry?;
             let Some(name) = plain_name(&entry.path()?) else { continue };
@@ -223,6 +257,27 @@ impl Archive {
             }
         }
         Ok(Self { path: path.to_owned(), entries, file: Arc::new(file) })
+    }
+}
+
+/// An archive whose headers are read, while content is passed over: of a long name the reader keeps all in memory.
+struct Metered<'a> {
+    file: &'a File,
+    left: u64,
+}
+
+impl Read for Metered<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(buffer)?;
+        let left = self.left.checked_sub(count as u64);
+        self.left = left.ok_or_else(|| io::Error::other("its headers take more than an image can need"))?;
+        Ok(count)
+    }
+}
+
+impl io::Seek for Metered<'_> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.file.seek(to)
     }
 }
 
@@ -356,6 +411,23 @@ fn read_docker(archive: &Archive, tag: Option<&str>) -> Result<Source, ImageErro
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_of_any_length_is_not_read_into_memory() {
+        let mut builder = tar::Builder::new(tempfile::tempfile().unwrap());
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::GNULongName);
+        header.set_size(8 * HEADERS_MAX);
+        header.set_cksum();
+        builder.append(&header, io::repeat(b'x').take(8 * HEADERS_MAX)).unwrap();
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        builder.append_data(&mut header, "index.json", io::empty()).unwrap();
+        let mut file = builder.into_inner().unwrap();
+        io::Seek::rewind(&mut file).unwrap();
+        let error = Archive::index(file, Path::new("a.tar")).err().unwrap();
+        assert!(error.to_string().contains("headers"), "{error}");
+    }
 
     #[test]
     fn names_in_archives_are_made_plain_and_never_lead_out() {

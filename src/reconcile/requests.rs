@@ -2,6 +2,7 @@
 
 use super::Reconciler;
 use super::world::Job;
+use crate::contract::Identity;
 use crate::ids::JobKey;
 use crate::report::JobReport;
 use crate::spec::{DesiredState, Diagnostic};
@@ -21,9 +22,25 @@ pub type Answer<T> = Box<dyn FnOnce(Result<T, Refusal>) + Send>;
 
 /// A request and where its answer goes. Answers to changes go out when the change is recorded.
 pub enum Request {
-    List { caller: Caller, answer: Answer<Listing> },
-    Show { caller: Caller, key: JobKey, answer: Answer<JobDetail> },
-    Change { caller: Caller, key: JobKey, verb: Verb, answer: Answer<String> },
+    List {
+        caller: Caller,
+        answer: Answer<Listing>,
+    },
+    Show {
+        caller: Caller,
+        key: JobKey,
+        answer: Answer<JobDetail>,
+    },
+    Change {
+        caller: Caller,
+        key: JobKey,
+        verb: Verb,
+        answer: Answer<String>,
+    },
+    /// Runs that are not over; for the daemon itself.
+    OpenRuns {
+        answer: Answer<Vec<Identity>>,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +101,7 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
+            Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
                 let result = match verb {
@@ -101,6 +119,11 @@ impl<S: Store> Reconciler<S> {
         let jobs = visible.filter_map(|(key, _)| self.report(key)).collect();
         let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
         Listing { jobs, strays }
+    }
+
+    fn open_runs(&self) -> Vec<Identity> {
+        let runs = self.jobs.iter().filter_map(|(key, job)| Some((key, job.open_run()?)));
+        runs.map(|(key, run)| run.identity(key, 0)).collect()
     }
 
     /// The job, if the caller may act on it.

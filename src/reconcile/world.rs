@@ -26,6 +26,8 @@ pub(super) struct Run {
     pub(super) release_failed: bool,
     /// What of the machine is in use that it must have; until the next try.
     pub(super) held_back: Option<String>,
+    /// What its owner has been told of that.
+    pub(super) held_back_told: Option<String>,
     /// How far its preparation has come.
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
@@ -169,6 +171,7 @@ impl Run {
             release_told: false,
             preparing: None,
             held_back: None,
+            held_back_told: None,
         }
     }
 

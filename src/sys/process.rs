@@ -395,11 +395,20 @@ pub fn with_file_rights<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl 
                 if in_force.as_raw() != uid {
                     return Err(io::Error::from(io::ErrorKind::PermissionDenied));
                 }
+                // The others would let it through the links of /proc to what processes of other users see.
+                drop_own_capabilities()?;
             }
             Ok(work())
         })?;
         thread.join().map_err(|_| io::Error::other("a thread with a user's rights panicked"))?
     })
+}
+
+/// Of this thread alone, and for good.
+fn drop_own_capabilities() -> io::Result<()> {
+    let none = rustix::thread::CapabilitySet::empty();
+    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
 }
 
 #[expect(unsafe_code, reason = "libc's setgroups changes every thread of the process")]
@@ -419,6 +428,20 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rights_of_a_user_open_no_links_of_proc() {
+        if !nix::unistd::Uid::effective().is_root() {
+            return;
+        }
+        // The root of our parent is the same as ours, but only its owner may go through that link.
+        let path = format!("/proc/{}/root/etc", nix::unistd::getppid());
+        let open = || std::fs::metadata(&path);
+        assert!(with_file_rights(0, 0, &[], open).unwrap().is_ok());
+        let refused = with_file_rights(4321, 4321, &[], open).unwrap().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        assert!(open().is_ok(), "this thread has kept its rights");
+    }
 
     #[test]
     fn a_pidfd_tells_how_its_child_ended() {

@@ -119,7 +119,7 @@ fn images_come_from_registries_with_and_without_a_password() {
         String::from_utf8(output.stderr).unwrap()
     };
     let missing = reason("127.0.0.1:5000/team/torch:3");
-    assert!(missing.contains("has no image") && missing.contains("team/torch:3"), "{missing}");
+    assert!(missing.contains("has no tag 3") && missing.contains("team/torch"), "{missing}");
     let encrypted = reason("127.0.0.1:5002/team/torch:2");
     assert!(encrypted.contains("cannot be reached") && encrypted.contains("plain_http"), "{encrypted}");
     let unauthorized = reason("127.0.0.1:5001/team/torch:2");
@@ -132,7 +132,8 @@ fn images_come_from_registries_with_and_without_a_password() {
     let report = instance.run_job("locked", "image = \"127.0.0.1:5001/team/torch:2\"");
     assert_eq!(report["state"], "succeeded", "{report:#}");
     // Nothing of a password anywhere that people look.
-    let everything = instance.ok(&["image", "ls", "--json"]) + &instance.ok(&["events", "locked"]);
+    let everything =
+        instance.ok(&["image", "ls", "--json"]) + &instance.ok(&["events", "locked"]) + &instance.journal();
     assert!(!everything.contains("s3cret"));
     instance.shutdown();
 }
@@ -216,12 +217,13 @@ fn poor_images_work_or_say_what_they_lack() {
     });
     let script = why(instance.run_job("script", &format!("image = {odd:?}\ncommand = [\"/script\"]")));
     assert!(script.contains("/script is there") && script.contains("/opt/none/python"), "{script}");
-    let before = fs::read_dir("/tmp").unwrap().count();
-    let linked = instance.run_job("linked", &format!("image = {odd:?}\ncommand = [\"/bin/busybox\", \"sh\", \"-c\", \"echo x >/output/y; busybox cat /etc/hosts | busybox head -1\"]\nenv.PATH = \"/bin\""));
+    let on_the_machine = Path::new("/tmp/y-of-a-task");
+    assert!(!on_the_machine.exists());
+    let linked = instance.run_job("linked", &format!("image = {odd:?}\ncommand = [\"/bin/busybox\", \"sh\", \"-c\", \"echo x >/output/y-of-a-task; busybox cat /etc/hosts | busybox head -1\"]\nenv.PATH = \"/bin\""));
     assert_eq!(linked["state"], "succeeded", "{linked:#} {}", instance.log("linked", "main-0"));
     assert!(instance.log("linked", "main-0").starts_with("127.0.0.1"));
-    assert_eq!(fs::read_to_string(instance.run_dir("linked", 1).join("output/y")).unwrap(), "x\n");
-    assert!(fs::read_dir("/tmp").unwrap().count() <= before + 4, "nothing of it lands on the machine");
+    assert_eq!(fs::read_to_string(instance.run_dir("linked", 1).join("output/y-of-a-task")).unwrap(), "x\n");
+    assert!(!on_the_machine.exists());
     instance.shutdown();
 }
 
@@ -284,7 +286,7 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
     if !has_tools(TEST, &["umoci", "busybox", "skopeo"]) {
         return;
     }
-    let Some(instance) = Instance::start(TEST, "") else { return };
+    let Some(instance) = Instance::start(TEST, "[limits]\ncpu = 16\nmemory = \"16GiB\"\n") else { return };
     let dir = tempfile::tempdir().unwrap();
     let layout = small(dir.path(), &["--config.cmd=/bin/busybox", "--config.cmd=echo", "--config.cmd=ran"], |_| {});
     let archive = |kind: &str, name: &str| {
@@ -323,17 +325,27 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
     instance.ok(&["image", "rm", "a:1", "b:1", "c:1", "team/small:1", "again:2"]);
     assert_eq!(instance.cli(&["image", "show", "a:1"]).status.code(), Some(4));
     // What jobs have brought goes when nobody has used it for long enough.
-    assert!(instance.ok(&["image", "prune", "--unused", "1h"]).contains("0 layer"));
+    assert!(instance.ok(&["image", "prune", "--unused", "1h"]).contains(" in 0 layer(s)"));
     assert!(instance.ok(&["image", "prune", "--unused", "0s"]).contains("removed docker-archive:"));
-    assert!(instance.ok(&["image", "prune"]).contains("0 layer"));
+    assert!(instance.ok(&["image", "prune"]).contains(" in 0 layer(s)"));
     assert_eq!(layers(), 1, "a task still runs from it");
     instance.ok(&["stop", "holds"]);
     instance.wait_end("holds", 1);
     wait_for("the clean-up", || {
         fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().next().is_none().then_some(())
     });
-    assert!(instance.ok(&["image", "prune"]).contains("1 layer"));
+    assert!(instance.ok(&["image", "prune"]).contains(" in 1 layer(s)"));
     assert_eq!(layers(), 0);
+    // A run that waits has its image, whatever becomes of the name.
+    instance.ok(&["image", "import", "--name", "waits:1", &docker]);
+    instance.drop_job("first", "command = \"sleep 600\"\nresources = { cpu = 1, memory = \"15GiB\" }");
+    instance.wait_state("first", "running");
+    instance.drop_job("second", "image = \"waits:1\"\nresources = { cpu = 1, memory = \"15GiB\" }");
+    wait_for("its turn", || instance.report("second")?["reason"].as_str()?.contains("memory").then_some(()));
+    instance.ok(&["image", "rm", "waits:1"]);
+    assert!(instance.ok(&["image", "prune", "--unused", "0s"]).contains(" in 0 layer(s)"));
+    instance.ok(&["stop", "first"]);
+    assert_eq!(instance.wait_end("second", 1)["state"], "succeeded");
     // Public images and presets are seen by every workspace, one's own by oneself alone.
     for (name, kind) in [("p:1", "--public"), ("q:1", "--preset"), ("r:1", "--workspace=default")] {
         instance.ok(&["image", "import", "--name", name, kind, &docker]);
@@ -441,7 +453,19 @@ fn many_jobs_that_want_one_image_at_once_get_it_and_it_is_fetched_once() {
         let report = instance.wait_end(&format!("j{number}"), 1);
         assert_eq!(report["state"], "succeeded", "{report:#}");
     }
-    assert_eq!(whole_layers(&instance.root().join("var/lib/trainyard/images")), 5, "four of the image, and its top");
+    let store = instance.root().join("var/lib/trainyard/images");
+    let shown = instance.ok(&["image", "show", "127.0.0.1:5000/team/torch:2", "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let layers = shown["record"]["layers"].as_array().unwrap().len();
+    assert_eq!(whole_layers(&store), layers + 1, "those of the image, and its top");
+    let raw = ["inspect", "--tls-verify=false", "--raw", &target];
+    let manifest: serde_json::Value =
+        serde_json::from_str(&in_network(instance.network_holder(), "skopeo", &raw)).unwrap();
+    let fetched = registry.fetched_blobs();
+    for layer in manifest["layers"].as_array().unwrap() {
+        let times = fetched.iter().filter(|blob| layer["digest"] == blob.as_str()).count();
+        assert_eq!(times, 1, "{layer}: {fetched:#?}");
+    }
     instance.shutdown();
 }
 

@@ -106,6 +106,8 @@ pub(crate) fn small(dir: &Path, config: &[&str], fill: impl Fn(&Path)) -> String
 pub(crate) struct Registry {
     child: Child,
     pub(crate) address: String,
+    /// What it was asked for.
+    requests: PathBuf,
 }
 
 impl Registry {
@@ -128,11 +130,11 @@ impl Registry {
             .args(["docker-registry", "serve"])
             .arg(dir.join("registry.yml"))
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(fs::File::create(dir.join("requests")).unwrap())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let registry = Self { child, address };
+        let registry = Self { child, address, requests: dir.join("requests") };
         wait_for("the registry", || {
             let url = format!("http://{}/v2/", registry.address);
             let script = format!(
@@ -143,6 +145,18 @@ impl Registry {
             command.stderr(Stdio::null()).status().unwrap().success().then_some(())
         });
         registry
+    }
+}
+
+impl Registry {
+    /// Blobs that were fetched, each as often as it was.
+    pub(crate) fn fetched_blobs(&self) -> Vec<String> {
+        let requests = fs::read_to_string(&self.requests).unwrap();
+        let of = |line: &str| {
+            let path = line.split("\"GET ").nth(1)?.split(' ').next()?;
+            Some(path.split("/blobs/").nth(1)?.to_owned())
+        };
+        requests.lines().filter_map(of).collect()
     }
 }
 

@@ -143,6 +143,11 @@ impl Instance {
         self.wait_for_log("daemon: ready");
     }
 
+    /// What the daemon has said so far; for the end of a test.
+    pub(crate) fn journal(&self) -> String {
+        self.seen.iter().cloned().chain(self.log.try_iter()).collect::<Vec<_>>().join("\n")
+    }
+
     /// Waits for a line of the daemon's journal.
     pub(crate) fn wait_for_log(&mut self, part: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
@@ -210,10 +215,12 @@ impl Instance {
 
     /// Drops a job file as people should: written aside, then renamed.
     pub(crate) fn drop_job(&self, name: &str, text: &str) {
-        let aside = self.jobs_d().join(format!(".{name}.new"));
+        // A job of another workspace lies in its directory.
+        let target = self.jobs_d().join(format!("{name}.toml"));
+        let aside = target.with_file_name(format!(".{}.new", name.replace('/', "-")));
         fs::write(&aside, text).unwrap();
         fs::set_permissions(&aside, fs::Permissions::from_mode(0o644)).unwrap();
-        fs::rename(aside, self.jobs_d().join(format!("{name}.toml"))).unwrap();
+        fs::rename(aside, target).unwrap();
     }
 
     pub(crate) fn cli(&self, arguments: &[&str]) -> Output {

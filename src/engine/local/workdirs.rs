@@ -94,12 +94,17 @@ fn image_file(paths: &Paths, identity: &Identity) -> PathBuf {
 }
 
 pub(super) fn keep_image(paths: &Paths, identity: &Identity, image: &Digest) -> Result<(), EngineError> {
-    write_json(&image_file(paths, identity), image, Durability::Process).map_err(super::told)
+    // The run counts as prepared, also after the machine went down.
+    write_json(&image_file(paths, identity), image, Durability::Machine).map_err(super::told)
+}
+
+pub(super) fn image_if_given(paths: &Paths, identity: &Identity) -> Result<Option<Digest>, EngineError> {
+    read_json(&image_file(paths, identity)).map_err(super::told)
 }
 
 pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, EngineError> {
-    let kept = read_json(&image_file(paths, identity)).map_err(super::told)?;
-    kept.ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
+    image_if_given(paths, identity)?
+        .ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
 }
 
 /// What of the workspace a task sees, and where.

@@ -1,0 +1,73 @@
+//! What can go wrong with images, in words for whoever asked.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::digest::Digest;
+use super::registry::{AuthFileError, ReferenceError, RegistryError};
+use super::unpack::UnpackError;
+use crate::ids::Bytes;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    #[error("there is no image {name}; see `trainyard image ls`")]
+    Unknown { name: String },
+    #[error("cannot read {path}: {source}")]
+    Source {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{what} is not as an image must be: {why}")]
+    Damaged { what: String, why: String },
+    #[error("the content is not what its digest says: it should be {expected}, it is {got}")]
+    WrongDigest { expected: Digest, got: Digest },
+    #[error("there are several images in it ({}), or none with a name; say which one, as PATH:TAG", .tags.join(", "))]
+    WhichTag { tags: Vec<String> },
+    #[error("there is no image {tag} in it, only: {}", .tags.join(", "))]
+    NoTag { tag: String, tags: Vec<String> },
+    #[error("a layer cannot be unpacked: {0}")]
+    Unpack(#[from] UnpackError),
+    #[error(
+        "there is no space for the image: {} {need}, {} are free on the disk of {path}; remove what is not needed with `trainyard image prune`",
+        Bytes(*.wanted),
+        Bytes(*.free)
+    )]
+    NoSpace { wanted: u64, need: &'static str, free: u64, path: PathBuf },
+    #[error("cannot {what}: {source}")]
+    Store {
+        what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the image store is busy: images are being brought in or started; try again when that is done")]
+    Busy,
+    #[error(transparent)]
+    Registry(RegistryError),
+    #[error("{source}; the workspace's file is {file}, your own is ~/.config/containers/auth.json")]
+    Login {
+        #[source]
+        source: RegistryError,
+        file: PathBuf,
+    },
+    #[error(transparent)]
+    Name(#[from] ReferenceError),
+    #[error("the credentials in {path} cannot be used: {source}")]
+    Auth {
+        path: PathBuf,
+        #[source]
+        source: AuthFileError,
+    },
+    #[error("the archive gives no name to the image; give one with --name")]
+    NoName,
+    #[error("the public image {name} is user {owner}'s: only they and root may change it; use another name")]
+    NotYours { name: String, owner: u32 },
+    #[error(
+        "{name} names the content of an image, and this one has other content ({digest}); give it a name with a tag"
+    )]
+    PinnedName { name: String, digest: Digest },
+}
+
+pub(super) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {
+    move |source| ImageError::Store { what, source }
+}

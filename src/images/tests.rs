@@ -1,0 +1,193 @@
+//! The store as a whole: who has what, and what goes when.
+
+use super::*;
+use crate::images::error::ImageError;
+
+struct Fixture {
+    dir: tempfile::TempDir,
+    images: Images,
+    _runtime: tokio::runtime::Runtime,
+}
+
+/// `None` where layers cannot be unpacked.
+fn store() -> Option<Fixture> {
+    if !nix::unistd::Uid::effective().is_root() {
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let limits = Limits {
+        layer_bytes: 1 << 20,
+        layer_entries: 1000,
+        unused_after: Duration::from_secs(3600),
+        store_bytes: None,
+    };
+    let sources = Sources {
+        default_registry: "docker.io".to_owned(),
+        plain_http: Vec::new(),
+        secrets: dir.path().join("secrets"),
+        runtime: runtime.handle().clone(),
+    };
+    let images = Images::open(&dir.path().join("images"), limits, sources).unwrap();
+    Some(Fixture { dir, images, _runtime: runtime })
+}
+
+fn layer(files: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (name, content) in files {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        builder.append_data(&mut header, name, *content).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+impl Fixture {
+    /// A layout of one layer, which the configuration calls `diff_id`.
+    fn layout(&self, name: &str, content: &[u8], diff_id: &Digest) -> PathBuf {
+        let root = self.dir.path().join(name);
+        let blobs = root.join("blobs/sha256");
+        fs::create_dir_all(&blobs).unwrap();
+        let blob = |bytes: &[u8]| {
+            let digest = Digest::of(bytes);
+            fs::write(blobs.join(digest.hex()), bytes).unwrap();
+            digest
+        };
+        let layer = blob(content);
+        // The label tells images of one layer apart.
+        let config = format!(
+            r#"{{"os":"linux","config":{{"Labels":{{"is":"{name}"}}}},"rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#
+        );
+        let config = blob(config.as_bytes());
+        let manifest = blob(
+            format!(r#"{{"schemaVersion":2,"config":{{"digest":"{config}"}},"layers":[{{"digest":"{layer}"}}]}}"#)
+                .as_bytes(),
+        );
+        fs::write(root.join("index.json"), format!(r#"{{"manifests":[{{"digest":"{manifest}"}}]}}"#)).unwrap();
+        root
+    }
+
+    fn import(&self, layout: &Path, workspace: &str) -> Result<Imported, ImageError> {
+        let rights = Rights { uid: 0, gid: 0, groups: &[] };
+        let local = Local { path: layout, format: Format::Layout, tag: None, workspace };
+        self.images.import(&local, rights, &Arc::default())
+    }
+
+    /// An image of `workspace` with a file of `size` bytes, last used at second `used`.
+    fn image(&self, name: &str, size: usize, used: u64) -> Digest {
+        let content = layer(&[(name, &vec![7; size])]);
+        let imported = self.import(&self.layout(name, &content, &Digest::of(&content)), "lab").unwrap();
+        let kind = Kind::Mine { workspace: "lab".to_owned() };
+        self.images.tag(&record(name, kind.clone(), &imported.record.digest, 1)).unwrap();
+        let path = self.dir.path().join(format!("images/names/workspace-lab/{name}.json"));
+        let time = std::time::UNIX_EPOCH + Duration::from_secs(used);
+        File::open(path).unwrap().set_modified(time).unwrap();
+        imported.record.digest
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.images.list(None).unwrap().into_iter().map(|(name, ..)| name.name).collect()
+    }
+}
+
+fn record(name: &str, kind: Kind, digest: &Digest, uid: u32) -> NameRecord {
+    NameRecord { name: name.to_owned(), kind, digest: digest.clone(), uid, at: Timestamp(1) }
+}
+
+#[test]
+fn to_name_a_layer_is_not_to_have_it() {
+    let Some(fixture) = store() else { return };
+    let secret = layer(&[("secret", b"only theirs")]);
+    let id = Digest::of(&secret);
+    let theirs = fixture.import(&fixture.layout("theirs", &secret, &id), "theirs").unwrap();
+    fixture
+        .images
+        .tag(&record("theirs", Kind::Mine { workspace: "theirs".to_owned() }, &theirs.record.digest, 1))
+        .unwrap();
+    let guess = layer(&[("guess", b"nothing")]);
+    let error = fixture.import(&fixture.layout("thief", &guess, &id), "thief").unwrap_err();
+    assert!(matches!(&error, ImageError::WrongDigest { expected, .. } if *expected == id), "{error}");
+    // Whoever has it all may share what is there, and whoever sees an image of it need not bring it again.
+    let honest = fixture.import(&fixture.layout("honest", &secret, &id), "honest").unwrap();
+    assert_eq!(honest.record.layers, std::slice::from_ref(&id));
+    fixture.import(&fixture.layout("again", &guess, &id), "theirs").unwrap();
+    assert_eq!(fs::read_dir(fixture.dir.path().join("images/layers")).unwrap().count(), 1);
+}
+
+#[test]
+fn one_s_own_name_goes_first_then_the_administrator_s_then_anybody_s() {
+    let Some(fixture) = store() else { return };
+    let (a, b) = (fixture.image("a", 1, 1), fixture.image("b", 2, 1));
+    let kinds = [Kind::Public, Kind::Preset, Kind::Mine { workspace: "lab".to_owned() }];
+    for kind in kinds.clone() {
+        fixture.images.tag(&record("torch:2", kind.clone(), &a, 1)).unwrap();
+        let found = fixture.images.find("lab", "torch:2").unwrap().unwrap();
+        assert_eq!(found.kind, kind);
+    }
+    assert_eq!(fixture.images.find("other", "torch:2").unwrap().unwrap().kind, Kind::Preset);
+    // A name whose image is gone hides nobody else's.
+    let gone = record("torch:2", kinds[2].clone(), &Digest::of(b"gone"), 1);
+    fixture.images.tag(&gone).unwrap();
+    assert_eq!(fixture.images.find("lab", "torch:2").unwrap().unwrap().kind, Kind::Preset);
+    // A public name is its giver's; root may do what it must.
+    let stolen = fixture.images.tag(&record("torch:2", Kind::Public, &b, 2)).unwrap_err().to_string();
+    assert!(stolen.contains("user 1") && stolen.contains("torch:2"), "{stolen}");
+    let public = fixture.images.find_of_kind(&Kind::Public, "torch:2").unwrap().unwrap();
+    assert!(matches!(fixture.images.untag(&public, 2), Err(ImageError::NotYours { .. })));
+    fixture.images.tag(&record("torch:2", Kind::Public, &b, 0)).unwrap();
+    fixture.images.untag(&public, 0).unwrap();
+    // A name that tells a digest tells the truth.
+    let pinned = |digest: &Digest| fixture.images.name(&record(&format!("x@{a}"), Kind::Preset, digest, 0));
+    pinned(&a).unwrap();
+    assert!(matches!(pinned(&b), Err(ImageError::PinnedName { .. })));
+}
+
+#[test]
+fn pruning_goes_by_age_and_size_and_spares_what_runs_will_need() {
+    let Some(fixture) = store() else { return };
+    let digests: Vec<_> = [("old", 100_000, 10), ("middle", 100_000, 20), ("new", 100_000, 30)]
+        .map(|(n, s, u)| fixture.image(n, s, u))
+        .into();
+    let now = Timestamp(40_000);
+    let prune = |keep: Keep, runs: &[&Digest]| {
+        let images = runs.iter().map(|digest| (*digest).clone()).collect();
+        fixture.images.prune(|| Ok(InUse { images, ..InUse::default() }), keep, now).unwrap()
+    };
+    assert_eq!(prune(Keep::default(), &[]), Pruned::default());
+    // By size: the one used longest ago, unless a run needs it.
+    let size = |bytes| Keep { used_within: None, bytes: Some(bytes) };
+    assert_eq!(prune(size(300_000), &[]), Pruned::default());
+    assert_eq!(prune(size(250_000), &[&digests[0]]).names, ["middle"]);
+    assert_eq!(fixture.names(), ["new", "old"]);
+    // By age: the name goes, but the image stays for the run, and goes after it.
+    let age = Keep { used_within: Some(Duration::from_secs(20)), bytes: None };
+    let pruned = prune(age, &[&digests[0]]);
+    assert_eq!((pruned.names.as_slice(), pruned.layers), (["old".to_owned()].as_slice(), 0));
+    assert!(fixture.images.get(&digests[0]).is_ok());
+    assert_eq!(prune(age, &[]), Pruned { names: Vec::new(), layers: 1, bytes: 100_000 });
+    assert!(matches!(fixture.images.get(&digests[0]), Err(ImageError::Unknown { .. })));
+    // While something is brought in nothing goes.
+    let held = fixture.images.hold();
+    let busy = fixture.images.prune(|| Ok(InUse::default()), size(0), now);
+    assert!(matches!(busy, Err(ImageError::Busy)));
+    drop(held);
+    assert_eq!(prune(size(0), &[]).names, ["new"]);
+    assert_eq!(fs::read_dir(fixture.dir.path().join("images/drafts")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_same_image_may_come_in_many_times_at_once() {
+    let Some(fixture) = store() else { return };
+    let (lower, upper) = (layer(&[("etc/x", b"1")]), layer(&[("etc/y", b"2")]));
+    let layout = fixture.layout("same", &upper, &Digest::of(&upper));
+    let other = fixture.layout("other", &lower, &Digest::of(&lower));
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (fixture, layout) = (&fixture, if number % 2 == 0 { &layout } else { &other });
+            scope.spawn(move || fixture.import(layout, "lab").unwrap());
+        }
+    });
+    assert_eq!(fs::read_dir(fixture.dir.path().join("images/drafts")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(fixture.dir.path().join("images/layers")).unwrap().count(), 2);
+}

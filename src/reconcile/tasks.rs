@@ -1,0 +1,153 @@
+//! What becomes of tasks: started, put back, running, kept, ended.
+
+use super::world::Job;
+use super::{Look, Reconciler, Work};
+use crate::engine::EngineError;
+use crate::ids::{AttemptId, JobKey, TaskId};
+use crate::rundir::{Found, KeptRecord};
+use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
+use crate::store::Store;
+use crate::store::record::TaskPhase;
+
+impl<S: Store> Reconciler<S> {
+    /// Nothing was started: the run waits on, as if its turn had not come, and tries again.
+    pub(super) fn put_back(&mut self, id: AttemptId, ordinals: &[u32], reason: String) {
+        let Some(key) = self.attempts.get(&id).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        if attempt.stopping.is_some() {
+            let error = EngineError(reason);
+            return self.launched(id, ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect());
+        }
+        let is_whole = attempt.tasks.len() == ordinals.len();
+        if !is_whole || attempt.tasks.iter().any(|task| task.phase != TaskPhase::Launching) {
+            // After a restart tasks are started one by one: this one alone tries again.
+            let tasks = ordinals.iter().map(|ordinal| (TaskId { attempt: id, ordinal: *ordinal }, Look::Restart));
+            self.look_again.extend(tasks);
+            return self.retry_soon();
+        }
+        self.live.remove(&key);
+        self.attempts.remove(&id);
+        if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+            run.record.attempts.pop();
+            let is_new = run.held_back_told.as_ref() != Some(&reason);
+            run.held_back = Some(reason.clone());
+            run.held_back_told = Some(reason.clone());
+            if is_new {
+                self.note(&key, reason);
+            }
+        }
+        self.held_back.insert(key.clone());
+        self.retry_soon();
+        self.settle(&key);
+    }
+
+    pub(super) fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {
+        for (ordinal, error) in failures {
+            let end = TaskEnd::FailedToStart { reason: error.to_string() };
+            let end = EndRecord { end, at: self.now, memory_peak: None, note: None };
+            self.task_ended(TaskId { attempt, ordinal }, end);
+        }
+        // A stop that came while the tasks were being started may not have reached all of them.
+        let Some(key) = self.attempts.get(&attempt).cloned() else { return };
+        let stopping = self.attempt_mut(&key).and_then(|attempt| attempt.stopping.clone());
+        if let Some(cause) = stopping {
+            self.stop_open_tasks(&key, &cause);
+        }
+    }
+
+    pub(super) fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
+        let end = |end| EndRecord { end, at: self.now, memory_peak: None, note: None };
+        match result {
+            Err(error) => {
+                tracing::warn!(%task, %error, "cannot look at a task, will try again");
+                self.look_again.insert(task, after);
+                self.retry_soon();
+            }
+            Ok(Found::Alive { running: false, .. }) => {}
+            Ok(Found::Alive { running: true, .. }) => self.task_runs(task),
+            Ok(Found::Kept { kept, .. }) => self.task_kept(task, kept),
+            Ok(Found::Ended(record)) => self.task_ended(task, record),
+            Ok(Found::Lost) => {
+                let reason = "its shim is gone and left no word; it was killed, or the machine went down".to_owned();
+                self.task_ended(task, end(TaskEnd::Lost { reason }));
+            }
+            Ok(Found::NeverStarted) => self.never_started(task, after),
+        }
+        self.stop_if_stopping(task);
+    }
+
+    /// A stop that was recorded may not have reached the task: before a restart, or while its shim was only beginning.
+    pub(super) fn stop_if_stopping(&mut self, task: TaskId) {
+        let stopping = self.task_attempt(task).and_then(|attempt| {
+            let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.outcome().is_none());
+            attempt.stopping.clone().filter(|_| open)
+        });
+        if let Some(cause) = stopping {
+            self.works.push(Work::Stop { task, cause });
+        }
+    }
+
+    fn never_started(&mut self, task: TaskId, after: Look) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let stopping = self.task_attempt(task).and_then(|attempt| attempt.stopping.clone());
+        let end = match (stopping, after) {
+            (Some(cause), _) => TaskEnd::Stopped { cause },
+            (None, Look::Restart) => return self.launch(&key, vec![task.ordinal]),
+            (None, Look::Sign) => TaskEnd::FailedToStart { reason: "its shim ended before the command ran".to_owned() },
+        };
+        self.task_ended(task, EndRecord { end, at: self.now, memory_peak: None, note: None });
+    }
+
+    fn task_runs(&mut self, task: TaskId) {
+        let now = self.now;
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase != TaskPhase::Launching {
+            return;
+        }
+        record.phase = TaskPhase::Running { since: now };
+        self.note_all_run(&key);
+    }
+
+    /// It has failed, and its container stays: told at once, and stopped when somebody stops the job.
+    fn task_kept(&mut self, task: TaskId, kept: KeptRecord) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase.outcome().is_some() {
+            return self.let_kept_go(&key);
+        }
+        let message = format!("{} {}; its container is kept until {}", record.name(), kept.end, kept.until);
+        record.phase = TaskPhase::Kept { end: kept.end, until: kept.until };
+        if matches!(attempt.verdict, Some(Verdict::Succeeded { .. })) {
+            self.works.push(Work::Stop { task, cause: StopCause::Decided });
+        }
+        self.note(&key, message);
+        self.note_all_run(&key);
+    }
+
+    /// From the moment at which every task has begun, whether or not it has ended since, the attempt counts as running.
+    fn note_all_run(&mut self, key: &JobKey) {
+        let now = self.now;
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        let all_begun = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
+        if all_begun && attempt.running_since.is_none() {
+            attempt.running_since = Some(now);
+            self.note(key, "all tasks run".to_owned());
+        }
+    }
+
+    fn task_ended(&mut self, task: TaskId, end: EndRecord) {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
+        let Some(attempt) = self.attempt_mut(&key) else { return };
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
+        if record.phase.end().is_some() {
+            return;
+        }
+        let message = format!("{} {end}", record.name());
+        record.phase = TaskPhase::Ended(end);
+        self.note(&key, message);
+        self.note_all_run(&key);
+    }
+}
