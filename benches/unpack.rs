@@ -19,7 +19,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trainyard::images::{Images, Limits, Progress, Rights, Sources};
+use trainyard::images::{Format, Images, Limits, Local, Progress, Rights, Sources};
 
 const ROUNDS: usize = 3;
 
@@ -68,7 +68,8 @@ fn measure<'a>(words: impl Iterator<Item = &'a &'a str>) -> (Duration, u64) {
 
 fn import(image: &str, target: &Path) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let limits = Limits { layer_bytes: 1 << 40, layer_entries: 1 << 40, unused_after: Duration::MAX };
+    let limits =
+        Limits { layer_bytes: 1 << 40, layer_entries: 1 << 40, unused_after: Duration::MAX, store_bytes: None };
     let sources = Sources {
         default_registry: "docker.io".into(),
         plain_http: Vec::new(),
@@ -78,5 +79,6 @@ fn import(image: &str, target: &Path) {
     let images = Images::open(target, limits, sources).unwrap();
     let (layout, tag) = image.rsplit_once(':').unwrap();
     let rights = Rights { uid: 0, gid: 0, groups: &[] };
-    images.import_layout(Path::new(layout), Some(tag), rights, &Arc::new(Progress::default())).unwrap();
+    let local = Local { path: Path::new(layout), format: Format::Layout, tag: Some(tag), workspace: "default" };
+    images.import(&local, rights, &Arc::new(Progress::default())).unwrap();
 }

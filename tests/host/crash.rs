@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{Instance, pids_with, text, wait_for};
+use super::support::{Instance, has_tools, pids_with, text, wait_for};
 
 /// Leaves one line for each time that it is started, talks for a while, ends with a code that must arrive.
 const WITNESS: &str = r#"
@@ -91,7 +92,7 @@ fn a_daemon_killed_again_and_again_at_any_moment_loses_and_doubles_nothing() {
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
-        std::thread::park_timeout(std::time::Duration::from_millis(seed % 120));
+        std::thread::park_timeout(Duration::from_millis(seed % 120));
         instance.kill_daemon();
         instance.start_daemon(&[]);
     }
@@ -189,5 +190,75 @@ fn a_shim_killed_while_there_is_no_daemon_is_noticed_at_the_next_start() {
     assert!(text(&report["reason"]).contains("lost"), "{report}");
     assert_eq!(pids_with("sleep 1000.5"), []);
     assert!(!Path::new(&format!("{}/var/lib/trainyard/attempts/a1", instance.root().display())).exists());
+    instance.shutdown();
+}
+
+/// Kernel objects of an instance that outlive a process: mounts, bridges and their ports, control groups, directories.
+fn left_of_attempts(instance: &Instance) -> Vec<String> {
+    let root = instance.root().display().to_string();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let attempts = format!("{root}/run/trainyard/attempts");
+    let mounts = mounts.lines().filter(|line| line.contains(attempts.as_str())).map(str::to_owned);
+    let links = crate::support::images::in_network(instance.network_holder(), "ip", &["-o", "link"]);
+    let links: Vec<_> =
+        links.lines().filter(|line| line.contains(": ty") || line.contains(": ve")).map(str::to_owned).collect();
+    let names = |directory: String| {
+        let entries = fs::read_dir(directory).unwrap();
+        entries.map(|entry| entry.unwrap().path().display().to_string()).collect::<Vec<_>>()
+    };
+    let below_run = names(attempts.clone());
+    let scratch = names(format!("{root}/var/lib/trainyard/attempts"));
+    mounts.chain(links).chain(scratch).chain(below_run).collect()
+}
+
+/// A shim that has begun, as soon as there is one.
+fn next_shim(instance: &Instance) -> i32 {
+    let attempts = instance.root().join("var/lib/trainyard/attempts");
+    wait_for("a shim", || {
+        let locks = fs::read_dir(&attempts).unwrap().flatten().map(|attempt| attempt.path().join("0/lock"));
+        locks.filter_map(|lock| fs::read_to_string(lock).ok()?.parse().ok()).next()
+    })
+}
+
+#[test]
+fn a_shim_killed_at_any_moment_leaves_nothing_and_its_end_is_told() {
+    const TEST: &str = "a_shim_killed_at_any_moment_leaves_nothing_and_its_end_is_told";
+    if !has_tools(TEST, &["umoci", "busybox", "ip"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let image = crate::support::images::small(dir.path(), &[], |_| {});
+    let mut ends = std::collections::BTreeSet::new();
+    for step in 0..30u64 {
+        let job = format!("k{step}");
+        // Every third with the command at work, so that the kill comes in the midst of a stop.
+        let seconds = if step % 3 == 2 { "1000.75" } else { "0.01" };
+        let words = ["/bin/busybox", "sleep", seconds];
+        instance.drop_job(
+            &job,
+            &format!("image = {image:?}\ncommand = {words:?}\n[roles.a]\n[roles.b]\nmin_failed = \"never\""),
+        );
+        let shim = if step % 3 == 2 {
+            instance.wait_state(&job, "running");
+            let shim = next_shim(&instance);
+            instance.ok(&["stop", &job]);
+            shim
+        } else {
+            next_shim(&instance)
+        };
+        // From its first instruction to its last: it lives for some 30 ms.
+        std::thread::park_timeout(Duration::from_micros(step / 3 * 4000));
+        // It may have ended by itself.
+        let _ = kill(Pid::from_raw(shim), Signal::SIGKILL);
+        let report = instance.wait_end(&job, 1);
+        ends.insert(report["state"].as_str().unwrap().to_owned());
+        for task in report["tasks"].as_array().unwrap() {
+            assert_eq!(task["phase"], "ended", "{report:#}");
+        }
+        wait_for("all of it to be taken away", || left_of_attempts(&instance).is_empty().then_some(()));
+    }
+    assert!(ends.contains("failed"), "some were killed before they had ended: {ends:?}");
+    assert!(!alive("sleep 1000.75"));
     instance.shutdown();
 }

@@ -14,3 +14,4 @@ mod mount;
 mod network;
 mod quickstart;
 mod tasks;
+mod torch;

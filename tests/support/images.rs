@@ -17,33 +17,52 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
 
 /// A Debian root file system with Python, as an OCI layout with the tag `py`: three layers, made once for all tests.
 pub(crate) fn debian() -> PathBuf {
-    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-image");
+    made_once("debian-image", make_debian)
+}
+
+/// A Debian root file system with PyTorch, as an OCI layout with the tag `torch`; large.
+pub(crate) fn torch() -> PathBuf {
+    made_once("torch-image", |draft| _ = base(draft, "python3-torch,python3-numpy", "torch"))
+}
+
+/// What `make` leaves in `oci` below an empty directory, kept below `target`.
+fn made_once(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
+    let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let layout = store.join("layout");
     fs::create_dir_all(&store).unwrap();
     let lock = fs::File::create(store.join("lock")).unwrap();
     lock.lock().unwrap();
     if !layout.exists() {
-        make_debian(&store);
+        let draft = store.join("draft");
+        let _ = fs::remove_dir_all(&draft);
+        fs::create_dir_all(&draft).unwrap();
+        make(&draft);
+        run("chmod", &["-R", "a+rX", &draft.join("oci").display().to_string()]);
+        fs::rename(draft.join("oci"), &layout).unwrap();
+        fs::remove_dir_all(draft).unwrap();
     }
     layout
 }
 
-fn make_debian(store: &Path) {
-    let draft = store.join("draft");
-    let _ = fs::remove_dir_all(&draft);
-    fs::create_dir_all(&draft).unwrap();
+/// An image of one layer of the distribution's packages.
+fn base(draft: &Path, packages: &str, tag: &str) -> String {
     let path = |name: &str| draft.join(name).display().to_string();
     let exclude = ["doc", "locale", "man"].map(|name| format!("--dpkgopt=path-exclude=/usr/share/{name}/*"));
-    let base = path("base.tar");
-    let suite = codename();
-    let mut arguments = vec!["--quiet", "--mode=root", "--variant=minbase", "--include=python3-minimal"];
+    let (tar, suite, include) = (path("base.tar"), codename(), format!("--include={packages}"));
+    let mut arguments = vec!["--quiet", "--mode=root", "--variant=minbase", include.as_str()];
     arguments.extend(exclude.iter().map(String::as_str));
-    arguments.extend([suite.as_str(), base.as_str()]);
+    arguments.extend([suite.as_str(), tar.as_str()]);
     run("mmdebstrap", &arguments);
-    let (oci, image) = (path("oci"), format!("{}:py", path("oci")));
+    let (oci, image) = (path("oci"), format!("{}:{tag}", path("oci")));
     run("umoci", &["init", "--layout", &oci]);
     run("umoci", &["new", "--image", &image]);
-    run("umoci", &["raw", "add-layer", "--image", &image, &base]);
+    run("umoci", &["raw", "add-layer", "--image", &image, &tar]);
+    image
+}
+
+fn make_debian(draft: &Path) {
+    let image = base(draft, "python3-minimal", "py");
+    let path = |name: &str| draft.join(name).display().to_string();
     fs::create_dir_all(draft.join("app")).unwrap();
     fs::write(draft.join("app/main.py"), "print('hello from the image')\n").unwrap();
     run(
@@ -66,9 +85,6 @@ fn make_debian(store: &Path) {
     let mut arguments = vec!["config", "--image", &image];
     arguments.extend(config);
     run("umoci", &arguments);
-    run("chmod", &["-R", "a+rX", &oci]);
-    fs::rename(draft.join("oci"), store.join("layout")).unwrap();
-    fs::remove_dir_all(draft).unwrap();
 }
 
 /// The distribution's own release.

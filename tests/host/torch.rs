@@ -1,0 +1,50 @@
+//! A training framework as it comes: nothing is set by the user, and its workers find each other.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::images::torch;
+use crate::support::{Instance, has_tools};
+
+/// What a user would write: the platform tells how many there are, which one this is, and where the first one listens.
+const TRAIN: &str = r#"import os
+import torch
+import torch.distributed as dist
+
+rank, world = int(os.environ["TRAINYARD_TASK_INDEX"]), int(os.environ["TRAINYARD_TASK_COUNT"])
+first = os.environ["TRAINYARD_WORKER_HOSTS"].split(",")[0]
+port = os.environ["TRAINYARD_WORKER_PORTS_RENDEZVOUS"].split(",")[0]
+dist.init_process_group("gloo", init_method=f"tcp://{first}:{port}", rank=rank, world_size=world)
+dist.barrier()
+value = torch.tensor([float(rank + 1)])
+dist.all_reduce(value)
+print(f"rank {rank} of {world}: sum {value.item()}", flush=True)
+dist.destroy_process_group()
+"#;
+
+#[test]
+#[ignore = "downloads some 100 MiB of packages; `tests/run` runs it once its image is there, and `tests/run --run-ignored all` makes it"]
+fn two_workers_of_torch_reach_a_barrier_and_the_right_sum() {
+    const TEST: &str = "two_workers_of_torch_reach_a_barrier_and_the_right_sum";
+    if !has_tools(TEST, &["mmdebstrap", "umoci"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let code = instance.root().join("var/lib/trainyard/workspaces/default/code/reduce");
+    fs::create_dir_all(&code).unwrap();
+    fs::write(Path::new(&code).join("train.py"), TRAIN).unwrap();
+    for network in ["task", "job"] {
+        let text = format!(
+            "image = \"oci:{}:torch\"\ncode = \"reduce\"\nnetwork = {network:?}\ncommand = \"python3 train.py\"\n\
+             resources = {{ cpu = 1, memory = \"2GiB\" }}\n[roles.worker]\ncount = 2\nports = {{ rendezvous = 1 }}\n",
+            torch().display()
+        );
+        let report = instance.run_job(network, &text);
+        let logs: Vec<_> = (0..2).map(|worker| instance.log(network, &format!("worker-{worker}"))).collect();
+        assert_eq!(report["state"], "succeeded", "{logs:#?} {report:#}");
+        for (rank, log) in logs.iter().enumerate() {
+            assert!(log.contains(&format!("rank {rank} of 2: sum 3.0")), "{log}");
+        }
+    }
+    instance.shutdown();
+}
