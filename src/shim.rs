@@ -317,12 +317,7 @@ impl Task {
     }
 
     /// The end of the command is told now, while its container stays.
-    fn keep(
-        &self,
-        container: &Container,
-        report: &Option<InitReport>,
-        watch: &mut Watch,
-    ) -> Result<(), ShimError> {
+    fn keep(&self, container: &Container, report: &Option<InitReport>, watch: &mut Watch) -> Result<(), ShimError> {
         let unknown = ProcessEnd::Exited(0);
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
         let note = self.remarks(&end, container, None);

@@ -462,7 +462,8 @@ impl Reader<'_> {
             // On the machine each task of the role has its own stretch.
             let stretches = if self.network == Network::Task { u64::from(tasks.max(1)) } else { 1 };
             if begin.is_some_and(|begin| u64::from(begin) + u64::from(count) * stretches > 65_536) {
-                let of = if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
+                let of =
+                    if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
                 self.error(port.span(), &key, format!("`{key}`{of} reaches beyond port 65535"));
             }
             let taken = out.iter().find(|other| overlaps(other, begin, count));

@@ -269,6 +269,14 @@ fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
     let report = instance.wait_end("kept", 1);
     assert_eq!(report["state"], "failed", "{report:#}");
     assert_eq!(report["tasks"][0]["exit_code"], 3, "its own end is told, not that it was stopped");
+    // A command that could not start can be looked into as well, and does not run for ever.
+    instance.drop_job("missing", "debug = true\ncommand = [\"/no/such/program\"]");
+    let reason = text(&instance.wait_state("missing", "stopping")["reason"]);
+    assert!(reason.contains("/no/such/program is not there") && reason.contains("kept"), "{reason}");
+    assert_eq!(instance.ok(&["exec", "missing", "--", "echo", "inside"]), "inside\n");
+    instance.ok(&["stop", "missing"]);
+    let report = instance.wait_end("missing", 1);
+    assert!(report["state"] == "failed" && text_of_task(&report).contains("failed to start"), "{report:#}");
     // A good end keeps nothing.
     assert_eq!(instance.run_job("good", "debug = true\ncommand = \"true\"")["state"], "succeeded");
     instance.shutdown();
@@ -318,6 +326,23 @@ fn only_the_standard_devices_can_be_opened_in_a_task_s_control_group() {
 }
 
 #[test]
+fn a_task_does_not_hold_what_belongs_to_another() {
+    let Some(instance) = Instance::start("a_task_does_not_hold_what_belongs_to_another", "") else { return };
+    for (job, network) in [("first", "task"), ("shared", "job"), ("last", "task")] {
+        instance.drop_job(job, &format!("network = \"{network}\"\ncommand = \"sleep 600\"\n"));
+        instance.wait_state(job, "running");
+    }
+    let shim = super::support::pids_with("default/last/main-0");
+    let (pid, line) = shim.iter().find(|(_, line)| line.contains(" shim ")).unwrap();
+    let kept = instance.root().join("run/trainyard/attempts").display().to_string();
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    // Where mounts are shared, they go from here when they go on the machine.
+    let held: Vec<_> = mounts.lines().filter(|line| line.contains(&kept) && !line.contains(" master:")).collect();
+    assert!(held.is_empty(), "{line}: {held:#?}");
+    instance.shutdown();
+}
+
+#[test]
 fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
     let Some(instance) = Instance::start("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "") else { return };
     let own: Vec<String> = fs::read_to_string("/proc/self/status")
@@ -327,6 +352,11 @@ fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
         .collect();
     if !own[0].contains([',', '-']) {
         super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "a second processor core");
+        return;
+    }
+    let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    if !v2.split_whitespace().any(|name| name == "cpuset") && !std::path::Path::new("/sys/fs/cgroup/cpuset").exists() {
+        super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "the cpuset controller");
         return;
     }
     let list = "command = \"grep Cpus_allowed_list /proc/self/status; sleep 600\"\n";

@@ -161,8 +161,7 @@ impl LocalEngine {
         let taken = self.taken_ports().unwrap_or_default();
         let allotted =
             ports.iter().find(|port| taken.contains(port)).map(|port| (port, "is given to a task of another job"));
-        let foreign =
-            || ports.iter().find(|port| is_taken(**port)).map(|port| (port, "is in use by another program"));
+        let foreign = || ports.iter().find(|port| is_taken(**port)).map(|port| (port, "is in use by another program"));
         let (port, why) = allotted.or_else(foreign)?;
         Some(format!("waits for port {port} of this machine, which {why}; leave `begin` out to be given a free one"))
     }

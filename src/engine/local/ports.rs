@@ -161,7 +161,8 @@ mod tests {
 
     #[test]
     fn ports_that_two_roles_name_differ_outside() {
-        let same = "[roles.a]\nports = { x = { begin = 21000, count = 2 } }\n[roles.b]\nports = { x = { begin = 21001 } }";
+        let same =
+            "[roles.a]\nports = { x = { begin = 21000, count = 2 } }\n[roles.b]\nports = { x = { begin = 21001 } }";
         let placement = placed(same, &[21_000], Publishing::On);
         let all: Vec<(u16, u16)> =
             published(&placement).iter().map(|(outside, _, inside)| (*outside, *inside)).collect();
