@@ -195,6 +195,8 @@ impl Task {
             }
             self.tell_kept(watch)?;
             if let Some(end) = progress.ended() {
+                // Of what hangs, the end of the output is not waited for.
+                pumps.pump(crate::sys::now());
                 if let Err(error) = pumps.sync() {
                     // The end itself must be told all the same.
                     tracing::error!(%error, "the last of the output may not be on the disk");

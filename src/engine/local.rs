@@ -109,22 +109,23 @@ impl LocalEngine {
         })
     }
 
-    /// Removes what attempts other than `live` have left behind: processes, networks, directories.
+    /// Removes what attempts other than `live` have left behind: processes, networks, directories. What does not go now stays
+    /// until the next start: nothing of a past attempt may keep the daemon from starting.
     pub fn sweep(&self, live: &BTreeSet<AttemptId>) -> io::Result<()> {
         let is_live = |name: &str| name.parse::<AttemptId>().is_ok_and(|attempt| live.contains(&attempt));
         for group in cgroup::children(&self.tasks_group)? {
             let owner = group.split('-').next().unwrap_or_default();
             if owner.starts_with('a') && !is_live(owner) {
                 tracing::warn!(%group, "removing the processes of an attempt that nobody knows");
-                cgroup::remove(&format!("{}/{group}", self.tasks_group))?;
+                or_warn("a control group stays", cgroup::remove(&format!("{}/{group}", self.tasks_group)));
             }
         }
         for directory in [self.paths.kernel_objects(), self.paths.attempts()] {
             for entry in fs::read_dir(&directory)? {
                 let entry = entry?;
                 if !is_live(&entry.file_name().to_string_lossy()) {
-                    remove_kernel_objects(&entry.path())?;
-                    remove_tree(&entry.path())?;
+                    let removed = remove_kernel_objects(&entry.path()).and_then(|()| remove_tree(&entry.path()));
+                    or_warn("the directory of an attempt stays", removed);
                 }
             }
         }
@@ -409,6 +410,12 @@ impl Shared {
             Some(source) => Shm::Shared { source: source.clone() },
             None => Shm::Own { size: role.resources.shm.0 },
         }
+    }
+}
+
+fn or_warn(what: &'static str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "{what}");
     }
 }
 
