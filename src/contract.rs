@@ -6,6 +6,7 @@ pub mod native;
 pub mod openpai;
 pub mod volcano;
 
+use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -118,14 +119,19 @@ pub fn view(task: &Task<'_>) -> View {
 #[derive(Debug, Default)]
 struct Environment {
     entries: Vec<(String, String)>,
+    /// Where each lies.
+    known: HashMap<String, usize>,
 }
 
 impl Environment {
     fn extend(&mut self, entries: impl IntoIterator<Item = (String, String)>) {
         for (name, value) in entries {
-            match self.entries.iter_mut().find(|(known, _)| *known == name) {
+            match self.known.get(&name).and_then(|at| self.entries.get_mut(*at)) {
                 Some(entry) => entry.1 = value,
-                None => self.entries.push((name, value)),
+                None => {
+                    self.known.insert(name.clone(), self.entries.len());
+                    self.entries.push((name, value));
+                }
             }
         }
     }

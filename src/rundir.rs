@@ -145,16 +145,15 @@ pub struct Overlay {
 pub enum Lower {
     /// By id-mapped mounts.
     Mapped,
-    /// By id-mapped mounts, where the file system knows them; elsewhere they seem to be nobody's. Enough for files that
-    /// everybody may read.
-    MappedWherePossible,
-    /// They are copies with the right owners.
+    /// Copies with the right owners; or the machine's own files, which seem to be nobody's but for those of the job's owner:
+    /// what not everybody may read stays closed.
     AsTheyAre,
 }
 
 /// A file or directory of the machine that the task sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
+    /// No link leads there.
     pub source: PathBuf,
     pub target: PathBuf,
     pub read_only: bool,

@@ -15,6 +15,7 @@ mod pump;
 mod rootfs;
 pub mod step;
 
+use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -62,6 +63,8 @@ const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Runs the task of `dir` to its end. `lock` is the inherited descriptor that proves our life to the daemon.
 pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     use std::os::fd::AsRawFd;
+    // libcontainer leaves those of its caller in place where a task is to have none.
+    nix::unistd::setgroups(&[]).map_err(|errno| failed("leave the daemon's groups")(errno.into()))?;
     close_all_but(&[lock.as_raw_fd()]).map_err(failed("close inherited descriptors"))?;
     let dir = TaskDir::at(dir);
     log_to(&dir.shim_log()).map_err(failed("open the shim's log"))?;
@@ -113,15 +116,11 @@ impl Task {
 
     /// A full disk must not cost the exit status: waits until it can be written.
     fn write_end(&self, end: &EndRecord) -> Result<(), ShimError> {
-        loop {
-            match self.dir.write_end(end) {
-                Err(RunDirError::Write { source, .. }) if source.kind() == io::ErrorKind::StorageFull => {
-                    tracing::error!("the disk is full, the exit record waits");
-                    poll(&mut [], pump::RETRY_MS).map_err(|errno| failed("wait for the disk")(errno.into()))?;
-                }
-                other => return Ok(other?),
-            }
+        while written(self.dir.write_end(end))?.is_none() {
+            tracing::error!("the disk is full, the exit record waits");
+            poll(&mut [], pump::RETRY_MS).map_err(|errno| failed("wait for the disk")(errno.into()))?;
         }
+        Ok(())
     }
 
     fn not_started(&self, reason: String) -> EndRecord {
@@ -163,40 +162,49 @@ impl Task {
         if let Err(error) = container.start() {
             return Ok(self.not_started(error.to_string()));
         }
-        let mut timers = Timers {
+        let mut watch = Watch {
             grace: Deadline::unset().map_err(failed("make a timer"))?,
             sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
+            untold: None,
+            hanging: None,
         };
         self.tell_news();
         crate::sys::process::give_memory_back();
-        let end = self.watch(container, pumps, &mut timers);
+        let end = self.watch(container, pumps, &mut watch);
         // The control group is there until the container is deleted.
-        timers.sampler.sample(crate::sys::now());
+        watch.sampler.sample(crate::sys::now());
         end
     }
 
     /// Polls until the container and its output have ended.
-    fn watch(&self, container: &Container, pumps: &mut Pumps, timers: &mut Timers) -> Result<EndRecord, ShimError> {
+    fn watch(&self, container: &Container, pumps: &mut Pumps, watch: &mut Watch) -> Result<EndRecord, ShimError> {
         let mut progress = Progress::running(pumps.open_streams());
         let mut report = None;
-        let mut ended_at = Timestamp(0);
+        let mut ended_at = None;
         loop {
-            for event in self.wait(container, pumps, timers, &progress, &mut report)? {
+            let mut events = VecDeque::from(self.wait(container, pumps, watch, &progress, &mut report)?);
+            while let Some(event) = events.pop_front() {
                 if matches!(event, Event::InitEnded(_)) {
-                    ended_at = crate::sys::now();
+                    ended_at = Some(crate::sys::now());
                 }
                 let (next, actions) = step::step(progress, event);
                 progress = next;
                 for action in actions {
-                    self.act(&action, container, &timers.grace, &report)?;
+                    events.extend(self.act(&action, container, watch, &report)?);
                 }
             }
+            self.tell_kept(watch)?;
             if let Some(end) = progress.ended() {
-                pumps.sync().map_err(failed("write the logs"))?;
+                // Of what hangs, the end of the output is not waited for.
+                pumps.pump(crate::sys::now());
+                if let Err(error) = pumps.sync() {
+                    // The end itself must be told all the same.
+                    tracing::error!(%error, "the last of the output may not be on the disk");
+                }
                 let report = report.or_else(|| container.report());
                 let end = step::judge_end(end, report, progress.cause(), self.memory_want());
-                let note = self.remarks(&end, container);
-                return Ok(EndRecord { end, at: ended_at, memory_peak: None, note });
+                let note = self.remarks(&end, container, watch.hanging.take());
+                return Ok(EndRecord { end, at: ended_at.unwrap_or_else(crate::sys::now), memory_peak: None, note });
             }
         }
     }
@@ -205,15 +213,15 @@ impl Task {
         &self,
         container: &Container,
         pumps: &mut Pumps,
-        timers: &mut Timers,
+        watch: &mut Watch,
         progress: &Progress,
         report: &mut Option<InitReport>,
     ) -> Result<Vec<Event>, ShimError> {
         let watches_report = self.launch.keep_failed && report.is_none() && progress.init_lives();
         let (signalled, grace_over, sample_due, init_ready, reported) = {
             let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
-            let mut fds = vec![watched(self.signals.as_fd()), watched(timers.grace.as_fd())];
-            fds.push(watched(timers.sampler.as_fd()));
+            let mut fds = vec![watched(self.signals.as_fd()), watched(watch.grace.as_fd())];
+            fds.push(watched(watch.sampler.as_fd()));
             if progress.init_lives() {
                 fds.push(watched(container.init().as_fd()));
             }
@@ -222,7 +230,8 @@ impl Task {
             }
             let fixed = fds.len();
             fds.extend(pumps.descriptors().map(watched));
-            let timeout = pumps.retry_after().map_or(PollTimeout::NONE, PollTimeout::from);
+            let kept_retry = watch.untold.as_ref().map(|_| pump::RETRY_MS);
+            let timeout = pumps.retry_after().or(kept_retry).map_or(PollTimeout::NONE, PollTimeout::from);
             match poll(&mut fds, timeout) {
                 Err(nix::errno::Errno::EINTR) => return Ok(Vec::new()),
                 other => other.map_err(|errno| failed("wait for the task")(errno.into()))?,
@@ -238,18 +247,17 @@ impl Task {
         if reported {
             *report = container.report();
             let failed = !matches!(report, Some(InitReport::Ended(CommandEnd::Exited(0))) | None);
-            let executed = !matches!(report, Some(InitReport::NotExecuted { .. }));
-            events.extend((failed && executed && progress.cause().is_none()).then_some(Event::Kept));
+            events.extend((failed && progress.cause().is_none()).then_some(Event::Kept));
         }
         if signalled {
             events.extend(self.stop_requested()?);
         }
         if sample_due {
-            timers.sampler.sample(crate::sys::now());
-            timers.sampler.wait_for_next().map_err(failed("set a timer"))?;
+            watch.sampler.sample(crate::sys::now());
+            watch.sampler.wait_for_next().map_err(failed("set a timer"))?;
         }
         if grace_over {
-            timers.grace.clear().map_err(failed("reset a timer"))?;
+            watch.grace.clear().map_err(failed("reset a timer"))?;
             events.push(Event::GraceOver);
         }
         if init_ready && let Some(end) = container.init().reap().map_err(failed("reap the container"))? {
@@ -281,8 +289,8 @@ impl Task {
     }
 
     /// What else was seen that may explain the end: a full `/dev/shm` (writing past its end is SIGBUS, or an error that a
-    /// program may swallow), processes killed for want of memory though the command went on.
-    fn remarks(&self, end: &TaskEnd, container: &Container) -> Option<String> {
+    /// program may swallow), processes killed for want of memory though the command went on, and those that do not go.
+    fn remarks(&self, end: &TaskEnd, container: &Container, hanging: Option<String>) -> Option<String> {
         let memory = self.memory_want();
         let killed = (memory.kills > 0 && !matches!(end, TaskEnd::Oom { .. })).then(|| {
             let limit = crate::ids::Bytes(memory.limit);
@@ -298,7 +306,7 @@ impl Task {
             }
             _ => None,
         };
-        let remarks: Vec<String> = killed.into_iter().chain(full).collect();
+        let remarks: Vec<String> = killed.into_iter().chain(full).chain(hanging).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 
@@ -311,16 +319,24 @@ impl Task {
     }
 
     /// The end of the command is told now, while its container stays.
-    fn keep(&self, container: &Container, report: &Option<InitReport>, timer: &Deadline) -> Result<(), ShimError> {
+    fn keep(&self, container: &Container, report: &Option<InitReport>, watch: &mut Watch) -> Result<(), ShimError> {
         let unknown = ProcessEnd::Exited(0);
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
-        let note = self.remarks(&end, container);
+        let note = self.remarks(&end, container, None);
         let now = crate::sys::now();
         let until = Timestamp(now.0 + u64::try_from(KEEP_FAILED.as_millis()).unwrap_or(0));
         let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup), note };
-        self.dir.write_kept(&KeptRecord { end, until })?;
-        timer.set(KEEP_FAILED).map_err(failed("set a timer"))?;
-        self.tell_news();
+        watch.untold = Some(KeptRecord { end, until });
+        watch.grace.set(KEEP_FAILED).map_err(failed("set a timer"))
+    }
+
+    /// Writes down what is kept; when the disk is full, another time, so that a stop is still heard.
+    fn tell_kept(&self, watch: &mut Watch) -> Result<(), ShimError> {
+        let Some(kept) = &watch.untold else { return Ok(()) };
+        if written(self.dir.write_kept(kept))?.is_some() {
+            watch.untold = None;
+            self.tell_news();
+        }
         Ok(())
     }
 
@@ -328,25 +344,32 @@ impl Task {
         &self,
         action: &Action,
         container: &Container,
-        grace: &Deadline,
+        watch: &mut Watch,
         report: &Option<InitReport>,
-    ) -> Result<(), ShimError> {
+    ) -> Result<Option<Event>, ShimError> {
         match action {
-            Action::Keep => self.keep(container, report, grace),
+            Action::Keep => self.keep(container, report, watch)?,
             Action::Terminate => match container.init().signal_number(self.stop_signal()) {
-                Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("end the container")(error)),
-                _ => Ok(()),
+                Err(error) if error.raw_os_error() != Some(nix::libc::ESRCH) => {
+                    return Err(failed("end the container")(error));
+                }
+                _ => {}
             },
             Action::SetGrace => {
-                grace.set(Duration::from_millis(self.launch.stop_grace_ms)).map_err(failed("set a timer"))
+                watch.grace.set(Duration::from_millis(self.launch.stop_grace_ms)).map_err(failed("set a timer"))?;
             }
-            Action::KillAll => {
-                if let Err(error) = cgroup::kill_all(&self.launch.cgroup) {
-                    tracing::error!(%error, "cannot empty the control group");
-                }
-                Ok(())
-            }
+            Action::KillAll => return Ok(self.kill_all(watch)),
         }
+        Ok(None)
+    }
+
+    fn kill_all(&self, watch: &mut Watch) -> Option<Event> {
+        let error = cgroup::kill_all(&self.launch.cgroup).err()?;
+        tracing::error!(%error, "cannot empty the control group");
+        (error.kind() == io::ErrorKind::TimedOut).then(|| {
+            watch.hanging = Some(error.to_string());
+            Event::Hanging
+        })
     }
 
     /// Best effort: a daemon that is not there looks for itself when it starts.
@@ -359,10 +382,24 @@ impl Task {
     }
 }
 
-struct Timers {
+/// What a running task is watched with.
+struct Watch {
     /// From SIGTERM to SIGKILL.
     grace: Deadline,
     sampler: Sampler,
+    /// That the container is kept, while the disk is too full to say so.
+    untold: Option<KeptRecord>,
+    /// What does not go though it was killed.
+    hanging: Option<String>,
+}
+
+/// `None` when there is no room on the disk for now.
+fn written(result: Result<(), RunDirError>) -> Result<Option<()>, RunDirError> {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    match result {
+        Err(RunDirError::Write { source, .. }) if matches!(source.kind(), StorageFull | QuotaExceeded) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// The streams whose writing ends the container gets.

@@ -11,6 +11,8 @@ mod host;
 mod netlink;
 mod network;
 mod owners;
+mod placing;
+mod ports;
 mod root;
 mod workdirs;
 
@@ -28,7 +30,7 @@ use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
-use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir, read_json, write_json};
+use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
@@ -41,9 +43,6 @@ use owners::Subordinates;
 use root::Base;
 
 pub use entry::{Ends, Entered, Pipes};
-
-/// Ports from here on may be had by everybody, as on the machine itself.
-const FIRST_OPEN_PORT: u16 = 1024;
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
@@ -67,6 +66,8 @@ pub struct LocalEngine {
     notify: Arc<Notify>,
     /// Held while what the tasks of an attempt have in common is made.
     sharing: Mutex<()>,
+    /// Held while ports and cores are given or taken back.
+    placing: Mutex<()>,
     /// Live shims that are watched.
     shims: Arc<Mutex<BTreeMap<TaskId, Arc<PidFd>>>>,
 }
@@ -103,33 +104,33 @@ impl LocalEngine {
             runtime,
             notify: Arc::new(notify),
             sharing: Mutex::new(()),
+            placing: Mutex::new(()),
             shims: Arc::default(),
         })
     }
 
-    /// Removes what attempts other than `live` have left behind: processes, networks, directories.
+    /// Removes what attempts other than `live` have left behind: processes, networks, directories. What does not go now stays
+    /// until the next start: nothing of a past attempt may keep the daemon from starting.
     pub fn sweep(&self, live: &BTreeSet<AttemptId>) -> io::Result<()> {
         let is_live = |name: &str| name.parse::<AttemptId>().is_ok_and(|attempt| live.contains(&attempt));
         for group in cgroup::children(&self.tasks_group)? {
             let owner = group.split('-').next().unwrap_or_default();
             if owner.starts_with('a') && !is_live(owner) {
                 tracing::warn!(%group, "removing the processes of an attempt that nobody knows");
-                cgroup::remove(&format!("{}/{group}", self.tasks_group))?;
+                or_warn("a control group stays", cgroup::remove(&format!("{}/{group}", self.tasks_group)));
             }
         }
         for directory in [self.paths.kernel_objects(), self.paths.attempts()] {
             for entry in fs::read_dir(&directory)? {
                 let entry = entry?;
                 if !is_live(&entry.file_name().to_string_lossy()) {
-                    remove_kernel_objects(&entry.path())?;
-                    remove_tree(&entry.path())?;
+                    let removed = remove_kernel_objects(&entry.path()).and_then(|()| remove_tree(&entry.path()));
+                    or_warn("the directory of an attempt stays", removed);
                 }
             }
         }
         // The rules were made anew with the daemon.
-        for (_, placement) in self.placements()?.iter().filter(|(attempt, _)| live.contains(attempt)) {
-            self.networks.publish(&network::published(placement))?;
-        }
+        self.publish_all(live)?;
         self.networks.sweep(live)
     }
 
@@ -163,55 +164,6 @@ impl LocalEngine {
 
     fn log_dir(&self, identity: &Identity, task: &TaskName) -> PathBuf {
         self.paths.task(&identity.key, identity.run, identity.attempt, task)
-    }
-
-    /// Addresses and ports, chosen once: tasks that already run must not be told others.
-    fn placement(&self, launch: &Launch) -> Result<Placement, EngineError> {
-        let path = self.paths.attempt(launch.attempt).join("placement.json");
-        if let Some(placement) = read_json(&path).map_err(told)? {
-            return Ok(placement);
-        }
-        let taken = self.taken_ports().map_err(failed("look at the ports of other attempts"))?;
-        let mut placement = network::place(&launch.spec, launch.block, taken).map_err(failed("allot ports"))?;
-        let free = self.free_cores().map_err(failed("look at the cores of other attempts"))?;
-        for (place, cores) in placement.tasks.iter_mut().zip(cores::assign(&launch.spec, free)) {
-            place.cores = cores;
-        }
-        write_json(&path, &placement, Durability::Process).map_err(told)?;
-        self.networks.publish(&network::published(&placement)).map_err(failed("publish the task's ports"))?;
-        Ok(placement)
-    }
-
-    fn placements(&self) -> io::Result<Vec<(AttemptId, Placement)>> {
-        let mut out = Vec::new();
-        for entry in fs::read_dir(self.paths.attempts())? {
-            let entry = entry?;
-            let Ok(attempt) = entry.file_name().to_string_lossy().parse::<AttemptId>() else { continue };
-            let placement: Option<Placement> = read_json(&entry.path().join("placement.json")).ok().flatten();
-            out.extend(placement.map(|placement| (attempt, placement)));
-        }
-        Ok(out)
-    }
-
-    /// Cores that no other attempt has for itself.
-    fn free_cores(&self) -> io::Result<BTreeSet<u32>> {
-        if !cgroup::knows_cores(&self.tasks_group) {
-            return Ok(BTreeSet::new());
-        }
-        let mut cores = crate::sys::process::own_cores()?;
-        for (_, placement) in self.placements()? {
-            let taken = placement.tasks.iter().flat_map(|task| &task.cores);
-            for core in taken {
-                cores.remove(core);
-            }
-        }
-        Ok(cores)
-    }
-
-    /// Ports of the machine that lead to tasks of other attempts.
-    fn taken_ports(&self) -> io::Result<BTreeSet<u16>> {
-        let all = self.placements()?;
-        Ok(all.iter().flat_map(|(_, placement)| network::published(placement)).map(|(outside, ..)| outside).collect())
     }
 
     fn launch_task(&self, launch: &Launch, task: &Task<'_>, base: &Base, shared: &Shared) -> Result<(), EngineError> {
@@ -267,41 +219,6 @@ impl LocalEngine {
         let child =
             self.spawn_shim(&dir, &lock, id, &launch.identity, &name).map_err(failed("start the task's shim"))?;
         self.watch(id, child.pidfd).map_err(failed("watch the task's shim"))
-    }
-
-    /// Whoever is in the machine's network reaches what listens on its loopback.
-    fn check_network(&self, run: &Prepare) -> Result<(), EngineError> {
-        let workspace = run.identity.key.workspace.as_str();
-        let allowed = run.owner.uid == 0 || self.host_workspaces.iter().any(|allowed| allowed == workspace);
-        let low = run.spec.fixed_ports().into_iter().find(|port| *port < FIRST_OPEN_PORT);
-        if let Some(port) = low.filter(|_| run.owner.uid != 0) {
-            return Err(EngineError(format!(
-                "port {port} cannot be asked for: ports below {FIRST_OPEN_PORT} lead to this machine's own services, and are \
-                 for jobs of root alone; use a higher one, or leave `begin` out"
-            )));
-        }
-        match run.spec.network == Network::Host && !allowed {
-            true => Err(EngineError(format!(
-                "network = \"host\" is not allowed in workspace {workspace}; the administrator can allow it: \
-                 host_workspaces = [\"{workspace}\"] under [network] in trainyard.toml"
-            ))),
-            false => Ok(()),
-        }
-    }
-
-    /// Why a port that the file names cannot be had now. Only asked before the attempt has anything: what runs has its own.
-    fn port_in_use(&self, launch: &Launch) -> Option<String> {
-        let ports = launch.spec.fixed_ports();
-        if ports.is_empty() || self.paths.attempt(launch.attempt).join("placement.json").exists() {
-            return None;
-        }
-        let taken = self.taken_ports().unwrap_or_default();
-        let allotted =
-            ports.iter().find(|port| taken.contains(port)).map(|port| (port, "is given to a task of another job"));
-        let foreign =
-            || ports.iter().find(|port| network::is_taken(**port)).map(|port| (port, "is in use by another program"));
-        let (port, why) = allotted.or_else(foreign)?;
-        Some(format!("waits for port {port} of this machine, which {why}; leave `begin` out to be given a free one"))
     }
 
     /// An installation below a system directory would be seen with it.
@@ -502,6 +419,12 @@ impl Shared {
     }
 }
 
+fn or_warn(what: &'static str, result: io::Result<()>) {
+    if let Err(error) = result {
+        tracing::warn!(%error, "{what}");
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -630,10 +553,7 @@ impl Engine for LocalEngine {
         let objects = self.kernel_objects(attempt.attempt);
         remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;
         remove_tree(&objects).map_err(failed("remove the attempt's network"))?;
-        if let Some(placement) = read_json(&directory.join("placement.json")).map_err(told)? {
-            let published = network::published(&placement);
-            self.networks.unpublish(&published).map_err(failed("take back the attempt's ports"))?;
-        }
+        self.take_back_ports(attempt.attempt).map_err(failed("take back the attempt's ports"))?;
         self.networks.remove(attempt.attempt).map_err(failed("remove the job's bridge"))?;
         workdirs::publish(&self.paths, attempt)?;
         remove_tree(&directory).map_err(failed("remove the attempt's scratch space"))

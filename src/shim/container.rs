@@ -8,9 +8,11 @@ use std::error::Error;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::fchown;
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::error::LibcontainerError;
+use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::syscall::syscall::SyscallType;
 
 use super::StreamEnds;
@@ -19,6 +21,8 @@ use super::rootfs::{self, MountError};
 use super::step::InitReport;
 use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::devices;
+use crate::sys::file::remove_tree;
+use crate::sys::idmap::outside;
 use crate::sys::process::PidFd;
 
 /// Why there is no container.
@@ -53,11 +57,14 @@ impl Container {
             crate::sys::netns::join(network).map_err(CreateError::Network)?;
         }
         let shm = rootfs::make(dir, launch)?;
+        give_streams(dir, launch, &ends).map_err(CreateError::Prepare)?;
         let (report, init_report) = io::pipe().map_err(CreateError::Prepare)?;
         let (report, init_report) = (OwnedFd::from(report), OwnedFd::from(init_report));
         nix::fcntl::fcntl(&report, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .map_err(|errno| CreateError::Prepare(errno.into()))?;
         let stdin = File::open("/dev/null").map_err(CreateError::Prepare)?;
+        // A shim that was killed has left its own, which would be in the way.
+        remove_tree(&dir.container_state()).map_err(CreateError::Prepare)?;
         std::fs::create_dir_all(dir.container_state()).map_err(CreateError::Prepare)?;
         let inner = ContainerBuilder::new(launch.task.to_string(), SyscallType::default())
             .with_root_path(dir.container_state())
@@ -112,6 +119,14 @@ impl Container {
             tracing::error!(error = %explain(&error), "cannot delete the container; the daemon will clean up");
         }
     }
+}
+
+/// Pipes belong to whoever makes them: without this, only the machine's root could open `/dev/stdout` and `/dev/stderr`.
+fn give_streams(dir: &TaskDir, launch: &LaunchRecord, ends: &StreamEnds) -> io::Result<()> {
+    let spec = Spec::load(dir.oci_config()).map_err(io::Error::other)?;
+    let Some(user) = spec.process().as_ref().map(|process| process.user()) else { return Ok(()) };
+    let (uid, gid) = (outside(&launch.ids.users, user.uid()), outside(&launch.ids.groups, user.gid()));
+    [&ends.stdout, &ends.stderr].into_iter().try_for_each(|end| fchown(end, uid, gid))
 }
 
 /// The whole chain: libcontainer's outermost words alone say little.

@@ -44,6 +44,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let binds = binds(&root.mounts)?;
     let shm = shared_memory(&root.shm)?;
     let scratch = Detached::copy(dir.path(), Depth::One).map_err(failed("the scratch layer"))?;
+    mounts::let_go_of_attempts().map_err(failed("nothing of other attempts"))?;
     let places = Places::make(root, &layers, &namespace).map_err(failed(root.holder.display().to_string()))?;
     scratch
         .attach(&open(&places.scratch).map_err(failed("the scratch layer"))?)
@@ -76,19 +77,16 @@ fn layers(root: &Root, namespace: &OwnedFd) -> Result<Vec<Vec<Detached>>, MountE
         match root.lower {
             Lower::AsTheyAre => Ok(layer),
             Lower::Mapped => layer.map_ids(namespace.as_fd()).map(|()| layer),
-            Lower::MappedWherePossible => match layer.map_ids(namespace.as_fd()) {
-                Err(error) if !mounts::is_not_supported(&error) => Err(error),
-                _ => Ok(layer),
-            },
         }
     };
     let one = |path: &PathBuf| layer(path).map_err(failed(format!("the layer {}", path.display())));
     root.overlays.iter().map(|overlay| overlay.lower.iter().map(one).collect()).collect()
 }
 
+/// The daemon has looked at their sources, and names them without links; people may have put some there since.
 fn binds(wanted: &[Mount]) -> Result<Vec<Detached>, MountError> {
     let one = |mount: &Mount| {
-        let detached = Detached::copy(&mount.source, Depth::All)?;
+        let detached = Detached::copy_without_links(&mount.source, Depth::All)?;
         detached.restrict(if mount.read_only { Access::ReadOnly } else { Access::ReadWrite })?;
         Ok(detached)
     };

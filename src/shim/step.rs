@@ -3,7 +3,7 @@
 //! ```text
 //! Running ──StopRequested──► Stopping ──GraceOver──► Killed
 //!    └────────┬─────────────────┴─────────┬────────────┘
-//!         InitEnded                  StreamClosed (both)     both seen: ended
+//!         InitEnded                  StreamClosed (both)     both seen, or Hanging: ended
 //! ```
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ pub enum Event {
     StreamClosed,
     /// The command has failed, and the container stays to be looked into.
     Kept,
+    /// What was killed hangs in the kernel: its end cannot be waited for.
+    Hanging,
 }
 
 /// What to do about it.
@@ -55,16 +57,22 @@ pub struct Progress {
     open_streams: usize,
     /// The command has ended, only the container has not.
     kept: bool,
+    /// Killed, and does not go.
+    hangs: bool,
 }
 
 impl Progress {
     pub fn running(open_streams: usize) -> Self {
-        Self { phase: Phase::Running, cause: None, init: None, open_streams, kept: false }
+        Self { phase: Phase::Running, cause: None, init: None, open_streams, kept: false, hangs: false }
     }
 
-    /// How the container's first process ended, once all output is in as well.
+    /// How the container's first process ended, once all output is in as well; what was killed and hangs is as good as dead.
     pub fn ended(&self) -> Option<ProcessEnd> {
-        self.init.filter(|_| self.open_streams == 0)
+        let killed = ProcessEnd::Signalled { signal: nix::libc::SIGKILL, core: false };
+        match self.hangs {
+            true => Some(self.init.unwrap_or(killed)),
+            false => self.init.filter(|_| self.open_streams == 0),
+        }
     }
 
     /// The container's first process has not ended yet.
@@ -107,6 +115,10 @@ pub fn step(mut progress: Progress, event: Event) -> (Progress, Vec<Action>) {
             progress.init = Some(end);
             // Nothing may live on in the group, and nobody may keep the streams open.
             vec![Action::KillAll]
+        }
+        (Event::Hanging, _) => {
+            progress.hangs = true;
+            Vec::new()
         }
         (Event::StreamClosed, _) => {
             progress.open_streams = progress.open_streams.saturating_sub(1);
@@ -236,6 +248,18 @@ mod tests {
             prop_assert!(terminated <= 1);
             prop_assert_eq!(terminated == 1, progress.cause().is_some());
         }
+    }
+
+    #[test]
+    fn what_hangs_after_its_kill_is_not_waited_for() {
+        let mut progress = Progress::running(2);
+        for event in [stop(), Event::GraceOver] {
+            progress = step(progress, event).0;
+        }
+        assert_eq!(progress.ended(), None);
+        let (progress, actions) = step(progress, Event::Hanging);
+        assert_eq!(progress.ended(), Some(ProcessEnd::Signalled { signal: 9, core: false }));
+        assert!(actions.is_empty() && progress.cause().is_some());
     }
 
     #[test]

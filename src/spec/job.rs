@@ -164,7 +164,7 @@ impl JobSpec {
 
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
-    let mut reader = Reader { source, found };
+    let mut reader = Reader { source, found, network: network(wire.network.as_deref()) };
     let image = reader.image(wire.image.as_ref());
     let user = reader.user(wire.user.as_ref());
     let code = wire.code.as_ref().and_then(|code| reader.asset(code, "code"));
@@ -187,7 +187,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
         code,
         datasets,
-        network: network(wire.network.as_deref()),
+        network: reader.network,
         retries: wire.retries,
         max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
         state: state(wire.state.as_deref()),
@@ -223,6 +223,7 @@ struct RoleDefaults {
 struct Reader<'a> {
     source: &'a Source<'a>,
     found: &'a mut Vec<Diagnostic>,
+    network: Network,
 }
 
 impl Reader<'_> {
@@ -375,7 +376,7 @@ impl Reader<'_> {
             arguments: merge(&job.arguments, &role_arguments).into_iter().flat_map(|(_, values)| values).collect(),
             env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
             resources: self.resources(&job.resources, &wire.resources, key),
-            ports: self.ports(&wire.ports, key),
+            ports: self.ports(&wire.ports, count, key),
             name,
         }
     }
@@ -447,7 +448,7 @@ impl Reader<'_> {
         }
     }
 
-    fn ports(&mut self, ports: &WireMap<WirePort>, key: &str) -> Vec<Port> {
+    fn ports(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {
         let mut out: Vec<Port> = Vec::new();
         for (label, port) in in_file_order(ports) {
             let key = format!("{key}.ports.{}", label.get_ref());
@@ -458,8 +459,12 @@ impl Reader<'_> {
             if !is_label(label.get_ref()) {
                 self.error(label.span(), &key, "a port label holds letters, digits, '-' and '_'");
             }
-            if begin.is_some_and(|begin| u32::from(begin) + u32::from(count) > 65_536) {
-                self.error(port.span(), &key, format!("`{key}` reaches beyond port 65535"));
+            // On the machine each task of the role has its own stretch.
+            let stretches = if self.network == Network::Task { u64::from(tasks.max(1)) } else { 1 };
+            if begin.is_some_and(|begin| u64::from(begin) + u64::from(count) * stretches > 65_536) {
+                let of =
+                    if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
+                self.error(port.span(), &key, format!("`{key}`{of} reaches beyond port 65535"));
             }
             let taken = out.iter().find(|other| overlaps(other, begin, count));
             if let Some(other) = taken {

@@ -185,7 +185,8 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ENODEV)
 }
 
-/// Kills every process of the group and waits until they are gone.
+/// Kills every process of the group and waits until they are gone. [`io::ErrorKind::TimedOut`] names those that hang in the
+/// kernel.
 pub fn kill_all(group: &str) -> io::Result<()> {
     let deadline = Instant::now() + KILL_PATIENCE;
     loop {
@@ -196,7 +197,9 @@ pub fn kill_all(group: &str) -> io::Result<()> {
         kill_at_once(group, &victims)?;
         for victim in &victims {
             let left = deadline.saturating_duration_since(Instant::now());
-            wait_for_end(victim, left)?;
+            if !wait_for_end(victim, left)? {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, hanging(group)));
+            }
         }
     }
 }
@@ -220,13 +223,40 @@ fn kill_at_once(group: &str, victims: &[PidFd]) -> io::Result<()> {
     killed
 }
 
-fn wait_for_end(process: &PidFd, patience: Duration) -> io::Result<()> {
+/// Whether it ended in time.
+fn wait_for_end(process: &PidFd, patience: Duration) -> io::Result<bool> {
     let timeout = u16::try_from(patience.as_millis()).unwrap_or(u16::MAX);
     let mut ready = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
-    match poll(&mut ready, timeout)? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "a killed process does not go; it may hang in the kernel")),
-        _ => Ok(()),
+    Ok(poll(&mut ready, timeout)? > 0)
+}
+
+/// Most processes that are named.
+const NAMED_MAX: usize = 5;
+
+/// Which killed processes do not go, and what they wait for.
+fn hanging(group: &str) -> String {
+    let left = processes(group).unwrap_or_default();
+    let stat = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let waits_for = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let named: Vec<String> = left.iter().filter_map(|pid| name_of_hanging(*pid, &stat(pid), &waits_for(pid))).collect();
+    if named.is_empty() {
+        return format!("{} killed process(es) do not go", left.len());
     }
+    let more = if named.len() > NAMED_MAX { format!(" and {} more", named.len() - NAMED_MAX) } else { String::new() };
+    let named = named.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+    format!("killed, but hanging in the kernel (state D): {named}{more}; a file system or a device may not answer")
+}
+
+/// `pid 7 (dd) in nfs_wait`, from its `stat` and its `wchan`, if it is one that no signal reaches.
+fn name_of_hanging(pid: i32, stat: &str, waits_for: &str) -> Option<String> {
+    let (start, rest) = stat.rsplit_once(')')?;
+    let name = start.split_once('(')?.1;
+    rest.trim_start().starts_with('D').then_some(())?;
+    let place = match waits_for.trim() {
+        "" | "0" => String::new(),
+        function => format!(" in {function}"),
+    };
+    Some(format!("pid {pid} ({}){place}", name.escape_debug()))
 }
 
 /// Kills what is in the group and removes it from every hierarchy, with the groups below it.
@@ -346,6 +376,15 @@ fn own_group() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_hangs_in_the_kernel_is_named() {
+        let named = |stat, place| name_of_hanging(7, stat, place);
+        assert_eq!(named("7 (d) d) D 1 7 7 0", "nfs_wait_on_request").unwrap(), "pid 7 (d) d) in nfs_wait_on_request");
+        assert_eq!(named("7 (dd) D 1 7 7 0", "0").unwrap(), "pid 7 (dd)");
+        assert_eq!(named("7 (dd) Z 1 7 7 0", ""), None);
+        assert_eq!(named("", ""), None);
+    }
 
     #[test]
     fn usage_is_read_as_both_kernels_write_it() {

@@ -1,13 +1,16 @@
 //! Whole files and trees: written so that a reader or a crash sees the old or the new, never a part.
 
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
+use rustix::io::Errno;
 
 /// How much a written file must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,10 +86,10 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// As [`create_dir`], and gives it to `uid`:`gid`.
+/// As [`create_dir`], and gives it to `uid`:`gid`. A link in its place is refused: nobody is to be given what it leads to.
 pub fn create_dir_for(path: &Path, mode: u32, uid: u32, gid: u32) -> io::Result<()> {
     create_dir(path, mode)?;
-    chown(path, Some(uid), Some(gid))
+    fchown(open_directory(rustix::fs::CWD, path)?, Some(uid), Some(gid))
 }
 
 /// Removes a file; that it is not there is no error.
@@ -95,8 +98,91 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
 }
 
 /// Removes a tree without following links; that it is not there is no error.
+///
+/// What a job leaves may be nested deeper than a stack or the number of open files allows, and deeper than a path can
+/// tell: what lies below [`REMOVAL_DEPTH`] is moved up to the top, to be removed by another round.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    ignore_missing(fs::remove_dir_all(path))
+    let top = match open_directory(rustix::fs::CWD, path) {
+        Ok(top) => top,
+        // A link or a file.
+        Err(Errno::NOTDIR | Errno::LOOP) => return remove_if_there(path),
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut removal = Removal { top: &top, moved: 0 };
+    loop {
+        let moved_before = removal.moved;
+        removal.empty(&top, 0)?;
+        match fs::remove_dir(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && removal.moved > moved_before => {}
+            other => return ignore_missing(other),
+        }
+    }
+}
+
+const REMOVAL_DEPTH: usize = 64;
+
+fn open_directory(at: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+struct Removal<'a> {
+    top: &'a OwnedFd,
+    /// Directories that were moved to the top so far.
+    moved: u64,
+}
+
+impl Removal<'_> {
+    /// Removes what is in `directory`, which lies `depth` below the top.
+    fn empty(&mut self, directory: &OwnedFd, depth: usize) -> io::Result<()> {
+        for entry in Dir::read_from(directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let is_directory = match entry.file_type() {
+                FileType::Directory => true,
+                _ => match unlinkat(directory, name, AtFlags::empty()) {
+                    Ok(()) | Err(Errno::NOENT) => false,
+                    // The file system does not tell what is a directory.
+                    Err(Errno::ISDIR | Errno::PERM) => true,
+                    Err(errno) => return Err(errno.into()),
+                },
+            };
+            if is_directory {
+                self.remove_directory(directory, name, depth)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_directory(&mut self, parent: &OwnedFd, name: &CStr, depth: usize) -> io::Result<()> {
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if depth >= REMOVAL_DEPTH {
+            return self.move_up(parent, name);
+        }
+        let directory = open_directory(parent, name)?;
+        self.empty(&directory, depth + 1)?;
+        Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+    }
+
+    fn move_up(&mut self, parent: &OwnedFd, name: &CStr) -> io::Result<()> {
+        loop {
+            self.moved += 1;
+            let place = format!(".removing-{}", self.moved);
+            match renameat_with(parent, name, self.top, place.as_str(), RenameFlags::NOREPLACE) {
+                // The tree has something of that name itself.
+                Err(Errno::EXIST) => {}
+                other => return Ok(other?),
+            }
+        }
+    }
 }
 
 /// What is there, or that it is not.
@@ -143,7 +229,7 @@ pub fn is_opaque(directory: &Path) -> io::Result<bool> {
     let mut value = [0; 8];
     match rustix::fs::lgetxattr(directory, "trusted.overlay.opaque", &mut value) {
         Ok(count) => Ok(value.get(..count) == Some(b"y")),
-        Err(rustix::io::Errno::NODATA | rustix::io::Errno::NOTSUP) => Ok(false),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(false),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -172,13 +258,20 @@ pub fn read_limited(path: &Path, limit: u64) -> io::Result<(File, Vec<u8>)> {
 pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
     let flags = nix::libc::O_DIRECTORY | nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC;
     let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
-    copy_directory(source, to)
+    copy_directory(source, to, 0)
 }
 
-fn copy_directory(source: File, to: &Path) -> io::Result<()> {
+/// Most directories within each other that are copied: each takes some of the stack, and two open files.
+const COPY_DEPTH: usize = 256;
+
+fn copy_directory(source: File, to: &Path, depth: usize) -> io::Result<()> {
     use nix::dir::{Dir, Type};
     use nix::fcntl::{OFlag, openat, readlinkat};
     use nix::sys::stat::Mode;
+    if depth > COPY_DEPTH {
+        let why = format!("it has more than {COPY_DEPTH} directories within each other");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let metadata = source.metadata()?;
     create_dir(to, 0o700)?;
     let mut directory = Dir::from_fd(source.try_clone()?.into())?;
@@ -202,7 +295,7 @@ fn copy_directory(source: File, to: &Path) -> io::Result<()> {
         };
         let kind = opened.metadata()?.file_type();
         if kind.is_dir() {
-            copy_directory(opened, &target)?;
+            copy_directory(opened, &target, depth + 1)?;
         } else if kind.is_file() {
             copy_file(opened, &target)?;
         }
@@ -235,6 +328,59 @@ mod tests {
         }
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+    }
+
+    /// Makes `depth` directories within each other, which no path leads to the end of.
+    fn nested(top: &Path, depth: usize) {
+        let mut at = open_directory(rustix::fs::CWD, top).unwrap();
+        for _ in 0..depth {
+            rustix::fs::mkdirat(&at, "deep", Mode::RWXU).unwrap();
+            at = open_directory(&at, "deep").unwrap();
+            let file = openat(&at, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+            drop(file);
+        }
+    }
+
+    #[test]
+    fn a_tree_deeper_than_stack_and_paths_is_removed_and_links_are_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (tree, kept) = (dir.path().join("tree"), dir.path().join("kept"));
+        fs::create_dir_all(tree.join("wide/empty")).unwrap();
+        fs::create_dir_all(tree.join(".removing-1")).unwrap();
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink(&kept, tree.join("wide/link")).unwrap();
+        nested(&tree.join("wide"), 10_000);
+        let small_stack = std::thread::Builder::new().stack_size(256 << 10);
+        let removed = small_stack.spawn({
+            let tree = tree.clone();
+            move || remove_tree(&tree)
+        });
+        removed.unwrap().join().unwrap().unwrap();
+        assert!(!tree.exists() && kept.join("file").exists());
+        std::os::unix::fs::symlink(&kept, &tree).unwrap();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.is_symlink() && kept.join("file").exists(), "a link goes, not what it leads to");
+        remove_tree(&tree).unwrap();
+    }
+
+    #[test]
+    fn a_snapshot_of_endless_directories_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("from")).unwrap();
+        nested(&dir.path().join("from"), COPY_DEPTH + 1);
+        let error = copy_tree(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
+        assert!(error.to_string().contains("within each other"), "{error}");
+    }
+
+    #[test]
+    fn nobody_is_given_what_a_link_leads_to() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("target")).unwrap();
+        std::os::unix::fs::symlink("target", dir.path().join("link")).unwrap();
+        let own = fs::metadata(dir.path()).unwrap();
+        create_dir_for(&dir.path().join("target"), 0o700, own.uid(), own.gid()).unwrap();
+        assert!(create_dir_for(&dir.path().join("link"), 0o700, own.uid(), own.gid()).is_err());
     }
 
     #[test]

@@ -15,6 +15,8 @@ pub struct MountPoint {
     pub target: PathBuf,
     pub file_system: String,
     pub source: String,
+    /// It goes when the one that it is a copy of does: mounts of the machine, seen in a namespace of our own.
+    pub follows: bool,
 }
 
 /// All mounts of this mount namespace, in mount order.
@@ -34,6 +36,7 @@ fn parse_line(line: &str) -> Option<MountPoint> {
         target,
         file_system: right.next()?.to_owned(),
         source: right.next().unwrap_or_default().to_owned(),
+        follows: left.split(' ').skip(6).any(|field| field.starts_with("master:")),
     })
 }
 
@@ -65,6 +68,21 @@ pub fn enter_private_namespace() -> io::Result<()> {
     Ok(())
 }
 
+/// Lets go of the network namespaces and the shared memory of all attempts, in a mount namespace of our own: where the
+/// machine does not share its mounts, they would live as long as we do.
+pub fn let_go_of_attempts() -> io::Result<()> {
+    let is_theirs = |mount: &MountPoint| match mount.file_system.as_str() {
+        "nsfs" => true,
+        "tmpfs" => mount.source == SHM && mount.target != Path::new("/dev/shm"),
+        _ => false,
+    };
+    let found = list()?.into_iter().filter(|mount| !mount.follows && is_theirs(mount));
+    found.into_iter().try_for_each(|mount| detach(&mount.target))
+}
+
+/// What the mounts of shared memory are called.
+const SHM: &str = "shm";
+
 /// An overlay: `lower` layers from top to bottom, changes go to `upper`.
 #[derive(Debug, Clone)]
 pub struct Overlay<'a> {
@@ -73,7 +91,8 @@ pub struct Overlay<'a> {
     pub work: &'a Path,
 }
 
-/// Mounts an overlay at `target`, without device nodes and set-uid programs taking effect.
+/// Mounts an overlay at `target`, without device nodes taking effect; set-uid programs of a container's users may, as far as
+/// its processes may gain rights at all.
 pub fn mount_overlay(overlay: &Overlay<'_>, target: &Path) -> io::Result<()> {
     let mut options = Vec::from(b"lowerdir=".as_slice());
     for (index, layer) in overlay.lower.iter().enumerate() {
@@ -121,14 +140,32 @@ pub enum Depth {
     All,
 }
 
+impl Depth {
+    fn flags(self) -> OpenTreeFlags {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        match self {
+            Self::One => flags,
+            Self::All => flags | OpenTreeFlags::AT_RECURSIVE,
+        }
+    }
+}
+
 impl Detached {
     /// A copy of what is seen at `path`.
     pub fn copy(path: &Path, depth: Depth) -> io::Result<Self> {
-        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        if depth == Depth::All {
-            flags |= OpenTreeFlags::AT_RECURSIVE;
-        }
-        Ok(Self(open_tree(rustix::fs::CWD, path, flags)?))
+        Ok(Self(open_tree(rustix::fs::CWD, path, depth.flags())?))
+    }
+
+    /// As [`Self::copy`], but no link on the way is followed, nor one of `/proc`'s: a path that somebody else may change below
+    /// a certain point leads where it led when it was looked at, or nowhere.
+    pub fn copy_without_links(path: &Path, depth: Depth) -> io::Result<Self> {
+        use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
+        let how = OpenHow::new()
+            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+            .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+        let handle = openat2(nix::fcntl::AT_FDCWD, path, how)?;
+        let flags = OpenTreeFlags::AT_EMPTY_PATH | depth.flags();
+        Ok(Self(open_tree(handle, "", flags)?))
     }
 
     /// Without set-uid programs and device nodes taking effect, and read-only if so wanted.
@@ -190,9 +227,11 @@ pub fn can_map_ids(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// The file system, or the kernel, knows no id-mapped mounts.
-pub fn is_not_supported(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(nix::libc::EINVAL | nix::libc::ENOSYS | nix::libc::EOPNOTSUPP))
+/// The file system, or the kernel, knows no id-mapped mounts, or whoever has set up the machine forbids them (file systems
+/// that belong to another user namespace).
+fn is_not_supported(error: &io::Error) -> bool {
+    use nix::libc::{EINVAL, ENOSYS, EOPNOTSUPP, EPERM};
+    matches!(error.raw_os_error(), Some(EINVAL | ENOSYS | EOPNOTSUPP | EPERM))
 }
 
 /// Version and patch level of the kernel.
@@ -230,7 +269,7 @@ pub fn mount_kernel(kind: &str, target: &Path, flags: MsFlags, options: &str) ->
 /// Mounts a tmpfs of `size` bytes, writable by everyone as `/dev/shm` is.
 pub fn mount_shm(target: &Path, size: u64) -> io::Result<()> {
     let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
-    mount(Some("shm"), target, Some("tmpfs"), flags, Some(format!("mode=1777,size={size}").as_str()))?;
+    mount(Some(SHM), target, Some("tmpfs"), flags, Some(format!("mode=1777,size={size}").as_str()))?;
     Ok(())
 }
 
@@ -253,12 +292,31 @@ mod tests {
 
     #[test]
     fn mountinfo_lines_are_read_with_their_escapes() {
-        let line = r"36 35 98:0 /mnt1 /mnt/a\040b rw,noatime master:1 - fuse.trainyard trainyard rw";
+        let line = r"36 35 98:0 /mnt1 /mnt/a\040b rw,noatime shared:1 - fuse.trainyard trainyard rw";
         let found = parse(line);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].target, Path::new("/mnt/a b"));
         assert_eq!((found[0].file_system.as_str(), found[0].source.as_str()), ("fuse.trainyard", "trainyard"));
-        assert!(parse("garbage").is_empty());
+        assert!(parse("garbage").is_empty() && !found[0].follows);
+        let copied = "36 35 98:0 / /run/net rw,noatime shared:7 master:1 - nsfs nsfs rw";
+        assert!(parse(copied)[0].follows);
+    }
+
+    #[test]
+    fn links_on_the_way_are_refused_where_that_is_asked() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().canonicalize().unwrap();
+        fs::create_dir_all(place.join("real/below")).unwrap();
+        std::os::unix::fs::symlink("real", place.join("link")).unwrap();
+        let copy = |path: &str| Detached::copy_without_links(&place.join(path), Depth::All);
+        assert!(copy("real/below").unwrap().is_directory().unwrap());
+        for path in ["link", "link/below"] {
+            assert_eq!(copy(path).unwrap_err().raw_os_error(), Some(nix::libc::ELOOP), "{path}");
+        }
+        assert!(Detached::copy_without_links(Path::new("/proc/self/root/etc"), Depth::One).is_err());
     }
 
     #[test]

@@ -10,13 +10,15 @@ use nix::sched::{CloneFlags, setns, unshare};
 /// Makes a network namespace that lives at `path` until [`remove`] (and as long as a process is in it).
 ///
 /// The work is done on a thread of its own, since a namespace belongs to a thread and must not leak into the pool.
-/// `inside` runs in the new namespace; what it returns is handed back.
+/// `inside` runs in the new namespace; what it returns is handed back. Only then does the namespace get its path: what is
+/// found there is complete.
 pub fn create<T: Send>(path: &Path, inside: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     File::create(path)?;
     on_own_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
+        let done = inside()?;
         mount(Some("/proc/thread-self/ns/net"), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
-        inside()
+        Ok(done)
     })
 }
 

@@ -7,6 +7,7 @@ mod support;
 mod bad_input;
 mod crash;
 mod exec;
+mod host_image;
 mod images;
 mod jobs;
 mod logs;

@@ -313,3 +313,109 @@ fn a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over() {
     wait_for("the server", || (ask(&instance, "8090") == "job").then_some(()));
     instance.shutdown();
 }
+
+#[test]
+fn equal_named_ports_of_two_roles_differ_outside_also_after_a_restart() {
+    let test = "equal_named_ports_of_two_roles_differ_outside_also_after_a_restart";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let serve = HTTP.replace("['TRAINYARD_JOB']", "['TRAINYARD_ROLE']");
+    let port = "ports = { http = { begin = 8087 } }";
+    instance.drop_job("pair", &format!("{serve}[roles.a]\n{port}\n[roles.b]\n{port}\n"));
+    let ports_of = |instance: &Instance, task: &str| {
+        let log = wait_for("the server", || Some(instance.log("pair", task)).filter(|log| log.ends_with('\n')));
+        let ports: Vec<String> = log.split_whitespace().map(str::to_owned).collect();
+        assert_eq!(ports[0], "8087", "inside it is as the file says");
+        ports[1].clone()
+    };
+    let (a, b) = (ports_of(&instance, "a-0"), ports_of(&instance, "b-0"));
+    assert!(a == "8087" && a != b, "{a} {b}");
+    let answers = |instance: &Instance| (ask(instance, &a), ask(instance, &b));
+    assert_eq!(answers(&instance), ("a".to_owned(), "b".to_owned()));
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(answers(&instance), ("a".to_owned(), "b".to_owned()));
+    instance.ok(&["stop", "pair"]);
+    instance.wait_end("pair", 1);
+    wait_for("the attempt to be cleaned up", || no_attempts(&instance).then_some(()));
+    instance.shutdown();
+}
+
+fn no_attempts(instance: &Instance) -> bool {
+    std::fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().count() == 0
+}
+
+/// Carries out a command of nft's in the instance's own network, which is not the machine's.
+fn nft(instance: &Instance, command: &[&str]) -> std::process::Output {
+    let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
+    Command::new("nsenter").arg(target).arg("nft").args(command).output().unwrap()
+}
+
+#[test]
+fn flushed_rules_and_damaged_records_hold_up_nobody() {
+    let test = "flushed_rules_and_damaged_records_hold_up_nobody";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let job = format!("{HTTP}[roles.main]\nports = {{ http = 1 }}\n");
+    let port_of = |instance: &Instance, job: &str| {
+        let log = wait_for("the server", || Some(instance.log(job, "main-0")).filter(|log| log.ends_with('\n')));
+        log.split_whitespace().nth(1).unwrap().to_owned()
+    };
+    for name in ["one", "two", "three"] {
+        instance.drop_job(name, &job);
+    }
+    let [_, two, _] = ["one", "two", "three"].map(|name| port_of(&instance, name));
+    assert!(nft(&instance, &["flush", "ruleset"]).status.success());
+    assert_eq!(ask(&instance, &two), "", "nothing leads there any more");
+    instance.ok(&["stop", "one"]);
+    instance.wait_end("one", 1);
+    let attempts = || std::fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().count();
+    wait_for("the attempt to be cleaned up", || (attempts() == 2).then_some(()));
+    instance.drop_job("four", &job);
+    let four = port_of(&instance, "four");
+    assert_eq!((ask(&instance, &four), ask(&instance, &two)), ("four".to_owned(), "two".to_owned()), "all of it again");
+    let records = std::fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().flatten();
+    for attempt in records {
+        std::fs::write(attempt.path().join("placement.json"), "{\"tasks\": [nonsense").unwrap();
+    }
+    instance.kill_daemon();
+    instance.restart_daemon();
+    for name in ["two", "three", "four"] {
+        assert_eq!(instance.state(name), "running");
+        instance.ok(&["stop", name]);
+        instance.wait_end(name, 1);
+    }
+    wait_for("the attempts to be cleaned up", || no_attempts(&instance).then_some(()));
+    instance.shutdown();
+}
+
+#[test]
+fn without_masquerading_nothing_is_published_and_no_rule_is_left() {
+    let test = "without_masquerading_nothing_is_published_and_no_rule_is_left";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let tables = |instance: &Instance| String::from_utf8(nft(instance, &["list", "tables"]).stdout).unwrap();
+    assert!(tables(&instance).contains("trainyard_"), "{}", tables(&instance));
+    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[network]\nrange = \"10.213.0.0/16\"\nmasquerade = false\n";
+    std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert!(!tables(&instance).contains("trainyard_"), "{}", tables(&instance));
+    // The port is the task's own, and no business of the machine's.
+    let job = "command = \"env | grep -c TRAINYARD_PUBLISHED; echo $TRAINYARD_PORT_SSH\"\n[roles.main]\nports = { ssh = { begin = 22 } }";
+    let aside = instance.jobs_d().join(".low.new");
+    std::fs::write(&aside, job).unwrap();
+    std::os::unix::fs::chown(&aside, Some(65534), Some(65534)).unwrap();
+    std::fs::rename(&aside, instance.jobs_d().join("low.toml")).unwrap();
+    assert_eq!(instance.wait_end("low", 1)["state"], "succeeded");
+    assert_eq!(instance.log("low", "main-0"), "0\n22\n");
+    instance.shutdown();
+}

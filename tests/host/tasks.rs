@@ -269,9 +269,59 @@ fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
     let report = instance.wait_end("kept", 1);
     assert_eq!(report["state"], "failed", "{report:#}");
     assert_eq!(report["tasks"][0]["exit_code"], 3, "its own end is told, not that it was stopped");
+    // A command that could not start can be looked into as well, and does not run for ever.
+    instance.drop_job("missing", "debug = true\ncommand = [\"/no/such/program\"]");
+    let reason = text(&instance.wait_state("missing", "stopping")["reason"]);
+    assert!(reason.contains("/no/such/program is not there") && reason.contains("kept"), "{reason}");
+    assert_eq!(instance.ok(&["exec", "missing", "--", "echo", "inside"]), "inside\n");
+    instance.ok(&["stop", "missing"]);
+    let report = instance.wait_end("missing", 1);
+    assert!(report["state"] == "failed" && text_of_task(&report).contains("failed to start"), "{report:#}");
     // A good end keeps nothing.
     assert_eq!(instance.run_job("good", "debug = true\ncommand = \"true\"")["state"], "succeeded");
     instance.shutdown();
+}
+
+/// A small file system over a directory, until dropped.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn over(directory: &std::path::Path) -> Self {
+        fs::create_dir_all(directory).unwrap();
+        let options = ["-t", "tmpfs", "-o", "size=4m,mode=700", "small"];
+        assert!(std::process::Command::new("mount").args(options).arg(directory).status().unwrap().success());
+        Self(directory.to_owned())
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_does_not_cost_a_kept_task_its_status() {
+    let Some(mut instance) = Instance::prepare("a_full_disk_does_not_cost_a_kept_task_its_status", "") else { return };
+    let small = Small::over(&instance.root().join("var/lib/trainyard/attempts"));
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let script = "while [ ! -e /output/go ]; do sleep 0.05; done; touch /output/over; exit 3";
+    instance.drop_job("full", &format!("debug = true\ncommand = \"{script}\""));
+    instance.wait_state("full", "running");
+    let filler = small.0.join("filler");
+    fs::write(&filler, vec![0; 8 << 20]).unwrap_err();
+    let output = instance.run_dir("full", 1).join("output");
+    fs::write(output.join("go"), "").unwrap();
+    wait_for("the command to be over", || output.join("over").exists().then_some(()));
+    assert_eq!(instance.state("full"), "running", "that it is kept cannot be written down");
+    fs::remove_file(filler).unwrap();
+    let report = instance.wait_state("full", "stopping");
+    assert!(text(&report["reason"]).contains("exited with code 3"), "{report:#}");
+    instance.ok(&["stop", "full"]);
+    assert_eq!(instance.wait_end("full", 1)["tasks"][0]["exit_code"], 3);
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
 }
 
 #[test]
@@ -318,6 +368,25 @@ fn only_the_standard_devices_can_be_opened_in_a_task_s_control_group() {
 }
 
 #[test]
+fn a_task_does_not_hold_what_belongs_to_another() {
+    let Some(instance) = Instance::start("a_task_does_not_hold_what_belongs_to_another", "") else { return };
+    for (job, network) in [("first", "task"), ("shared", "job"), ("last", "task")] {
+        instance.drop_job(job, &format!("network = \"{network}\"\ncommand = \"sleep 600\"\n"));
+        instance.wait_state(job, "running");
+    }
+    let root = instance.root().display().to_string();
+    let processes = super::support::pids_with(":last/main-0");
+    let is_shim = |line: &str| line.contains(" shim ") && line.contains(&root);
+    let (pid, line) = processes.iter().find(|(_, line)| is_shim(line)).unwrap();
+    let kept = instance.root().join("run/trainyard/attempts").display().to_string();
+    let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
+    // Where mounts are shared, they go from here when they go on the machine.
+    let held: Vec<_> = mounts.lines().filter(|line| line.contains(&kept) && !line.contains(" master:")).collect();
+    assert!(held.is_empty(), "{line}: {held:#?}");
+    instance.shutdown();
+}
+
+#[test]
 fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
     let Some(instance) = Instance::start("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "") else { return };
     let own: Vec<String> = fs::read_to_string("/proc/self/status")
@@ -327,6 +396,11 @@ fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
         .collect();
     if !own[0].contains([',', '-']) {
         super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "a second processor core");
+        return;
+    }
+    let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    if !v2.split_whitespace().any(|name| name == "cpuset") && !std::path::Path::new("/sys/fs/cgroup/cpuset").exists() {
+        super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "the cpuset controller");
         return;
     }
     let list = "command = \"grep Cpus_allowed_list /proc/self/status; sleep 600\"\n";

@@ -274,7 +274,9 @@ impl Instance {
         self.wait_end(name, 1)
     }
 
+    /// What a task has said so far; waits until the daemon knows the job, whose file may just have been dropped.
     pub(crate) fn log(&self, job: &str, task: &str) -> String {
+        wait_for(&format!("{job} to be known"), || self.report(job));
         self.ok(&["logs", task, job])
     }
 

@@ -2,8 +2,9 @@
 //!
 //! A fresh directory holds what is the task's own (`/tmp`, `/run`, `/root`, `/home`, `/var`); the system directories
 //! are laid over it one by one, each an overlay with a scratch layer. So nothing else of the machine can be seen: not
-//! homes, not data, not the state directory. In `/etc`, whatever not everybody may read is hidden by a layer of
-//! white-outs, since a task of root's could read it.
+//! homes, not data, not the state directory. They are shown with their true owners, who are nobody inside: a task can read
+//! what everybody can, and what the job's owner can. In `/etc`, whatever not everybody may read is hidden by a layer of
+//! white-outs as well, since a task of root's could read it.
 //!
 //! One overlay of `/` would be simpler, but it shows everything, and what must not be seen would have to be listed;
 //! here what is seen is listed. It would also lie over its own scratch layer.

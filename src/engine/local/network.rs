@@ -10,16 +10,12 @@ use std::path::Path;
 
 use super::netlink::{Netlink, index_of, names};
 use crate::config::{AddressRange, NetworkConfig};
-use crate::contract::{Placement, TaskPlace};
 use crate::ids::{AttemptId, TaskId};
 use crate::plan::address::{gateway, of_task};
-use crate::spec::{JobSpec, Network, Port};
+use crate::spec::JobSpec;
 use crate::store::record::AddressBlock;
 use crate::sys::netns;
 use crate::sys::process::run_tool;
-
-/// Ports that are allotted inside of a namespace of the attempt's own start here.
-const FIRST_PORT: u16 = 20_000;
 
 /// Whether a task has others to talk to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,47 +35,73 @@ impl Peers {
 pub(super) struct Networks {
     /// Four hexadecimal digits: a link's name has 15 characters at most.
     instance: String,
-    masquerade: Result<(), String>,
+    /// What makes the table of rules, or why there is none.
+    rules: Result<String, String>,
 }
+
+/// Whether ports of the machine lead to tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Publishing {
+    On,
+    Off,
+}
+
+/// A port of the machine, with the address and the port that it leads to.
+pub(super) type Published = (u16, Ipv4Addr, u16);
 
 impl Networks {
     pub(super) fn open(instance: &str, config: &NetworkConfig) -> io::Result<Self> {
         let instance: String = instance.chars().take(4).collect();
-        let masquerade = match config.masquerade {
+        let rules = match config.masquerade {
             true => masquerade(&instance, config.range),
-            false => Err("network.masquerade is off".to_owned()),
+            false => {
+                remove_rules(&instance);
+                Err("network.masquerade is off".to_owned())
+            }
         };
-        Ok(Self { instance, masquerade })
+        Ok(Self { instance, rules })
     }
 
     pub(super) fn reaches_out(&self) -> Result<(), String> {
-        self.masquerade.clone()
+        self.rules.clone().map(drop)
     }
 
-    /// Leads ports of the machine to tasks; again is no harm.
-    pub(super) fn publish(&self, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
-        self.change_published("add", ports)
+    pub(super) fn publishing(&self) -> Publishing {
+        if self.rules.is_ok() { Publishing::On } else { Publishing::Off }
+    }
+
+    /// Leads ports of the machine to tasks; again is no harm. Fails where the table is gone or leads one of them elsewhere:
+    /// see [`Self::renew`].
+    pub(super) fn publish(&self, ports: &[Published]) -> io::Result<()> {
+        self.change_published(&["add"], ports)
     }
 
     /// No longer.
-    pub(super) fn unpublish(&self, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
+    pub(super) fn unpublish(&self, ports: &[Published]) -> io::Result<()> {
         // What is not there (a daemon has started anew meanwhile) cannot be deleted: put there first.
-        self.publish(ports)?;
-        self.change_published("delete", ports)
+        match self.change_published(&["add", "delete"], ports) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other,
+        }
     }
 
-    fn change_published(&self, verb: &str, ports: &[(u16, Ipv4Addr, u16)]) -> io::Result<()> {
-        if ports.is_empty() || self.masquerade.is_err() {
+    /// Makes the rules anew, with no port published: somebody may have flushed them.
+    pub(super) fn renew(&self) -> io::Result<()> {
+        match &self.rules {
+            Ok(rules) => nft(rules),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn change_published(&self, verbs: &[&str], ports: &[Published]) -> io::Result<()> {
+        if ports.is_empty() || self.rules.is_err() {
             return Ok(());
         }
-        let one = |(outside, address, inside): &(u16, Ipv4Addr, u16)| format!("{outside} : {address} . {inside}");
-        let elements: Vec<String> = ports.iter().map(one).collect();
-        let rule = format!("{verb} element ip {} published {{ {} }}\n", table(&self.instance), elements.join(", "));
-        let output = run_tool("nft", &["-f", "-"], &rule)?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
-        }
+        let one = |(outside, address, inside): &Published| format!("{outside} : {address} . {inside}");
+        let elements = ports.iter().map(one).collect::<Vec<_>>().join(", ");
+        let table = table(&self.instance);
+        let rule = |verb: &&str| format!("{verb} element ip {table} published {{ {elements} }}\n");
+        nft(&verbs.iter().map(rule).collect::<String>())
     }
 
     fn bridge(&self, attempt: AttemptId) -> String {
@@ -184,9 +206,7 @@ impl Networks {
 
     pub(super) fn close(&self) -> io::Result<()> {
         self.sweep(&BTreeSet::new())?;
-        if self.masquerade.is_ok() {
-            run_tool("nft", &["delete", "table", "ip", &table(&self.instance)], "")?;
-        }
+        remove_rules(&self.instance);
         Ok(())
     }
 }
@@ -235,11 +255,11 @@ fn table(instance: &str) -> String {
 }
 
 /// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it.
-fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
+fn masquerade(instance: &str, range: AddressRange) -> Result<String, String> {
     let net = format!("{}/{}", Ipv4Addr::from(range.base), range.prefix);
     let table = table(instance);
     let rules = format!(
-        "table ip {table}\ndelete table ip {table}\ntable ip {table} {{\n\
+        "{}table ip {table} {{\n\
            chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
            chain between {{ type filter hook forward priority 0;\n\
              ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n\
@@ -247,17 +267,43 @@ fn masquerade(instance: &str, range: AddressRange) -> Result<(), String> {
            chain arriving {{ type nat hook prerouting priority -100;\n\
              fib daddr type local dnat ip to tcp dport map @published; }}\n\
            chain leaving {{ type nat hook output priority -100;\n\
-             fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n"
+             fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n",
+        no_rules(instance)
     );
-    let output = match run_tool("nft", &["-f", "-"], &rules) {
-        Ok(output) => output,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("nft is not installed".to_owned()),
-        Err(error) => return Err(format!("nft cannot be run: {error}")),
-    };
-    if !output.status.success() {
-        return Err(format!("nft refused the rules: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    nft(&rules).map_err(|error| error.to_string())?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))?;
+    Ok(rules)
+}
+
+/// Takes the table away, whether or not it is there.
+fn no_rules(instance: &str) -> String {
+    let table = table(instance);
+    format!("table ip {table}\ndelete table ip {table}\n")
+}
+
+/// Those of an earlier start, too. Where there is no `nft`, there are none.
+fn remove_rules(instance: &str) {
+    match nft(&no_rules(instance)) {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => {
+            tracing::warn!(%error, "the rules of the tasks' networks stay");
+        }
+        _ => {}
     }
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))
+}
+
+/// Carries out nft's commands, all or none. `NotFound`: what they name is not there; `Unsupported`: there is no nft.
+fn nft(commands: &str) -> io::Result<()> {
+    let output = run_tool("nft", &["-f", "-"], commands).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::Unsupported, "nft is not installed"),
+        kind => io::Error::new(kind, format!("nft cannot be run: {error}")),
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_missing = said.contains("No such file or directory");
+    let kind = if is_missing { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, format!("nft refused the rules: {}", said.trim())))
 }
 
 /// A task has no rights over its network, which belongs to the machine: let it listen on any port and ping all the same.
@@ -272,148 +318,18 @@ pub(super) fn make_shared(path: &Path) -> io::Result<()> {
     netns::create(path, || Netlink::open()?.set_up(loopback()?).and_then(|()| open_to_users()))
 }
 
-/// Addresses and ports of every task of an attempt. `taken` are ports of the machine that other attempts have.
-pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, taken: BTreeSet<u16>) -> io::Result<Placement> {
-    let fixed = spec.fixed_ports();
-    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, taken, reserved: Vec::new() };
-    allotter.taken.extend(fixed);
-    let mut tasks = Vec::new();
-    for ((role, index), ordinal) in spec.tasks().zip(0..) {
-        let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
-        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new() };
-        for port in &role.ports {
-            let numbers = allotter.allot(port, &role.ports)?;
-            if spec.network == Network::Task {
-                // What the file names is the same number for each task of a role: outside they lie one after another.
-                let shift = port.begin.map_or(0, |_| index.saturating_mul(u32::from(port.count)));
-                let outside = numbers.iter().filter_map(|number| u16::try_from(u32::from(*number) + shift).ok());
-                place.published.push((port.label.clone(), outside.collect()));
-            }
-            place.ports.push((port.label.clone(), numbers));
-        }
-        tasks.push(place);
-    }
-    Ok(Placement { tasks })
-}
-
-/// Ports of the machine that lead to tasks: each with the address and the port behind it.
-pub(super) fn published(placement: &Placement) -> Vec<(u16, Ipv4Addr, u16)> {
-    let of_task = |task: &TaskPlace| {
-        let inside: Vec<u16> = task.ports.iter().flat_map(|(_, numbers)| numbers.clone()).collect();
-        let outside: Vec<u16> = task.published.iter().flat_map(|(_, numbers)| numbers.clone()).collect();
-        let address = task.address;
-        outside.into_iter().zip(inside).map(move |(outside, inside)| (outside, address, inside)).collect::<Vec<_>>()
-    };
-    placement.tasks.iter().flat_map(of_task).collect()
-}
-
 /// Whether a program of this machine listens on the port: leading it elsewhere would cut that off.
 pub(super) fn is_taken(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_err()
-}
-
-struct Allotter {
-    network: Network,
-    next: u16,
-    /// Ports of the machine that somebody has.
-    taken: BTreeSet<u16>,
-    /// Held while choosing on the machine's own network, so that no port is chosen twice.
-    reserved: Vec<TcpListener>,
-}
-
-impl Allotter {
-    fn allot(&mut self, port: &Port, all: &[Port]) -> io::Result<Vec<u16>> {
-        if let Some(begin) = port.begin {
-            return Ok((0..port.count).map(|offset| begin.saturating_add(offset)).collect());
-        }
-        let fixed = |number: u16| {
-            all.iter().any(|other| {
-                other.begin.is_some_and(|begin| (begin..begin.saturating_add(other.count)).contains(&number))
-            })
-        };
-        (0..port.count)
-            .map(|_| if self.network == Network::Host { self.free_port() } else { self.next_port(fixed) })
-            .collect()
-    }
-
-    /// The next port that no task of any attempt has, nor, where it is to be reached from elsewhere, a stranger.
-    fn next_port(&mut self, fixed: impl Fn(u16) -> bool) -> io::Result<u16> {
-        loop {
-            let port = self.next;
-            self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
-            let is_strangers = || self.network == Network::Task && is_taken(port);
-            if !fixed(port) && !self.taken.contains(&port) && !is_strangers() {
-                self.taken.insert(port);
-                return Ok(port);
-            }
-        }
-    }
-
-    fn free_port(&mut self) -> io::Result<u16> {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        let port = listener.local_addr()?.port();
-        self.reserved.push(listener);
-        Ok(port)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn placed(network: &str, taken: &[u16]) -> Placement {
-        let text = format!(
-            "network = \"{network}\"\n[roles.w]\ncount = 2\nports = {{ a = 2, b = {{ begin = 20001 }}, c = 1 }}"
-        );
-        let spec = crate::spec::parse("x.toml", &text).0.unwrap();
-        place(&spec, None, taken.iter().copied().collect()).unwrap()
-    }
-
-    fn ports(network: &str) -> Vec<Vec<u16>> {
-        let tasks = placed(network, &[]).tasks;
-        tasks.iter().map(|task| task.ports.iter().flat_map(|(_, ports)| ports.clone()).collect()).collect()
-    }
-
-    #[test]
-    fn no_two_tasks_have_the_same_port_of_the_machine_and_nobody_s_is_taken() {
-        let taken = [20_000, 20_003];
-        let placement = placed("task", &taken);
-        let outside: Vec<u16> = published(&placement).iter().map(|(outside, ..)| *outside).collect();
-        let all: BTreeSet<u16> = outside.iter().copied().collect();
-        assert_eq!((outside.len(), all.len()), (8, 8), "{outside:?}");
-        assert!(taken.iter().all(|port| !all.contains(port)));
-        let inside: Vec<u16> = published(&placement).iter().map(|(.., inside)| *inside).collect();
-        assert_eq!(inside.iter().filter(|port| **port == 20_001).count(), 2, "as the file says, in both");
-        assert!(all.contains(&20_001) && all.contains(&20_002), "one after another outside");
-    }
-
-    #[test]
-    fn three_roles_with_twenty_ports_each_all_differ() {
-        let text =
-            "[roles.a]\ncount = 4\nports = { x = 20 }\n[roles.b]\nports = { x = 20 }\n[roles.c]\nports = { x = 20 }";
-        let spec = crate::spec::parse("x.toml", text).0.unwrap();
-        let all: Vec<_> = published(&place(&spec, None, BTreeSet::new()).unwrap());
-        let outside: BTreeSet<u16> = all.iter().map(|(outside, ..)| *outside).collect();
-        assert_eq!((all.len(), outside.len()), (120, 120));
-    }
-
-    #[test]
-    fn tasks_that_share_a_network_get_different_ports() {
-        let job = ports("job").concat();
-        assert_eq!(job.iter().filter(|port| **port == 20_001).count(), 2);
-        for network in ["job", "host"] {
-            let mut all = ports(network).concat();
-            all.retain(|port| *port != 20_001);
-            let count = all.len();
-            all.sort_unstable();
-            all.dedup();
-            assert_eq!(all.len(), count);
-        }
-    }
-
     #[test]
     fn link_names_fit_the_kernel() {
-        let networks = Networks { instance: "abcd".into(), masquerade: Err(String::new()) };
+        let networks = Networks { instance: "abcd".into(), rules: Err(String::new()) };
         assert!(networks.veth(AttemptId(36u64.pow(6) - 1), 999).len() <= 15);
         assert_eq!(networks.bridge(AttemptId(36)), "tyabcd10");
     }

@@ -20,8 +20,8 @@ const INSIDE: u32 = 65_536;
 /// The first subordinate id. systemd leaves 0x70000000 to 0x7ffeffff to nobody (UIDS-GIDS.md), `useradd` ends far below.
 const FIRST: u32 = 0x7000_0000;
 const END: u32 = 0x7ffe_0000;
-/// Most further groups of an owner that are carried over; the kernel takes 340 ranges in a map.
-const GROUPS_MAX: usize = 300;
+/// Most further groups of an owner that are carried over: the kernel takes a map of less than a page, 4096 bytes.
+const GROUPS_MAX: usize = 200;
 /// Largest `/etc/passwd` or `/etc/group` of an image that is read, bytes.
 const ACCOUNTS_MAX: u64 = 4 << 20;
 
@@ -241,6 +241,18 @@ mod tests {
             assert!(found(wanted).unwrap_err().0.contains(word));
         }
         assert!(Accounts::default().user("ada").unwrap_err().0.contains("has no /etc/passwd"));
+    }
+
+    #[test]
+    fn a_map_of_many_groups_fits_the_kernel_s_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let subordinates = Subordinates::open(dir.path().join("subordinate-ids")).unwrap();
+        let inside = InsideUser { uid: 1000, gid: 1000, groups: vec![], home: "/".into() };
+        let further: Vec<u32> = (0..1000).map(|number| u32::MAX - 1 - number).collect();
+        let map = subordinates.map(Owner { uid: 1, gid: 1 }, &further, &inside).unwrap();
+        let lines = map.groups.iter().map(|range| format!("{} {} {}\n", range.inside, range.outside, range.count));
+        assert!(lines.map(|line| line.len()).sum::<usize>() < 4096);
+        assert_eq!(map.groups.len(), 203);
     }
 
     #[test]

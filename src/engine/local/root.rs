@@ -65,7 +65,8 @@ impl Base {
             inside: Inside { home, ..Inside::default() },
             user,
             stop_signal: nix::libc::SIGTERM,
-            lower: Lower::MappedWherePossible,
+            // Mapped, root's own files would be those of root inside, which is whoever has dropped the job.
+            lower: Lower::AsTheyAre,
         })
     }
 

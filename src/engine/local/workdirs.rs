@@ -107,10 +107,17 @@ pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, Eng
         .ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
 }
 
-/// What of the workspace a task sees, and where.
+/// What of the workspace a task sees, and where. Sources are named without the links that lead to the workspace: the shim
+/// follows none.
 pub(super) fn mounts(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Result<Vec<Mount>, EngineError> {
     let run = paths.run(&identity.key, identity.run);
-    let mount = |source: PathBuf, target: &str, read_only| Mount { source, target: PathBuf::from(target), read_only };
+    let workspace = paths.workspace(&identity.key.workspace);
+    let real = workspace.canonicalize().map_err(failed("find the workspace's directory"))?;
+    let mount = |source: PathBuf, target: &str, read_only| Mount {
+        source: source.strip_prefix(&workspace).map(|below| real.join(below)).unwrap_or(source),
+        target: PathBuf::from(target),
+        read_only,
+    };
     let mut out = vec![mount(run.join("output"), "/output", false), mount(run.join("model"), "/model", false)];
     if spec.code.is_some() {
         out.push(mount(run.join("code"), "/code", true));

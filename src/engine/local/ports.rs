@@ -1,0 +1,202 @@
+//! Which ports the tasks of an attempt have, and which ports of the machine lead to them. Asks the machine only whether
+//! somebody listens there.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+
+use super::network::{Published, Publishing, is_taken};
+use crate::contract::{Placement, TaskPlace};
+use crate::plan::address::of_task;
+use crate::spec::{JobSpec, Network, Port, Role};
+use crate::store::record::AddressBlock;
+
+/// Ports that are allotted inside of a namespace of the attempt's own start here.
+const FIRST_PORT: u16 = 20_000;
+
+/// Ports of the machine.
+#[derive(Debug)]
+pub(super) struct Outside {
+    /// Those that other attempts have.
+    pub(super) taken: BTreeSet<u16>,
+    pub(super) publishing: Publishing,
+}
+
+/// Addresses and ports of every task of an attempt. No port of the machine leads to two tasks: where the file names the same
+/// for several, all but the first get another one outside.
+pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, outside: Outside) -> io::Result<Placement> {
+    let named = spec.fixed_ports().into_iter().collect();
+    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, named, outside, reserved: Vec::new() };
+    let mut tasks = Vec::new();
+    for ((role, index), ordinal) in spec.tasks().zip(0..) {
+        let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
+        tasks.push(allotter.task(role, index, address)?);
+    }
+    Ok(Placement { tasks })
+}
+
+/// Ports of the machine that lead to tasks.
+pub(super) fn published(placement: &Placement) -> Vec<Published> {
+    let of_task = |task: &TaskPlace| {
+        let pairs = task.published.iter().flat_map(|(label, outside)| {
+            let inside = task.ports.iter().find(|(other, _)| other == label);
+            let inside = inside.map(|(_, numbers)| numbers.as_slice()).unwrap_or_default();
+            outside.iter().zip(inside)
+        });
+        pairs.map(|(outside, inside)| (*outside, task.address, *inside)).collect::<Vec<_>>()
+    };
+    placement.tasks.iter().flat_map(of_task).collect()
+}
+
+struct Allotter {
+    network: Network,
+    next: u16,
+    /// Ports that the file names for some task: allotted to none.
+    named: BTreeSet<u16>,
+    outside: Outside,
+    /// Held while choosing on the machine's own network, so that no port is chosen twice.
+    reserved: Vec<TcpListener>,
+}
+
+impl Allotter {
+    fn task(&mut self, role: &Role, index: u32, address: Ipv4Addr) -> io::Result<TaskPlace> {
+        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new() };
+        for port in &role.ports {
+            let numbers = self.inside(port)?;
+            if self.publishes() {
+                place.published.push((port.label.clone(), self.outside(port, index, &numbers)?));
+            }
+            place.ports.push((port.label.clone(), numbers));
+        }
+        Ok(place)
+    }
+
+    fn publishes(&self) -> bool {
+        self.network == Network::Task && self.outside.publishing == Publishing::On
+    }
+
+    fn inside(&mut self, port: &Port) -> io::Result<Vec<u16>> {
+        let count = 0..port.count;
+        match (port.begin, self.network) {
+            (Some(begin), _) => Ok(count.map(|offset| begin.saturating_add(offset)).collect()),
+            (None, Network::Host) => count.map(|_| self.free_port()).collect(),
+            (None, Network::Task | Network::Job) => count.map(|_| self.next_port()).collect(),
+        }
+    }
+
+    /// What was allotted is the same outside. What the file names is the same for each task of a role: outside they lie one
+    /// after another, as far as nobody has these.
+    fn outside(&mut self, port: &Port, index: u32, inside: &[u16]) -> io::Result<Vec<u16>> {
+        if port.begin.is_none() {
+            return Ok(inside.to_vec());
+        }
+        let shift = index.saturating_mul(u32::from(port.count));
+        let one = |inside: &u16| {
+            let wanted = u16::try_from(u32::from(*inside).saturating_add(shift)).ok();
+            match wanted.filter(|wanted| !is_taken(*wanted) && self.outside.taken.insert(*wanted)) {
+                Some(wanted) => Ok(wanted),
+                None => self.next_port(),
+            }
+        };
+        inside.iter().map(one).collect()
+    }
+
+    /// The next port that no task of any attempt has, nor, where it is to be reached from elsewhere, a stranger.
+    fn next_port(&mut self) -> io::Result<u16> {
+        loop {
+            let port = self.next;
+            self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
+            let is_strangers = || self.publishes() && is_taken(port);
+            if !self.named.contains(&port) && !self.outside.taken.contains(&port) && !is_strangers() {
+                self.outside.taken.insert(port);
+                return Ok(port);
+            }
+        }
+    }
+
+    fn free_port(&mut self) -> io::Result<u16> {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let port = listener.local_addr()?.port();
+        self.reserved.push(listener);
+        Ok(port)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(text: &str, taken: &[u16], publishing: Publishing) -> Placement {
+        let spec = crate::spec::parse("x.toml", text).0.unwrap();
+        place(&spec, None, Outside { taken: taken.iter().copied().collect(), publishing }).unwrap()
+    }
+
+    fn two_tasks(network: &str, taken: &[u16]) -> Placement {
+        let text = format!(
+            "network = \"{network}\"\n[roles.w]\ncount = 2\nports = {{ a = 2, b = {{ begin = 20001 }}, c = 1 }}"
+        );
+        placed(&text, taken, Publishing::On)
+    }
+
+    fn ports(network: &str) -> Vec<Vec<u16>> {
+        let tasks = two_tasks(network, &[]).tasks;
+        tasks.iter().map(|task| task.ports.iter().flat_map(|(_, ports)| ports.clone()).collect()).collect()
+    }
+
+    fn outside(placement: &Placement) -> Vec<u16> {
+        published(placement).iter().map(|(outside, ..)| *outside).collect()
+    }
+
+    #[test]
+    fn no_two_tasks_have_the_same_port_of_the_machine_and_nobody_s_is_taken() {
+        let taken = [20_000, 20_003];
+        let placement = two_tasks("task", &taken);
+        let all: BTreeSet<u16> = outside(&placement).into_iter().collect();
+        assert_eq!((outside(&placement).len(), all.len()), (8, 8), "{all:?}");
+        assert!(taken.iter().all(|port| !all.contains(port)));
+        let inside: Vec<u16> = published(&placement).iter().map(|(.., inside)| *inside).collect();
+        assert_eq!(inside.iter().filter(|port| **port == 20_001).count(), 2, "as the file says, in both");
+        assert!(all.contains(&20_001) && all.contains(&20_002), "one after another outside");
+    }
+
+    #[test]
+    fn ports_that_two_roles_name_differ_outside() {
+        let same =
+            "[roles.a]\nports = { x = { begin = 21000, count = 2 } }\n[roles.b]\nports = { x = { begin = 21001 } }";
+        let placement = placed(same, &[21_000], Publishing::On);
+        let all: Vec<(u16, u16)> =
+            published(&placement).iter().map(|(outside, _, inside)| (*outside, *inside)).collect();
+        // The first is another attempt's, the last was given to the first role: both get the next free ones.
+        assert_eq!(all, [(20_000, 21_000), (21_001, 21_001), (20_001, 21_001)]);
+    }
+
+    #[test]
+    fn three_roles_with_twenty_ports_each_all_differ() {
+        let text =
+            "[roles.a]\ncount = 4\nports = { x = 20 }\n[roles.b]\nports = { x = 20 }\n[roles.c]\nports = { x = 20 }";
+        let all = outside(&placed(text, &[], Publishing::On));
+        assert_eq!((all.len(), all.iter().collect::<BTreeSet<_>>().len()), (120, 120));
+    }
+
+    #[test]
+    fn tasks_that_share_a_network_get_different_ports() {
+        let job = ports("job").concat();
+        assert_eq!(job.iter().filter(|port| **port == 20_001).count(), 2);
+        for network in ["job", "host"] {
+            let mut all = ports(network).concat();
+            all.retain(|port| *port != 20_001);
+            let count = all.len();
+            all.sort_unstable();
+            all.dedup();
+            assert_eq!(all.len(), count);
+            assert!(published(&two_tasks(network, &[])).is_empty());
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_published_nothing_is_said_to_be() {
+        let placement = placed("[roles.w]\nports = { a = 2, b = { begin = 22 } }", &[], Publishing::Off);
+        assert!(placement.tasks[0].published.is_empty() && published(&placement).is_empty());
+        assert_eq!(placement.tasks[0].ports.len(), 2);
+    }
+}
