@@ -70,9 +70,17 @@ impl SealedProgram {
     fn start(mut command: Command, inherit: &[BorrowedFd<'_>]) -> io::Result<Child> {
         let inherit: Vec<i32> = inherit.iter().map(AsRawFd::as_raw_fd).collect();
         in_own_session(&mut command, inherit);
-        let child = command.spawn()?;
-        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-        Ok(Child { pid, pidfd: PidFd::open(pid)? })
+        let mut child = command.spawn()?;
+        let opened = i32::try_from(child.id()).map_err(io::Error::other).and_then(|pid| Ok((pid, PidFd::open(pid)?)));
+        match opened {
+            Ok((pid, pidfd)) => Ok(Child { pid, pidfd }),
+            Err(error) => {
+                // Out of descriptors: nobody could end it or reap it later.
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -183,6 +191,12 @@ impl PidFd {
             unsafe { nix::libc::syscall(nix::libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, no_info, 0) };
         nix::errno::Errno::result(result)?;
         Ok(())
+    }
+
+    /// Whether it ends within so many milliseconds.
+    pub fn has_ended(&self, timeout: u16) -> io::Result<bool> {
+        let mut ready = [nix::poll::PollFd::new(self.0.as_fd(), nix::poll::PollFlags::POLLIN)];
+        Ok(nix::poll::poll(&mut ready, timeout)? > 0)
     }
 
     /// Takes the exit status if the process has ended and is our child; `None` while it runs.
