@@ -49,7 +49,9 @@ fn explained(error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(nix::libc::ELOOP) {
         return error;
     }
-    io::Error::other("too many links, or one of those in /proc that lead to what a process holds; they are not followed")
+    io::Error::other(
+        "too many links, or one of those in /proc that lead to what a process holds; they are not followed",
+    )
 }
 
 /// A path for people; it may have been named by others.
@@ -216,25 +218,28 @@ mod tests {
             pack(&at(source), &mut stream, &mut |_| {}).unwrap();
             stream
         };
-        for (came, asked) in [("from/.bashrc", "/x/model"), ("from/.", "/x/from"), ("from", "/x/from/."), ("from", "/")] {
+        for (came, asked) in [("from/.bashrc", "/x/model"), ("from/.", "/x/from"), ("from", "/x/from/."), ("from", "/")]
+        {
             let unpacked = unpack(packed(came).as_slice(), &at("into"), Asked::Source(Path::new(asked)));
             let error = unpacked.unwrap_err().told();
             assert!(error.contains("was asked for"), "{error}");
         }
         assert_eq!(fs::read_dir(at("into")).unwrap().count(), 0);
-        for (came, asked) in [("from/.bashrc", ".bashrc"), ("from/.", "/"), ("from/..", "/x/y/.."), ("from/", "from//")] {
+        for (came, asked) in [("from/.bashrc", ".bashrc"), ("from/.", "/"), ("from/..", "/x/y/.."), ("from/", "from//")]
+        {
             unpack(packed(came).as_slice(), &at("into"), Asked::Source(Path::new(asked))).unwrap();
         }
     }
 
     #[test]
     fn devices_pipes_and_sockets_are_not_replaced() {
+        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name).display().to_string();
         fs::create_dir_all(at("from/sub")).unwrap();
         fs::write(at("from/sub/pipe"), "content").unwrap();
         fs::create_dir_all(at("into/sub")).unwrap();
-        nix::unistd::mkfifo(Path::new(&at("into/sub/pipe")), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        nix::unistd::mkfifo(Path::new(&at("into/sub/pipe")), Mode::S_IRWXU).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         symlink("into/sub/pipe", at("link")).unwrap();
         for (from, to) in [
@@ -248,7 +253,6 @@ mod tests {
             assert!(error.contains("neither file nor directory") && error.contains("trainyard exec"), "{error}");
         }
         // What root alone can make.
-        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
         let device = at("device");
         if mknod(Path::new(&device), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).is_ok() {
             let error = copy(&at("from/sub/pipe"), &device).unwrap_err();
@@ -270,7 +274,8 @@ mod tests {
         let magic = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
         assert_eq!(fs::read_to_string(format!("{magic}/secret")).unwrap(), "secret");
         symlink(&magic, at("planted")).unwrap();
-        for from in [format!("{magic}/secret"), format!("{magic}/."), format!("{magic}/../held/secret"), at("planted/secret")]
+        for from in
+            [format!("{magic}/secret"), format!("{magic}/."), format!("{magic}/../held/secret"), at("planted/secret")]
         {
             let error = copy(&from, &at("out")).unwrap_err();
             assert!(error.contains("not followed"), "{from}: {error}");

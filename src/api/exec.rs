@@ -259,7 +259,9 @@ impl Talk {
             None => match control.report().await? {
                 (Some(Report::Terminal), Some(master)) => self.by_terminal(control, master).await,
                 // It is lost on the way when there is no room for it here.
-                (Some(Report::Terminal), None) => Err(io::Error::other("its terminal cannot be opened: too many files are")),
+                (Some(Report::Terminal), None) => {
+                    Err(io::Error::other("its terminal cannot be opened: too many files are"))
+                }
                 (report, _) => Ok(report),
             },
         }

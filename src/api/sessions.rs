@@ -26,7 +26,9 @@ impl Sessions {
         let mut counts = self.lock();
         let (own, all) = (counts.get(&uid).copied().unwrap_or(0), counts.values().sum::<usize>());
         if own >= USER_MAX {
-            return Err(format!("you have {own} commands and copies in tasks under way, and may have {USER_MAX} at once"));
+            return Err(format!(
+                "you have {own} commands and copies in tasks under way, and may have {USER_MAX} at once"
+            ));
         }
         if all >= TOTAL_MAX {
             return Err(format!("{all} commands and copies in tasks are under way, as many as there may be at once"));

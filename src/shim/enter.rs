@@ -281,3 +281,36 @@ fn report(end: ProcessEnd, init: &FirstProcess) -> io::Result<Report> {
         ProcessEnd::Signalled { signal, .. } => Ok(Report::Signalled(signal)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_has_not_begun_its_session_is_ended_as_well() {
+        #[expect(
+            clippy::disallowed_methods,
+            clippy::zombie_processes,
+            reason = "a plain child, reaped by what is tested"
+        )]
+        let child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        assert_ne!(nix::unistd::getsid(Some(pid)).unwrap(), pid);
+        let null = File::open("/dev/null").unwrap();
+        let outside = Outside { processes: Processes::open().unwrap(), null };
+        outside.hang_up(&PidFd::open(pid.as_raw()).unwrap(), pid).unwrap();
+        assert_eq!(nix::sys::signal::kill(pid, None), Err(Errno::ESRCH), "it has ended and was reaped");
+    }
+
+    #[test]
+    fn a_watcher_that_has_gone_is_noticed() {
+        Watcher::of_this_process().unwrap().must_live().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a plain child")]
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let watcher = Watcher(PidFd::open(i32::try_from(child.id()).unwrap()).unwrap());
+        watcher.must_live().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(watcher.must_live().is_err());
+    }
+}
