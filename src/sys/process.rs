@@ -297,11 +297,13 @@ pub enum Fork {
     Parent(nix::unistd::Pid),
 }
 
-/// Forks. In a program with threads the child may only make system calls.
+/// Forks. In a program with threads the child may only make system calls: memory may be locked by a thread that it does not
+/// have.
 #[expect(unsafe_code, reason = "fork is unsafe in programs with threads")]
 pub fn fork() -> io::Result<Fork> {
-    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The callers either
-    // have one thread, so that the child may do all that the parent could, or make only system calls in the child.
+    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The first two are forked
+    // by programs that have one thread, so that the child may do all that the parent could; the third by programs with
+    // threads as well, and it closes pipes, unshares, reads, writes and ends, and takes no memory.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Child => Ok(Fork::Child),
         nix::unistd::ForkResult::Parent { child } => Ok(Fork::Parent(child)),
