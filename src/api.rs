@@ -12,4 +12,5 @@ pub mod frames;
 pub mod images;
 mod logs;
 pub mod server;
+pub mod sessions;
 pub mod wire;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::api::images::{AskInUse, ImageService};
 use crate::api::server;
+use crate::api::sessions::Sessions;
 use crate::config::Config;
 use crate::engine::local::LocalEngine;
 use crate::ids::{TaskId, Timestamp, WorkspaceName};
@@ -148,6 +149,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         events: events.clone(),
         rounds: heard,
         images: image_service,
+        sessions: Sessions::default(),
     };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone())?;

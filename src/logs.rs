@@ -21,6 +21,7 @@ mod write;
 mod tests;
 
 pub use index::{INDEX_FILE, Record};
+pub use parts::open_to_write;
 pub use read::{Cursor, Dropped, LogReader};
 pub use write::LogWriter;
 
@@ -60,7 +61,8 @@ impl Stream {
         self.slot() as u64 + 1
     }
 
-    fn slot(self) -> usize {
+    /// Its place in pairs of both.
+    pub fn slot(self) -> usize {
         match self {
             Stream::Stdout => 0,
             Stream::Stderr => 1,

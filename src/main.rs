@@ -66,5 +66,6 @@ fn tell(error: &(dyn Error + 'static)) {
         source = inner.source();
     }
     // Nobody is left to tell when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "trainyard: {text}");
+    let lines: Vec<String> = text.lines().map(trainyard::sys::terminal::escape).collect();
+    let _ = writeln!(std::io::stderr(), "trainyard: {}", lines.join("\n"));
 }

@@ -7,16 +7,21 @@
 //! whoever unpacks; links stay links, permissions and times are kept, the set-user-id bits are not. Which name the first
 //! member gets is decided where it arrives, as `cp` and `docker cp` do.
 //!
-//! Never does: follow a link below the source or the target, reach above the target, read a device or pipe.
+//! Never does: follow a link below the source or the target, or one of `/proc` to what a process holds; reach above the
+//! target; read a device or pipe, or replace one.
 
 mod pack;
 mod unpack;
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 pub use pack::pack;
-pub use unpack::unpack;
+pub use unpack::{Asked, unpack};
+
+use crate::sys::terminal;
 
 /// What could not be copied, and why.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +40,36 @@ impl TransferError {
 }
 
 fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> TransferError {
-    let what = format!("{what} {}", path.display());
-    move |source| TransferError { what, source }
+    let what = format!("{what} {}", shown(path));
+    move |source| TransferError { what, source: explained(source) }
+}
+
+/// What the kernel says of a link of `/proc` means something else to people.
+fn explained(error: io::Error) -> io::Error {
+    if error.raw_os_error() != Some(nix::libc::ELOOP) {
+        return error;
+    }
+    io::Error::other(
+        "too many links, or one of those in /proc that lead to what a process holds; they are not followed",
+    )
+}
+
+/// A path for people; it may have been named by others.
+fn shown(path: &Path) -> String {
+    terminal::escape(&path.display().to_string())
+}
+
+/// The name that what lies at `source` has in the stream; none when that is the content of a directory.
+fn name_of(source: &Path) -> Option<&OsStr> {
+    let bytes = source.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/')? + 1;
+    let is_content = bytes[..end].ends_with(b"/.") || &bytes[..end] == b".";
+    source.file_name().filter(|_| !is_content)
+}
+
+/// Where what is called `path` lies.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 #[cfg(test)]
@@ -48,7 +81,7 @@ mod tests {
     fn copy(from: &str, to: &str) -> Result<Vec<String>, String> {
         let (mut stream, mut notes) = (Vec::new(), Vec::new());
         pack(Path::new(from), &mut stream, &mut |note| notes.push(note)).map_err(|error| error.told())?;
-        unpack(stream.as_slice(), Path::new(to)).map_err(|error| error.told())?;
+        unpack(stream.as_slice(), Path::new(to), Asked::Source(Path::new(from))).map_err(|error| error.told())?;
         Ok(notes)
     }
 
@@ -112,6 +145,7 @@ mod tests {
             ("from/sub/file", "plain/", "plain"),
             ("from", "plain", "plain"),
             ("from/sub/file/.", "x", "file"),
+            ("fro\u{1b}[2Jm", "x", "fro\\u{1b}[2Jm"),
         ] {
             let error = copy(&at(from), &at(to)).unwrap_err();
             assert!(error.contains(word), "{from} {to}: {error}");
@@ -151,18 +185,156 @@ mod tests {
             through_a_link,
             named(b"../outside/evil"),
             named(b"d/../../outside/evil"),
-            named(b"/tmp/evil-cp"),
+            named(outside.join("evil").as_os_str().as_bytes()),
             named(b"other"),
         ] {
             let _ = fs::remove_dir_all(&target);
-            assert!(unpack(stream.as_slice(), &target).is_err());
+            assert!(unpack(stream.as_slice(), &target, Asked::Anything).is_err());
             assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
         }
-        assert!(!Path::new("/tmp/evil-cp").exists());
         let mut cut = Vec::new();
         fs::write(dir.path().join("long"), vec![7; 10_000]).unwrap();
         pack(&dir.path().join("long"), &mut cut, &mut |_| {}).unwrap();
         cut.truncate(5_000);
-        assert!(unpack(cut.as_slice(), &dir.path().join("cut")).is_err(), "a part is not the whole");
+        fs::write(dir.path().join("there"), "as it was").unwrap();
+        for name in ["cut", "there"] {
+            let unpacked = unpack(cut.as_slice(), &dir.path().join(name), Asked::Anything);
+            assert!(unpacked.is_err(), "a part is not the whole");
+        }
+        assert_eq!(fs::read_to_string(dir.path().join("there")).unwrap(), "as it was");
+        assert!(!dir.path().join("cut").exists());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 4, "nothing is left of what did not come whole");
+    }
+
+    #[test]
+    fn nothing_comes_under_a_name_that_was_not_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("from/sub")).unwrap();
+        fs::create_dir(at("into")).unwrap();
+        fs::write(at("from/.bashrc"), "evil").unwrap();
+        let packed = |source: &str| {
+            let mut stream = Vec::new();
+            pack(&at(source), &mut stream, &mut |_| {}).unwrap();
+            stream
+        };
+        for (came, asked) in [("from/.bashrc", "/x/model"), ("from/.", "/x/from"), ("from", "/x/from/."), ("from", "/")]
+        {
+            let unpacked = unpack(packed(came).as_slice(), &at("into"), Asked::Source(Path::new(asked)));
+            let error = unpacked.unwrap_err().told();
+            assert!(error.contains("was asked for"), "{error}");
+        }
+        assert_eq!(fs::read_dir(at("into")).unwrap().count(), 0);
+        for (came, asked) in [("from/.bashrc", ".bashrc"), ("from/.", "/"), ("from/..", "/x/y/.."), ("from/", "from//")]
+        {
+            unpack(packed(came).as_slice(), &at("into"), Asked::Source(Path::new(asked))).unwrap();
+        }
+    }
+
+    #[test]
+    fn devices_pipes_and_sockets_are_not_replaced() {
+        use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir_all(at("from/sub")).unwrap();
+        fs::write(at("from/sub/pipe"), "content").unwrap();
+        fs::create_dir_all(at("into/sub")).unwrap();
+        nix::unistd::mkfifo(Path::new(&at("into/sub/pipe")), Mode::S_IRWXU).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        symlink("into/sub/pipe", at("link")).unwrap();
+        for (from, to) in [
+            ("from/sub/pipe", "into/sub/pipe"),
+            ("from/sub/pipe", "into/sub"),
+            ("from/.", "into"),
+            ("from/sub/pipe", "socket"),
+            ("from/sub/pipe", "link"),
+        ] {
+            let error = copy(&at(from), &at(to)).unwrap_err();
+            assert!(error.contains("neither file nor directory") && error.contains("trainyard exec"), "{error}");
+        }
+        // What root alone can make.
+        let device = at("device");
+        if mknod(Path::new(&device), SFlag::S_IFCHR, Mode::S_IRWXU, makedev(1, 3)).is_ok() {
+            let error = copy(&at("from/sub/pipe"), &device).unwrap_err();
+            assert!(error.contains("neither file nor directory"), "{error}");
+            assert!(!fs::symlink_metadata(&device).unwrap().is_file());
+        }
+        for path in [at("into/sub/pipe"), at("socket"), at("link")] {
+            assert!(!fs::symlink_metadata(&path).unwrap().is_file(), "{path}");
+        }
+    }
+
+    #[test]
+    fn no_link_of_proc_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        fs::create_dir(at("held")).unwrap();
+        fs::write(at("held/secret"), "secret").unwrap();
+        let held = fs::File::open(at("held")).unwrap();
+        let magic = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        assert_eq!(fs::read_to_string(format!("{magic}/secret")).unwrap(), "secret");
+        symlink(&magic, at("planted")).unwrap();
+        for from in
+            [format!("{magic}/secret"), format!("{magic}/."), format!("{magic}/../held/secret"), at("planted/secret")]
+        {
+            let error = copy(&from, &at("out")).unwrap_err();
+            assert!(error.contains("not followed"), "{from}: {error}");
+        }
+        for to in [format!("{magic}/new"), magic.clone(), at("planted/new"), at("planted")] {
+            let error = copy(&at("held/secret"), &to).unwrap_err();
+            assert!(error.contains("not followed"), "{to}: {error}");
+        }
+        assert_eq!(fs::read_dir(at("held")).unwrap().count(), 1);
+        assert!(!Path::new(&at("out")).exists());
+    }
+
+    #[test]
+    fn what_the_kernel_makes_up_comes_as_long_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        for file in ["/proc/self/status", "/proc/version"] {
+            assert_eq!(fs::metadata(file).unwrap().len(), 0);
+            copy(file, &at("copy")).unwrap();
+            assert!(!fs::read(at("copy")).unwrap().is_empty(), "{file}");
+        }
+        assert_eq!(fs::read(at("copy")).unwrap(), fs::read("/proc/version").unwrap());
+    }
+
+    /// The content of directories is what is open, whatever their names come to mean.
+    #[test]
+    fn a_tree_that_is_changed_while_it_is_read_leads_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::create_dir_all(at("from/a")).unwrap();
+        fs::create_dir(at("outside")).unwrap();
+        fs::write(at("outside/b"), "outside").unwrap();
+        for name in ["b", "c"] {
+            fs::write(at("from/a").join(name), "inside").unwrap();
+        }
+        /// Swaps the directory when it goes by.
+        struct Swapping<'a>(Vec<u8>, &'a dyn Fn());
+        impl io::Write for Swapping<'_> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0.extend_from_slice(bytes);
+                if bytes.starts_with(b"from/a/\0") || bytes.starts_with(b"from/a\0") {
+                    (self.1)();
+                }
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let swap = || {
+            fs::rename(at("from/a"), at("aside")).unwrap();
+            symlink(at("outside"), at("from/a")).unwrap();
+        };
+        let mut stream = Swapping(Vec::new(), &swap);
+        pack(&at("from"), &mut stream, &mut |_| {}).unwrap();
+        unpack(stream.0.as_slice(), &at("into"), Asked::Anything).unwrap();
+        assert!(at("aside").exists(), "it was swapped");
+        for name in ["b", "c"] {
+            assert_eq!(fs::read_to_string(at("into/a").join(name)).unwrap(), "inside");
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONNECTION, HOST, HeaderValue, UPGRADE};
 use hyper::upgrade::Upgraded;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -71,17 +72,22 @@ impl Client {
         path: &str,
         body: RequestBody,
     ) -> Result<Response<Incoming>, ClientError> {
-        let not_running = |source| ClientError::NotRunning { path: self.socket.clone(), source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(not_running)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        // The connection ends with the answer; its errors show there.
-        tokio::spawn(connection);
-        let request = Request::builder().method(method).uri(path).header("host", "trainyard").body(body)?;
-        let response = sender.send_request(request).await?;
+        let response = self.send(Request::builder().method(method).uri(path).body(body)?).await?;
         if response.status().is_success() {
             return Ok(response);
         }
         Err(Self::refused(response).await?)
+    }
+
+    /// Sends a request over a connection of its own.
+    async fn send(&self, mut request: Request<RequestBody>) -> Result<Response<Incoming>, ClientError> {
+        let not_running = |source| ClientError::NotRunning { path: self.socket.clone(), source };
+        let stream = UnixStream::connect(&self.socket).await.map_err(not_running)?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        // The connection ends with the answer, or with what it was upgraded to; its errors show there.
+        tokio::spawn(connection.with_upgrades());
+        request.headers_mut().insert(HOST, HeaderValue::from_static("trainyard"));
+        Ok(sender.send_request(request).await?)
     }
 
     async fn refused(response: Response<Incoming>) -> Result<ClientError, ClientError> {
@@ -123,18 +129,14 @@ impl Client {
 
     /// Starts a command in a task, or a copy.
     pub async fn exec(&self, key: &JobKey, request: &ExecRequest) -> Result<ExecConnection, ClientError> {
-        let not_running = |source| ClientError::NotRunning { path: self.socket.clone(), source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(not_running)?;
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        tokio::spawn(connection.with_upgrades());
+        let body = Full::new(Bytes::from(serde_json::to_vec(request)?)).map_err(|never| match never {});
         let request = Request::builder()
             .method(Method::POST)
             .uri(path(key, "/exec"))
-            .header("host", "trainyard")
-            .header("connection", "Upgrade")
-            .header("upgrade", PROTOCOL)
-            .body(Full::new(Bytes::from(serde_json::to_vec(request)?)))?;
-        let response = sender.send_request(request).await?;
+            .header(CONNECTION, "Upgrade")
+            .header(UPGRADE, PROTOCOL)
+            .body(body.boxed())?;
+        let response = self.send(request).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             return Err(Self::refused(response).await?);
         }

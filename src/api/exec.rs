@@ -1,11 +1,12 @@
 //! `exec` and `cp`, the daemon's side: joins a client's connection with the streams of a command in a task.
 //!
 //! ```text
-//! client ─Stdin, Size─► listen ─inputs, sizes─► Talk ─► pipes or terminal ─► command
+//! client ─Stdin, Size─► listen ─input, sizes─► Talk ─► pipes or terminal ─► command
 //!        ◄─Stdout, Stderr, Taken, Exit── queue ◄── Talk ◄──
 //! ```
 //! Everything between is bounded: output waits for the client by the short queue, input for the command by the client's
-//! window. When the client goes, the control socket is closed, and `enter` ends the command.
+//! window. When the client goes, the control socket is closed, and `enter` ends the command. The client is listened to until the
+//! last of the output is with it: it may not take any while it cannot get rid of its input.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,12 +18,12 @@ use std::time::Duration;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONNECTION, UPGRADE};
-use hyper::upgrade::Upgraded;
 use hyper::{Request as HttpRequest, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, Interest};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
 
 use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
 use super::server::{ApiError, Body, Context, show};
@@ -41,8 +42,11 @@ const REQUEST_MAX: usize = 4 << 20;
 const QUEUE: usize = 8;
 /// Most bytes of output in a frame; a pipe holds as many.
 const CHUNK: usize = 64 << 10;
-/// How long the last output of a terminal may take to come after its command has ended.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// Most bytes that are still passed on after the command has ended, as many as a pipe can hold: what it has left running may
+/// go on printing for ever.
+const LEFT_MAX: usize = 1 << 20;
+/// How long a client that broke the protocol is given to take the reason.
+const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Answers the request; what follows goes on by itself.
 pub(super) async fn begin(
@@ -59,13 +63,15 @@ pub(super) async fn begin(
     let body = body.map_err(|error| ApiError::Bad(format!("the request cannot be read: {error}")))?.to_bytes();
     let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
     let order = wanted.order().map_err(ApiError::Bad)?;
+    let session = context.sessions.begin(caller.uid).map_err(ApiError::TooMany)?;
     let detail = show(context, caller, key.clone()).await?;
     let task = choose(&key, &detail, wanted.task.as_deref()).map_err(ApiError::Conflict)?;
     let ends = if order.terminal().is_some() { Ends::Terminal } else { Ends::Pipes };
     let engine = context.engine.clone();
     let entered = tokio::task::spawn_blocking(move || engine.enter(task, ends)).await.map_err(|_| ApiError::Ending)?;
-    let entered = entered.map_err(|error| ApiError::Conflict(format!("cannot start a process for it: {error}")))?;
+    let entered = entered.map_err(|error| ApiError::Failed(format!("cannot start a process for it: {error}")))?;
     tokio::spawn(async move {
+        let _session = session;
         match upgrade.await {
             Ok(connection) => serve(TokioIo::new(connection), entered, order).await,
             Err(error) => tracing::debug!(%error, "a client left before its command was started"),
@@ -124,26 +130,47 @@ fn names<'a>(tasks: impl Iterator<Item = &'a TaskRecord>) -> String {
 }
 
 /// Carries frames until the command has ended or the client has gone.
-async fn serve(connection: TokioIo<Upgraded>, entered: Entered, order: Order) {
+async fn serve<C: AsyncRead + AsyncWrite + Send + 'static>(connection: C, entered: Entered, order: Order) {
     let (from_client, to_client) = tokio::io::split(connection);
     let (frames, queue) = mpsc::channel(QUEUE);
-    let writer = tokio::spawn(write(to_client, queue));
-    let (inputs, to_command) = mpsc::unbounded_channel();
+    let mut writer = JoinSet::new();
+    writer.spawn(write(to_client, queue));
+    // The client's window is as large: writing never waits, and short frames take no more than their bytes.
+    let (input, to_command) = tokio::io::duplex(WINDOW);
     let (sizes, new_sizes) = watch::channel(None);
     let window = Arc::new(AtomicUsize::new(0));
-    let talk = Talk { frames: frames.clone(), inputs: to_command, sizes: new_sizes, window: window.clone() };
+    let talk = Talk { frames: frames.clone(), input: to_command, sizes: new_sizes, window: window.clone() };
+    let mut listening = std::pin::pin!(listen(from_client, input, sizes, window));
     let last = tokio::select! {
-        report = talk.hold(entered, order) => Some(last_words(report)),
-        wrong = listen(from_client, inputs, sizes, window) => wrong.map(|reason| (Some(reason), OWN_FAILURE)),
+        report = talk.hold(entered, order) => Ok(last_words(report)),
+        wrong = &mut listening => Err(wrong),
     };
-    if let Some((reason, code)) = last {
-        for frame in reason.map(Frame::Error).into_iter().chain([Frame::Exit(code)]) {
-            // A client that has gone needs no answer.
-            let _ = frames.send(frame).await;
+    match last {
+        Ok(words) => tokio::select! {
+            () = finish(words, frames, writer) => {}
+            never = for_ever(listening) => match never {},
+        },
+        Err(Some(reason)) => {
+            // It may take nothing any more.
+            let _ = tokio::time::timeout(FAREWELL, finish((Some(reason), OWN_FAILURE), frames, writer)).await;
         }
+        // A client that has gone needs no answer.
+        Err(None) => {}
+    }
+}
+
+/// Returns when the client has got all, or has gone.
+async fn finish((reason, code): (Option<String>, i32), frames: mpsc::Sender<Frame>, mut writer: JoinSet<()>) {
+    for frame in reason.map(Frame::Error).into_iter().chain([Frame::Exit(code)]) {
+        let _ = frames.send(frame).await;
     }
     drop(frames);
-    let _ = writer.await;
+    let _ = writer.join_next().await;
+}
+
+async fn for_ever<T>(work: impl Future<Output = T>) -> std::convert::Infallible {
+    work.await;
+    std::future::pending().await
 }
 
 fn last_words(report: io::Result<Option<Report>>) -> (Option<String>, i32) {
@@ -171,38 +198,33 @@ async fn write(mut client: impl AsyncWrite + Unpin, mut queue: mpsc::Receiver<Fr
 /// What comes from the client; never waits for the command. Returns when the client has gone, or with what it did wrong.
 async fn listen(
     client: impl AsyncRead + Unpin,
-    inputs: mpsc::UnboundedSender<Option<Vec<u8>>>,
+    mut command: DuplexStream,
     sizes: watch::Sender<Option<(u16, u16)>>,
     window: Arc<AtomicUsize>,
 ) -> Option<String> {
     let mut reader = FrameReader::new(client);
     loop {
-        let input = match reader.next().await {
-            Ok(Some(Frame::Stdin(bytes))) if bytes.is_empty() => continue,
-            Ok(Some(Frame::Stdin(bytes))) => Some(bytes),
-            Ok(Some(Frame::EndOfStdin)) => None,
-            Ok(Some(Frame::Size { rows, columns })) => {
-                sizes.send_replace(Some((rows, columns)));
-                continue;
+        match reader.next().await {
+            Ok(Some(Frame::Stdin(bytes))) => {
+                if window.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > WINDOW {
+                    return Some(format!("more than {WINDOW} bytes of standard input are on the way"));
+                }
+                // What comes after the command has let go of its input is dropped.
+                let _ = command.write_all(&bytes).await;
             }
+            Ok(Some(Frame::EndOfStdin)) => {
+                drop(command);
+                return rest(reader, sizes).await;
+            }
+            Ok(Some(Frame::Size { rows, columns })) => drop(sizes.send_replace(Some((rows, columns)))),
             Ok(Some(_)) => return Some("a client cannot send frames of this kind".to_owned()),
             Ok(None) => return None,
             Err(error) => return Some(error.to_string()),
-        };
-        let more = input.as_ref().map_or(0, Vec::len);
-        if window.fetch_add(more, Ordering::Relaxed) + more > WINDOW {
-            return Some(format!("more than {WINDOW} bytes of standard input are on the way"));
-        }
-        let ended = input.is_none();
-        // What comes after the command has let go of its input is dropped.
-        let _ = inputs.send(input);
-        if ended {
-            // Only sizes and the end can follow; ends that follow would grow the queue.
-            return rest(reader, sizes).await;
         }
     }
 }
 
+/// Only sizes and the end can follow.
 async fn rest<R: AsyncRead + Unpin>(
     mut reader: FrameReader<R>,
     sizes: watch::Sender<Option<(u16, u16)>>,
@@ -220,8 +242,8 @@ async fn rest<R: AsyncRead + Unpin>(
 /// The conversation with `enter` and its command.
 struct Talk {
     frames: mpsc::Sender<Frame>,
-    /// Standard input; `None` is its end.
-    inputs: mpsc::UnboundedReceiver<Option<Vec<u8>>>,
+    /// Standard input.
+    input: DuplexStream,
     sizes: watch::Receiver<Option<(u16, u16)>>,
     /// Bytes of standard input that were not taken.
     window: Arc<AtomicUsize>,
@@ -236,6 +258,10 @@ impl Talk {
             Some(pipes) => self.by_pipes(control, pipes).await,
             None => match control.report().await? {
                 (Some(Report::Terminal), Some(master)) => self.by_terminal(control, master).await,
+                // It is lost on the way when there is no room for it here.
+                (Some(Report::Terminal), None) => {
+                    Err(io::Error::other("its terminal cannot be opened: too many files are"))
+                }
                 (report, _) => Ok(report),
             },
         }
@@ -261,7 +287,7 @@ impl Talk {
         };
         tokio::select! {
             report = outputs => report,
-            never = feed(Some(stdin), None, self.inputs, self.frames, self.window) => match never {},
+            never = feed(Some(stdin), None, self.input, self.frames, self.window) => match never {},
         }
     }
 
@@ -274,10 +300,10 @@ impl Talk {
             over.send_replace(true);
             report
         };
-        let outputs = async { tokio::join!(until_end, pump_terminal(&master, frames, ended)).0 };
+        let outputs = async { tokio::join!(until_end, pump(&master, Frame::Stdout, frames, ended)).0 };
         tokio::select! {
             report = outputs => report,
-            never = feed(None, Some(&master), self.inputs, self.frames, self.window) => match never {},
+            never = feed(None, Some(&master), self.input, self.frames, self.window) => match never {},
             never = resize(&master, self.sizes) => match never {},
         }
     }
@@ -287,18 +313,19 @@ impl Talk {
 async fn feed(
     mut pipe: Option<Stream>,
     terminal: Option<&Stream>,
-    mut inputs: mpsc::UnboundedReceiver<Option<Vec<u8>>>,
+    mut input: DuplexStream,
     frames: mpsc::Sender<Frame>,
     window: Arc<AtomicUsize>,
 ) -> std::convert::Infallible {
-    while let Some(Some(bytes)) = inputs.recv().await {
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(count @ 1..) = input.read(&mut buffer).await {
         let Some(sink) = pipe.as_ref().or(terminal) else { break };
         // It has closed its input: what is on the way is not taken, and no more comes.
-        if sink.write_all(&bytes).await.is_err() {
+        if sink.write_all(buffer.get(..count).unwrap_or_default()).await.is_err() {
             break;
         }
-        window.fetch_sub(bytes.len(), Ordering::Relaxed);
-        let _ = frames.send(Frame::Taken(u32::try_from(bytes.len()).unwrap_or(u32::MAX))).await;
+        window.fetch_sub(count, Ordering::Relaxed);
+        let _ = frames.send(Frame::Taken(u32::try_from(count).unwrap_or(u32::MAX))).await;
     }
     drop(pipe.take());
     std::future::pending().await
@@ -316,7 +343,8 @@ async fn resize(master: &Stream, mut sizes: watch::Receiver<Option<(u16, u16)>>)
     std::future::pending().await
 }
 
-/// Passes output on until its end; once the command has ended, only what is in the pipe: others may hold it open.
+/// Passes output on until its end; once the command has ended, only what is there: others may hold the other end open. What
+/// was written before is there by then, in a terminal too: its kernel part is flushed before a read finds it empty.
 async fn pump(
     source: &Stream,
     frame: fn(Vec<u8>) -> Frame,
@@ -326,35 +354,20 @@ async fn pump(
     let mut buffer = vec![0; CHUNK];
     loop {
         let count = tokio::select! {
-            read = source.read(&mut buffer) => read,
+            biased;
             _ = ended.wait_for(|ended| *ended) => break,
+            read = source.read(&mut buffer) => read,
         };
         if !pass_on(count, &buffer, frame, &frames).await {
             return;
         }
     }
-    let mut left = source.waiting();
+    let mut left = LEFT_MAX;
     while left > 0 {
         let part = buffer.len().min(left);
-        let count = source.read(buffer.get_mut(..part).unwrap_or_default()).await;
-        left -= count.as_ref().map_or(left, |count| (*count).min(left));
+        let count = source.read_now(buffer.get_mut(..part).unwrap_or_default());
+        left -= count.as_ref().map_or(0, |count| (*count).min(left));
         if !pass_on(count, &buffer, frame, &frames).await {
-            return;
-        }
-    }
-}
-
-/// The end of the session's leader hangs the terminal up, but what was written may come a moment later.
-async fn pump_terminal(master: &Stream, frames: mpsc::Sender<Frame>, mut ended: watch::Receiver<bool>) {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        let over = *ended.borrow();
-        let count = tokio::select! {
-            read = master.read(&mut buffer) => read,
-            _ = ended.changed(), if !over => continue,
-            () = tokio::time::sleep(LAST_WORDS), if over => return,
-        };
-        if !pass_on(count, &buffer, Frame::Stdout, &frames).await {
             return;
         }
     }
@@ -368,7 +381,7 @@ async fn pass_on(
     frames: &mpsc::Sender<Frame>,
 ) -> bool {
     match count {
-        // EIO: nobody holds the terminal any more.
+        // EIO: nobody holds the terminal any more. EAGAIN: nothing is left.
         Ok(0) | Err(_) => false,
         Ok(count) => frames.send(frame(buffer.get(..count).unwrap_or_default().to_vec())).await.is_ok(),
     }
@@ -422,5 +435,113 @@ impl Control {
             }
             self.begun.extend_from_slice(buffer.get(..count).unwrap_or_default());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn block_on<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), work).await.expect("it never ended") })
+    }
+
+    /// Pumps until the end of a command that has ended already; what came.
+    async fn pumped(source: OwnedFd) -> Vec<u8> {
+        let source = Stream::new(source).unwrap();
+        let (frames, mut queue) = mpsc::channel(QUEUE);
+        let (_over, ended) = watch::channel(true);
+        let collect = async {
+            let mut all = Vec::new();
+            while let Some(frame) = queue.recv().await {
+                let Frame::Stdout(bytes) = frame else { panic!("{frame:?}") };
+                all.extend(bytes);
+            }
+            all
+        };
+        tokio::join!(pump(&source, Frame::Stdout, frames, ended), collect).1
+    }
+
+    #[test]
+    fn what_a_command_leaves_behind_in_its_pipe_comes_though_others_hold_it_open() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(b"last words").unwrap();
+        assert_eq!(block_on(pumped(reader.into())), b"last words");
+        // Somebody else has taken what was there.
+        let (reader, _writer) = io::pipe().unwrap();
+        assert_eq!(block_on(pumped(reader.into())), b"");
+    }
+
+    #[test]
+    fn a_terminal_that_others_print_on_for_ever_is_left_when_its_command_has_ended() {
+        let flags = rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY;
+        let master = rustix::pty::openpt(flags).unwrap();
+        rustix::pty::unlockpt(&master).unwrap();
+        let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags).unwrap();
+        let mut printer = std::fs::File::from(slave);
+        printer.write_all(b"first").unwrap();
+        // Ends with the terminal.
+        std::thread::spawn(move || while printer.write_all(&[b'x'; 1024]).is_ok() {});
+        let came = block_on(pumped(master));
+        assert!(came.starts_with(b"first") && came.len() <= LEFT_MAX, "{} bytes", came.len());
+    }
+
+    #[test]
+    fn a_client_that_first_sends_and_then_takes_holds_nothing_up() {
+        let (control, mut enter) = StdUnixStream::pair().unwrap();
+        let (stdin, our_in) = io::pipe().unwrap();
+        let (our_out, stdout) = io::pipe().unwrap();
+        let (our_err, _) = io::pipe().unwrap();
+        let pipes = Pipes { stdin: our_in.into(), stdout: our_out.into(), stderr: our_err.into() };
+        let entered = Entered { control, pipes: Some(pipes) };
+        // A command that reads nothing, prints, and has ended before anything of it is taken.
+        std::fs::File::from(OwnedFd::from(stdout)).write_all(&[b'o'; 50_000]).unwrap();
+        enter.write_all(b"{\"exited\":7}\n").unwrap();
+        block_on(async {
+            let (daemon, client) = tokio::io::duplex(1024);
+            let order = Order::Run { command: vec!["true".to_owned()], terminal: None };
+            let served = tokio::spawn(serve(daemon, entered, order));
+            let (from_daemon, mut to_daemon) = tokio::io::split(client);
+            let part = Frame::Stdin(vec![b'i'; 1000]).encode();
+            for _ in 0..WINDOW / 1000 {
+                to_daemon.write_all(&part).await.unwrap();
+            }
+            let (mut reader, mut came, mut code) = (FrameReader::new(from_daemon), 0, None);
+            while let Some(frame) = reader.next().await.unwrap() {
+                match frame {
+                    Frame::Stdout(bytes) => came += bytes.len(),
+                    Frame::Exit(exit) => code = Some(exit),
+                    Frame::Taken(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!((came, code), (50_000, Some(7)));
+            served.await.unwrap();
+        });
+        drop(stdin);
+    }
+
+    #[test]
+    fn short_frames_are_bounded_by_their_bytes_and_the_client_is_heard_while_nothing_is_taken() {
+        let bytes = Frame::Stdin(vec![b'x']).encode().repeat(WINDOW);
+        block_on(async {
+            let (command, mut taken) = tokio::io::duplex(WINDOW);
+            let (sizes, mut new_sizes) = watch::channel(None);
+            let window = Arc::new(AtomicUsize::new(0));
+            let size = Frame::Size { rows: 7, columns: 9 }.encode();
+            let sent = [bytes, size, Frame::EndOfStdin.encode()].concat();
+            assert_eq!(listen(sent.as_slice(), command, sizes, window.clone()).await, None);
+            assert_eq!(*new_sizes.borrow_and_update(), Some((7, 9)));
+            let mut input = Vec::new();
+            taken.read_to_end(&mut input).await.unwrap();
+            assert_eq!((input.len(), window.load(Ordering::Relaxed)), (WINDOW, WINDOW));
+            let (command, _taken) = tokio::io::duplex(WINDOW);
+            let (sizes, _new_sizes) = watch::channel(None);
+            let more = Frame::Stdin(vec![b'x']).encode();
+            let wrong = listen(more.as_slice(), command, sizes, window).await.unwrap();
+            assert!(wrong.contains("more than"), "{wrong}");
+        });
     }
 }

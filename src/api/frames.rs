@@ -23,6 +23,8 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 pub const PAYLOAD_MAX: usize = 1 << 20;
 /// Most bytes of standard input on the way.
 pub const WINDOW: usize = 256 << 10;
+/// Bytes that are read at once, at least.
+const READ: usize = 32 << 10;
 /// The protocol's name in `Upgrade`.
 pub const PROTOCOL: &str = "trainyard-exec/1";
 
@@ -86,12 +88,15 @@ impl Frame {
 #[derive(Debug)]
 pub struct FrameReader<R> {
     stream: R,
-    begun: Vec<u8>,
+    /// What was read; at most one frame of it is not whole.
+    read: Vec<u8>,
+    /// Bytes of it that were taken. They go at the next reading, not with each frame: a frame may be as short as five bytes.
+    taken: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub fn new(stream: R) -> Self {
-        Self { stream, begun: Vec::new() }
+        Self { stream, read: Vec::new(), taken: 0 }
     }
 
     /// The next frame; `None` at the end of the stream.
@@ -100,8 +105,11 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             if let Some(frame) = self.take()? {
                 return Ok(Some(frame));
             }
-            if self.stream.read_buf(&mut self.begun).await? == 0 {
-                return match self.begun.is_empty() {
+            self.read.drain(..self.taken);
+            self.taken = 0;
+            self.read.reserve(READ);
+            if self.stream.read_buf(&mut self.read).await? == 0 {
+                return match self.read.is_empty() {
                     true => Ok(None),
                     false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 };
@@ -110,14 +118,15 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     fn take(&mut self) -> Result<Option<Frame>, FrameError> {
-        let [kind, a, b, c, d, rest @ ..] = self.begun.as_slice() else { return Ok(None) };
+        let begun = self.read.get(self.taken..).unwrap_or_default();
+        let [kind, a, b, c, d, rest @ ..] = begun else { return Ok(None) };
         let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
         if length > PAYLOAD_MAX {
             return Err(FrameError::TooLong(length));
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };
         let frame = Frame::decode(*kind, payload)?;
-        self.begun.drain(..5 + length);
+        self.taken += 5 + length;
         Ok(Some(frame))
     }
 }
@@ -154,6 +163,25 @@ mod tests {
         assert_eq!(read_all(&bytes).unwrap(), frames);
         assert!(read_all(&bytes[..bytes.len() - 1]).is_err(), "a torn frame is no end");
         assert!(matches!(read_all(&Frame::Stdin(vec![0; PAYLOAD_MAX + 1]).encode()), Err(FrameError::TooLong(_))));
+    }
+
+    #[test]
+    fn short_frames_are_taken_without_moving_what_follows() {
+        let frame = Frame::Stdin(vec![7]).encode();
+        let bytes = frame.repeat(100_000);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut reader = FrameReader::new(bytes.as_slice());
+            // How often the buffer's content was moved to its beginning.
+            let (mut frames, mut moves, mut taken) = (0, 0, 0);
+            while reader.next().await.unwrap().is_some() {
+                frames += 1;
+                moves += usize::from(reader.taken < taken);
+                taken = reader.taken;
+            }
+            assert_eq!(frames, 100_000);
+            assert!(moves <= bytes.len() / READ, "{moves} times");
+        });
     }
 
     proptest! {

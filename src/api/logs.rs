@@ -19,6 +19,8 @@ use crate::store::record::RunRecord;
 
 /// Bytes read of one task at once.
 const CHUNK: usize = 32 << 10;
+/// Bytes that are sent at once, about.
+const BATCH: usize = 64 << 10;
 /// A line that is longer is sent in parts, so that a task without newlines is seen as well.
 const LINE_MAX: usize = 64 << 10;
 
@@ -94,18 +96,42 @@ impl Follower {
             if sender.send_data(Bytes::new()).await.is_err() {
                 return;
             }
-            let ended = self.take_sources(&detail);
-            if self.send_all(&mut sender).await.is_err() {
-                return;
-            }
+            let Some((follower, ended)) = self.on_thread(move |own| own.take_sources(&detail)).await else { return };
+            let Some(follower) = follower.send_all(&mut sender).await else { return };
+            self = follower;
             if ended || !self.query.follow {
-                let _ = self.send_partial_lines(&mut sender).await;
+                let Some((_, lines)) = self.on_thread(Self::partial_lines).await else { return };
+                let _ = sender.send_data(lines.into()).await;
                 return;
             }
             tokio::select! {
                 () = grown => {}
                 changed = self.rounds.changed() => if changed.is_err() { return },
             }
+        }
+    }
+
+    /// Does what reads files where it may wait. `None` when it failed.
+    async fn on_thread<T: Send + 'static>(
+        mut self,
+        work: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> Option<(Self, T)> {
+        let work = move || {
+            let done = work(&mut self);
+            (self, done)
+        };
+        tokio::task::spawn_blocking(work).await.ok()
+    }
+
+    /// Sends what is there; `None` when nobody listens.
+    async fn send_all(mut self, sender: &mut Sender<Bytes, Infallible>) -> Option<Self> {
+        loop {
+            let (follower, lines) = self.on_thread(Self::next_lines).await?;
+            self = follower;
+            if lines.is_empty() {
+                return Some(self);
+            }
+            sender.send_data(lines.into()).await.ok()?;
         }
     }
 
@@ -167,30 +193,31 @@ impl Follower {
         }
     }
 
-    /// Sends what is there, the earliest part of all tasks first.
-    async fn send_all(&mut self, sender: &mut Sender<Bytes, Infallible>) -> Result<(), ()> {
-        loop {
+    /// A part of what is there, the earliest of all tasks first; nothing at the end.
+    fn next_lines(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < BATCH {
             for source in &mut self.sources {
-                send(sender, source.take_markers()).await?;
+                encode(&mut out, source.take_markers());
             }
             let next = self.sources.iter_mut().enumerate().filter_map(|(index, source)| {
                 let part = source.reader.as_ref()?.piece_at(&mut source.cursor).ok()??;
                 Some((part.time, index, part))
             });
-            let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { return Ok(()) };
-            let Some(source) = self.sources.get_mut(index) else { return Ok(()) };
-            let Some(lines) = source.read(&part) else { return Ok(()) };
-            send(sender, lines).await?;
+            let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { break };
+            let Some(lines) = self.sources.get_mut(index).and_then(|source| source.read(&part)) else { break };
+            encode(&mut out, lines);
         }
+        out
     }
 
-    async fn send_partial_lines(&mut self, sender: &mut Sender<Bytes, Infallible>) -> Result<(), ()> {
+    fn partial_lines(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
         for source in &mut self.sources {
             let now = source.reader.as_ref().and_then(|reader| reader.modified().ok().flatten());
-            let lines = source.finish(now.unwrap_or(Timestamp(0)));
-            send(sender, lines).await?;
+            encode(&mut out, source.finish(now.unwrap_or(Timestamp(0))));
         }
-        Ok(())
+        out
     }
 }
 
@@ -208,7 +235,7 @@ impl Source {
         // Fails when the log was removed meanwhile: what is open is read to its end.
         let lost = reader.follow(&mut self.cursor).unwrap_or_default();
         for dropped in lost {
-            let begun = std::mem::take(&mut self.partial[slot(dropped.stream)]);
+            let begun = std::mem::take(&mut self.partial[dropped.stream.slot()]);
             lines.extend((!begun.is_empty()).then(|| self.line(dropped.stream, dropped.at, &begun)));
             lines.push(self.marker(&dropped));
         }
@@ -227,7 +254,7 @@ impl Source {
         if count == 0 {
             return None;
         }
-        let slot = slot(part.stream);
+        let slot = part.stream.slot();
         let mut begun = std::mem::take(&mut self.partial[slot]);
         begun.extend_from_slice(&buffer[..count]);
         let complete = match begun.iter().rposition(|byte| *byte == b'\n') {
@@ -261,18 +288,9 @@ impl Source {
     }
 }
 
-fn slot(stream: Stream) -> usize {
-    if stream == Stream::Stdout { 0 } else { 1 }
-}
-
-async fn send(sender: &mut Sender<Bytes, Infallible>, lines: Vec<LogLine>) -> Result<(), ()> {
-    let mut bytes = Vec::new();
+fn encode(out: &mut Vec<u8>, lines: Vec<LogLine>) {
     for line in lines {
-        bytes.extend(serde_json::to_vec(&line).map_err(drop)?);
-        bytes.push(b'\n');
+        out.extend(serde_json::to_vec(&line).expect("a line is text and numbers"));
+        out.push(b'\n');
     }
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    sender.send_data(Bytes::from(bytes)).await.map_err(drop)
 }

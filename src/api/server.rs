@@ -17,6 +17,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::images::ImageService;
+use super::sessions::Sessions;
 use super::wire::{Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, RunView, unescape};
 use super::{exec, logs};
 use crate::config::Paths;
@@ -38,6 +39,8 @@ pub struct Context {
     /// Counts rounds of the reconciler: something may have changed.
     pub rounds: watch::Receiver<u64>,
     pub images: ImageService,
+    /// Of `exec` and `cp`.
+    pub sessions: Sessions,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -94,6 +97,11 @@ pub(super) enum ApiError {
     Forbidden(String),
     #[error("{0}")]
     Conflict(String),
+    #[error("{0}")]
+    TooMany(String),
+    /// The machine or the daemon lacks something.
+    #[error("{0}")]
+    Failed(String),
     #[error("only root may do that")]
     NotRoot,
     #[error("the daemon is ending")]
@@ -107,7 +115,8 @@ impl ApiError {
             ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot | ApiError::Forbidden(_) => {
                 StatusCode::FORBIDDEN
             }
-            ApiError::Refused(Refusal::Store(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+            ApiError::Refused(Refusal::Store(_)) | ApiError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            ApiError::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Refused(_) | ApiError::Conflict(_) => StatusCode::CONFLICT,
             ApiError::Bad(_) => StatusCode::BAD_REQUEST,
             ApiError::Ending => StatusCode::SERVICE_UNAVAILABLE,

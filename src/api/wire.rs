@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::ImageRecord;
 use crate::report::JobReport;
+pub use crate::rundir::entry::OWN_FAILURE;
 use crate::rundir::entry::{Order, Terminal};
 use crate::spec::Diagnostic;
 use crate::store::record::{EventRecord, RunRecord};

@@ -7,11 +7,11 @@ use anyhow::Context;
 
 use super::Exit;
 use super::output;
-use super::session::{Chunks, End, Received, Streams, converse, on_thread};
+use super::session::{Chunks, End, Interruptions, Received, Streams, converse, on_thread};
 use crate::api::client::Client;
 use crate::api::wire::ExecRequest;
 use crate::ids::{JobKey, TaskName};
-use crate::transfer::{TransferError, pack, unpack};
+use crate::transfer::{Asked, TransferError, pack, unpack};
 
 pub(super) async fn run(client: &Client, from: &str, to: &str) -> anyhow::Result<Exit> {
     match (Place::of(from), Place::of(to)) {
@@ -71,76 +71,96 @@ async fn out_of(client: &Client, job: &str, path: &str, local: &str) -> anyhow::
     let (key, task) = target(client, job).await?;
     let request = ExecRequest { task, read: Some(path.to_owned()), ..ExecRequest::default() };
     let connection = client.exec(&key, &request).await?;
+    let mut interruptions = Interruptions::new()?;
     let (output, mut received) = Received::new();
-    let local = local.to_owned();
-    let unpacked = on_thread("unpack", move || {
-        let unpacked = unpack(&mut received, Path::new(&local));
+    let (path, local) = (path.to_owned(), local.to_owned());
+    let unpacking = on_thread("unpack", move || {
+        let unpacked = unpack(&mut received, Path::new(&local), Asked::Source(Path::new(&path)));
         if unpacked.is_ok() {
             // What follows the archive, and what is said on standard error.
             let _ = io::copy(&mut received, &mut io::sink());
         }
         unpacked
     })?;
-    let end = converse(connection, Streams { input: None, output, resize: false }).await?;
-    let unpacked = match &end {
-        End::Signalled(_) => Ok(()),
-        _ => unpacked.await.unwrap_or(Ok(())),
-    };
-    told(end, unpacked, &format!("{job}:"))
+    let streams = Streams { input: None, output, resize: false };
+    let ended = converse(connection.from_daemon, connection.to_daemon, streams, &mut interruptions).await;
+    // After a signal too: no more comes, and what is not whole is removed.
+    let unpacked = interruptions.or(unpacking).await;
+    let told = |error: TransferError| anyhow::anyhow!(error.told());
+    finish(ended, unpacked.map(|done| done.and_then(|unpacked| unpacked.map_err(told))), job)
 }
 
 async fn into(client: &Client, local: &str, job: &str, path: &str) -> anyhow::Result<Exit> {
     // Said before anything is begun over there.
-    if !local.is_empty() && local != "." {
-        std::fs::symlink_metadata(local.trim_end_matches("/.")).with_context(|| format!("cannot read {local}"))?;
-    }
+    std::fs::symlink_metadata(local).with_context(|| format!("cannot read {local:?}"))?;
     let (key, task) = target(client, job).await?;
     let request = ExecRequest { task, write: Some(path.to_owned()), ..ExecRequest::default() };
     let connection = client.exec(&key, &request).await?;
+    let mut interruptions = Interruptions::new()?;
     let (mut chunks, input) = Chunks::new();
     let (output, mut received) = Received::new();
-    let said = on_thread("said", move || io::copy(&mut received.by_ref(), &mut io::sink()))?;
+    let saying = on_thread("said", move || io::copy(&mut received.by_ref(), &mut io::sink()))?;
     let local = local.to_owned();
-    let packed = on_thread("pack", move || {
-        let packed = pack(Path::new(&local), &mut chunks, &mut |note| output::error(&note));
-        if packed.is_err() {
-            chunks.fail(io::Error::other("the copy is not complete"));
+    let packing = on_thread("pack", move || {
+        if let Err(error) = pack(Path::new(&local), &mut chunks, &mut |note| output::error(&note)) {
+            chunks.fail(io::Error::other(error.told()));
         }
-        packed
     })?;
-    let end = converse(connection, Streams { input: Some(input), output, resize: false }).await;
-    let end = match end {
-        Ok(end) => end,
-        // Our own failure says more than the end of the conversation.
-        Err(error) => {
-            packed.await.unwrap_or(Ok(())).map_err(|error| anyhow::anyhow!(error.told()))?;
-            return Err(error);
-        }
+    let streams = Streams { input: Some(input), output, resize: false };
+    let ended = converse(connection.from_daemon, connection.to_daemon, streams, &mut interruptions).await;
+    let here = match interruptions.or(packing).await {
+        // Only what is left to be told.
+        Ok(Ok(())) => interruptions.or(saying).await.map(|said| said.map(drop)),
+        other => other,
     };
-    if matches!(end, End::Exited { .. }) {
-        // Only what is left to be printed.
-        let _ = said.await;
-    }
-    told(end, Ok(()), &format!("{job}:"))
+    finish(ended, here, job)
 }
 
-fn told(end: End, here: Result<(), TransferError>, place: &str) -> anyhow::Result<Exit> {
-    match end {
-        End::Exited { code: 0, .. } | End::OutputClosed => {
-            here.map_err(|error| anyhow::anyhow!(error.told()))?;
-            Ok(Exit::Success)
-        }
-        End::Exited { code, reason } => {
+/// What comes of the other end and of ours, which was cut short by a signal or has failed.
+fn finish(ended: anyhow::Result<End>, here: Result<anyhow::Result<()>, i32>, job: &str) -> anyhow::Result<Exit> {
+    let signalled = |number: i32| Ok(Exit::Command(u8::try_from(128 + number).unwrap_or(1)));
+    let here = match here {
+        Ok(here) => here,
+        Err(number) => return signalled(number),
+    };
+    match ended {
+        Ok(End::Signalled(number)) => signalled(number),
+        Ok(End::Exited { code: 0, .. }) => here.map(|()| Exit::Success),
+        Ok(End::Exited { code, reason }) => {
             let reason = reason.unwrap_or_else(|| format!("the copy ended with code {code}"));
-            anyhow::bail!("{place} {reason}")
+            anyhow::bail!("{job}: {reason}")
         }
-        End::Signalled(signal) => Ok(Exit::Command(u8::try_from(128 + signal).unwrap_or(1))),
+        Ok(End::OutputClosed) => {
+            here?;
+            anyhow::bail!("{job}: the copy is not complete")
+        }
+        // Our end was cut off by that, which tells nothing more.
+        Err(error) => Err(error),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_is_a_success_only_when_both_ends_say_so() {
+        let exited = |code| Ok(End::Exited { code, reason: None });
+        let broken = || anyhow::anyhow!("no space left");
+        assert_eq!(finish(exited(0), Ok(Ok(())), "job").unwrap(), Exit::Success);
+        for (ended, here, words) in [
+            (exited(0), Ok(Err(broken())), "no space left"),
+            (exited(1), Ok(Ok(())), "ended with code 1"),
+            (Ok(End::OutputClosed), Ok(Ok(())), "not complete"),
+            (Ok(End::OutputClosed), Ok(Err(broken())), "no space left"),
+            (Err(broken()), Ok(Ok(())), "no space left"),
+        ] {
+            let error = finish(ended, here, "job").unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert_eq!(finish(Ok(End::Signalled(2)), Ok(Err(broken())), "job").unwrap(), Exit::Command(130));
+        assert_eq!(finish(exited(0), Err(15), "job").unwrap(), Exit::Command(143));
+    }
 
     #[test]
     fn a_colon_makes_a_task_of_it_unless_it_begins_as_a_path() {

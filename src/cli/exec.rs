@@ -1,20 +1,17 @@
 //! `trainyard exec [-i] [-t] JOB [ROLE-I] -- COMMAND…`
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use anyhow::Context;
 use tokio::sync::mpsc;
 
 use super::Exit;
 use super::output;
-use super::session::{Chunks, End, Streams, converse, on_thread, print};
+use super::session::{Chunks, End, Interruptions, Streams, converse, on_thread, print};
 use crate::api::client::Client;
-use crate::api::wire::ExecRequest;
+use crate::api::wire::{ExecRequest, OWN_FAILURE};
 use crate::ids::JobKey;
 use crate::sys::terminal::{self, RawMode};
-
-/// Exit code when the end of the command is not known.
-const OWN_FAILURE: u8 = 125;
 
 pub(super) struct Request {
     pub(super) interactive: bool,
@@ -31,7 +28,7 @@ pub(super) async fn run(client: &Client, request: Request) -> anyhow::Result<Exi
         _ => anyhow::bail!("name a job, or a job and one of its tasks"),
     };
     let key: JobKey = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
-    let size = terminal::size(io::stdin()).filter(|_| io::stdin().is_terminal());
+    let size = terminal::size(io::stdin());
     if request.tty && size.is_none() {
         anyhow::bail!("-t gives the command a terminal like yours, but standard input is none; leave -t out");
     }
@@ -46,25 +43,24 @@ pub(super) async fn run(client: &Client, request: Request) -> anyhow::Result<Exi
         ..ExecRequest::default()
     };
     let connection = client.exec(&key, &wanted).await?;
+    let mut interruptions = Interruptions::new()?;
     let (sender, receiver) = mpsc::channel(4);
-    let printed = on_thread("output", move || print(receiver))?;
+    let printing = on_thread("output", move || print(receiver))?;
     let input = if request.interactive { Some(standard_input()?) } else { None };
-    // From here on every way out leads past its end, panics too.
-    let raw = if request.tty { Some(RawMode::begin()?) } else { None };
-    let ended = converse(connection, Streams { input, output: sender, resize: request.tty }).await;
-    let printed = match ended {
+    // From here on every way out leads past its end, panics too. Keys that go nowhere must keep their meaning here.
+    let raw = if request.tty && request.interactive { Some(RawMode::begin()?) } else { None };
+    let streams = Streams { input, output: sender, resize: request.tty };
+    let ended = converse(connection.from_daemon, connection.to_daemon, streams, &mut interruptions).await;
+    let (ended, printed) = match ended {
+        Ok(End::Signalled(number)) => (Ok(End::Signalled(number)), Ok(())),
         // The last of it is still being printed.
-        Ok(End::Exited { .. }) => printed.await.unwrap_or(Ok(())),
-        _ => Ok(()),
+        ended => match interruptions.or(printing).await {
+            Ok(printed) => (ended, printed.and_then(|printed| Ok(printed?))),
+            Err(number) => (Ok(End::Signalled(number)), Ok(())),
+        },
     };
     drop(raw);
-    match ended {
-        Ok(end) => told(end, printed),
-        Err(error) => {
-            output::error(&format!("{error:#}"));
-            Ok(Exit::Command(OWN_FAILURE))
-        }
-    }
+    Ok(told(ended, printed))
 }
 
 fn standard_input() -> io::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
@@ -73,18 +69,48 @@ fn standard_input() -> io::Result<mpsc::Receiver<io::Result<Vec<u8>>>> {
     Ok(receiver)
 }
 
-fn told(end: End, printed: io::Result<()>) -> anyhow::Result<Exit> {
-    match end {
-        End::Exited { code, reason } => {
-            if let Some(reason) = reason {
-                output::error(&reason);
-            }
-            match printed {
-                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-                _ => Ok(Exit::Command(u8::try_from(code).unwrap_or(OWN_FAILURE))),
-            }
+fn told(ended: anyhow::Result<End>, printed: anyhow::Result<()>) -> Exit {
+    let code = match ended {
+        Ok(End::Signalled(signal)) => 128 + signal,
+        Ok(End::OutputClosed) => 0,
+        Ok(End::Exited { code, reason }) => {
+            reason.iter().for_each(|reason| output::error(reason));
+            code
         }
-        End::Signalled(signal) => Ok(Exit::Command(u8::try_from(128 + signal).unwrap_or(OWN_FAILURE))),
-        End::OutputClosed => Ok(Exit::Success),
+        Err(error) => {
+            output::error(&format!("{error:#}"));
+            OWN_FAILURE
+        }
+    };
+    // Who reads no more has had enough; anything else has cut the output off.
+    let cut_off = printed.err().filter(|error| !is_broken_pipe(error));
+    if let Some(error) = &cut_off {
+        output::error(&format!("cannot write the command's output: {error:#}"));
+    }
+    let code = if cut_off.is_some() { OWN_FAILURE } else { code };
+    Exit::Command(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reader_that_has_gone_makes_cut_off_output_a_success() {
+        let printed = |kind: io::ErrorKind| Err(io::Error::from(kind).into());
+        let exited = || Ok(End::Exited { code: 3, reason: None });
+        assert_eq!(told(exited(), Ok(())), Exit::Command(3));
+        assert_eq!(told(exited(), printed(io::ErrorKind::BrokenPipe)), Exit::Command(3));
+        assert_eq!(told(Ok(End::OutputClosed), printed(io::ErrorKind::BrokenPipe)), Exit::Command(0));
+        for ended in [exited(), Ok(End::OutputClosed), Ok(End::Exited { code: 0, reason: None })] {
+            assert_eq!(told(ended, printed(io::ErrorKind::StorageFull)), Exit::Command(125));
+        }
+        assert_eq!(told(Err(anyhow::anyhow!("gone")), Ok(())), Exit::Command(125));
+        assert_eq!(told(Ok(End::OutputClosed), Err(anyhow::anyhow!("a panic"))), Exit::Command(125));
+        assert_eq!(told(Ok(End::Signalled(2)), Ok(())), Exit::Command(130));
     }
 }

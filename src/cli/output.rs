@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use serde::Serialize;
 
 use crate::status::State;
+use crate::sys::terminal;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
@@ -30,9 +31,11 @@ pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
+/// May tell names that others have given.
 pub(super) fn error(text: &str) {
+    let lines: Vec<String> = text.lines().map(terminal::escape).collect();
     // Nobody is left to tell when standard error is closed.
-    let _ = writeln!(io::stderr(), "trainyard: {text}");
+    let _ = writeln!(io::stderr(), "trainyard: {}", lines.join("\n"));
 }
 
 /// A table with columns as wide as their widest cell; the last one is not padded.

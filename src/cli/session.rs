@@ -2,12 +2,12 @@
 
 use std::io::{self, Read, Write};
 
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
-use crate::api::client::ExecConnection;
-use crate::api::frames::{Frame, WINDOW};
+use crate::api::frames::{Frame, FrameReader, WINDOW};
 use crate::sys::terminal;
 
 /// Most bytes of input in a frame.
@@ -41,21 +41,89 @@ pub(super) struct Streams {
     pub(super) resize: bool,
 }
 
-/// Carries input and output until the command has ended. Dropping it ends the command.
-pub(super) async fn converse(mut connection: ExecConnection, mut streams: Streams) -> anyhow::Result<End> {
-    let mut ends = [
-        (signal(SignalKind::interrupt())?, nix::libc::SIGINT),
-        (signal(SignalKind::terminate())?, nix::libc::SIGTERM),
-        (signal(SignalKind::hangup())?, nix::libc::SIGHUP),
-    ];
+/// What tells us to end, from its making on.
+pub(super) struct Interruptions([(Signal, i32); 3]);
+
+impl Interruptions {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self([
+            (signal(SignalKind::interrupt())?, nix::libc::SIGINT),
+            (signal(SignalKind::terminate())?, nix::libc::SIGTERM),
+            (signal(SignalKind::hangup())?, nix::libc::SIGHUP),
+        ]))
+    }
+
+    /// The next one's number. A call that is given up loses nothing.
+    async fn next(&mut self) -> i32 {
+        let [(first, a), (second, b), (third, c)] = &mut self.0;
+        tokio::select! {
+            _ = first.recv() => *a,
+            _ = second.recv() => *b,
+            _ = third.recv() => *c,
+        }
+    }
+
+    /// Waits for a thread of ours; `Err` with the number when we are told to end before.
+    pub(super) async fn or<T>(&mut self, thread: Thread<T>) -> Result<anyhow::Result<T>, i32> {
+        tokio::select! {
+            done = thread.0 => Ok(done.map_err(|_| anyhow::anyhow!("a thread of our own has failed"))),
+            number = self.next() => Err(number),
+        }
+    }
+}
+
+/// Sends frames one after the other without holding up who has them to send; ends when it is dropped. What waits in it is
+/// bounded by the window.
+struct Sender {
+    queue: mpsc::UnboundedSender<Frame>,
+    _sending: JoinSet<()>,
+}
+
+impl Sender {
+    fn new(mut to_daemon: impl AsyncWrite + Unpin + Send + 'static) -> Self {
+        let (queue, mut frames) = mpsc::unbounded_channel::<Frame>();
+        let mut sending = JoinSet::new();
+        sending.spawn(async move {
+            while let Some(frame) = frames.recv().await {
+                // That the daemon takes no more is no failure: the command may have ended, which its next frame tells.
+                let _ = to_daemon.write_all(&frame.encode()).await;
+            }
+        });
+        Self { queue, _sending: sending }
+    }
+
+    fn send(&self, frame: Frame) {
+        // The task ends with us only.
+        let _ = self.queue.send(frame);
+    }
+
+    fn send_size(&self) {
+        if let Some((rows, columns)) = terminal::size(io::stdin()) {
+            self.send(Frame::Size { rows, columns });
+        }
+    }
+}
+
+/// Carries input and output until the command has ended. Giving it up ends the command.
+pub(super) async fn converse(
+    mut from_daemon: FrameReader<impl AsyncRead + Unpin>,
+    to_daemon: impl AsyncWrite + Unpin + Send + 'static,
+    mut streams: Streams,
+    interruptions: &mut Interruptions,
+) -> anyhow::Result<End> {
     let mut resized = signal(SignalKind::window_change())?;
+    let sender = Sender::new(to_daemon);
     let (mut credit, mut reason) = (WINDOW, None);
+    if streams.resize {
+        // It may have changed since we asked for a terminal.
+        sender.send_size();
+    }
     if streams.input.is_none() {
-        send(&mut connection, &Frame::EndOfStdin).await;
+        sender.send(Frame::EndOfStdin);
     }
     loop {
         tokio::select! {
-            frame = connection.from_daemon.next() => match frame? {
+            frame = from_daemon.next() => match frame? {
                 Some(Frame::Exit(code)) => return Ok(End::Exited { code, reason }),
                 Some(Frame::Error(text)) => reason = Some(text),
                 Some(Frame::Taken(count)) => credit += count as usize,
@@ -69,43 +137,25 @@ pub(super) async fn converse(mut connection: ExecConnection, mut streams: Stream
                         sent = streams.output.send(output) => if sent.is_err() {
                             return Ok(End::OutputClosed);
                         },
-                        number = any_of(&mut ends) => return Ok(End::Signalled(number)),
+                        number = interruptions.next() => return Ok(End::Signalled(number)),
                     }
                 }
                 None => anyhow::bail!(reason.unwrap_or_else(|| "the daemon went away, and the command with it".to_owned())),
             },
-            chunk = next(&mut streams.input), if credit >= CHUNK => {
-                let frame = match chunk {
-                    Some(chunk) => Frame::Stdin(chunk?),
-                    None => Frame::EndOfStdin,
-                };
-                match &frame {
-                    Frame::Stdin(bytes) => credit = credit.saturating_sub(bytes.len()),
-                    _ => streams.input = None,
+            chunk = next(&mut streams.input), if credit >= CHUNK => match chunk {
+                Some(chunk) => {
+                    let chunk = chunk?;
+                    credit = credit.saturating_sub(chunk.len());
+                    sender.send(Frame::Stdin(chunk));
                 }
-                send(&mut connection, &frame).await;
-            }
-            _ = resized.recv(), if streams.resize => {
-                if let Some((rows, columns)) = terminal::size(io::stdin()) {
-                    send(&mut connection, &Frame::Size { rows, columns }).await;
+                None => {
+                    streams.input = None;
+                    sender.send(Frame::EndOfStdin);
                 }
-            }
-            number = any_of(&mut ends) => return Ok(End::Signalled(number)),
+            },
+            _ = resized.recv(), if streams.resize => sender.send_size(),
+            number = interruptions.next() => return Ok(End::Signalled(number)),
         }
-    }
-}
-
-/// That the daemon takes no more is no failure: the command may have ended, which the next frame tells.
-async fn send(connection: &mut ExecConnection, frame: &Frame) {
-    let _ = connection.to_daemon.write_all(&frame.encode()).await;
-}
-
-async fn any_of(signals: &mut [(Signal, i32); 3]) -> i32 {
-    let [(first, a), (second, b), (third, c)] = signals;
-    tokio::select! {
-        _ = first.recv() => *a,
-        _ = second.recv() => *b,
-        _ = third.recv() => *c,
     }
 }
 
@@ -116,15 +166,18 @@ async fn next(input: &mut Option<mpsc::Receiver<io::Result<Vec<u8>>>>) -> Option
     }
 }
 
+/// Work on a thread of its own; see [`Interruptions::or`].
+pub(super) struct Thread<T>(oneshot::Receiver<T>);
+
 /// Runs `work`, which blocks, on a thread of its own; not waited for when the program ends.
 pub(super) fn on_thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<oneshot::Receiver<T>> {
+) -> io::Result<Thread<T>> {
     let (sender, receiver) = oneshot::channel();
     let work = move || drop(sender.send(work()));
     std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
-    Ok(receiver)
+    Ok(Thread(receiver))
 }
 
 /// Input that is written as to a file; a [`Streams::input`].
@@ -183,7 +236,7 @@ impl Write for Chunks {
     }
 }
 
-/// Output that is read as from a file; error output goes to ours.
+/// Output that is read as from a file; error output goes to ours, as text: it tells names that others have given.
 pub(super) struct Received {
     receiver: mpsc::Receiver<Output>,
     chunk: io::Cursor<Vec<u8>>,
@@ -205,11 +258,18 @@ impl Read for Received {
             }
             match self.receiver.blocking_recv() {
                 Some(Output::Out(bytes)) => self.chunk = io::Cursor::new(bytes),
-                Some(Output::Err(bytes)) => io::stderr().write_all(&bytes)?,
+                // Nobody is left to tell when ours is closed.
+                Some(Output::Err(bytes)) => drop(io::stderr().write_all(harmless(&bytes).as_bytes())),
                 None => return Ok(0),
             }
         }
     }
+}
+
+/// With its line ends.
+fn harmless(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    text.split('\n').map(terminal::escape).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes output to our own streams until there is no more, or nobody takes it.
@@ -224,4 +284,72 @@ pub(super) fn print(mut output: mpsc::Receiver<Output>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn converse_with(
+        daemon: impl AsyncFnOnce(tokio::io::DuplexStream),
+        input: mpsc::Receiver<io::Result<Vec<u8>>>,
+    ) -> (anyhow::Result<End>, usize) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (there, here) = tokio::io::duplex(1024);
+            let (from_daemon, to_daemon) = tokio::io::split(here);
+            let (output, mut printed) = mpsc::channel(QUEUE);
+            let mut interruptions = Interruptions::new().unwrap();
+            let streams = Streams { input: Some(input), output, resize: false };
+            let talk = converse(FrameReader::new(from_daemon), to_daemon, streams, &mut interruptions);
+            let count = async {
+                let mut count = 0;
+                while let Some(Output::Out(bytes) | Output::Err(bytes)) = printed.recv().await {
+                    count += bytes.len();
+                }
+                count
+            };
+            let all = async { tokio::join!(talk, daemon(there), count) };
+            let (end, (), count) = tokio::time::timeout(Duration::from_secs(60), all).await.expect("it hangs");
+            (end, count)
+        })
+    }
+
+    #[test]
+    fn output_is_taken_while_the_daemon_takes_no_input() {
+        let (chunks, input) = Chunks::new();
+        std::thread::spawn(move || chunks.copy(io::repeat(b'x')));
+        let daemon = async |mut connection: tokio::io::DuplexStream| {
+            for _ in 0..100 {
+                connection.write_all(&Frame::Stdout(vec![b'o'; 10_000]).encode()).await.unwrap();
+            }
+            connection.write_all(&Frame::Exit(3).encode()).await.unwrap();
+        };
+        let (end, count) = converse_with(daemon, input);
+        assert_eq!((end.unwrap(), count), (End::Exited { code: 3, reason: None }, 1_000_000));
+    }
+
+    #[test]
+    fn a_signal_ends_it_while_the_daemon_takes_no_input() {
+        let (chunks, input) = Chunks::new();
+        std::thread::spawn(move || chunks.copy(io::repeat(b'x')));
+        let daemon = async |_connection: tokio::io::DuplexStream| {
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap();
+            // Keeps the connection, and takes nothing, until the client has gone.
+            tokio::task::yield_now().await;
+        };
+        let (end, _) = converse_with(daemon, input);
+        assert_eq!(end.unwrap(), End::Signalled(nix::libc::SIGTERM));
+    }
+
+    #[test]
+    fn a_thread_that_panicked_is_no_success() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let waited = runtime.block_on(async {
+            let thread = on_thread("panics", || -> io::Result<()> { panic!("as it should") }).unwrap();
+            Interruptions::new().unwrap().or(thread).await
+        });
+        assert!(waited.unwrap().is_err());
+    }
 }

@@ -5,6 +5,7 @@
 //! the part that has ended, and the files count down from it by their order, whatever gap the renames have left. No byte
 //! goes into the new `stdout.log` before the index says that the rotation is over.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -52,24 +53,21 @@ struct Found {
 fn find(dir: &Path, stream: Stream, most: usize) -> io::Result<Vec<Found>> {
     let mut found = Vec::new();
     for number in 0..=most {
-        let options =
-            OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(part_file(dir, stream, number));
-        match options {
-            Ok(file) => {
-                let about = file.metadata()?;
-                found.push(Found { number, file, inode: (about.dev(), about.ino()), size: about.len() });
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(error),
+        if let Some(file) = open_to_read(&part_file(dir, stream, number))? {
+            let about = file.metadata()?;
+            found.push(Found { number, file, inode: (about.dev(), about.ino()), size: about.len() });
         }
     }
     Ok(found)
 }
 
+/// The files' numbers and inodes.
+type Names = BTreeMap<usize, (u64, u64)>;
+
 /// Whether the same files still have the same names.
-fn unchanged(dir: &Path, stream: Stream, most: usize, found: &[Found]) -> bool {
+fn unchanged(dir: &Path, stream: Stream, most: usize, names: &Names) -> bool {
     (0..=most).all(|number| {
-        let known = found.iter().find(|part| part.number == number).map(|part| part.inode);
+        let known = names.get(&number).copied();
         let now = fs::symlink_metadata(part_file(dir, stream, number)).ok().map(|about| (about.dev(), about.ino()));
         known == now
     })
@@ -110,6 +108,23 @@ fn assign(found: Vec<Found>, list: &PartList, rotating: bool) -> Vec<(u64, File)
     }
 }
 
+/// In the midst of a rotation the newest part has another name, under which it is the same file: opened by it, it can be read
+/// later whatever it is called then.
+fn newest_to_be(dir: &Path, stream: Stream, list: &PartList, known: &[(u64, File)]) -> io::Result<Option<(u64, File)>> {
+    if known.iter().any(|(base, _)| *base == list.newest()) {
+        return Ok(None);
+    }
+    Ok(open_to_read(&next_file(dir, stream))?.map(|file| (list.newest(), file)))
+}
+
+fn open_to_read(path: &Path) -> io::Result<Option<File>> {
+    match OpenOptions::new().read(true).custom_flags(nix::libc::O_NOFOLLOW).open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The current index with the files of its parts, as they were at one moment.
 pub(super) fn open(dir: &Path) -> io::Result<(Index, Header, Parts)> {
     for _ in 0..TRIES {
@@ -120,8 +135,12 @@ pub(super) fn open(dir: &Path) -> io::Result<(Index, Header, Parts)> {
         for stream in Stream::BOTH {
             let list = header.of(stream);
             let found = find(dir, stream, list.bases.len())?;
-            stable &= unchanged(dir, stream, list.bases.len(), &found);
+            let names: Names = found.iter().map(|part| (part.number, part.inode)).collect();
             parts[stream.slot()] = assign(found, list, header.rotating == Some(stream));
+            if header.rotating == Some(stream) {
+                parts[stream.slot()].extend(newest_to_be(dir, stream, list, &parts[stream.slot()])?);
+            }
+            stable &= unchanged(dir, stream, list.bases.len(), &names);
         }
         if stable && index.header()? == header && !index.is_replaced(dir)? {
             return Ok((index, header, parts));
@@ -144,7 +163,7 @@ pub(super) fn create(path: &Path, owner: (u32, u32)) -> io::Result<File> {
 }
 
 /// Not in append mode: a write that failed half-way is repeated at the same place.
-pub(super) fn open_to_write(path: &Path, owner: (u32, u32)) -> io::Result<File> {
+pub fn open_to_write(path: &Path, owner: (u32, u32)) -> io::Result<File> {
     let file = OpenOptions::new()
         .create(true)
         .truncate(false)

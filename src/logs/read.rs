@@ -4,16 +4,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use super::Stream;
 use super::index::{Header, Index, Record, stamp};
 use super::parts::{self, Parts};
 use crate::ids::Timestamp;
 
-/// How long the end of a rotation is waited for, which takes microseconds; one whose writer was killed never ends.
-const ROTATION_STEP: Duration = Duration::from_millis(1);
-const ROTATION_STEPS: usize = 10;
 /// Records that are read at once.
 const BATCH: usize = 128;
 
@@ -64,16 +60,7 @@ impl LogReader {
 
     /// Opens the logs to read them: with all their files, so that what is dropped later can still be read.
     pub fn open_whole(dir: &Path) -> io::Result<Self> {
-        let mut opened = parts::open(dir)?;
-        for _ in 0..ROTATION_STEPS {
-            // In the midst of a rotation the newest part has no file yet, and might be gone before it is looked for.
-            if opened.1.rotating.is_none() {
-                break;
-            }
-            std::thread::park_timeout(ROTATION_STEP);
-            opened = parts::open(dir)?;
-        }
-        let (index, header, parts) = opened;
+        let (index, header, parts) = parts::open(dir)?;
         Ok(Self::of(dir, index, header, parts))
     }
 
@@ -190,9 +177,6 @@ impl LogReader {
     /// Fills `buffer` from byte `skip` of the piece; what somebody has removed from the files reads as NUL.
     fn read_piece(&mut self, record: &Record, skip: u64, buffer: &mut [u8]) -> io::Result<()> {
         let base = self.header.of(record.stream).base_of(record.offset);
-        if self.file(record.stream, base).is_none() {
-            self.look_for_parts()?;
-        }
         let mut filled = 0;
         while let Some(file) = self.file(record.stream, base).filter(|_| filled < buffer.len()) {
             let at = record.offset - base + skip + filled as u64;
@@ -211,20 +195,8 @@ impl LogReader {
         self.parts[stream.slot()].iter().find(|(known, _)| *known == base).map(|(_, file)| file)
     }
 
-    /// The newest part may not have had its file yet.
-    fn look_for_parts(&mut self) -> io::Result<()> {
-        let (_, _, found) = parts::open(&self.dir)?;
-        for (known, found) in self.parts.iter_mut().zip(found) {
-            for (base, file) in found {
-                if known.iter().all(|(other, _)| *other != base) {
-                    known.push((base, file));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on to the log as it is since it was rotated; answers where what was not yet read begins in its view.
+    /// Goes on to the log as it is since it was rotated; answers where what was not yet read, and is still kept, begins in its
+    /// view.
     pub fn follow_view(&mut self) -> io::Result<u64> {
         let mut cursor = Cursor { record: self.index.records()?, skip: 0 };
         self.follow(&mut cursor)?;

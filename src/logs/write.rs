@@ -190,6 +190,8 @@ impl LogWriter {
         parts::make_next(&self.dir, stream, self.owner)?;
         let next = self.dir.join(format!("{INDEX_FILE}.next"));
         let (index, records, last) = self.copy_index(&next, &header)?;
+        // Else the machine's end could leave an empty one in the place of all that the old one told.
+        index.sync()?;
         step()?;
         fs::rename(&next, self.dir.join(INDEX_FILE))?;
         (self.index, self.header, self.records, self.last, self.grows) = (index, header, records, last, false);

@@ -21,7 +21,8 @@ pub(super) fn take_limits(init: i32) -> io::Result<()> {
     crate::sys::process::take_limits_of(init)
 }
 
-/// Makes this process the task's user, with its capabilities and its filter of system calls, for ever.
+/// Makes this process the task's user, with its capabilities and its filter of system calls, for ever; nothing in the task can
+/// look into it until it executes something.
 pub(super) fn apply(process: &Process) -> io::Result<()> {
     if let Some(mask) = process.user().umask() {
         umask(Mode::from_bits_truncate(mask));
@@ -44,6 +45,8 @@ fn become_user(process: &Process) -> io::Result<()> {
     prctl::set_keepcaps(true)?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
+    // The change has made others' looks at us possible again, and forgot about our parent.
+    prctl::set_dumpable(false)?;
     Ok(prctl::set_keepcaps(false)?)
 }
 

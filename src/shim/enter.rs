@@ -7,7 +7,11 @@
 //! It brings a command into a running task, under all that holds the task's own processes ([`super::confine`]), and tells the
 //! daemon how it ended. It is a member of the task's control groups, so it ends with the task whatever happens.
 //!
-//! **Invariant:** nothing of the command's session outlives the daemon's end of the control socket by more than [`GRACE`].
+//! **Invariant:** when the daemon's end of the control socket closes, the command's session gets SIGHUP, and after [`GRACE`]
+//! SIGKILL. If this process itself is killed, the command alone is, and the rest of its session ends with the task.
+//!
+//! **Invariant:** the child holds nothing of the machine's own: its standard streams, the control socket, and for a moment a
+//! handle of this process.
 
 mod inside;
 
@@ -29,7 +33,7 @@ use super::confine;
 use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::idmap::outside;
-use crate::sys::process::{Fork, PidFd, ProcessEnd, close_all_but, fork};
+use crate::sys::process::{Fork, PidFd, ProcessEnd, close_all_but, exit_now, fork};
 use crate::sys::session::Processes;
 use crate::sys::{cgroup, namespaces, passing, terminal};
 use inside::Inside;
@@ -107,9 +111,30 @@ fn enter(dir: &TaskDir, control: &Control) -> Result<(), EnterError> {
     namespaces::enter_all(&init.process, init.pid).map_err(failed("enter the task's namespaces"))?;
     // Between becoming the task's user and executing, what runs in the task could look into us.
     nix::sys::prctl::set_dumpable(false).map_err(|errno| failed("shut others out")(errno.into()))?;
+    let parent = Watcher::of_this_process().map_err(failed("look at ourselves"))?;
     match fork().map_err(failed("start a process in the task"))? {
-        Fork::Child => Inside { order, process, control }.run(),
+        Fork::Child => match close_all_but(&[control.0.as_raw_fd(), parent.0.as_raw_fd()]) {
+            Ok(()) => Inside { order, process, control, parent: &parent }.run(),
+            Err(_) => exit_now(OWN_FAILURE),
+        },
         Fork::Parent(child) => outside.watch(control, &init, child).map_err(failed("wait for the command")),
+    }
+}
+
+/// The process that watches the child, as the child sees it: in its pid namespace the parent has no number.
+struct Watcher(PidFd);
+
+impl Watcher {
+    fn of_this_process() -> io::Result<Self> {
+        Ok(Self(PidFd::open(nix::unistd::getpid().as_raw())?))
+    }
+
+    /// To be asked once its end is told by a signal: before that it may have gone unnoticed.
+    fn must_live(&self) -> io::Result<()> {
+        match self.0.has_ended(0)? {
+            false => Ok(()),
+            true => Err(io::Error::other("it has gone")),
+        }
     }
 }
 
@@ -137,10 +162,8 @@ impl FirstProcess {
         Ok(Self { pid, process })
     }
 
-    /// Whether it ends within so many milliseconds.
     fn has_ended(&self, timeout: u16) -> io::Result<bool> {
-        let mut ready = [PollFd::new(self.process.as_fd(), PollFlags::POLLIN)];
-        Ok(poll(&mut ready, timeout)? > 0)
+        self.process.has_ended(timeout)
     }
 }
 
@@ -197,7 +220,7 @@ impl Outside {
 
     /// Nobody listens any more: asks the command to end, then ends all of its session.
     fn hang_up(&self, process: &PidFd, leader: Pid) -> io::Result<()> {
-        for member in self.processes.of_session(leader.as_raw())? {
+        for member in self.members(process, leader)? {
             // It may have gone by itself; what is stopped hears of nothing until it goes on.
             let _ = member.signal(Signal::SIGHUP);
             let _ = member.signal(Signal::SIGCONT);
@@ -208,14 +231,22 @@ impl Outside {
         Ok(())
     }
 
+    /// What lives of the command's session; the child is part of it also before it has begun the session.
+    fn members(&self, child: &PidFd, leader: Pid) -> io::Result<Vec<PidFd>> {
+        let mut members = self.processes.of_session(leader.as_raw())?;
+        // Fails when it was reaped already: all that is left is what it started. Else the number is still its own.
+        if matches!(child.reap(), Ok(None)) {
+            members.push(PidFd::open(leader.as_raw())?);
+        }
+        Ok(members)
+    }
+
     /// False when some of the session still lives after the grace. `signal` goes to whatever is found, again and again: what
     /// forks while the list is made is not in it.
     fn wait_for_session(&self, process: &PidFd, leader: Pid, signal: Option<Signal>) -> io::Result<bool> {
         let deadline = Instant::now() + GRACE;
         loop {
-            // Reaped already when all that is left is what it started.
-            let _ = process.reap();
-            let members = self.processes.of_session(leader.as_raw())?;
+            let members = self.members(process, leader)?;
             let left = deadline.saturating_duration_since(Instant::now());
             if members.is_empty() || left.is_zero() {
                 return Ok(members.is_empty());
@@ -248,5 +279,38 @@ fn report(end: ProcessEnd, init: &FirstProcess) -> io::Result<Report> {
             Ok(Report::Failed { code: 128 + nix::libc::SIGKILL, reason: "the task has ended".to_owned() })
         }
         ProcessEnd::Signalled { signal, .. } => Ok(Report::Signalled(signal)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_that_has_not_begun_its_session_is_ended_as_well() {
+        #[expect(
+            clippy::disallowed_methods,
+            clippy::zombie_processes,
+            reason = "a plain child, reaped by what is tested"
+        )]
+        let child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        assert_ne!(nix::unistd::getsid(Some(pid)).unwrap(), pid);
+        let null = File::open("/dev/null").unwrap();
+        let outside = Outside { processes: Processes::open().unwrap(), null };
+        outside.hang_up(&PidFd::open(pid.as_raw()).unwrap(), pid).unwrap();
+        assert_eq!(nix::sys::signal::kill(pid, None), Err(Errno::ESRCH), "it has ended and was reaped");
+    }
+
+    #[test]
+    fn a_watcher_that_has_gone_is_noticed() {
+        Watcher::of_this_process().unwrap().must_live().unwrap();
+        #[expect(clippy::disallowed_methods, reason = "a plain child")]
+        let mut child = std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let watcher = Watcher(PidFd::open(i32::try_from(child.id()).unwrap()).unwrap());
+        watcher.must_live().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(watcher.must_live().is_err());
     }
 }

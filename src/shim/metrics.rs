@@ -7,11 +7,12 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::ids::Timestamp;
+use crate::logs;
 use crate::rundir::LaunchRecord;
 use crate::sys::cgroup::{Usage, usage};
 use crate::sys::signals::Deadline;
@@ -54,9 +55,7 @@ impl Sampler {
     /// Sets the timer to the next whole period since the start.
     pub(super) fn wait_for_next(&mut self) -> io::Result<()> {
         let elapsed = self.started.elapsed();
-        while EVERY * self.periods <= elapsed {
-            self.periods += 1;
-        }
+        self.periods = begun(self.periods, elapsed);
         self.timer.set((EVERY * self.periods).saturating_sub(elapsed))
     }
 
@@ -98,12 +97,17 @@ impl AsFd for Sampler {
     }
 }
 
+/// Periods that have begun after that time.
+fn begun(mut periods: u32, elapsed: Duration) -> u32 {
+    while EVERY * periods <= elapsed {
+        periods += 1;
+    }
+    periods
+}
+
 fn open(dir: &Path) -> io::Result<(File, u64)> {
     let owner = std::fs::metadata(dir)?;
-    let mut options = File::options();
-    options.create(true).truncate(false).write(true).mode(0o640).custom_flags(nix::libc::O_NOFOLLOW);
-    let file = options.open(dir.join(FILE))?;
-    std::os::unix::fs::fchown(&file, Some(owner.uid()), Some(owner.gid()))?;
+    let file = logs::open_to_write(&dir.join(FILE), (owner.uid(), owner.gid()))?;
     let size = file.metadata()?.len();
     Ok((file, size))
 }
@@ -202,8 +206,8 @@ mod tests {
         let mut sampler = sampler(dir.path());
         sampler.wait_for_next().unwrap();
         assert_eq!(sampler.periods, 1);
-        sampler.started = Instant::now().checked_sub(EVERY * 3).unwrap();
-        sampler.wait_for_next().unwrap();
-        assert_eq!(sampler.periods, 4);
+        let brief = Duration::from_millis(1);
+        let periods = [EVERY - brief, EVERY, EVERY + brief, EVERY * 3].map(|elapsed| begun(1, elapsed));
+        assert_eq!(periods, [1, 2, 2, 4]);
     }
 }

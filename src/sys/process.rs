@@ -70,9 +70,17 @@ impl SealedProgram {
     fn start(mut command: Command, inherit: &[BorrowedFd<'_>]) -> io::Result<Child> {
         let inherit: Vec<i32> = inherit.iter().map(AsRawFd::as_raw_fd).collect();
         in_own_session(&mut command, inherit);
-        let child = command.spawn()?;
-        let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
-        Ok(Child { pid, pidfd: PidFd::open(pid)? })
+        let mut child = command.spawn()?;
+        let opened = i32::try_from(child.id()).map_err(io::Error::other).and_then(|pid| Ok((pid, PidFd::open(pid)?)));
+        match opened {
+            Ok((pid, pidfd)) => Ok(Child { pid, pidfd }),
+            Err(error) => {
+                // Out of descriptors: nobody could end it or reap it later.
+                child.kill()?;
+                child.wait()?;
+                Err(error)
+            }
+        }
     }
 }
 
@@ -185,6 +193,12 @@ impl PidFd {
         Ok(())
     }
 
+    /// Whether it ends within so many milliseconds.
+    pub fn has_ended(&self, timeout: u16) -> io::Result<bool> {
+        let mut ready = [nix::poll::PollFd::new(self.0.as_fd(), nix::poll::PollFlags::POLLIN)];
+        Ok(nix::poll::poll(&mut ready, timeout)? > 0)
+    }
+
     /// Takes the exit status if the process has ended and is our child; `None` while it runs.
     pub fn reap(&self) -> io::Result<Option<ProcessEnd>> {
         let status = waitid(Id::PIDFd(self.0.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)?;
@@ -283,11 +297,13 @@ pub enum Fork {
     Parent(nix::unistd::Pid),
 }
 
-/// Forks. In a program with threads the child may only make system calls.
+/// Forks. In a program with threads the child may only make system calls: memory may be locked by a thread that it does not
+/// have.
 #[expect(unsafe_code, reason = "fork is unsafe in programs with threads")]
 pub fn fork() -> io::Result<Fork> {
-    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The callers either
-    // have one thread, so that the child may do all that the parent could, or make only system calls in the child.
+    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The first two are forked
+    // by programs that have one thread, so that the child may do all that the parent could; the third by programs with
+    // threads as well, and it closes pipes, unshares, reads, writes and ends, and takes no memory.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Child => Ok(Fork::Child),
         nix::unistd::ForkResult::Parent { child } => Ok(Fork::Parent(child)),

@@ -35,17 +35,7 @@ impl Rooted {
     }
 
     fn resolve(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_CLOEXEC)
-            .mode(mode)
-            .resolve(ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        loop {
-            match openat2(&self.0, relative(path).as_path(), how) {
-                // Something in the tree was renamed meanwhile.
-                Err(Errno::EAGAIN) => {}
-                other => return Ok(other?),
-            }
-        }
+        open_resolved(&self.0, &relative(path), flags, mode, ResolveFlag::RESOLVE_IN_ROOT)
     }
 
     /// The directory at `path`; what is missing of it is made, `0755` and owned by `ids`.
@@ -126,6 +116,26 @@ impl Rooted {
         let Ok(parent) = self.handle(parent) else { return false };
         let Ok(status) = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW) else { return false };
         SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFCHR && status.st_rdev == 0
+    }
+}
+
+/// Opens `path` from `dir`, through no magic link anywhere: what is in `/proc/PID/fd` and the like leads to what some process
+/// holds, which may lie outside of all that is to be reached.
+pub fn open_resolved(
+    dir: impl AsFd,
+    path: &Path,
+    flags: OFlag,
+    mode: Mode,
+    resolve: ResolveFlag,
+) -> io::Result<OwnedFd> {
+    let resolve = resolve | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).mode(mode).resolve(resolve);
+    loop {
+        match openat2(dir.as_fd(), path, how) {
+            // Something in the tree was renamed meanwhile.
+            Err(Errno::EAGAIN) => {}
+            other => return Ok(other?),
+        }
     }
 }
 

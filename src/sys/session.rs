@@ -45,11 +45,15 @@ impl Processes {
     }
 }
 
-/// `PID (NAME) STATE PPID PGRP SESSION …`; a name may hold anything.
+/// `PID (NAME) STATE PPID PGRP SESSION …`, the 20th is the count of threads; a name may hold anything.
 fn is_member(stat: &str, leader: i32) -> bool {
     let Some((_, rest)) = stat.rsplit_once(')') else { return false };
-    let fields: Vec<&str> = rest.split_whitespace().take(4).collect();
-    matches!(fields.as_slice(), [state, _, _, session] if *state != "Z" && *state != "X" && session.parse() == Ok(leader))
+    let fields: Vec<&str> = rest.split_whitespace().take(18).collect();
+    let [state, _, _, session, ..] = fields.as_slice() else { return false };
+    // Of a process whose first thread has ended the others may live.
+    let threads = fields.get(17).and_then(|count| count.parse::<u32>().ok()).unwrap_or(0);
+    let lives = !matches!(*state, "Z" | "X") || threads > 1;
+    lives && session.parse() == Ok(leader)
 }
 
 #[cfg(test)]
@@ -61,6 +65,8 @@ mod tests {
         assert!(is_member("7 (a) R 1 2) S 1 7 42 0 -1", 42));
         assert!(!is_member("7 (sh) S 1 7 41 0 -1", 42));
         assert!(!is_member("7 (sh) Z 1 7 42 0 -1", 42));
+        let ended = |threads: u32| format!("7 (sh) Z 1 7 42 0 -1 4 0 0 0 0 0 0 0 0 20 0 {threads} 0 99");
+        assert!(!is_member(&ended(1), 42) && is_member(&ended(2), 42), "other threads live on");
         assert!(!is_member("nonsense", 42));
         let own = nix::unistd::getsid(None).unwrap().as_raw();
         assert!(!Processes::open().unwrap().of_session(own).unwrap().is_empty());

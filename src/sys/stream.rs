@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -23,21 +24,30 @@ impl Stream {
 
     /// Reads what is there, waiting for something; a call that is given up has read nothing.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.0.async_io(Interest::READABLE, |descriptor| Ok(nix::unistd::read(descriptor, buffer)?)).await
+        self.0.async_io(Interest::READABLE, |descriptor| uninterrupted(|| nix::unistd::read(descriptor, buffer))).await
+    }
+
+    /// Reads what is there; fails with `WouldBlock` when that is nothing.
+    pub fn read_now(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        uninterrupted(|| nix::unistd::read(self.0.get_ref(), buffer))
     }
 
     pub async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written = self.0.async_io(Interest::WRITABLE, |descriptor| Ok(nix::unistd::write(descriptor, bytes)?));
-            bytes = bytes.get(written.await?..).unwrap_or_default();
+            let write = |descriptor: &OwnedFd| uninterrupted(|| nix::unistd::write(descriptor, bytes));
+            let written = self.0.async_io(Interest::WRITABLE, write).await?;
+            bytes = bytes.get(written..).unwrap_or_default();
         }
         Ok(())
     }
+}
 
-    /// Bytes that can be read now.
-    pub fn waiting(&self) -> usize {
-        let count = rustix::io::ioctl_fionread(self.0.get_ref()).unwrap_or(0);
-        usize::try_from(count).unwrap_or(usize::MAX)
+fn uninterrupted(mut call: impl FnMut() -> nix::Result<usize>) -> io::Result<usize> {
+    loop {
+        match call() {
+            Err(Errno::EINTR) => {}
+            other => return Ok(other?),
+        }
     }
 }
 

@@ -57,6 +57,18 @@ pub fn size(terminal: impl AsFd) -> Option<(u16, u16)> {
     Some((size.ws_row, size.ws_col))
 }
 
+/// Text from others in one line that gives no orders to a terminal: its control characters are written out.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => out.extend(letter.escape_default()),
+            false => out.push(letter),
+        }
+    }
+    out
+}
+
 /// While it lives, standard input is a terminal that passes on every key as it is.
 #[derive(Debug)]
 pub struct RawMode(Termios);
@@ -75,5 +87,16 @@ impl Drop for RawMode {
     fn drop(&mut self) {
         // Nothing more can be done for a terminal that has gone away.
         let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Drain, &self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_have_named_gives_no_orders() {
+        assert_eq!(escape("größer 训练.txt"), "größer 训练.txt");
+        assert_eq!(escape("a\x1b[2Jb\r\n\u{9b}c"), "a\\u{1b}[2Jb\\r\\n\\u{9b}c");
     }
 }

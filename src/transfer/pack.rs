@@ -1,69 +1,109 @@
-//! The sending end.
+//! The sending end. The tree is walked by descriptors: what takes the place of a directory meanwhile is not followed.
 
-use std::ffi::OsStr;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::dir::Dir;
+use nix::fcntl::{AT_FDCWD, OFlag, ResolveFlag, openat, readlinkat};
+use nix::sys::stat::Mode;
 use tar::{Builder, EntryType, Header};
 
-use super::{TransferError, failed};
+use super::{TransferError, failed, name_of, shown};
+use crate::sys::rooted::open_resolved;
+
+/// Up to this size a file is read before it is sent, and is as long as it then is: what the kernel makes up, as in `/proc`
+/// and `/sys`, has another length than it tells.
+const WHOLE_MAX: u64 = 4 << 20;
 
 /// Writes what lies at `source` to `out`. `note` is told of what is left out.
 ///
-/// A link is sent as a link unless `source` ends in `/`; with `/.` at its end it is the content of a directory.
+/// A link is sent as a link unless `source` ends in `/`; without a name of its own (`.`, `..`, `/`, `DIR/.`) it is the content
+/// of a directory. Takes as many descriptors as the tree is deep.
 pub fn pack(source: &Path, out: impl Write, note: &mut dyn FnMut(String)) -> Result<(), TransferError> {
-    let (name, status) = first(source).map_err(failed("read", source))?;
     let mut packer = Packer { out: Builder::new(out), note };
-    let mut open = vec![(source.to_owned(), name, status)];
-    while let Some((path, name, status)) = open.pop() {
-        packer.add(&path, &name, &status)?;
-        if status.is_dir() {
-            let mut children = children(&path, &name).map_err(failed("read", &path))?;
-            children.reverse();
-            open.append(&mut children);
-        }
+    let (parent, name) = parent_of(source).map_err(failed("read", source))?;
+    let member = name_of(source).map_or(PathBuf::from("."), PathBuf::from);
+    let first = Place { path: source.to_owned(), member };
+    let handle = open_at(&parent, &name, OFlag::O_PATH).map_err(failed("read", source))?;
+    let mut levels: Vec<Level> = packer.add(&parent, &name, handle, first)?.into_iter().collect();
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.names.pop() else {
+            levels.pop();
+            continue;
+        };
+        let place = level.place.below(&name);
+        let entered = match open_at(&level.directory, &name, OFlag::O_PATH) {
+            Ok(handle) => packer.add(&level.directory, &name, handle, place)?,
+            // Removed meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("read", &place.path)(error)),
+        };
+        levels.extend(entered);
     }
     packer.out.into_inner().and_then(|mut out| out.flush()).map_err(failed("send", source))
 }
 
-type Found = (PathBuf, PathBuf, Metadata);
-
-/// The name of the first member, and what it is.
-fn first(source: &Path) -> io::Result<(PathBuf, Metadata)> {
+/// The directory that `source` lies in, and its name there.
+fn parent_of(source: &Path) -> io::Result<(OwnedFd, OsString)> {
     let bytes = source.as_os_str().as_bytes();
     if bytes.is_empty() {
         return Err(io::ErrorKind::NotFound.into());
     }
-    if bytes == b"." || bytes.ends_with(b"/.") {
-        let status = fs::metadata(source)?;
-        return Ok((PathBuf::from("."), status));
-    }
-    let status = if bytes.ends_with(b"/") { fs::metadata(source) } else { fs::symlink_metadata(source) }?;
-    let name = match source.file_name() {
-        Some(name) => PathBuf::from(name),
-        // `..`, or the root.
-        None => source.canonicalize()?.file_name().map_or(PathBuf::from("."), PathBuf::from),
+    let (directory, name) = match name_of(source) {
+        Some(name) if !bytes.ends_with(b"/") => (super::parent(source), name),
+        _ => (source, OsStr::new(".")),
     };
-    Ok((name, status))
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    let opened = open_resolved(AT_FDCWD, directory, flags, Mode::empty(), ResolveFlag::empty());
+    Ok((opened?, name.to_owned()))
 }
 
-/// In the order of their names.
-fn children(path: &Path, name: &Path) -> io::Result<Vec<Found>> {
-    let mut names: Vec<_> =
-        fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
-    names.sort_unstable();
-    let one = |child: &OsStr| {
-        let below = if name == Path::new(".") { PathBuf::from(child) } else { name.join(child) };
-        match fs::symlink_metadata(path.join(child)) {
-            // Removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            status => Ok(Some((path.join(child), below, status?))),
+/// Follows no link.
+fn open_at(directory: impl AsFd, name: &OsStr, flags: OFlag) -> io::Result<OwnedFd> {
+    Ok(openat(directory, name, flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?)
+}
+
+/// Where something is found, and where it goes.
+struct Place {
+    /// As the user named it, for messages.
+    path: PathBuf,
+    /// Its name in the stream.
+    member: PathBuf,
+}
+
+impl Place {
+    fn below(&self, name: &OsStr) -> Self {
+        let is_content = self.member == Path::new(".");
+        let member = if is_content { PathBuf::from(name) } else { self.member.join(name) };
+        Self { path: self.path.join(name), member }
+    }
+}
+
+/// An open directory.
+struct Level {
+    directory: OwnedFd,
+    place: Place,
+    /// What of it is still to be sent, the next one last.
+    names: Vec<OsString>,
+}
+
+impl Level {
+    fn enter(directory: OwnedFd, place: Place) -> io::Result<Self> {
+        let mut names = Vec::new();
+        for entry in Dir::from_fd(directory.try_clone()?)?.iter() {
+            let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+            if name != "." && name != ".." {
+                names.push(name);
+            }
         }
-    };
-    names.iter().filter_map(|child| one(child).transpose()).collect()
+        names.sort_unstable_by(|one, other| other.cmp(one));
+        Ok(Self { directory, place, names })
+    }
 }
 
 struct Packer<'a, W: Write> {
@@ -72,43 +112,83 @@ struct Packer<'a, W: Write> {
 }
 
 impl<W: Write> Packer<'_, W> {
-    fn add(&mut self, path: &Path, name: &Path, status: &Metadata) -> Result<(), TransferError> {
+    /// Sends what `handle` (`O_PATH`) stands for, which is called `name` in `parent`; a directory is then to be gone through.
+    fn add(
+        &mut self,
+        parent: &OwnedFd,
+        name: &OsStr,
+        handle: OwnedFd,
+        place: Place,
+    ) -> Result<Option<Level>, TransferError> {
+        let read = |error: io::Error| failed("read", &place.path)(error);
+        let handle = File::from(handle);
+        let status = handle.metadata().map_err(read)?;
         let kind = status.file_type();
         if kind.is_dir() {
-            let name = if name == Path::new(".") { PathBuf::from("./") } else { name.to_owned() };
-            self.member(status, EntryType::Directory)
-                .and_then(|mut header| self.out.append_data(&mut header, name, io::empty()))
-                .map_err(failed("send", path))
-        } else if kind.is_symlink() {
-            let target = fs::read_link(path).map_err(failed("read the link", path))?;
-            self.member(status, EntryType::Symlink)
-                .and_then(|mut header| self.out.append_link(&mut header, name, target))
-                .map_err(failed("send", path))
-        } else if kind.is_file() {
-            self.file(path, name)
-        } else {
-            (self.note)(format!("{} is left out: it is neither file, directory nor link", path.display()));
-            Ok(())
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+            let directory = open_at(&handle, OsStr::new("."), flags).map_err(read)?;
+            let member = if place.member == Path::new(".") { Path::new("./") } else { &place.member };
+            self.member(&status, EntryType::Directory)
+                .and_then(|mut header| self.out.append_data(&mut header, member, io::empty()))
+                .map_err(failed("send", &place.path))?;
+            let path = place.path.clone();
+            return Level::enter(directory, place).map(Some).map_err(failed("read", &path));
         }
+        if kind.is_symlink() {
+            let target = readlinkat(&handle, "").map_err(|errno| read(errno.into()))?;
+            self.member(&status, EntryType::Symlink)
+                .and_then(|mut header| self.out.append_link(&mut header, &place.member, Path::new(&target)))
+                .map_err(failed("send", &place.path))?;
+        } else if kind.is_file() {
+            // Not waiting for a pipe that was put there meanwhile.
+            let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+            self.file(open_at(parent, name, flags).map_err(read)?.into(), &place)?;
+        } else {
+            (self.note)(format!("{} is left out: it is neither file, directory nor link", shown(&place.path)));
+        }
+        Ok(None)
     }
 
-    fn file(&mut self, path: &Path, name: &Path) -> Result<(), TransferError> {
-        // Not waiting for a pipe that was put there meanwhile.
-        let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(failed("read", path))?;
-        let status = file.metadata().map_err(failed("read", path))?;
+    fn file(&mut self, file: File, place: &Place) -> Result<(), TransferError> {
+        let status = file.metadata().map_err(failed("read", &place.path))?;
         if !status.is_file() {
-            (self.note)(format!("{} is left out: it became something else", path.display()));
+            (self.note)(format!("{} is left out: it became something else", shown(&place.path)));
             return Ok(());
         }
-        let mut header = self.member(&status, EntryType::Regular).map_err(failed("send", path))?;
-        header.set_size(status.len());
+        if status.len() <= WHOLE_MAX {
+            return self.whole_file(&file, &status, place);
+        }
         let mut content = Exactly { file, left: status.len(), short: false };
-        self.out.append_data(&mut header, name, &mut content).map_err(failed("send", path))?;
+        self.content(&status, status.len(), &mut content, place)?;
         if content.short {
-            (self.note)(format!("{} became shorter while it was read; its end is zeros", path.display()));
+            (self.note)(format!("{} became shorter while it was read; its end is zeros", shown(&place.path)));
         }
         Ok(())
+    }
+
+    fn whole_file(&mut self, file: &File, status: &Metadata, place: &Place) -> Result<(), TransferError> {
+        let mut content = Vec::new();
+        file.take(WHOLE_MAX + 1).read_to_end(&mut content).map_err(failed("read", &place.path))?;
+        if content.len() as u64 > WHOLE_MAX {
+            content.pop();
+            (self.note)(format!(
+                "{} is longer than it says; only its first {WHOLE_MAX} bytes are sent",
+                shown(&place.path)
+            ));
+        }
+        self.content(status, content.len() as u64, &mut content.as_slice(), place)
+    }
+
+    fn content(
+        &mut self,
+        status: &Metadata,
+        size: u64,
+        content: &mut dyn Read,
+        place: &Place,
+    ) -> Result<(), TransferError> {
+        let mut header = self.member(status, EntryType::Regular).map_err(failed("send", &place.path))?;
+        header.set_size(size);
+        self.out.append_data(&mut header, &place.member, content).map_err(failed("send", &place.path))
     }
 
     /// The header, after an extension that holds the part of the time that it has no room for.

@@ -1,23 +1,38 @@
 //! The receiving end. What comes is not trusted: nothing outside of the target is reached whatever it says.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, ResolveFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use tar::{Archive, Entry, EntryType};
 
-use super::{TransferError, failed};
+use super::{TransferError, failed, name_of, parent, shown};
+use crate::sys::rooted::open_resolved;
+
+/// Said of devices, pipes and sockets.
+const NO_FILE: &str = "it is neither file nor directory, and stays as it is; \
+    to pass content to a device or pipe, use `trainyard exec JOB -- cat PATH > TARGET`";
+/// Names that are tried for what is not whole yet.
+const ASIDE_MAX: u32 = 1000;
+
+/// What may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked<'a> {
+    Anything,
+    /// What lies at this path at the other end: it may not come under another name, which it would get here as well.
+    Source(&'a Path),
+}
 
 /// Unpacks a stream of [`super::pack`]: into `target` where that is a directory, else as `target`.
-pub fn unpack(stream: impl Read, target: &Path) -> Result<(), TransferError> {
+pub fn unpack(stream: impl Read, target: &Path, asked: Asked<'_>) -> Result<(), TransferError> {
     let mut archive = Archive::new(stream);
     let mut place = None;
     let entries = archive.entries().map_err(failed("read what is to become", target))?;
@@ -26,7 +41,10 @@ pub fn unpack(stream: impl Read, target: &Path) -> Result<(), TransferError> {
         let member = Member::of(&mut entry).map_err(failed("read what is to become", target))?;
         let place = match &mut place {
             Some(place) => place,
-            None => place.insert(Place::choose(target, &member)?),
+            None => {
+                member.must_be(asked).map_err(failed("write", target))?;
+                place.insert(Place::choose(target, &member)?)
+            }
         };
         place.put(&member, &mut entry)?;
     }
@@ -60,7 +78,7 @@ impl Member {
             EntryType::Directory => Kind::Directory,
             EntryType::Regular => Kind::File,
             EntryType::Symlink => Kind::Link,
-            other => return Err(io::Error::other(format!("{}: unexpected kind {other:?}", path.display()))),
+            other => return Err(io::Error::other(format!("{}: unexpected kind {other:?}", shown(&path)))),
         };
         let time = precise_time(entry)?;
         let header = entry.header();
@@ -74,10 +92,20 @@ impl Member {
             link,
         })
     }
+
+    fn must_be(&self, asked: Asked<'_>) -> io::Result<()> {
+        let Asked::Source(source) = asked else { return Ok(()) };
+        let expected = name_of(source).map(Path::new).unwrap_or(Path::new(""));
+        if self.path == expected {
+            return Ok(());
+        }
+        let why = format!("{:?} was asked for, and {:?} came", shown(expected), shown(&self.path));
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    }
 }
 
 fn plain(path: &Path) -> io::Result<PathBuf> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{} leads out of it", path.display()));
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("{} leads out of it", shown(path)));
     let parts = path.components().filter(|part| *part != Component::CurDir);
     parts.map(|part| if let Component::Normal(name) = part { Ok(name) } else { Err(bad()) }).collect()
 }
@@ -106,11 +134,7 @@ impl Place {
     fn choose(target: &Path, first: &Member) -> Result<Self, TransferError> {
         let bytes = target.as_os_str().as_bytes();
         let wants_directory = bytes.ends_with(b"/") || bytes.ends_with(b"/.") || bytes == b".";
-        let found = match fs::metadata(target) {
-            Ok(status) => Some(status.is_dir()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed("write", target)(error)),
-        };
+        let found = look(target).map_err(failed("write", target))?;
         let refused = |why: &str| Err(failed("write", target)(io::Error::other(why.to_owned())));
         let name = first.path.components().next().map(|part| part.as_os_str().to_owned());
         match (found, first.kind, name) {
@@ -120,24 +144,26 @@ impl Place {
             (Some(false), ..) if wants_directory => refused("it is a file, no directory"),
             (None, Kind::File | Kind::Link, _) if wants_directory => refused("there is no such directory"),
             (None, Kind::Directory, None) => {
-                fs::create_dir(target).map_err(failed("make the directory", target))?;
+                let Some(new) = target.file_name() else { return refused("it has no name") };
+                let above = Self::at(target, parent(target), None)?;
+                make_directory(&above.base, new).map_err(failed("make the directory", target))?;
                 let mut place = Self::at(target, target, None)?;
                 place.made.push((PathBuf::from("."), first.mode, first.time));
                 Ok(place)
             }
             (_, _, Some(name)) => {
                 let Some(new) = target.file_name() else { return refused("it has no name") };
-                let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
-                Self::at(target, parent.unwrap_or(Path::new(".")), Some((name, new.to_owned())))
+                Self::at(target, parent(target), Some((name, new.to_owned())))
             }
             (_, _, None) => refused("what is to be copied has no name"),
         }
     }
 
     fn at(target: &Path, base: &Path, renamed: Option<(OsString, OsString)>) -> Result<Self, TransferError> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let opened = open(base, flags, Mode::empty()).map_err(|errno| failed("write", target)(errno.into()))?;
-        Ok(Self { base: opened, shown: base.to_owned(), renamed, made: Vec::new() })
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let opened = open_resolved(AT_FDCWD, base, flags, Mode::empty(), ResolveFlag::empty());
+        let base_fd = opened.map_err(failed("write", target))?;
+        Ok(Self { base: base_fd, shown: base.to_owned(), renamed, made: Vec::new() })
     }
 
     fn put<R: Read>(&mut self, member: &Member, content: &mut Entry<'_, R>) -> Result<(), TransferError> {
@@ -163,23 +189,15 @@ impl Place {
         let Some((old, new)) = &self.renamed else { return Ok(path.to_owned()) };
         let rest = path.strip_prefix(old);
         let rest =
-            rest.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} lies elsewhere", path.display())))?;
+            rest.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, format!("{} lies elsewhere", shown(path))))?;
         // Joining nothing would add a slash.
         Ok(if rest.as_os_str().is_empty() { PathBuf::from(new) } else { Path::new(new).join(rest) })
     }
 
     fn directory(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
-        let how = OpenHow::new()
-            .flags(flags | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        loop {
-            match openat2(&self.base, path, how) {
-                // Something in the tree was renamed meanwhile.
-                Err(Errno::EAGAIN) => {}
-                other => return Ok(other?),
-            }
-        }
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        open_resolved(&self.base, path, flags | OFlag::O_DIRECTORY, Mode::empty(), resolve)
     }
 
     fn finish(self) -> Result<(), TransferError> {
@@ -192,6 +210,20 @@ impl Place {
             set().map_err(failed("set the permissions of", &self.shown.join(path)))?;
         }
         Ok(())
+    }
+}
+
+/// Whether a directory (true) or a file lies at the target.
+fn look(target: &Path) -> io::Result<Option<bool>> {
+    let status = match open_resolved(AT_FDCWD, target, OFlag::O_PATH, Mode::empty(), ResolveFlag::empty()) {
+        Ok(handle) => File::from(handle).metadata()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    match (status.is_dir(), status.is_file()) {
+        (true, _) => Ok(Some(true)),
+        (_, true) => Ok(Some(false)),
+        _ => Err(io::Error::other(NO_FILE)),
     }
 }
 
@@ -213,29 +245,51 @@ fn kind_of(parent: &OwnedFd, name: &OsStr) -> io::Result<Option<SFlag>> {
     }
 }
 
-/// Files and links are replaced, directories stay.
-fn make_way(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+/// Puts in the place of a file or link what `make` makes under another name, so that what was there stays when nothing whole
+/// comes. Directories stay, and so do devices, pipes and sockets.
+fn replace(parent: &OwnedFd, name: &OsStr, make: impl FnOnce(&OsStr) -> io::Result<()>) -> io::Result<()> {
     match kind_of(parent, name)? {
-        None => Ok(()),
-        Some(SFlag::S_IFDIR) => Err(io::Error::other("a directory is there, and a file is to be copied")),
-        Some(_) => Ok(unlinkat(parent, name, UnlinkatFlags::NoRemoveDir)?),
+        None | Some(SFlag::S_IFREG | SFlag::S_IFLNK) => {}
+        Some(SFlag::S_IFDIR) => return Err(io::Error::other("a directory is there, and a file is to be copied")),
+        Some(_) => return Err(io::Error::other(NO_FILE)),
     }
+    let aside = free_name(parent)?;
+    let put = make(&aside).and_then(|()| Ok(renameat(parent, aside.as_os_str(), parent, name)?));
+    if put.is_err() {
+        // The first error tells more.
+        let _ = unlinkat(parent, aside.as_os_str(), UnlinkatFlags::NoRemoveDir);
+    }
+    put
+}
+
+/// A name that nothing has; whoever takes it must fail if it was taken since.
+fn free_name(parent: &OwnedFd) -> io::Result<OsString> {
+    let own = std::process::id();
+    for number in 0..ASIDE_MAX {
+        let name = OsString::from(format!(".trainyard-cp-{own}-{number}"));
+        if kind_of(parent, &name)?.is_none() {
+            return Ok(name);
+        }
+    }
+    Err(io::Error::other("copies that were cut off have left too many files named .trainyard-cp-… there"))
 }
 
 fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut impl Read) -> io::Result<()> {
-    make_way(parent, name)?;
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let mut file = File::from(openat(parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    if io::copy(content, &mut file)? != member.size {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its end did not come"));
-    }
-    fchmod(&file, member.mode)?;
-    Ok(futimens(&file, &member.time, &member.time)?)
+    replace(parent, name, |aside| {
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(parent, aside, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        if io::copy(content, &mut file)? != member.size {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its end did not come"));
+        }
+        fchmod(&file, member.mode)?;
+        Ok(futimens(&file, &member.time, &member.time)?)
+    })
 }
 
 fn write_link(parent: &OwnedFd, name: &OsStr, member: &Member) -> io::Result<()> {
     let target = member.link.as_ref().ok_or_else(|| io::Error::other("the link leads nowhere"))?;
-    make_way(parent, name)?;
-    symlinkat(target.as_path(), parent, name)?;
-    Ok(utimensat(parent, name, &member.time, &member.time, UtimensatFlags::NoFollowSymlink)?)
+    replace(parent, name, |aside| {
+        symlinkat(target.as_path(), parent, aside)?;
+        Ok(utimensat(parent, aside, &member.time, &member.time, UtimensatFlags::NoFollowSymlink)?)
+    })
 }

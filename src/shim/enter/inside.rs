@@ -1,7 +1,7 @@
 //! The child that `enter` forks: in the task's namespaces, on its way to being one of the task's processes.
 
 use std::ffi::CString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -11,12 +11,12 @@ use nix::sys::signal::Signal;
 
 use super::super::confine;
 use super::super::init::{Command, explain, search_and_execute};
-use super::{Control, EnterError, failed};
+use super::{Control, EnterError, Watcher, failed};
 use crate::rundir::entry::{OWN_FAILURE, Order, Report, Terminal};
 use crate::sys::process::exit_now;
 use crate::sys::signals;
 use crate::sys::terminal::{self, Pair};
-use crate::transfer;
+use crate::transfer::{self, Asked};
 
 /// Exit codes of shells.
 const NOT_THERE: i32 = 127;
@@ -26,6 +26,7 @@ pub(super) struct Inside<'a> {
     pub(super) order: Order,
     pub(super) process: &'a Process,
     pub(super) control: &'a Control,
+    pub(super) parent: &'a Watcher,
 }
 
 /// How it could not be done.
@@ -41,6 +42,7 @@ impl From<EnterError> for Failure {
 }
 
 impl Inside<'_> {
+    /// What the parent holds of the machine's own must have been closed: in `/proc/self/fd` it would be a way out of the task.
     pub(super) fn run(self) -> ! {
         let code = match self.go() {
             Ok(()) => 0,
@@ -60,9 +62,9 @@ impl Inside<'_> {
         // As root of the task, then once more as its user: it may be let in only as one of them.
         let entered = nix::unistd::chdir(directory);
         confine::apply(self.process).map_err(failed("take on the task's limits"))?;
-        // The credentials changed, which made others' looks at us possible again and forgot about our parent.
-        nix::sys::prctl::set_dumpable(false).map_err(os).map_err(failed("shut others out"))?;
+        // After the last change of credentials, which would reset it.
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(os).map_err(failed("end with our parent"))?;
+        self.parent.must_live().map_err(failed("end with our parent"))?;
         let place = format!("enter the working directory {}", directory.display());
         entered.or_else(|_| nix::unistd::chdir(directory)).map_err(os).map_err(failed(&place))?;
         // A link could have led to a directory of the machine that some process still holds.
@@ -70,10 +72,15 @@ impl Inside<'_> {
         match &self.order {
             Order::Run { command, terminal } => self.execute(command, terminal.as_ref()),
             Order::Read(path) => {
-                let mut note = |text: String| eprintln!("trainyard: {text}");
+                // Nobody may be left to tell.
+                let mut note = |text: String| drop(writeln!(io::stderr(), "trainyard: {text}"));
                 transfer::pack(Path::new(path), io::stdout().lock(), &mut note).map_err(copying)
             }
-            Order::Write(path) => transfer::unpack(io::stdin().lock(), Path::new(path)).map_err(copying),
+            Order::Write(path) => {
+                // When the client goes, the end of the stream tells: what is half written is removed then.
+                signals::block(&[Signal::SIGHUP]).map_err(failed("keep what is there whole"))?;
+                transfer::unpack(io::stdin().lock(), Path::new(path), Asked::Anything).map_err(copying)
+            }
         }
     }
 
