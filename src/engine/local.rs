@@ -228,13 +228,14 @@ impl LocalEngine {
         seen.then(|| root.to_owned()).into_iter().collect()
     }
 
-    fn base(&self, launch: &Launch) -> Result<Base, EngineError> {
-        let further = workdirs::groups_of(launch.owner);
-        let whom = root::Whom { owner: launch.owner, further: &further, user: launch.spec.user.as_deref() };
-        match &launch.spec.image {
+    /// What the tasks of a run are made from, once it has its image.
+    fn base(&self, run: &Prepare) -> Result<Base, EngineError> {
+        let further = workdirs::groups_of(run.owner);
+        let whom = root::Whom { owner: run.owner, further: &further, user: run.spec.user.as_deref() };
+        match &run.spec.image {
             Image::Host => Base::of_host(&self.host, &self.subordinates, whom),
             Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
-                let digest = workdirs::image_of(&self.paths, &launch.identity)?;
+                let digest = workdirs::image_of(&self.paths, &run.identity)?;
                 let image = self.images.get(&digest).map_err(told)?;
                 Base::of_image(&self.images, image, self.maps_ids, &self.subordinates, whom)
             }
@@ -489,7 +490,9 @@ impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         workdirs::prepare(&self.paths, run)?;
-        acquire::image(&self.paths, &self.images, run, tell)
+        acquire::image(&self.paths, &self.images, run, tell)?;
+        // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
+        self.base(run).map(drop)
     }
 
     fn launch(&self, attempt: &Launch) -> Launched {
@@ -505,7 +508,7 @@ impl Engine for LocalEngine {
         let everyone = |error: EngineError| {
             Launched::Tried(attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect())
         };
-        let common = self.make_common(&run, attempt).and_then(|common| Ok((common, self.base(attempt)?)));
+        let common = self.make_common(&run, attempt).and_then(|common| Ok((common, self.base(&run)?)));
         let ((shared, placement), base) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
