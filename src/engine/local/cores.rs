@@ -12,7 +12,7 @@ const MILLIS: u64 = 1000;
 pub(super) fn assign(spec: &JobSpec, mut free: BTreeSet<u32>) -> Vec<Vec<u32>> {
     let of_task = |cpu: Cpu| {
         let wanted = usize::try_from(cpu.0 / MILLIS).unwrap_or(usize::MAX);
-        if cpu.0 % MILLIS != 0 || wanted > free.len() {
+        if !cpu.0.is_multiple_of(MILLIS) || wanted > free.len() {
             return Vec::new();
         }
         let cores = neighbours(&free, wanted);
