@@ -67,7 +67,7 @@ fn every_error_names_its_place_and_what_to_do() {
             "x.toml:1:9: `debug` keeps a container by Trainyard's own first process: it cannot be had with init = false",
         ),
         (
-            "roles.w = { count = 4, ports = { http = { begin = 65000, count = 100 } } }",
+            "roles.w = { count = 4, ports = { http = { begin = 65200, count = 100 } } }",
             "x.toml:1:41: `roles.w.ports.http` for 4 tasks, one after another, reaches beyond port 65535",
         ),
         ("user = \"a/b\"", "x.toml:1:8: `user`: \"a/b\" is no user; write NAME, UID, NAME:GROUP or UID:GID"),

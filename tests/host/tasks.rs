@@ -461,8 +461,8 @@ for _ in range(20):
     os.wait()
 def states():
     return [open(f'/proc/{p}/stat').read().rsplit(')', 1)[1].split()[0] for p in os.listdir('/proc') if p.isdigit()]
-for _ in range(200):
-    if 'Z' not in states():
+for _ in range(500):
+    if len(states()) == 2:
         break
     time.sleep(0.02)
 print('Z' in states(), len(states()), os.getpid() != 1)

@@ -25,7 +25,8 @@ pub(super) struct Outside {
 /// Addresses and ports of every task of an attempt. No port of the machine leads to two tasks: where the file names the same
 /// for several, all but the first get another one outside.
 pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, outside: Outside) -> io::Result<Placement> {
-    let named = spec.fixed_ports().into_iter().collect();
+    let mut named: BTreeSet<u16> = spec.fixed_ports().into_iter().collect();
+    named.extend(spec.roles.iter().flat_map(|role| &role.ports).flat_map(named_inside));
     let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, named, outside, reserved: Vec::new() };
     let mut tasks = Vec::new();
     for ((role, index), ordinal) in spec.tasks().zip(0..) {
@@ -33,6 +34,11 @@ pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, outside: Outsid
         tasks.push(allotter.task(role, index, address)?);
     }
     Ok(Placement { tasks })
+}
+
+fn named_inside(port: &Port) -> impl Iterator<Item = u16> {
+    let begin = port.begin.map(|begin| begin..begin.saturating_add(port.count));
+    begin.into_iter().flatten()
 }
 
 /// Ports of the machine that lead to tasks.
@@ -51,7 +57,7 @@ pub(super) fn published(placement: &Placement) -> Vec<Published> {
 struct Allotter {
     network: Network,
     next: u16,
-    /// Ports that the file names for some task: allotted to none.
+    /// Ports that the file names for some task, inside or outside: allotted to none.
     named: BTreeSet<u16>,
     outside: Outside,
     /// Held while choosing on the machine's own network, so that no port is chosen twice.
