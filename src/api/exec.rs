@@ -327,7 +327,7 @@ async fn feed(
         window.fetch_sub(count, Ordering::Relaxed);
         let _ = frames.send(Frame::Taken(u32::try_from(count).unwrap_or(u32::MAX))).await;
     }
-    drop(pipe.take());
+    drop((pipe.take(), input));
     std::future::pending().await
 }
 

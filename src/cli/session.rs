@@ -290,9 +290,10 @@ pub(super) fn print(mut output: mpsc::Receiver<Output>) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::time::Duration;
+    use tokio::io::DuplexStream;
 
     fn converse_with(
-        daemon: impl AsyncFnOnce(tokio::io::DuplexStream),
+        daemon: impl AsyncFnOnce(DuplexStream) -> DuplexStream,
         input: mpsc::Receiver<io::Result<Vec<u8>>>,
     ) -> (anyhow::Result<End>, usize) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -311,7 +312,8 @@ mod tests {
                 count
             };
             let all = async { tokio::join!(talk, daemon(there), count) };
-            let (end, (), count) = tokio::time::timeout(Duration::from_secs(60), all).await.expect("it hangs");
+            // The connection is open as long as the client talks.
+            let (end, _connection, count) = tokio::time::timeout(Duration::from_secs(60), all).await.expect("it hangs");
             (end, count)
         })
     }
@@ -320,11 +322,12 @@ mod tests {
     fn output_is_taken_while_the_daemon_takes_no_input() {
         let (chunks, input) = Chunks::new();
         std::thread::spawn(move || chunks.copy(io::repeat(b'x')));
-        let daemon = async |mut connection: tokio::io::DuplexStream| {
+        let daemon = async |mut connection: DuplexStream| {
             for _ in 0..100 {
                 connection.write_all(&Frame::Stdout(vec![b'o'; 10_000]).encode()).await.unwrap();
             }
             connection.write_all(&Frame::Exit(3).encode()).await.unwrap();
+            connection
         };
         let (end, count) = converse_with(daemon, input);
         assert_eq!((end.unwrap(), count), (End::Exited { code: 3, reason: None }, 1_000_000));
@@ -334,10 +337,9 @@ mod tests {
     fn a_signal_ends_it_while_the_daemon_takes_no_input() {
         let (chunks, input) = Chunks::new();
         std::thread::spawn(move || chunks.copy(io::repeat(b'x')));
-        let daemon = async |_connection: tokio::io::DuplexStream| {
+        let daemon = async |connection: DuplexStream| {
             nix::sys::signal::raise(nix::sys::signal::Signal::SIGTERM).unwrap();
-            // Keeps the connection, and takes nothing, until the client has gone.
-            tokio::task::yield_now().await;
+            connection
         };
         let (end, _) = converse_with(daemon, input);
         assert_eq!(end.unwrap(), End::Signalled(nix::libc::SIGTERM));
