@@ -6,6 +6,7 @@ mod support;
 
 mod bad_input;
 mod crash;
+mod delegation;
 mod exec;
 mod host_image;
 mod images;

@@ -74,6 +74,8 @@ pub(crate) struct Instance {
     daemon: Option<Child>,
     /// Keeps the network namespace.
     network: Option<Child>,
+    /// The control group (v2) in which daemons are started, as a service manager does it.
+    pub(crate) group: Option<PathBuf>,
     log: Receiver<String>,
     seen: Vec<String>,
 }
@@ -101,7 +103,7 @@ impl Instance {
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();
-        Some(Self { dir, daemon: None, network: None, log, seen: Vec::new() })
+        Some(Self { dir, daemon: None, network: None, group: None, log, seen: Vec::new() })
     }
 
     /// Starts the daemon in a network namespace of its own.
@@ -115,7 +117,15 @@ impl Instance {
             wait_for("a network namespace", || fs::read_link(&path).is_ok_and(|other| other != own).then_some(()));
             child
         });
-        let mut daemon = Command::new("nsenter")
+        let mut command = match &self.group {
+            None => Command::new("nsenter"),
+            Some(group) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo $$ > \"$0\" && exec nsenter \"$@\""]).arg(group.join("cgroup.procs"));
+                command
+            }
+        };
+        let mut daemon = command
             .args([&format!("--net=/proc/{}/ns/net", holder.id()), BINARY, "--root"])
             .arg(self.root())
             .arg("daemon")
