@@ -69,6 +69,13 @@ fn main() {
     bundle.unmount();
 }
 
+/// What only this process has, and cannot be read back from a file.
+fn private_mib(pid: u32) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
 fn ours(instance: &Instance, job: &str, extra: &str) -> Option<f64> {
     let aside = instance.jobs_d().join(format!(".{job}"));
     fs::write(&aside, format!("{extra}command = {PROGRAM:?}\n")).unwrap();
@@ -100,6 +107,8 @@ impl Bundle {
         let attempts = instance.root().join("var/lib/trainyard/attempts");
         let attempt = fs::read_dir(attempts).unwrap().next().unwrap().unwrap().path();
         let task = attempt.join("0");
+        let shim: u32 = fs::read_to_string(task.join("lock")).unwrap().parse().unwrap();
+        println!("a shim beside its running task: {:.1} MiB of its own (private dirty)", private_mib(shim));
         let path = instance.root().join("bundle");
         let rootfs = path.join("rootfs");
         fs::create_dir_all(&rootfs).unwrap();
