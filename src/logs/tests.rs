@@ -333,7 +333,8 @@ fn a_killed_rotation_is_read_right_at_every_step_and_finished_by_the_next_writer
 fn who_opens_a_log_in_the_midst_of_a_rotation_reads_all_that_comes_after_it() {
     for steps in 0..30 {
         let dir = tempfile::tempdir().unwrap();
-        let limits = limits(40, 2);
+        // Full by its records.
+        let limits = limits(4 * RECORD as u64, 2);
         let mut writer = LogWriter::open(dir.path(), limits).unwrap();
         let line = |number: u64| format!("line {number:04}\n");
         for number in 0..4 {

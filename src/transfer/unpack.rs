@@ -255,8 +255,8 @@ fn replace(parent: &OwnedFd, name: &OsStr, make: impl FnOnce(&OsStr) -> io::Resu
     }
     let aside = free_name(parent)?;
     let put = make(&aside).and_then(|()| Ok(renameat(parent, aside.as_os_str(), parent, name)?));
-    if put.is_err() {
-        // The first error tells more.
+    // Unless somebody else has taken the name since; the first error tells more.
+    if put.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::AlreadyExists) {
         let _ = unlinkat(parent, aside.as_os_str(), UnlinkatFlags::NoRemoveDir);
     }
     put
