@@ -367,23 +367,24 @@ impl LocalEngine {
         Ok(())
     }
 
-    /// Watches a shim that an earlier daemon started.
+    /// Watches a shim that an earlier daemon started. Fails while the shim is gone and what it was just making holds its lock.
     fn adopt(&self, task: TaskId, dir: &TaskDir, shim: Option<i32>) -> Result<(), EngineError> {
         if lock(&self.shims).contains_key(&task) {
             return Ok(());
         }
-        let opened = shim.and_then(|pid| PidFd::open(pid).ok());
-        // The number is the shim's only if the lock is still held now that we hold the process.
+        // The number may be another's by now: it is the shim's if its command line names the task and, now that we hold the
+        // process, the lock is still held.
+        let opened = shim.and_then(|pid| PidFd::open(pid).ok().filter(|_| is_shim_of(pid, dir)));
         let alive = dir.try_lock().map_err(told)?.is_none();
         match opened.filter(|_| alive) {
-            Some(pidfd) => return self.watch(task, pidfd).map_err(failed("watch a shim")),
-            // The shim is gone and what it was just making holds its lock: nobody will ever start that.
+            Some(pidfd) => self.watch(task, pidfd).map_err(failed("watch a shim")),
+            // Nobody will ever start that. It may be about to enter the control group: then the next look finds it there.
             None if shim.is_some() && alive => {
                 cgroup::kill_all(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
+                Err(EngineError("its shim is gone, and what that was making has not ended yet".to_owned()))
             }
-            None => {}
+            None => self.watch_lock(task, dir),
         }
-        self.watch_lock(task, dir)
     }
 
     /// For the moment in which a shim has not yet written its number: waits for the lock itself.
@@ -402,6 +403,12 @@ impl LocalEngine {
             .map(drop)
             .map_err(failed("wait for a shim"))
     }
+}
+
+fn is_shim_of(pid: i32, dir: &TaskDir) -> bool {
+    use std::os::unix::ffi::OsStrExt;
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    words.split(|byte| *byte == 0).any(|word| word == dir.path().as_os_str().as_bytes())
 }
 
 /// What the tasks of an attempt have in common.
@@ -534,14 +541,21 @@ impl Engine for LocalEngine {
 
     fn look(&self, task: TaskId) -> Result<Found, EngineError> {
         let dir = self.task_dir(task);
-        let found = dir.look().map_err(told)?;
+        let mut found = dir.look().map_err(told)?;
+        if let Found::Alive { shim, .. } | Found::Kept { shim, .. } = found
+            && let Err(error) = self.adopt(task, &dir, shim)
+        {
+            found = dir.look().map_err(told)?;
+            if matches!(found, Found::Alive { .. } | Found::Kept { .. }) {
+                return Err(error);
+            }
+        }
         match found {
-            Found::Alive { shim, .. } | Found::Kept { shim, .. } => self.adopt(task, &dir, shim)?,
             // Without its shim nobody watches over what may still run.
             Found::Lost | Found::NeverStarted => {
                 cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
             }
-            Found::Ended(_) => {}
+            Found::Ended(_) | Found::Alive { .. } | Found::Kept { .. } => {}
         }
         Ok(found)
     }

@@ -121,7 +121,7 @@ fn images_come_from_registries_with_and_without_a_password() {
     let missing = reason("127.0.0.1:5000/team/torch:3");
     assert!(missing.contains("has no tag 3") && missing.contains("team/torch"), "{missing}");
     let encrypted = reason("127.0.0.1:5002/team/torch:2");
-    assert!(encrypted.contains("cannot be reached") && encrypted.contains("plain_http"), "{encrypted}");
+    assert!(encrypted.contains("cannot be reached") && encrypted.contains("nothing listens"), "{encrypted}");
     let unauthorized = reason("127.0.0.1:5001/team/torch:2");
     assert!(unauthorized.contains("wants a login") && unauthorized.contains("registry.json"), "{unauthorized}");
     let secrets = instance.root().join("etc/trainyard/secrets/default/registry.json");
