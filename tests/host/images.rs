@@ -120,14 +120,17 @@ fn images_come_from_registries_with_and_without_a_password() {
     };
     let missing = reason("127.0.0.1:5000/team/torch:3");
     assert!(missing.contains("has no tag 3") && missing.contains("team/torch"), "{missing}");
-    let encrypted = reason("127.0.0.1:5002/team/torch:2");
-    assert!(encrypted.contains("cannot be reached") && encrypted.contains("nothing listens"), "{encrypted}");
+    let absent = reason("127.0.0.1:5002/team/torch:2");
+    assert!(absent.contains("cannot be reached") && absent.contains("nothing listens"), "{absent}");
+    // The same one under a name that is not allowed to go without encryption.
+    let encrypted = reason("localhost:5000/team/torch:2");
+    assert!(encrypted.contains("does not speak https") && encrypted.contains("plain_http"), "{encrypted}");
     let unauthorized = reason("127.0.0.1:5001/team/torch:2");
-    assert!(unauthorized.contains("wants a login") && unauthorized.contains("registry.json"), "{unauthorized}");
+    assert!(unauthorized.contains("wants credentials and none are known") && unauthorized.contains("registry.json"), "{unauthorized}");
     let secrets = instance.root().join("etc/trainyard/secrets/default/registry.json");
     write_login(&secrets, "127.0.0.1:5001", "ada:wrong");
     let wrong = reason("127.0.0.1:5001/team/torch:2");
-    assert!(wrong.contains("not accepted") && !wrong.contains("wrong"), "{wrong}");
+    assert!(wrong.contains("does not accept the credentials") && !wrong.contains("wrong"), "{wrong}");
     write_login(&secrets, "127.0.0.1:5001", "ada:s3cret");
     let report = instance.run_job("locked", "image = \"127.0.0.1:5001/team/torch:2\"");
     assert_eq!(report["state"], "succeeded", "{report:#}");
