@@ -126,7 +126,10 @@ fn images_come_from_registries_with_and_without_a_password() {
     let encrypted = reason("localhost:5000/team/torch:2");
     assert!(encrypted.contains("does not speak https") && encrypted.contains("plain_http"), "{encrypted}");
     let unauthorized = reason("127.0.0.1:5001/team/torch:2");
-    assert!(unauthorized.contains("wants credentials and none are known") && unauthorized.contains("registry.json"), "{unauthorized}");
+    assert!(
+        unauthorized.contains("wants credentials and none are known") && unauthorized.contains("registry.json"),
+        "{unauthorized}"
+    );
     let secrets = instance.root().join("etc/trainyard/secrets/default/registry.json");
     write_login(&secrets, "127.0.0.1:5001", "ada:wrong");
     let wrong = reason("127.0.0.1:5001/team/torch:2");
