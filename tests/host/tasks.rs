@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use super::support::{Instance, text, wait_for};
 
@@ -548,7 +549,12 @@ fn the_machine_s_network_and_its_low_ports_are_not_for_everybody() {
     let refused = text(&theirs("closed", host)["reason"]);
     assert!(refused.contains("not allowed in workspace default") && refused.contains("host_workspaces"), "{refused}");
     assert_eq!(theirs("open/allowed", host)["state"], "succeeded");
-    let low = text(&theirs("low", "command = \"true\"\n[roles.main]\nports = { ssh = { begin = 22 } }")["reason"]);
-    assert!(low.contains("port 22") && low.contains("1024"), "{low}");
+    let low = theirs("low", "command = \"true\"\n[roles.main]\nports = { ssh = { begin = 22 } }");
+    let reason = text(&low["reason"]);
+    // Without nft no port of the machine leads anywhere.
+    match Path::new("/usr/sbin/nft").exists() {
+        true => assert!(reason.contains("port 22") && reason.contains("1024"), "{reason}"),
+        false => assert_eq!(low["state"], "succeeded", "{low:#}"),
+    }
     instance.shutdown();
 }

@@ -296,7 +296,13 @@ fn without_the_filter_the_same_calls_do_not_give_eperm() {
     if skipped_unless_root("the unfiltered calls") {
         return;
     }
+    let own = rustix::thread::capabilities(None).unwrap().effective;
+    let may_load_modules = own.contains(rustix::thread::CapabilitySet::SYS_MODULE);
     for (name, number, args) in DENIED {
+        // Where even root may not load modules, these say so by themselves.
+        if name.ends_with("_module") && !may_load_modules {
+            continue;
+        }
         // Each in a child of its own: unshare succeeds, which changes what the next call gives.
         let (got, status) = in_child(|send| send(errno_of(*number, *args)));
         assert_eq!((got.len(), status), (1, 0), "{name}");
