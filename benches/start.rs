@@ -69,10 +69,9 @@ fn main() {
     bundle.unmount();
 }
 
-/// What only this process has, and cannot be read back from a file.
-fn private_mib(pid: u32) -> f64 {
+fn memory_mib(pid: u32, field: &str) -> f64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
 }
 
@@ -108,7 +107,11 @@ impl Bundle {
         let attempt = fs::read_dir(attempts).unwrap().next().unwrap().unwrap().path();
         let task = attempt.join("0");
         let shim: u32 = fs::read_to_string(task.join("lock")).unwrap().parse().unwrap();
-        println!("a shim beside its running task: {:.1} MiB of its own (private dirty)", private_mib(shim));
+        let (own, private) = (memory_mib(shim, "Anonymous:"), memory_mib(shim, "Private_Dirty:"));
+        println!(
+            "a shim beside its running task: {own:.1} MiB of its own; {private:.1} MiB with what all shims share of the"
+        );
+        println!("program, which lies in memory and counts as private dirty while there is only one");
         let path = instance.root().join("bundle");
         let rootfs = path.join("rootfs");
         fs::create_dir_all(&rootfs).unwrap();

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Seek, Write};
+use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
@@ -20,7 +20,10 @@ pub struct SealedProgram(File);
 impl SealedProgram {
     pub fn of_this_program() -> io::Result<Self> {
         let mut copy = File::from(memfd_create("trainyard", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
-        io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
+        let program = File::open("/proc/self/exe")?;
+        // It stays in memory: what is only for debuggers is left out, which may be the most of it.
+        let length = loaded_length(&program)?;
+        io::copy(&mut program.take(length), &mut copy)?;
         copy.flush()?;
         copy.rewind()?;
         let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK
@@ -82,6 +85,28 @@ impl SealedProgram {
             }
         }
     }
+}
+
+/// Up to where the file of a program (ELF, 64 bits, of this machine) is looked at when it is executed: the end of its last
+/// loaded segment.
+fn loaded_length(program: &File) -> io::Result<u64> {
+    use std::os::unix::fs::FileExt;
+    const PT_LOAD: u32 = 1;
+    let number = |at: u64| -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        program.read_exact_at(&mut bytes, at)?;
+        Ok(u64::from_ne_bytes(bytes))
+    };
+    // `e_phoff`, `e_phentsize`, `e_phnum`; of each header `p_type`, `p_offset`, `p_filesz`.
+    let (headers, sizes) = (number(0x20)?, number(0x36)?);
+    let (size, count) = (sizes & 0xffff, (sizes >> 16) & 0xffff);
+    let mut end = headers + size * count;
+    for header in (0..count).map(|index| headers + size * index) {
+        if number(header)? as u32 == PT_LOAD {
+            end = end.max(number(header + 0x08)? + number(header + 0x20)?);
+        }
+    }
+    Ok(end.min(program.metadata()?.len()))
 }
 
 /// What [`SealedProgram::spawn`] starts.
@@ -444,6 +469,24 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sealed_program_runs_and_has_nothing_for_debuggers() {
+        let sealed = SealedProgram::of_this_program().unwrap();
+        let whole = std::fs::metadata("/proc/self/exe").unwrap().len();
+        let copied = sealed.0.metadata().unwrap().len();
+        assert!(copied * 2 < whole, "{copied} of {whole} bytes");
+        let log = tempfile::tempfile().unwrap();
+        let arguments = vec!["--list".into()];
+        let child =
+            sealed.spawn(Launch { arguments, environment: Vec::new(), inherit: Vec::new(), log: &log }).unwrap();
+        assert!(child.pidfd.has_ended(60_000).unwrap());
+        assert_eq!(child.pidfd.reap().unwrap(), Some(ProcessEnd::Exited(0)));
+        let mut said = String::new();
+        (&log).rewind().unwrap();
+        (&log).read_to_string(&mut said).unwrap();
+        assert!(said.contains("a_sealed_program_runs"), "{said}");
+    }
 
     #[test]
     fn the_rights_of_a_user_open_no_links_of_proc() {

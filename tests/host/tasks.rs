@@ -42,7 +42,7 @@ fn a_task_sees_the_system_and_nothing_else_of_the_machine() {
     ] {
         assert!(log.contains(word), "{word}: {log}");
     }
-    assert!(!std::path::Path::new("/usr/local/mine").exists(), "the scratch layer is the task's own");
+    assert!(!Path::new("/usr/local/mine").exists(), "the scratch layer is the task's own");
     fs::remove_file("/tmp/trainyard-host-secret").unwrap();
 }
 
@@ -287,7 +287,7 @@ fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
 struct Small(std::path::PathBuf);
 
 impl Small {
-    fn over(directory: &std::path::Path) -> Self {
+    fn over(directory: &Path) -> Self {
         fs::create_dir_all(directory).unwrap();
         let options = ["-t", "tmpfs", "-o", "size=4m,mode=700", "small"];
         assert!(std::process::Command::new("mount").args(options).arg(directory).status().unwrap().success());
