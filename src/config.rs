@@ -51,7 +51,7 @@ pub struct ImagesConfig {
     pub layer_bytes: u64,
     /// Files and directories of one layer.
     pub layer_entries: u64,
-    /// Images that a job has brought and nobody has used for so long are removed.
+    /// Images of a workspace that nobody has used for so long are removed.
     pub unused_after: Duration,
     /// And, beyond so many bytes of files in the store, those that were used longest ago.
     pub store_bytes: Option<u64>,
@@ -242,10 +242,20 @@ fn logs(wire: &WireLogs) -> Result<LogLimits, BadValue> {
     Ok(LogLimits { part_size, parts })
 }
 
+/// Without links, also as far as it is not there yet: an installation has one name from the first start on.
+fn canonical(path: &Path) -> io::Result<PathBuf> {
+    match (path.canonicalize(), path.parent(), path.file_name()) {
+        (Err(error), Some(parent), Some(name)) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(canonical(parent)?.join(name))
+        }
+        (result, ..) => result,
+    }
+}
+
 impl Paths {
     pub fn new(root: &Path) -> Result<Self, ConfigError> {
         let root = std::path::absolute(root)
-            .and_then(|path| if path.exists() { path.canonicalize() } else { Ok(path) })
+            .and_then(|path| canonical(&path))
             .map_err(|source| ConfigError::Root { path: root.to_owned(), source })?;
         Ok(Self { root })
     }
@@ -373,6 +383,18 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_installation_has_one_name_before_and_after_it_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("disk")).unwrap();
+        std::os::unix::fs::symlink("disk", dir.path().join("data")).unwrap();
+        let root = dir.path().join("data/a/b");
+        let before = Paths::new(&root).unwrap();
+        fs::create_dir_all(&root).unwrap();
+        assert_eq!(before.root(), Paths::new(&root).unwrap().root());
+        assert_eq!(before.instance(), Paths::new(&dir.path().join("disk/a/b")).unwrap().instance());
+    }
 
     fn load(text: &str) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();

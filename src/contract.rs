@@ -29,6 +29,9 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     pub tasks: Vec<TaskPlace>,
+    /// Their ports are the machine's own.
+    #[serde(default)]
+    pub on_machine: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -110,9 +110,9 @@ pub struct Limits {
     pub layer_bytes: u64,
     /// Files and directories of one layer.
     pub layer_entries: u64,
-    /// Images that a job has brought and nobody has used for so long are removed.
+    /// Images of a workspace that nobody has used for so long are removed.
     pub unused_after: Duration,
-    /// Beyond so many bytes of files in the store, images that jobs have brought are removed, those used last go last.
+    /// Beyond so many bytes of files in the store, images of workspaces are removed, those used last go last.
     pub store_bytes: Option<u64>,
 }
 
@@ -390,7 +390,7 @@ impl Images {
         Ok(())
     }
 
-    /// Which images that jobs have brought stay by themselves.
+    /// Which images of workspaces stay by themselves.
     pub fn keep(&self) -> Keep {
         Keep { used_within: Some(self.limits.unused_after), bytes: self.limits.store_bytes }
     }

@@ -139,6 +139,8 @@ pub struct Blocked {
 pub struct Plan {
     pub steps: Vec<Step>,
     pub blocked: Option<Blocked>,
+    /// Runs that wait for a port of the machine that they name, in order; others start before them.
+    pub passed_over: Vec<Blocked>,
     /// When to plan again even if nothing happens.
     pub wake_at: Option<Timestamp>,
 }
@@ -167,7 +169,7 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
     let held = snapshot.live.iter().filter(|live| !live.released).filter_map(|live| live.block);
     let mut blocks: Vec<AddressBlock> = held.collect();
     let mut last = snapshot.last_block;
-    let mut started: Vec<&Waiting> = Vec::new();
+    let (mut started, mut passed_over): (Vec<&Waiting>, Vec<&Waiting>) = Default::default();
     for waiting in snapshot.queue.values() {
         if let Some(reason) = never_fits(&waiting.amount, &snapshot.inventory) {
             let verdict = Verdict::Failed { reason };
@@ -179,9 +181,11 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
             plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
             return;
         }
-        if let Some(reason) = port_reason(snapshot, &started, waiting) {
-            plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
-            return;
+        if let Some(reason) = port_reason(snapshot, &started, &passed_over, waiting) {
+            // What is free for others it does not need: nobody waits behind it.
+            plan.passed_over.push(Blocked { key: waiting.key.clone(), reason });
+            passed_over.push(waiting);
+            continue;
         }
         let block = match waiting.network {
             Network::Task => match address::allocate(snapshot.addresses, &blocks, last, waiting.tasks) {
@@ -203,13 +207,20 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
 }
 
 /// Why the ports that the file names cannot be had now.
-fn port_reason(snapshot: &Snapshot<'_>, started: &[&Waiting], waiting: &Waiting) -> Option<String> {
+fn port_reason(
+    snapshot: &Snapshot<'_>,
+    started: &[&Waiting],
+    passed_over: &[&Waiting],
+    waiting: &Waiting,
+) -> Option<String> {
     let running = snapshot.live.iter().filter(|live| !live.released).map(|live| (&live.key, &live.ports));
-    let mut held = running.chain(started.iter().map(|other| (&other.key, &other.ports)));
-    held.find_map(|(key, ports)| {
+    let held = running.chain(started.iter().map(|other| (&other.key, &other.ports)));
+    let held = held.map(|(key, ports)| (key, ports, "holds"));
+    let mut all = held.chain(passed_over.iter().map(|other| (&other.key, &other.ports, "is to have first")));
+    all.find_map(|(key, ports, how)| {
         let port = waiting.ports.iter().find(|port| ports.contains(port))?;
         Some(format!(
-            "waits for port {port} of this machine, which {key} holds; leave `begin` out to be given a free one"
+            "waits for port {port} of this machine, which {key} {how}; leave `begin` out to be given a free one"
         ))
     })
 }

@@ -124,6 +124,8 @@ pub struct Round {
 
 /// How soon what failed is tried again, ms.
 const RETRY_MS: u64 = 1000;
+/// How soon it is tried again to have what a stranger on the machine has, ms.
+const HELD_BACK_MS: u64 = 5000;
 
 pub struct Reconciler<S> {
     store: S,
@@ -135,6 +137,7 @@ pub struct Reconciler<S> {
     live: BTreeSet<JobKey>,
     attempts: BTreeMap<AttemptId, JobKey>,
     blocked: Option<Blocked>,
+    passed_over: Vec<Blocked>,
     last_block: Option<AddressBlock>,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
@@ -175,6 +178,7 @@ impl<S: Store> Reconciler<S> {
             live: BTreeSet::new(),
             attempts: BTreeMap::new(),
             blocked: None,
+            passed_over: Vec::new(),
             last_block: None,
             strays: BTreeMap::new(),
             draining: false,
@@ -264,7 +268,7 @@ impl<S: Store> Reconciler<S> {
 
     fn try_again(&mut self) {
         // Also when the clock was set back: nothing waits longer than it was meant to.
-        let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + RETRY_MS;
+        let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + HELD_BACK_MS;
         if !self.retry_at.is_some_and(due) {
             return;
         }
@@ -289,7 +293,12 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn retry_soon(&mut self) {
-        self.retry_at = self.retry_at.or(Some(Timestamp(self.now.0 + RETRY_MS)));
+        self.retry_within(RETRY_MS);
+    }
+
+    fn retry_within(&mut self, ms: u64) {
+        let at = Timestamp(self.now.0 + ms);
+        self.retry_at = Some(self.retry_at.map_or(at, |before| before.min(at)));
     }
 
     /// Plans, records, and hands out what is to be done.
@@ -299,7 +308,7 @@ impl<S: Store> Reconciler<S> {
         loop {
             let planned = self.plan();
             wake_at = planned.wake_at;
-            self.set_blocked(planned.blocked);
+            self.set_blocked(planned.blocked, planned.passed_over);
             if planned.steps.is_empty() {
                 break;
             }
@@ -329,17 +338,19 @@ impl<S: Store> Reconciler<S> {
         })
     }
 
-    fn set_blocked(&mut self, blocked: Option<Blocked>) {
-        if self.blocked == blocked {
+    fn set_blocked(&mut self, blocked: Option<Blocked>, passed_over: Vec<Blocked>) {
+        if self.blocked == blocked && self.passed_over == passed_over {
             return;
         }
-        let touched = [self.blocked.take(), blocked.clone()].into_iter().flatten().map(|blocked| blocked.key);
-        for key in touched {
+        let before = self.blocked.take().into_iter().chain(std::mem::take(&mut self.passed_over));
+        let touched = before.chain(blocked.clone()).chain(passed_over.clone()).map(|blocked| blocked.key);
+        for key in touched.collect::<Vec<_>>() {
             if self.jobs.contains_key(&key) {
                 self.dirty.insert(key);
             }
         }
         self.blocked = blocked;
+        self.passed_over = passed_over;
     }
 
     fn apply(&mut self, step: Step) {

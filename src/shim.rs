@@ -300,11 +300,14 @@ impl Task {
             )
         });
         let full = match self.launch.root.shm {
-            Shm::Own { size } if end.is_failure() && container.shm_is_full().unwrap_or(false) => {
+            _ if !end.is_failure() || !container.shm_is_full().unwrap_or(false) => None,
+            Shm::Own { size } => {
                 let size = crate::ids::Bytes(size);
                 Some(format!("its /dev/shm of {size} was full: ask for more by resources.shm"))
             }
-            _ => None,
+            Shm::Shared { .. } => {
+                Some("the /dev/shm that the tasks share was full: ask for more by resources.shm".to_owned())
+            }
         };
         let remarks: Vec<String> = killed.into_iter().chain(full).chain(hanging).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))

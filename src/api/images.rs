@@ -153,6 +153,8 @@ impl ImageService {
         self.check(&caller, &kind)?;
         let service = self.clone();
         blocking(move || {
+            // Between the look and the name nothing is pruned.
+            let _held = service.images.hold();
             // The kind is that of the new name.
             let found = service.find(&caller, &NameQuery { kind: None, ..query })?;
             let name = service.images.canonical(&new)?;

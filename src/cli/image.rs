@@ -60,7 +60,7 @@ pub enum ImageVerb {
     },
     /// Free what no image and no task needs
     Prune {
-        /// Also remove images that jobs have brought and nobody has used for so long, as in 30d
+        /// Also remove images of workspaces that nobody has used for so long, as in 30d
         #[arg(long)]
         unused: Option<String>,
     },

@@ -25,6 +25,7 @@ fn with_task<T>(ordinal: usize, look: impl Fn(&Task<'_>) -> T) -> T {
         cores: Vec::new(),
     };
     let placement = Placement {
+        on_machine: false,
         tasks: vec![place(2, "grad", &[20000]), place(3, "http", &[8080, 8081]), place(4, "http", &[8080, 8081])],
     };
     let inside = Inside { home: "/tmp".into(), ..Inside::default() };

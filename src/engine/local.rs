@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -374,7 +375,7 @@ impl LocalEngine {
         }
         // The number may be another's by now: it is the shim's if its command line names the task and, now that we hold the
         // process, the lock is still held.
-        let opened = shim.and_then(|pid| PidFd::open(pid).ok().filter(|_| is_shim_of(pid, dir)));
+        let opened = shim.map(|pid| open_shim(pid, dir)).transpose().map_err(failed("look at a shim"))?.flatten();
         let alive = dir.try_lock().map_err(told)?.is_none();
         match opened.filter(|_| alive) {
             Some(pidfd) => self.watch(task, pidfd).map_err(failed("watch a shim")),
@@ -405,10 +406,22 @@ impl LocalEngine {
     }
 }
 
-fn is_shim_of(pid: i32, dir: &TaskDir) -> bool {
-    use std::os::unix::ffi::OsStrExt;
-    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    words.split(|byte| *byte == 0).any(|word| word == dir.path().as_os_str().as_bytes())
+/// The process, if it is the task's shim. What cannot be told is an error and no absence: its task would be killed.
+fn open_shim(pid: i32, dir: &TaskDir) -> io::Result<Option<PidFd>> {
+    let is_gone = |error: &io::Error| error.raw_os_error() == Some(nix::libc::ESRCH);
+    let process = match PidFd::open(pid) {
+        Err(error) if is_gone(&error) => return Ok(None),
+        other => other?,
+    };
+    let words = match fs::read(format!("/proc/{pid}/cmdline")) {
+        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    // Without the root, which may be spelled in several ways: `attempts/a7/0`.
+    let parts: Vec<_> = dir.path().components().rev().take(3).collect();
+    let name: PathBuf = parts.into_iter().rev().collect();
+    let is_name = |word: &[u8]| Path::new(std::ffi::OsStr::from_bytes(word)).ends_with(&name);
+    Ok(words.split(|byte| *byte == 0).any(is_name).then_some(process))
 }
 
 /// What the tasks of an attempt have in common.

@@ -187,15 +187,23 @@ impl Layers {
         }
         busy.insert(layer.clone());
         drop(busy);
+        let _busy = Busy { layers: self, layer };
         let draft = self.drafts.join(format!("{}-{}", layer.short(), self.number.fetch_add(1, Ordering::Relaxed)));
-        let unpacked = self.unpack_into(&draft, layer, blob, limits, progress);
-        lock(&self.busy).remove(layer);
-        self.freed.notify_all();
-        if unpacked.is_err() {
-            // The reason counts, not that its remains stay until the next start.
-            let _ = remove_tree(&draft);
+        self.unpack_into(&draft, layer, blob, limits, progress).map_err(|error| self.give_up(&draft, error))
+    }
+
+    /// Removes what has come of a draft. A full disk is told with what is free then, and what the draft had taken.
+    fn give_up(&self, draft: &Path, error: ImageError) -> ImageError {
+        let before = free_space(&self.layers).unwrap_or(0);
+        // The reason counts, not that its remains stay until the next start.
+        let _ = remove_tree(draft);
+        match error {
+            ImageError::NoSpace { wanted, need, path, .. } => {
+                let free = free_space(&self.layers).unwrap_or(0);
+                ImageError::NoSpace { wanted: wanted.max(free.saturating_sub(before)), need, free, path }
+            }
+            other => other,
         }
-        unpacked
     }
 
     fn unpack_into(
@@ -209,7 +217,7 @@ impl Layers {
         let files = draft.join("fs");
         create_dir(draft, 0o700)
             .and_then(|()| create_dir(&files, 0o755))
-            .map_err(failed("make a layer's directory"))?;
+            .map_err(self.stored("make a layer's directory", blob.size))?;
         let counted = Counted { inner: blob.reader(), counter: progress.clone() };
         let compressed = Hashing::new(counted);
         let blob_sum = compressed.tally();
@@ -238,16 +246,26 @@ impl Layers {
             .and_then(|()| crate::sys::file::sync_file_system(draft))
             .and_then(|()| self.put(draft, name))
             .and_then(|()| File::open(&self.layers)?.sync_all())
-            .map_err(|source| match source.kind() {
-                io::ErrorKind::StorageFull => self.no_space(record.bytes),
-                _ => ImageError::Store { what: "put a layer in its place", source },
-            })
+            .map_err(self.stored("put a layer in its place", record.bytes))
+    }
+
+    fn stored(&self, what: &'static str, wanted: u64) -> impl Fn(io::Error) -> ImageError {
+        let path = self.layers.clone();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull => {
+                let free = free_space(&path).unwrap_or(0);
+                ImageError::NoSpace { wanted, need: "and more are needed", free, path: path.clone() }
+            }
+            _ => ImageError::Store { what, source },
+        }
     }
 
     fn put(&self, draft: &Path, name: &str) -> io::Result<()> {
         match fs::rename(draft, self.directory(name)) {
             // Two images, or one that comes in twice, may have the same.
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => remove_tree(draft),
+            Err(error) if matches!(error.kind(), io::ErrorKind::DirectoryNotEmpty | io::ErrorKind::AlreadyExists) => {
+                remove_tree(draft)
+            }
             other => other,
         }
     }
@@ -285,10 +303,11 @@ impl Layers {
         }
         let draft = self.drafts.join(format!("top-{}", self.number.fetch_add(1, Ordering::Relaxed)));
         let files = draft.join("fs");
-        create_dir(&draft, 0o700).map_err(failed(told))?;
-        copy_top(&stack, &files, &wanted).map_err(failed(told))?;
-        self.commit(&draft, name, &LayerRecord::default())?;
-        Ok(true)
+        let made = create_dir(&draft, 0o700)
+            .and_then(|()| copy_top(&stack, &files, &wanted))
+            .map_err(self.stored("make a layer of directories", 0))
+            .and_then(|()| self.commit(&draft, name, &LayerRecord::default()));
+        made.map(|()| true).map_err(|error| self.give_up(&draft, error))
     }
 
     /// Removes layers that are not `needed`, which is asked while nobody holds a pin and nobody gets one; how many, and
@@ -341,6 +360,19 @@ fn verify(layer: &Digest, blob: &Blob, limits: &Limits, progress: &Arc<Progress>
     io::copy(&mut content.take(most), &mut io::sink()).map_err(unreadable(layer))?;
     check(Some(layer), &content_sum.sum().sha256)?;
     check(blob.digest.as_ref(), &blob_sum.sum().sha256)
+}
+
+/// That a layer is being unpacked, until it is dropped.
+struct Busy<'a> {
+    layers: &'a Layers,
+    layer: &'a Digest,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        lock(&self.layers.busy).remove(self.layer);
+        self.layers.freed.notify_all();
+    }
 }
 
 /// Layers that stay.

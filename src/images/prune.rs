@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ pub struct InUse {
     pub images: BTreeSet<Digest>,
 }
 
-/// Which images that jobs have brought stay; those that people have named public or preset always do.
+/// Which images of workspaces (*mine*) stay; public ones and presets always do.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Keep {
     /// Those that somebody has used within so long.
@@ -56,15 +56,30 @@ impl Images {
             let in_use = in_use().map_err(failed("look at the tasks"))?;
             names = self.drop_names(keep, &in_use.images, now)?;
             let mut kept: BTreeSet<Digest> = self.all_names()?.into_iter().map(|(name, _)| name.digest).collect();
+            let waited_for = self.layer_names(&in_use.images)?;
             kept.extend(in_use.images);
             self.drop_downloads(now).map_err(failed("remove old downloads"))?;
-            copies = self.shifted.bury(&in_use.layers).map_err(failed("remove copies of layers"))?;
-            Ok(layers::Needed { names: self.drop_manifests(&kept)?, paths: in_use.layers })
+            let names = self.drop_manifests(&kept)?;
+            // Those of images that runs have not started from yet stay as well.
+            let copied = |copy: &Path| in_use.layers.contains(&copy.join("fs")) || waited_for.contains(&layer_of(copy));
+            copies = self.shifted.bury(&copied).map_err(failed("remove copies of layers"))?;
+            Ok(layers::Needed { names, paths: in_use.layers })
         };
         let pruned = self.layers.prune(needed);
         copies.iter().try_for_each(|copy| remove_tree(copy)).map_err(failed("remove copies of layers"))?;
         let (layers, bytes) = pruned?;
         Ok(Pruned { names, layers, bytes })
+    }
+
+    /// Under what names the layers of these images lie.
+    fn layer_names(&self, images: &BTreeSet<Digest>) -> Result<BTreeSet<String>, ImageError> {
+        let mut out = BTreeSet::new();
+        for record in images.iter().filter_map(|digest| self.record(digest).transpose()) {
+            let record = record?;
+            out.insert(top_name(&record.digest));
+            out.extend(record.layers.iter().map(|layer| layer.hex().to_owned()));
+        }
+        Ok(out)
     }
 
     fn all_names(&self) -> Result<Vec<(NameRecord, Timestamp)>, ImageError> {
@@ -145,4 +160,9 @@ impl Images {
         }
         Ok(needed)
     }
+}
+
+/// The name of the layer that a copy is of.
+fn layer_of(copy: &Path) -> String {
+    copy.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

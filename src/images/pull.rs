@@ -122,8 +122,15 @@ impl Images {
         for (path, rights) in
             std::iter::once((secrets.to_owned(), root)).chain(own.into_iter().map(|path| (path, rights)))
         {
-            let read = rights.open(|| Ok(crate::sys::file::read_limited(&path, AUTH_FILE_MAX).ok()))?;
-            let Some((_, content)) = read else { continue };
+            let read = rights.open(|| Ok(crate::sys::file::read_limited(&path, AUTH_FILE_MAX)))?;
+            let content = match read {
+                Ok((_, content)) => content,
+                // A workspace's login that cannot be read is no pull without one.
+                Err(source) if path == secrets && source.kind() != io::ErrorKind::NotFound => {
+                    return Err(ImageError::Source { path, source });
+                }
+                Err(_) => continue,
+            };
             match credentials_in(&content, of.registry(), of.repository()) {
                 Ok(None) => {}
                 Ok(found) => return Ok(found),

@@ -166,14 +166,35 @@ fn blocks_are_handed_out_around_the_range() {
 
 #[test]
 fn a_port_that_somebody_holds_is_waited_for_by_name() {
-    let holder = Live { ports: vec![8080], ..live(1, 1) };
+    let live_with_port = || Live { ports: vec![8080], ..live(1, 1) };
+    let holder = live_with_port();
     let wanting = |number| Waiting { ports: vec![8081, 8080], ..waiting(number, 1, 1) };
     let blocked = run(vec![holder.clone()], &BTreeMap::from([(1, wanting(2))]), 10);
-    let reason = blocked.blocked.unwrap().reason;
+    assert!(blocked.blocked.is_none(), "nobody waits behind it");
+    let reason = &blocked.passed_over[0].reason;
     assert!(blocked.steps.is_empty() && reason.contains("port 8080") && reason.contains("j1"), "{reason}");
     let gone = Live { released: true, verdict: Some(Verdict::Succeeded { tolerated: 0 }), ..holder };
     let started = run(vec![gone], &BTreeMap::from([(1, wanting(2)), (2, wanting(3))]), 10);
     let starts = started.steps.iter().filter(|step| matches!(step, Step::Start { .. })).count();
     assert_eq!(starts, 1, "the second of the two waits for the first");
-    assert!(started.blocked.unwrap().reason.contains("j2"));
+    assert!(started.passed_over[0].reason.contains("j2 holds"));
+    // Others go past them, but nobody gets what an earlier one waits for.
+    let queue = BTreeMap::from([
+        (1, wanting(2)),
+        (2, waiting(3, 1, 1)),
+        (3, Waiting { ports: vec![8081], ..waiting(4, 1, 1) }),
+    ]);
+    let past = run(vec![live_with_port()], &queue, 10);
+    let started: Vec<_> = past
+        .steps
+        .iter()
+        .filter_map(|step| match step {
+            Step::Start { key, .. } => Some(key.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(started, [key(3)]);
+    assert!(
+        past.passed_over[1].reason.contains("port 8081") && past.passed_over[1].reason.contains("j2 is to have first")
+    );
 }

@@ -133,7 +133,8 @@ impl<S: Store> Reconciler<S> {
         if self.draining {
             return "Trainyard is shutting down".to_owned();
         }
-        match &self.blocked {
+        let own = self.passed_over.iter().find(|blocked| blocked.key == *key);
+        match own.or(self.blocked.as_ref()) {
             Some(blocked) if blocked.key == *key => blocked.reason.clone(),
             Some(blocked) => {
                 let place = self.queue.values().position(|waiting| waiting.key == *key).unwrap_or(0);

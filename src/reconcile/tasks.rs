@@ -37,7 +37,7 @@ impl<S: Store> Reconciler<S> {
             }
         }
         self.held_back.insert(key.clone());
-        self.retry_soon();
+        self.retry_within(super::HELD_BACK_MS);
         self.settle(&key);
     }
 

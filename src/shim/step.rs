@@ -251,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_ends_when_told_or_when_its_time_is_over_and_keeps_its_own_end() {
+        for last in [stop(), Event::GraceOver] {
+            let (progress, actions) = step(Progress::running(0), Event::Kept);
+            assert_eq!(actions, [Action::Keep]);
+            let (progress, actions) = step(progress, last);
+            assert_eq!(actions, [Action::Terminate, Action::SetGrace]);
+            let (progress, actions) = step(progress, Event::GraceOver);
+            assert_eq!(actions, [Action::KillAll]);
+            assert_eq!(progress.cause(), None, "it had failed before");
+        }
+    }
+
+    #[test]
     fn what_hangs_after_its_kill_is_not_waited_for() {
         let mut progress = Progress::running(2);
         for event in [stop(), Event::GraceOver] {

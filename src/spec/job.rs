@@ -147,8 +147,7 @@ impl JobSpec {
         }
         let of_task = |(role, index): (&Role, u32)| {
             let numbers = role.ports.iter().flat_map(move |port| {
-                let step = if self.network == Network::Task { index } else { 0 };
-                let first = port.begin.map(|begin| u32::from(begin) + step * u32::from(port.count));
+                let first = port.begin.map(|begin| u32::from(begin) + index * u32::from(port.count));
                 first.into_iter().flat_map(move |first| first..first + u32::from(port.count))
             });
             numbers.filter_map(|number| u16::try_from(number).ok()).collect::<Vec<_>>()
@@ -178,6 +177,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
     let roles = reader.roles(wire.roles, &defaults);
     reader.colliding_roles(&roles);
+    reader.colliding_ports(&roles);
     Some(JobSpec {
         description: wire.description,
         image: image?,
@@ -459,8 +459,8 @@ impl Reader<'_> {
             if !is_label(label.get_ref()) {
                 self.error(label.span(), &key, "a port label holds letters, digits, '-' and '_'");
             }
-            // On the machine each task of the role has its own stretch.
-            let stretches = if self.network == Network::Task { u64::from(tasks.max(1)) } else { 1 };
+            // Each task of the role has its own stretch: on the machine or, sharing a network, inside.
+            let stretches = u64::from(tasks.max(1));
             if begin.is_some_and(|begin| u64::from(begin) + u64::from(count) * stretches > 65_536) {
                 let of =
                     if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
@@ -474,6 +474,28 @@ impl Reader<'_> {
             out.push(Port { label: label.get_ref().clone(), count, begin });
         }
         out
+    }
+
+    /// Tasks that share a network cannot listen on the same port.
+    fn colliding_ports(&mut self, roles: &[(Role, Range<usize>)]) {
+        if self.network == Network::Task {
+            return;
+        }
+        let mut seen: Vec<(String, Range<u32>)> = Vec::new();
+        for (role, span) in roles {
+            for (label, ports) in named_ports(role) {
+                let name = format!("roles.{}.ports.{label}", role.name);
+                let meets = |(_, other): &&(String, Range<u32>)| ports.start < other.end && other.start < ports.end;
+                if let Some((other, _)) = seen.iter().find(meets) {
+                    let message = format!(
+                        "`{name}` and `{other}` name the same ports, and their tasks share one network; a role's task I has \
+                         those from begin + I × count on"
+                    );
+                    self.error(span.clone(), &name, message);
+                }
+                seen.push((name, ports));
+            }
+        }
     }
 
     /// Two roles whose names become one variable would hide each other's hosts.
@@ -490,6 +512,15 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Ports of a network that a role names, from the first to behind the last.
+fn named_ports(role: &Role) -> impl Iterator<Item = (&str, Range<u32>)> {
+    let all = |port: &Port| {
+        let begin = u32::from(port.begin?);
+        Some(begin..begin.saturating_add(u32::from(port.count).saturating_mul(role.count)))
+    };
+    role.ports.iter().filter_map(move |port| Some((port.label.as_str(), all(port)?)))
 }
 
 fn overlaps(other: &Port, begin: Option<u16>, count: u16) -> bool {

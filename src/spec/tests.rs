@@ -149,3 +149,20 @@ proptest::proptest! {
         let _ = parse("x.toml", &text);
     }
 }
+
+#[test]
+fn tasks_that_share_a_network_cannot_name_the_same_ports() {
+    let text = |network: &str| {
+        format!(
+            "network = {network:?}\n[roles.a]\ncount = 2\nports = {{ x = {{ begin = 8000, count = 2 }} }}\n\
+             [roles.b]\nports = {{ x = {{ begin = 8003 }} }}\n"
+        )
+    };
+    assert!(parse("x.toml", &text("task")).0.is_some(), "each has a network of its own");
+    for network in ["job", "host"] {
+        let (spec, found) = parse("x.toml", &text(network));
+        assert!(spec.is_none());
+        let told = found.iter().map(ToString::to_string).collect::<String>();
+        assert!(told.contains("roles.a.ports.x") && told.contains("roles.b.ports.x"), "{told}");
+    }
+}

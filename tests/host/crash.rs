@@ -201,14 +201,21 @@ fn left_of_attempts(instance: &Instance) -> Vec<String> {
     let mounts = mounts.lines().filter(|line| line.contains(attempts.as_str())).map(str::to_owned);
     let links = crate::support::images::in_network(instance.network_holder(), "ip", &["-o", "link"]);
     let links: Vec<_> =
-        links.lines().filter(|line| line.contains(": ty") || line.contains(": ve")).map(str::to_owned).collect();
+        links.lines().filter(|line| line.contains(": ty") || line.contains(": tv")).map(str::to_owned).collect();
+    let tasks = format!("trainyard-{}", trainyard::config::Paths::new(instance.root()).unwrap().instance());
+    let hierarchies = fs::read_dir("/sys/fs/cgroup").unwrap().map(|entry| entry.unwrap().path().join(&tasks));
+    let parents = hierarchies.chain([Path::new("/sys/fs/cgroup").join(&tasks)]);
+    let groups = parents.filter_map(|parent| fs::read_dir(parent).ok()).flatten().map(|entry| entry.unwrap());
+    let groups =
+        groups.filter(|entry| entry.file_type().unwrap().is_dir()).map(|entry| entry.path().display().to_string());
+    let groups: Vec<_> = groups.collect();
     let names = |directory: String| {
         let entries = fs::read_dir(directory).unwrap();
         entries.map(|entry| entry.unwrap().path().display().to_string()).collect::<Vec<_>>()
     };
     let below_run = names(attempts.clone());
     let scratch = names(format!("{root}/var/lib/trainyard/attempts"));
-    mounts.chain(links).chain(scratch).chain(below_run).collect()
+    mounts.chain(links).chain(groups).chain(scratch).chain(below_run).collect()
 }
 
 /// A shim that has begun, as soon as there is one.

@@ -396,19 +396,19 @@ fn flushed_rules_and_damaged_records_hold_up_nobody() {
 }
 
 #[test]
-fn without_masquerading_nothing_is_published_and_no_rule_is_left() {
-    let test = "without_masquerading_nothing_is_published_and_no_rule_is_left";
+fn without_masquerading_nothing_is_published_and_jobs_are_kept_apart_all_the_same() {
+    let test = "without_masquerading_nothing_is_published_and_jobs_are_kept_apart_all_the_same";
     if !has_tools(test, &["ip", "nft"]) {
         return;
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let tables = |instance: &Instance| String::from_utf8(nft(instance, &["list", "tables"]).stdout).unwrap();
-    assert!(tables(&instance).contains("trainyard_"), "{}", tables(&instance));
+    let rules = |instance: &Instance| String::from_utf8(nft(instance, &["list", "ruleset"]).stdout).unwrap();
+    assert!(rules(&instance).contains("masquerade") && rules(&instance).contains("drop"), "{}", rules(&instance));
     let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[network]\nrange = \"10.213.0.0/16\"\nmasquerade = false\n";
     std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
     instance.kill_daemon();
     instance.restart_daemon();
-    assert!(!tables(&instance).contains("trainyard_"), "{}", tables(&instance));
+    assert!(!rules(&instance).contains("masquerade") && rules(&instance).contains("drop"), "{}", rules(&instance));
     // The port is the task's own, and no business of the machine's.
     let job = "command = \"env | grep -c TRAINYARD_PUBLISHED; echo $TRAINYARD_PORT_SSH\"\n[roles.main]\nports = { ssh = { begin = 22 } }";
     let aside = instance.jobs_d().join(".low.new");
@@ -417,5 +417,7 @@ fn without_masquerading_nothing_is_published_and_no_rule_is_left() {
     std::fs::rename(&aside, instance.jobs_d().join("low.toml")).unwrap();
     assert_eq!(instance.wait_end("low", 1)["state"], "succeeded");
     assert_eq!(instance.log("low", "main-0"), "0\n22\n");
-    instance.shutdown();
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
+    assert!(!rules(&instance).contains("trainyard_"), "{}", rules(&instance));
 }

@@ -80,7 +80,7 @@ fn a_stop_is_a_term_that_may_be_answered_then_a_kill_of_everything() {
     };
     // The program saves its work on SIGTERM, though the shell before it dies at once.
     let polite = "command = \"\"\"sh -c 'trap \"sleep 0.3; echo saved; exit 0\" TERM; echo up; while :; do sleep 0.05; done'; echo never\"\"\"";
-    let stubborn = "command = \"trap '' TERM; echo up; (setsid sleep 1000 &) ; while :; do sleep 0.05; done\"";
+    let stubborn = "command = \"trap '' TERM; echo up; (setsid sleep 1000.0625 &) ; while :; do sleep 0.05; done\"";
     instance.drop_job("polite", polite);
     instance.drop_job("stubborn", stubborn);
     for job in ["polite", "stubborn"] {
@@ -91,6 +91,11 @@ fn a_stop_is_a_term_that_may_be_answered_then_a_kill_of_everything() {
         assert_eq!(report["state"], "stopped", "{report}");
         assert_eq!(text(&report["tasks"][0]["reason"]), "stopped by root");
     }
+    assert_eq!(
+        crate::support::processes_with("sleep 1000.0625"),
+        Vec::<String>::new(),
+        "a session of its own is no refuge"
+    );
     assert!(instance.log("polite", "main-0").contains("saved"));
     let refused = instance.cli(&["stop", "polite"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stopped already; `trainyard rerun polite`"));
@@ -400,7 +405,7 @@ fn whole_cores_are_a_task_s_own_and_parts_of_one_are_not() {
         return;
     }
     let v2 = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    if !v2.split_whitespace().any(|name| name == "cpuset") && !std::path::Path::new("/sys/fs/cgroup/cpuset").exists() {
+    if !v2.split_whitespace().any(|name| name == "cpuset") && !Path::new("/sys/fs/cgroup/cpuset").exists() {
         super::support::skip("whole_cores_are_a_task_s_own_and_parts_of_one_are_not", "the cpuset controller");
         return;
     }

@@ -55,7 +55,7 @@ impl Networks {
         let rules = match config.masquerade {
             true => masquerade(&instance, config.range),
             false => {
-                remove_rules(&instance);
+                separate(&instance, config.range)?;
                 Err("network.masquerade is off".to_owned())
             }
         };
@@ -254,23 +254,55 @@ fn table(instance: &str) -> String {
     format!("trainyard_{instance}")
 }
 
+/// Keeps jobs from reaching each other through the machine, whoever lets it forward.
+fn between(range: AddressRange) -> String {
+    let net = net(range);
+    format!(
+        "chain between {{ type filter hook forward priority 0;\n\
+           ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n"
+    )
+}
+
+fn net(range: AddressRange) -> String {
+    format!("{}/{}", Ipv4Addr::from(range.base), range.prefix)
+}
+
+/// Jobs are kept apart, and nothing else: what an earlier start has let through is let through no more.
+fn separate(instance: &str, range: AddressRange) -> io::Result<()> {
+    let rules = format!("{}table ip {} {{\n{}}}\n", no_rules(instance), table(instance), between(range));
+    match nft(&rules) {
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+            warn_if_forwarding(&error);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn warn_if_forwarding(reason: &io::Error) {
+    if fs::read_to_string("/proc/sys/net/ipv4/ip_forward").is_ok_and(|on| on.trim() == "1") {
+        tracing::warn!(%reason, "this machine forwards (net.ipv4.ip_forward = 1), so jobs can reach each other's networks");
+    }
+}
+
 /// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it.
 fn masquerade(instance: &str, range: AddressRange) -> Result<String, String> {
-    let net = format!("{}/{}", Ipv4Addr::from(range.base), range.prefix);
-    let table = table(instance);
+    let (net, table) = (net(range), table(instance));
     let rules = format!(
-        "{}table ip {table} {{\n\
+        "{}table ip {table} {{\n{}\
            chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
-           chain between {{ type filter hook forward priority 0;\n\
-             ip saddr {net} ip daddr {net} fib daddr . iif oif missing drop; }}\n\
            map published {{ type inet_service : ipv4_addr . inet_service; }}\n\
            chain arriving {{ type nat hook prerouting priority -100;\n\
              fib daddr type local dnat ip to tcp dport map @published; }}\n\
            chain leaving {{ type nat hook output priority -100;\n\
              fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n",
-        no_rules(instance)
+        no_rules(instance),
+        between(range)
     );
-    nft(&rules).map_err(|error| error.to_string())?;
+    nft(&rules).map_err(|error| {
+        warn_if_forwarding(&error);
+        error.to_string()
+    })?;
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))?;
     Ok(rules)
 }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::network::{Publishing, is_taken};
-use super::ports::{Outside, place, published};
+use super::ports::{Outside, of_the_machine, place, published};
 use super::{LocalEngine, cores, failed, lock, told};
 use crate::contract::Placement;
 use crate::engine::{EngineError, Launch, Prepare};
@@ -117,10 +117,10 @@ impl LocalEngine {
         Ok(cores)
     }
 
-    /// Ports of the machine that lead to tasks of other attempts.
+    /// Ports of the machine that tasks of other attempts have, or that lead to them.
     fn taken_ports(&self) -> io::Result<BTreeSet<u16>> {
         let all = self.placements()?;
-        Ok(all.iter().flat_map(|(_, placement)| published(placement)).map(|(outside, ..)| outside).collect())
+        Ok(all.iter().flat_map(|(_, placement)| of_the_machine(placement)).collect())
     }
 
     /// Whoever is in the machine's network reaches what listens on its loopback.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 
 use super::network::{Published, Publishing, is_taken};
 use crate::contract::{Placement, TaskPlace};
@@ -25,20 +25,31 @@ pub(super) struct Outside {
 /// Addresses and ports of every task of an attempt. No port of the machine leads to two tasks: where the file names the same
 /// for several, all but the first get another one outside.
 pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, outside: Outside) -> io::Result<Placement> {
-    let mut named: BTreeSet<u16> = spec.fixed_ports().into_iter().collect();
-    named.extend(spec.roles.iter().flat_map(|role| &role.ports).flat_map(named_inside));
-    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, named, outside, reserved: Vec::new() };
+    let named = spec.roles.iter().flat_map(named_ports).collect();
+    let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, named, outside };
     let mut tasks = Vec::new();
     for ((role, index), ordinal) in spec.tasks().zip(0..) {
         let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
         tasks.push(allotter.task(role, index, address)?);
     }
-    Ok(Placement { tasks })
+    Ok(Placement { tasks, on_machine: spec.network == Network::Host })
 }
 
-fn named_inside(port: &Port) -> impl Iterator<Item = u16> {
-    let begin = port.begin.map(|begin| begin..begin.saturating_add(port.count));
-    begin.into_iter().flatten()
+/// Ports of the machine that an attempt has.
+pub(super) fn of_the_machine(placement: &Placement) -> Vec<u16> {
+    match placement.on_machine {
+        true => placement.tasks.iter().flat_map(|task| &task.ports).flat_map(|(_, ports)| ports).copied().collect(),
+        false => published(placement).into_iter().map(|(outside, ..)| outside).collect(),
+    }
+}
+
+/// All that the file names for the tasks of a role, inside or outside.
+fn named_ports(role: &Role) -> impl Iterator<Item = u16> {
+    let of = |port: &Port| {
+        let begin = u32::from(port.begin?);
+        Some(begin..begin.saturating_add(role.count.saturating_mul(u32::from(port.count))))
+    };
+    role.ports.iter().filter_map(of).flatten().filter_map(|port| u16::try_from(port).ok())
 }
 
 /// Ports of the machine that lead to tasks.
@@ -60,15 +71,13 @@ struct Allotter {
     /// Ports that the file names for some task, inside or outside: allotted to none.
     named: BTreeSet<u16>,
     outside: Outside,
-    /// Held while choosing on the machine's own network, so that no port is chosen twice.
-    reserved: Vec<TcpListener>,
 }
 
 impl Allotter {
     fn task(&mut self, role: &Role, index: u32, address: Ipv4Addr) -> io::Result<TaskPlace> {
         let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new() };
         for port in &role.ports {
-            let numbers = self.inside(port)?;
+            let numbers = self.inside(port, index)?;
             if self.publishes() {
                 place.published.push((port.label.clone(), self.outside(port, index, &numbers)?));
             }
@@ -81,13 +90,14 @@ impl Allotter {
         self.network == Network::Task && self.outside.publishing == Publishing::On
     }
 
-    fn inside(&mut self, port: &Port) -> io::Result<Vec<u16>> {
-        let count = 0..port.count;
-        match (port.begin, self.network) {
-            (Some(begin), _) => Ok(count.map(|offset| begin.saturating_add(offset)).collect()),
-            (None, Network::Host) => count.map(|_| self.free_port()).collect(),
-            (None, Network::Task | Network::Job) => count.map(|_| self.next_port()).collect(),
-        }
+    fn inside(&mut self, port: &Port, index: u32) -> io::Result<Vec<u16>> {
+        let Some(begin) = port.begin else { return (0..port.count).map(|_| self.next_port()).collect() };
+        // Tasks that share a network cannot have the same.
+        let step = if self.network == Network::Task { 0 } else { index };
+        let first = u32::from(begin).saturating_add(step.saturating_mul(u32::from(port.count)));
+        let beyond = || io::Error::other(format!("the ports of {} reach beyond 65535", port.label));
+        let numbers = (0..u32::from(port.count)).map(|offset| u16::try_from(first.saturating_add(offset)));
+        numbers.collect::<Result<_, _>>().map_err(|_| beyond())
     }
 
     /// What was allotted is the same outside. What the file names is the same for each task of a role: outside they lie one
@@ -112,19 +122,12 @@ impl Allotter {
         loop {
             let port = self.next;
             self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
-            let is_strangers = || self.publishes() && is_taken(port);
+            let is_strangers = || (self.publishes() || self.network == Network::Host) && is_taken(port);
             if !self.named.contains(&port) && !self.outside.taken.contains(&port) && !is_strangers() {
                 self.outside.taken.insert(port);
                 return Ok(port);
             }
         }
-    }
-
-    fn free_port(&mut self) -> io::Result<u16> {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        let port = listener.local_addr()?.port();
-        self.reserved.push(listener);
-        Ok(port)
     }
 }
 
@@ -186,17 +189,19 @@ mod tests {
 
     #[test]
     fn tasks_that_share_a_network_get_different_ports() {
-        let job = ports("job").concat();
-        assert_eq!(job.iter().filter(|port| **port == 20_001).count(), 2);
         for network in ["job", "host"] {
             let mut all = ports(network).concat();
-            all.retain(|port| *port != 20_001);
+            assert!(all.contains(&20_001) && all.contains(&20_002), "the second has the next stretch: {all:?}");
             let count = all.len();
             all.sort_unstable();
             all.dedup();
             assert_eq!(all.len(), count);
             assert!(published(&two_tasks(network, &[])).is_empty());
         }
+        // On the machine they are nobody else's either, and nobody else's are taken.
+        let host = two_tasks("host", &[20_000]);
+        assert_eq!(of_the_machine(&host).len(), 8);
+        assert!(!of_the_machine(&host).contains(&20_000) && of_the_machine(&two_tasks("job", &[])).is_empty());
     }
 
     #[test]
