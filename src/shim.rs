@@ -14,6 +14,7 @@ mod metrics;
 mod pump;
 mod rootfs;
 pub mod step;
+mod words;
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
@@ -130,17 +131,11 @@ impl Task {
         EndRecord { end: TaskEnd::FailedToStart { reason }, at: crate::sys::now(), memory_peak: None, note: None }
     }
 
-    /// libcontainer's errors are flattened; what failed, and where, stands in its log, also of its child processes.
     fn with_libcontainer_s_words(&self, error: CreateError) -> String {
         let CreateError::Container(text) = &error else { return error.to_string() };
         let log = crate::sys::file::read_limited(&self.dir.shim_log(), SHIM_LOG_MAX).map(|(_, log)| log);
         let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
-        // The first one is the cause; what follows only passes it on.
-        let first = log.lines().find_map(|line| Some(line.split_once("ERROR ")?.1.trim().to_owned()));
-        match first.filter(|first| !text.contains(first.as_str())) {
-            Some(first) => format!("cannot make the container: {text} ({first})"),
-            None => format!("cannot make the container: {text}"),
-        }
+        format!("cannot make the container: {}", words::explained(text, &log))
     }
 
     fn create(&self) -> Result<(Container, Pumps), CreateError> {
@@ -294,8 +289,9 @@ impl Task {
         let memory = self.memory_want();
         let killed = (memory.kills > 0 && !matches!(end, TaskEnd::Oom { .. })).then(|| {
             let limit = crate::ids::Bytes(memory.limit);
+            let peak = memory.peak.map_or(String::new(), |peak| format!(", peak {}", crate::ids::Bytes(peak)));
             format!(
-                "{} process(es) of it were killed since it needed more than resources.memory = \"{limit}\"",
+                "{} process(es) of it were killed since it needed more than resources.memory = \"{limit}\"{peak}",
                 memory.kills
             )
         });

@@ -269,3 +269,31 @@ fn a_shim_killed_at_any_moment_leaves_nothing_and_its_end_is_told() {
     assert!(!alive("sleep 1000.75"));
     instance.shutdown();
 }
+
+#[test]
+fn a_daemon_killed_at_any_moment_of_a_stop_finishes_it_after_its_next_start() {
+    const TEST: &str = "a_daemon_killed_at_any_moment_of_a_stop_finishes_it_after_its_next_start";
+    if !has_tools(TEST, &["umoci", "busybox", "ip"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let image = crate::support::images::small(dir.path(), &[], |_| {});
+    for step in 0..12u64 {
+        let job = format!("s{step}");
+        // Takes a while to end, so that some kills come while it does.
+        let script = "trap '/bin/busybox sleep 0.02; exit 7' TERM; echo up; while :; do /bin/busybox sleep 0.01; done";
+        let words = ["/bin/busybox", "sh", "-c", script];
+        instance.drop_job(&job, &format!("image = {image:?}\ncommand = {words:?}\n[roles.a]\n[roles.b]\n"));
+        instance.wait_state(&job, "running");
+        wait_for("the command", || instance.log(&job, "a-0").contains("up").then_some(()));
+        instance.ok(&["stop", &job]);
+        std::thread::park_timeout(Duration::from_millis(step * 6));
+        instance.kill_daemon();
+        instance.restart_daemon();
+        let report = instance.wait_end(&job, 1);
+        assert_eq!(report["state"], "stopped", "{report:#}");
+        wait_for("all of it to be taken away", || left_of_attempts(&instance).is_empty().then_some(()));
+    }
+    instance.shutdown();
+}

@@ -210,6 +210,12 @@ fn poor_images_work_or_say_what_they_lack() {
     let number = instance
         .run_job("number", &format!("image = {bare:?}\nuser = \"12\"\ncommand = [\"/bin/busybox\", \"id\", \"-u\"]"));
     assert_eq!(number["state"], "succeeded", "{number:#}");
+    // What the runtime cannot do is told as step and cause, to whoever reads the status and not to whoever reads the log.
+    let covered = small(&dir.path().join("covered"), &[], |root| fs::write(root.join("proc"), "").unwrap());
+    let proc = why(instance.run_job("proc", &format!("image = {covered:?}\ncommand = [\"/bin/busybox\", \"true\"]")));
+    assert!(proc.contains("failed to prepare rootfs: filesystem proc must be mounted on"), "{proc}");
+    assert!(!proc.contains("err=") && !proc.contains("libcontainer"), "{proc}");
+    assert_eq!(instance.log("proc", "main-0"), "");
     // A root that nobody may write, hostile links where we mount, and a script whose interpreter is not there.
     let odd = small(&dir.path().join("odd"), &[], |root| {
         fs::create_dir_all(root.join("etc")).unwrap();

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use trainyard::sys::cgroup::{self, Layout};
+
 use super::support::{Instance, text, wait_for};
 
 #[test]
@@ -99,6 +101,53 @@ fn a_stop_is_a_term_that_may_be_answered_then_a_kill_of_everything() {
     assert!(instance.log("polite", "main-0").contains("saved"));
     let refused = instance.cli(&["stop", "polite"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("stopped already; `trainyard rerun polite`"));
+    instance.shutdown();
+}
+
+#[test]
+fn limits_stand_in_the_control_group_as_the_file_says() {
+    let Some(instance) = Instance::start("limits_stand_in_the_control_group_as_the_file_says", "") else { return };
+    instance.drop_job("held", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"64MiB\", pids = 77 }");
+    instance.wait_state("held", "running");
+    let name = format!("trainyard-{}/a1-0", trainyard::config::Paths::new(instance.root()).unwrap().instance());
+    let read = |file: &str| {
+        let found = match cgroup::layout() {
+            Layout::V1 => {
+                let controller = file.split('.').next().unwrap();
+                fs::read_to_string(format!("/sys/fs/cgroup/{controller}/{name}/{file}"))
+            }
+            Layout::V2 => fs::read_to_string(format!("/sys/fs/cgroup/{name}/{file}")),
+        };
+        found.ok().map(|text| text.trim().to_owned())
+    };
+    let memory = (64 << 20).to_string();
+    let wanted = match cgroup::layout() {
+        Layout::V1 => [("memory.limit_in_bytes", memory.as_str()), ("pids.max", "77"), ("cpu.shares", "512")].to_vec(),
+        // Half a core is half of what a task of one core weighs.
+        Layout::V2 => [("memory.max", memory.as_str()), ("pids.max", "77"), ("memory.oom.group", "1")].to_vec(),
+    };
+    for (file, value) in wanted {
+        assert_eq!(read(file).as_deref(), Some(value), "{file}");
+    }
+    let (quota, period) = match cgroup::layout() {
+        Layout::V1 => (read("cpu.cfs_quota_us").unwrap(), read("cpu.cfs_period_us").unwrap()),
+        Layout::V2 => {
+            let text = read("cpu.max").unwrap();
+            let (quota, period) = text.split_once(' ').unwrap();
+            (quota.to_owned(), period.to_owned())
+        }
+    };
+    assert_eq!(quota.parse::<u64>().unwrap() * 2, period.parse::<u64>().unwrap());
+    // No swap, where the kernel counts it: on v1 the limit is on both together.
+    let swap = match cgroup::layout() {
+        Layout::V1 => read("memory.memsw.limit_in_bytes").is_none_or(|limit| limit == memory),
+        Layout::V2 => read("memory.swap.max").is_none_or(|limit| limit == "0"),
+    };
+    assert!(swap);
+    if cgroup::layout() == Layout::V2 {
+        let weight: u64 = read("cpu.weight").unwrap().parse().unwrap();
+        assert!((1..100).contains(&weight), "less than a whole core's: {weight}");
+    }
     instance.shutdown();
 }
 

@@ -25,6 +25,10 @@ pub(crate) fn torch() -> PathBuf {
     made_once("torch-image", |draft| _ = base(draft, "python3-torch,python3-numpy", "torch"))
 }
 
+pub(crate) fn torch_is_here() -> bool {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("torch-image/layout").exists()
+}
+
 /// What `make` leaves in `oci` below an empty directory, kept below `target`.
 fn made_once(name: &str, make: impl FnOnce(&Path)) -> PathBuf {
     let store = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
