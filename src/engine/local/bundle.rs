@@ -9,6 +9,7 @@ use super::owners::InsideUser;
 use crate::contract::View;
 use crate::rundir::Root;
 use crate::spec::Resources;
+use crate::sys::cgroup::{self, Layout};
 use crate::sys::idmap::IdMap;
 
 /// What a configuration is made from.
@@ -115,15 +116,18 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     if !bundle.cores.is_empty() {
         cpu["cpus"] = json!(cores::list(bundle.cores));
     }
-    let mut memory = json!({ "limit": resources.memory.0 });
-    if let Some(swap) = swap_limit(bundle.group, resources.memory.0) {
-        memory["swap"] = json!(swap);
+    let (mut memory, mut unified) = (json!({ "limit": resources.memory.0 }), json!({}));
+    match (cgroup::layout(), counts_swap(bundle.group)) {
+        // A limit on memory and swap together.
+        (Layout::V1, true) => memory["swap"] = json!(resources.memory.0),
+        // Not by `swap`: of a difference of nothing libcgroups sets nothing.
+        (Layout::V2, true) => unified["memory.swap.max"] = json!("0"),
+        (Layout::V1 | Layout::V2, false) => {}
     }
     // One process that is killed for want of memory ends the task: half a program trains nothing.
-    let unified = match crate::sys::cgroup::layout() {
-        crate::sys::cgroup::Layout::V2 if !bundle.keep_failed => json!({ "memory.oom.group": "1" }),
-        _ => json!({}),
-    };
+    if cgroup::layout() == Layout::V2 && !bundle.keep_failed {
+        unified["memory.oom.group"] = json!("1");
+    }
     json!({
         "namespaces": namespaces,
         "cgroupsPath": bundle.group,
@@ -139,16 +143,15 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     })
 }
 
-/// A limit on memory and swap together equal to the memory: no swap. Only where the kernel accounts for swap.
-fn swap_limit(group: &str, memory: u64) -> Option<u64> {
-    let accounted = match crate::sys::cgroup::layout() {
-        crate::sys::cgroup::Layout::V2 => {
+/// Whether the kernel accounts for swap, so that it can be forbidden.
+fn counts_swap(group: &str) -> bool {
+    match cgroup::layout() {
+        Layout::V2 => {
             let parent = Path::new(group.trim_start_matches('/')).parent().unwrap_or(Path::new(""));
             Path::new("/sys/fs/cgroup").join(parent).join("memory.swap.max").exists()
         }
-        crate::sys::cgroup::Layout::V1 => Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists(),
-    };
-    accounted.then_some(memory)
+        Layout::V1 => Path::new("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists(),
+    }
 }
 
 /// Weight under contention, in proportion to the cores asked for; 1024 a core.
