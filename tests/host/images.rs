@@ -80,6 +80,31 @@ fn the_layers_add_up_to_the_tree_that_umoci_unpacks() {
     instance.shutdown();
 }
 
+/// The login of a user of the machine, where `podman login` puts it; taken away at the end.
+struct OwnLogin {
+    uid: u32,
+}
+
+impl OwnLogin {
+    fn write(uid: u32, registry: &str, login: &str) -> Self {
+        let own = Path::new("/run/user").join(uid.to_string());
+        assert!(!own.exists(), "no user of this machine");
+        let file = own.join("containers/auth.json");
+        write_login(&file, registry, login);
+        for path in [own.as_path(), file.parent().unwrap(), &file] {
+            std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+            fs::set_permissions(path, fs::Permissions::from_mode(0o700)).unwrap();
+        }
+        Self { uid }
+    }
+}
+
+impl Drop for OwnLogin {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(Path::new("/run/user").join(self.uid.to_string()));
+    }
+}
+
 #[test]
 fn images_come_from_registries_with_and_without_a_password() {
     const TEST: &str = "images_come_from_registries_with_and_without_a_password";
@@ -137,6 +162,17 @@ fn images_come_from_registries_with_and_without_a_password() {
     write_login(&secrets, "127.0.0.1:5001", "ada:s3cret");
     let report = instance.run_job("locked", "image = \"127.0.0.1:5001/team/torch:2\"");
     assert_eq!(report["state"], "succeeded", "{report:#}");
+    // Without one of the workspace, the owner's own login counts.
+    fs::remove_file(&secrets).unwrap();
+    instance.ok(&["image", "rm", "127.0.0.1:5001/team/torch:2"]);
+    let own = OwnLogin::write(4321, "127.0.0.1:5001", "ada:s3cret");
+    let file = instance.jobs_d().join(".own.new");
+    fs::write(&file, "image = \"127.0.0.1:5001/team/torch:2\"").unwrap();
+    std::os::unix::fs::chown(&file, Some(own.uid), Some(own.uid)).unwrap();
+    fs::rename(file, instance.jobs_d().join("own.toml")).unwrap();
+    let report = instance.wait_end("own", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    drop(own);
     // Nothing of a password anywhere that people look.
     let everything =
         instance.ok(&["image", "ls", "--json"]) + &instance.ok(&["events", "locked"]) + &instance.journal();

@@ -421,3 +421,30 @@ fn without_masquerading_nothing_is_published_and_jobs_are_kept_apart_all_the_sam
     instance.wait_daemon_end();
     assert!(!rules(&instance).contains("trainyard_"), "{}", rules(&instance));
 }
+
+#[test]
+fn three_roles_with_twenty_ports_each_listen_on_all_of_them() {
+    let test = "three_roles_with_twenty_ports_each_listen_on_all_of_them";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // Each listens on all that it was given, and says which.
+    let script = r#"import os, socket
+ports = os.environ["TRAINYARD_PORT_X"].split(",")
+held = [socket.create_server(("", int(port))) for port in ports]
+print(len(held), *ports)
+"#;
+    let roles = ["a", "b", "c"].map(|role| format!("[roles.{role}]\nports = {{ x = 20 }}\n")).concat();
+    for network in ["task", "job", "host"] {
+        let command = ["/usr/bin/python3", "-c", script];
+        let report = instance.run_job(network, &format!("network = {network:?}\ncommand = {command:?}\n{roles}"));
+        assert_eq!(report["state"], "succeeded", "{report:#}");
+        let mut all = std::collections::BTreeSet::<u16>::new();
+        for role in ["a", "b", "c"] {
+            let log = instance.log(network, &format!("{role}-0"));
+            let numbers: Vec<u16> = log.split_whitespace().map(|word| word.parse().unwrap()).collect();
+            assert_eq!(numbers[0], 20, "{log}");
+            all.extend(&numbers[1..]);
+        }
+        assert_eq!(all.len(), 60, "no two tasks alike: {all:?}");
+    }
+    instance.shutdown();
+}
