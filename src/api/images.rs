@@ -67,6 +67,14 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
 }
 
+/// An archive that has come, and what it is to become.
+struct Received {
+    kind: Kind,
+    workspace: WorkspaceName,
+    format: Format,
+    file: std::fs::File,
+}
+
 impl ImageService {
     pub fn new(images: Arc<Images>, in_use: AskInUse, jobs_d: PathBuf) -> Self {
         Self { images, in_use, jobs_d, turns: Arc::new(Semaphore::new(BROUGHT_AT_ONCE)) }
@@ -238,17 +246,18 @@ impl ImageService {
     }
 
     /// Receives an archive and takes it apart.
-    pub(super) async fn import(&self, caller: Caller, query: ImportQuery, body: Incoming) -> Result<Body, ApiError> {
-        let (kind, workspace) = (Self::kind(&query.name)?, Self::workspace(&query.name)?);
-        self.check(&caller, &kind)?;
-        self.check(&caller, &Kind::Mine { workspace: workspace.to_string() })?;
-        let format = match query.format.as_deref() {
-            None => Format::Archive,
-            Some("oci-archive") => Format::Oci,
-            Some("docker-archive") => Format::Docker,
-            Some(other) => return Err(ApiError::Bad(format!("format = {other}: there is no such format"))),
-        };
-        let file = self.receive(body).await?;
+    pub(super) async fn import(
+        &self,
+        caller: Caller,
+        query: ImportQuery,
+        mut body: Incoming,
+    ) -> Result<Body, ApiError> {
+        let received = self.receive_for(&caller, &query, &mut body).await;
+        if received.is_err() {
+            // Whoever still sends when the connection is closed hears that it is broken, and not why.
+            while let Some(Ok(_)) = body.frame().await {}
+        }
+        let Received { kind, workspace, format, file } = received?;
         let images = self.images.clone();
         Ok(self.follow(move |progress| {
             let (path, tag) = (Path::new("the archive"), query.tag.as_deref());
@@ -268,7 +277,25 @@ impl ImageService {
         }))
     }
 
-    async fn receive(&self, mut body: Incoming) -> Result<std::fs::File, ApiError> {
+    async fn receive_for(
+        &self,
+        caller: &Caller,
+        query: &ImportQuery,
+        body: &mut Incoming,
+    ) -> Result<Received, ApiError> {
+        let (kind, workspace) = (Self::kind(&query.name)?, Self::workspace(&query.name)?);
+        self.check(caller, &kind)?;
+        self.check(caller, &Kind::Mine { workspace: workspace.to_string() })?;
+        let format = match query.format.as_deref() {
+            None => Format::Archive,
+            Some("oci-archive") => Format::Oci,
+            Some("docker-archive") => Format::Docker,
+            Some(other) => return Err(ApiError::Bad(format!("format = {other}: there is no such format"))),
+        };
+        Ok(Received { kind, workspace, format, file: self.receive(body).await? })
+    }
+
+    async fn receive(&self, body: &mut Incoming) -> Result<std::fs::File, ApiError> {
         let (mut file, most) = self.images.spool()?;
         let mut received = 0;
         while let Some(frame) = body.frame().await {
