@@ -470,7 +470,7 @@ impl<S: Store> Reconciler<S> {
         self.live.insert(key.clone());
         self.attempts.insert(id, key.clone());
         self.launch(key, ordinals);
-        // One that was held back tries every second: its owner knows.
+        // One that was held back tries again and again: its owner knows.
         if !is_retold {
             self.note(key, format!("attempt {number} starts {count} task(s)"));
         }
