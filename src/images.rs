@@ -338,8 +338,7 @@ impl Images {
 
     /// What to say when that is not enough.
     pub fn no_room(&self, wanted: u64) -> ImageError {
-        let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
-        ImageError::NoSpace { wanted, need: "and more are needed", free, path: self.root.clone() }
+        ImageError::no_space(&self.root, wanted, error::AND_MORE)
     }
 
     /// A name in full, as the store keeps it.

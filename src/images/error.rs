@@ -1,7 +1,7 @@
 //! What can go wrong with images, in words for whoever asked.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::digest::Digest;
 use super::registry::{AuthFileError, ReferenceError, RegistryError};
@@ -66,6 +66,18 @@ pub enum ImageError {
         "{name} names the content of an image, and this one has other content ({digest}); give it a name with a tag"
     )]
     PinnedName { name: String, digest: Digest },
+}
+
+/// What is wanted of the disk: to fetch it, or room beyond what there was.
+pub(super) const TO_FETCH: &str = "are to be fetched";
+pub(super) const AND_MORE: &str = "and more are needed";
+
+impl ImageError {
+    /// The disk of `path` has too little for `wanted` bytes; what is free is looked at now.
+    pub(super) fn no_space(path: &Path, wanted: u64, need: &'static str) -> Self {
+        let free = crate::sys::file::free_space(path).unwrap_or(0);
+        Self::NoSpace { wanted, need, free, path: path.to_owned() }
+    }
 }
 
 pub(super) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::error::failed;
+use super::error::{AND_MORE, failed};
 use super::source::Blob;
 use super::unpack::{Hashing, ReadAhead, UnpackError, Unpacked, decompress, unpack};
 use super::{ImageError, Limits, Progress};
@@ -199,8 +199,8 @@ impl Layers {
         let _ = remove_tree(draft);
         match error {
             ImageError::NoSpace { wanted, need, path, .. } => {
-                let free = free_space(&self.layers).unwrap_or(0);
-                ImageError::NoSpace { wanted: wanted.max(free.saturating_sub(before)), need, free, path }
+                let taken = free_space(&self.layers).unwrap_or(0).saturating_sub(before);
+                ImageError::no_space(&path, wanted.max(taken), need)
             }
             other => other,
         }
@@ -252,10 +252,7 @@ impl Layers {
     fn stored(&self, what: &'static str, wanted: u64) -> impl Fn(io::Error) -> ImageError {
         let path = self.layers.clone();
         move |source| match source.kind() {
-            io::ErrorKind::StorageFull => {
-                let free = free_space(&path).unwrap_or(0);
-                ImageError::NoSpace { wanted, need: "and more are needed", free, path: path.clone() }
-            }
+            io::ErrorKind::StorageFull => ImageError::no_space(&path, wanted, AND_MORE),
             _ => ImageError::Store { what, source },
         }
     }
@@ -270,14 +267,9 @@ impl Layers {
         }
     }
 
-    fn no_space(&self, wanted: u64) -> ImageError {
-        let free = free_space(&self.layers).unwrap_or(0);
-        ImageError::NoSpace { wanted, need: "and more are needed", free, path: self.layers.clone() }
-    }
-
     fn explain(&self, error: UnpackError, wanted: u64) -> ImageError {
         match error {
-            UnpackError::NoSpace { .. } => self.no_space(wanted),
+            UnpackError::NoSpace { .. } => ImageError::no_space(&self.layers, wanted, AND_MORE),
             other => other.into(),
         }
     }

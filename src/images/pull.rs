@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::digest::Digest;
-use super::error::failed;
+use super::error::{TO_FETCH, failed};
 use super::registry::{
     self, Credentials, LayerBlob, Reference, Registry, RegistryConfig, RegistryError, credentials_in,
 };
@@ -92,8 +92,7 @@ impl Images {
     fn explain_disk(&self, error: RegistryError, wanted: u64) -> ImageError {
         match error {
             RegistryError::Disk(error) if error.kind() == io::ErrorKind::StorageFull => {
-                let free = crate::sys::file::free_space(&self.root).unwrap_or(0);
-                ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }
+                ImageError::no_space(&self.root, wanted, TO_FETCH)
             }
             other => ImageError::Registry(other),
         }
@@ -102,7 +101,7 @@ impl Images {
     fn need_space(&self, wanted: u64) -> Result<(), ImageError> {
         let free = crate::sys::file::free_space(&self.root).map_err(failed("look at the disk"))?;
         match wanted > free {
-            true => Err(ImageError::NoSpace { wanted, need: "are to be fetched", free, path: self.root.clone() }),
+            true => Err(ImageError::no_space(&self.root, wanted, TO_FETCH)),
             false => Ok(()),
         }
     }
