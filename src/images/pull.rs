@@ -53,7 +53,12 @@ impl Images {
             other => other,
         })?;
         let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &self.limits, progress);
-        for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
+        let mut downloaded: Vec<_> = blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()).collect();
+        if unpacked.is_ok() {
+            // A pull that was killed after its layers were there has left what they were made of.
+            downloaded.extend(fetched.layers.iter().map(|blob| &blob.digest));
+        }
+        for blob in downloaded {
             remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
         }
         unpacked?;
