@@ -75,6 +75,8 @@ pub struct NetworkConfig {
     pub masquerade: bool,
     /// Workspaces whose jobs may use the machine's own network.
     pub host_workspaces: Vec<String>,
+    /// How tasks resolve names, as resolv.conf(5) has it.
+    pub resolv_conf: PathBuf,
 }
 
 /// A private IPv4 range.
@@ -142,6 +144,7 @@ struct WireNetwork {
     range: Option<String>,
     masquerade: Option<bool>,
     host_workspaces: Vec<String>,
+    resolv_conf: Option<PathBuf>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -219,11 +222,16 @@ fn images(wire: &WireImages) -> Result<ImagesConfig, BadValue> {
 
 fn network(wire: &WireNetwork, paths: &Paths) -> Result<NetworkConfig, BadValue> {
     let default = paths.default_range();
+    let resolv_conf = wire.resolv_conf.clone().unwrap_or_else(|| PathBuf::from("/etc/resolv.conf"));
+    if !resolv_conf.is_absolute() {
+        return Err(("network.resolv_conf", "must be an absolute path".to_owned()));
+    }
     let range = AddressRange::parse(wire.range.as_ref().unwrap_or(&default));
     Ok(NetworkConfig {
         range: range.map_err(|message| ("network.range", message))?,
         masquerade: wire.masquerade.unwrap_or(true),
         host_workspaces: wire.host_workspaces.clone(),
+        resolv_conf,
     })
 }
 

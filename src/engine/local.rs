@@ -8,6 +8,7 @@ mod bundle;
 mod cores;
 mod entry;
 mod host;
+mod names;
 mod netlink;
 mod network;
 mod owners;
@@ -19,6 +20,7 @@ mod workdirs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ use crate::config::{Config, Paths};
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
+use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
@@ -60,6 +63,8 @@ pub struct LocalEngine {
     holder: PathBuf,
     host_workspaces: Vec<String>,
     networks: Networks,
+    /// What tells tasks how to resolve names.
+    resolv_conf: PathBuf,
     /// Below it each task has its control group.
     tasks_group: String,
     logs: LogLimits,
@@ -99,6 +104,7 @@ impl LocalEngine {
             holder: root::holder(paths.root()),
             host_workspaces: config.network.host_workspaces.clone(),
             networks: Networks::open(&instance, &config.network)?,
+            resolv_conf: config.network.resolv_conf.clone(),
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
             logs: config.logs,
             paths,
@@ -183,7 +189,8 @@ impl LocalEngine {
         let namespace = self.network_namespace(launch, task, shared)?;
         let view = view(task);
         let workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?;
-        let root = base.lay(&self.host, &dir, &self.holder, &view, shared.shm(task.role), workspace)?;
+        let names = names::for_task(&self.resolv_conf, self.resolving_gateway(launch));
+        let root = base.lay(&self.host, &dir, &self.holder, &view, names, shared.shm(task.role), workspace)?;
         // Only the last attempt's: the next one needs what it would hold.
         let keep_failed = launch.spec.debug && launch.identity.attempt > launch.spec.retries;
         let bundle = bundle::Bundle {
@@ -306,6 +313,12 @@ impl LocalEngine {
                 Ok(Some(path))
             }
         }
+    }
+
+    /// The tasks' gateway, where it leads to the machine's resolver.
+    fn resolving_gateway(&self, launch: &Launch) -> Option<Ipv4Addr> {
+        let block = launch.block.filter(|_| launch.spec.network == Network::Task)?;
+        self.networks.leads_to_resolver().then(|| gateway(block))
     }
 
     /// Everything of an attempt that is not one task's own.

@@ -195,7 +195,8 @@ pub fn judge_end(
         Some(StopCause::Decided) if succeeded => TaskEnd::Exited { code: 0 },
         Some(StopCause::TimedOut { limit_ms }) => TaskEnd::TimedOut { limit_ms: *limit_ms },
         Some(cause) => TaskEnd::Stopped { cause: cause.clone() },
-        None if memory.kills > 0 && !succeeded => {
+        // Whatever the command made of it: its work is not what it would have been.
+        None if memory.kills > 0 => {
             let code = match end {
                 CommandEnd::Exited(code) => Some(code),
                 CommandEnd::Signalled { .. } => None,
@@ -292,7 +293,8 @@ mod tests {
         assert_eq!(end(&None, None, 0), TaskEnd::Exited { code: 137 });
         assert_eq!(end(&nine, None, 1), oom(None));
         assert_eq!(end(&seven, None, 1), oom(Some(7)));
-        assert_eq!(end(&zero, None, 1), TaskEnd::Exited { code: 0 });
+        assert_eq!(end(&zero, None, 1), oom(Some(0)));
+        assert_eq!(end(&zero, Some(&StopCause::Decided), 1), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&user), 0), TaskEnd::Stopped { cause: user.clone() });
         assert_eq!(end(&zero, Some(&StopCause::Decided), 0), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&StopCause::TimedOut { limit_ms: 5 }), 0), TaskEnd::TimedOut { limit_ms: 5 });

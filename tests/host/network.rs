@@ -280,6 +280,88 @@ print(open('/etc/resolv.conf').read(), end='')
     instance.shutdown();
 }
 
+/// Answers every question for an IPv4 address with 192.0.2.7, and tells who asks for what.
+const NAME_SERVER: &str = r#"
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('127.0.0.1', 53))
+print('up', flush=True)
+while True:
+    question, who = s.recvfrom(512)
+    end = question.index(0, 12) + 5
+    is_a = question[end - 4:end] == bytes([0, 1, 0, 1])
+    answer = bytes.fromhex('c00c 0001 0001 00000001 0004 c0000207') if is_a else b''
+    head = question[:2] + bytes([0x81, 0x80, 0, 1, 0, int(is_a), 0, 0, 0, 0])
+    s.sendto(head + question[12:end] + answer, who)
+    print(who[0], flush=True)
+"#;
+
+#[test]
+fn a_resolver_on_the_machine_s_loopback_is_reached_and_nothing_else_there() {
+    let test = "a_resolver_on_the_machine_s_loopback_is_reached_and_nothing_else_there";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    if std::path::Path::new("/run/systemd/resolve/resolv.conf").exists() {
+        super::support::skip(test, "a machine without systemd-resolved");
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(test, "") else { return };
+    let file = instance.root().join("resolv.conf");
+    std::fs::write(&file, "search lab\nnameserver 127.0.0.1\n").unwrap();
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}resolv_conf = {file:?}\n")).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
+    super::support::images::in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
+    let mut server = Command::new("nsenter")
+        .args([&target, "/usr/bin/python3", "-c", NAME_SERVER])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut told = std::io::BufRead::lines(std::io::BufReader::new(server.stdout.take().unwrap()));
+    assert_eq!(told.next().unwrap().unwrap(), "up");
+    let ask = "/usr/bin/python3 -c \"import socket; print(socket.gethostbyname('known'))\"; cat /etc/resolv.conf";
+    // Alone on its gateway, and behind a bridge.
+    for (job, roles) in [("alone", ""), ("two", "[roles.main]\n[roles.other]\ncommand = \"true\"\n")] {
+        let report = instance.run_job(job, &format!("command = {ask:?}\n{roles}"));
+        assert_eq!(report["state"], "succeeded", "{report:#}");
+        let log = instance.log(job, "main-0");
+        let (address, names) = log.split_once('\n').unwrap();
+        assert_eq!(address, "192.0.2.7", "{log}");
+        assert!(names.starts_with("nameserver 10.213.") && names.ends_with("\nsearch lab\n"), "{log}");
+        assert_eq!(told.next().unwrap().unwrap(), "127.0.0.1", "it is asked by the machine, as it sees it");
+    }
+    // From a task's place, with the rights to go wherever it likes.
+    instance.drop_job("stay", "command = \"sleep 1000\"");
+    instance.wait_state("stay", "running");
+    let mut names = std::fs::read_dir(instance.root().join("run/trainyard/attempts")).unwrap();
+    let place = names.next().unwrap().unwrap().path().join("net-0");
+    let place = format!("--net={}", place.display());
+    let sent = "import socket, subprocess\n\
+        gate = open('/proc/net/route').read().split('\\n')[1].split()[2]\n\
+        gate = '.'.join(str(b) for b in reversed(bytes.fromhex(gate)))\n\
+        for own in ['127.0.0.0/8', '127.0.0.1']:\n    \
+        subprocess.run(['ip', 'route', 'del', 'local', own, 'table', 'local'], check=True)\n\
+        subprocess.run(['ip', 'route', 'add', '127.0.0.0/8', 'via', gate], check=True)\n\
+        open('/proc/sys/net/ipv4/conf/all/route_localnet', 'w').write('1')\n\
+        s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+        s.bind((open('/proc/net/fib_trie').read().split('/32 host LOCAL')[0].split('-- ')[-1].strip(), 0))\n\
+        s.sendto(bytes([0, 7, 1, 0, 0, 1] + [0] * 6 + [1, 97, 0, 0, 1, 0, 1]), ('127.0.0.1', 53))\n";
+    let forced = Command::new("nsenter").args([&place, "/usr/bin/python3", "-c", sent]).output().unwrap();
+    assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));
+    // It has come and gone before a question that is answered.
+    instance.run_job("last", &format!("command = {ask:?}\n"));
+    assert_eq!(instance.log("last", "main-0").lines().next(), Some("192.0.2.7"));
+    assert_eq!(told.next().unwrap().unwrap(), "127.0.0.1");
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(told.next().map(Result::unwrap), None, "what was sent to the loopback itself is dropped");
+    instance.shutdown();
+}
+
 #[test]
 fn a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over() {
     let test = "a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over";

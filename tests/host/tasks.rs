@@ -570,10 +570,11 @@ m[:] = b'x' * (8 << 20)
         full.contains("SIGBUS") && full.contains("/dev/shm of 1MiB was full") && full.contains("resources.shm"),
         "{full}"
     );
-    // A child is killed, and the command does not mind; on cgroup v2 the whole task goes with it.
+    // A child is killed, and the command does not mind (on cgroup v2 the whole task goes with it): told all the same.
     let child = "resources = { cpu = 0.5, memory = \"64MiB\" }\ncommand = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'; exit 0\"";
     let mild = why("mild", child);
-    assert!(mild.contains("resources.memory = \"64MiB\""), "{mild}");
+    assert!(mild.contains("out of memory: it needed more than resources.memory = \"64MiB\" (it had "), "{mild}");
+    assert_eq!(instance.report("mild").unwrap()["state"], "failed");
     instance.drop_job("deaf", "stop_grace = \"200ms\"\ncommand = \"trap '' TERM; echo up; while :; do sleep 1; done\"");
     wait_for("the command", || (instance.log("deaf", "main-0") == "up\n").then_some(()));
     instance.ok(&["stop", "deaf"]);

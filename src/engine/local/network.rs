@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use super::netlink::{Netlink, index_of, names};
+use super::names;
+use super::netlink::{self, Netlink, index_of};
 use crate::config::{AddressRange, NetworkConfig};
 use crate::ids::{AttemptId, TaskId};
 use crate::plan::address::{gateway, of_task};
@@ -37,6 +38,8 @@ pub(super) struct Networks {
     instance: String,
     /// What makes the table of rules, or why there is none.
     rules: Result<String, String>,
+    /// The machine's resolver on its loopback, to which the tasks' gateways lead.
+    resolver: Option<Ipv4Addr>,
 }
 
 /// Whether ports of the machine lead to tasks.
@@ -52,18 +55,24 @@ pub(super) type Published = (u16, Ipv4Addr, u16);
 impl Networks {
     pub(super) fn open(instance: &str, config: &NetworkConfig) -> io::Result<Self> {
         let instance: String = instance.chars().take(4).collect();
+        let resolver = names::to_be_led_to(&config.resolv_conf);
         let rules = match config.masquerade {
-            true => masquerade(&instance, config.range),
+            true => masquerade(&instance, config.range, resolver),
             false => {
                 separate(&instance, config.range)?;
                 Err("network.masquerade is off".to_owned())
             }
         };
-        Ok(Self { instance, rules })
+        Ok(Self { instance, rules, resolver })
     }
 
     pub(super) fn reaches_out(&self) -> Result<(), String> {
         self.rules.clone().map(drop)
+    }
+
+    /// Whether what asks a gateway for a name reaches the machine's resolver.
+    pub(super) fn leads_to_resolver(&self) -> bool {
+        self.resolver.is_some() && self.rules.is_ok()
     }
 
     pub(super) fn publishing(&self) -> Publishing {
@@ -125,7 +134,16 @@ impl Networks {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
+        self.let_in(&name)?;
         netlink.set_up(index)
+    }
+
+    /// Lets what comes in by a link go on to the resolver on the loopback; [`resolving`] keeps everything else from it.
+    fn let_in(&self, link: &str) -> io::Result<()> {
+        match self.leads_to_resolver() {
+            true => fs::write(format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1"),
+            false => Ok(()),
+        }
     }
 
     /// Makes the namespace of a task at `path`, with `lo` up and `eth0` on the bridge or, alone, on the gateway itself.
@@ -157,6 +175,7 @@ impl Networks {
             Some(_) => Ok(()),
             None => {
                 let gate = index_of(&veth)?.ok_or_else(|| io::Error::other("the veth pair vanished"))?;
+                self.let_in(&veth)?;
                 outside.add_address(gate, gateway(block), block.prefix)
             }
         }
@@ -194,7 +213,7 @@ impl Networks {
     /// Removes the links of attempts other than `live`.
     pub(super) fn sweep(&self, live: &BTreeSet<AttemptId>) -> io::Result<()> {
         let keep: BTreeSet<String> = live.iter().map(|attempt| base36(attempt.0)).collect();
-        for name in names()? {
+        for name in netlink::names()? {
             let ours = ["ty", "tv"].iter().find_map(|kind| name.strip_prefix(&format!("{kind}{}", self.instance)));
             let Some(rest) = ours else { continue };
             if !keep.contains(rest.split('.').next().unwrap_or(rest)) {
@@ -285,11 +304,23 @@ fn warn_if_forwarding(reason: &io::Error) {
     }
 }
 
+/// Leads questions for names, put to a gateway, to the resolver on the loopback, for which they come from the machine
+/// itself. Nothing else of the loopback is reached: what is sent there straight is dropped.
+fn resolving(net: &str, resolver: Option<Ipv4Addr>) -> String {
+    let Some(resolver) = resolver else { return String::new() };
+    format!(
+        "chain aloof {{ type filter hook prerouting priority raw; ip saddr {net} ip daddr 127.0.0.0/8 drop; }}\n\
+         chain asking {{ type nat hook prerouting priority -101;\n\
+           ip saddr {net} ip daddr {net} fib daddr type local meta l4proto {{ tcp, udp }} th dport 53 dnat to {resolver}; }}\n\
+         chain asked {{ type nat hook input priority 100; ip saddr {net} ip daddr {resolver} snat to 127.0.0.1; }}\n"
+    )
+}
+
 /// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it.
-fn masquerade(instance: &str, range: AddressRange) -> Result<String, String> {
+fn masquerade(instance: &str, range: AddressRange, resolver: Option<Ipv4Addr>) -> Result<String, String> {
     let (net, table) = (net(range), table(instance));
     let rules = format!(
-        "{}table ip {table} {{\n{}\
+        "{}table ip {table} {{\n{}{}\
            chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
            map published {{ type inet_service : ipv4_addr . inet_service; }}\n\
            chain arriving {{ type nat hook prerouting priority -100;\n\
@@ -297,7 +328,8 @@ fn masquerade(instance: &str, range: AddressRange) -> Result<String, String> {
            chain leaving {{ type nat hook output priority -100;\n\
              fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n",
         no_rules(instance),
-        between(range)
+        between(range),
+        resolving(&net, resolver)
     );
     nft(&rules).map_err(|error| {
         warn_if_forwarding(&error);
@@ -361,7 +393,7 @@ mod tests {
 
     #[test]
     fn link_names_fit_the_kernel() {
-        let networks = Networks { instance: "abcd".into(), rules: Err(String::new()) };
+        let networks = Networks { instance: "abcd".into(), rules: Err(String::new()), resolver: None };
         assert!(networks.veth(AttemptId(36u64.pow(6) - 1), 999).len() <= 15);
         assert_eq!(networks.bridge(AttemptId(36)), "tyabcd10");
     }

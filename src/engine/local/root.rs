@@ -112,6 +112,7 @@ impl Base {
         dir: &TaskDir,
         holder: &Path,
         view: &View,
+        resolv_conf: Option<String>,
         shm: Shm,
         workspace: Vec<Mount>,
     ) -> Result<Root, EngineError> {
@@ -137,7 +138,7 @@ impl Base {
             lower: self.lower,
             mounts,
             shm,
-            files: own_files(view),
+            files: own_files(view, resolv_conf),
             directories: std::iter::once(PathBuf::from(&view.working_directory)).chain(self.volumes()).collect(),
         })
     }
@@ -160,36 +161,10 @@ impl Base {
 }
 
 /// What is the task's own in `/etc`.
-fn own_files(view: &View) -> Vec<OwnFile> {
+fn own_files(view: &View, resolv_conf: Option<String>) -> Vec<OwnFile> {
     let file = |path: &str, content: String| OwnFile { path: PathBuf::from(path), content };
     let mut files =
         vec![file("/etc/hosts", view.hosts.clone()), file("/etc/hostname", format!("{}\n", view.host_name))];
-    files.extend(name_servers().map(|content| file("/etc/resolv.conf", content)));
+    files.extend(resolv_conf.map(|content| file("/etc/resolv.conf", content)));
     files
-}
-
-/// The machine's `resolv.conf` (on many machines a link into /run, which the task does not see) or, where that leads to a
-/// resolver on the machine's loopback, which a task with a network of its own cannot reach, what that one itself asks.
-fn name_servers() -> Option<String> {
-    let own = fs::read_to_string("/etc/resolv.conf").ok()?;
-    let upstream = || fs::read_to_string("/run/systemd/resolve/resolv.conf").ok();
-    if is_loopback_only(&own) { upstream().or(Some(own)) } else { Some(own) }
-}
-
-fn is_loopback_only(text: &str) -> bool {
-    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver ")).map(str::trim);
-    let mut servers = servers.map(|server| server.starts_with("127.") || server == "::1").peekable();
-    servers.peek().is_some() && servers.all(|is_loopback| is_loopback)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_resolver_on_the_loopback_alone_is_seen_through() {
-        assert!(is_loopback_only("# stub\nnameserver 127.0.0.53\noptions edns0\n"));
-        assert!(!is_loopback_only("nameserver 127.0.0.53\nnameserver 10.0.0.1\n"));
-        assert!(!is_loopback_only("search lab\n"));
-    }
 }
