@@ -44,7 +44,7 @@ pub use registry::RegistryError;
 pub use source::Format;
 
 use crate::ids::{Bytes, Timestamp};
-use crate::sys::file::{Durability, create_dir, remove_tree, write_whole};
+use crate::sys::file::{Durability, create_dir, remove_temporaries, remove_tree, write_whole};
 use crate::sys::idmap::IdMap;
 use error::failed;
 use layers::{Layers, Pin};
@@ -164,6 +164,8 @@ impl Images {
         }
         remove_tree(&root.join("drafts"))?;
         create_dir(&root.join("drafts"), 0o700)?;
+        remove_temporaries(&root.join("manifests"))?;
+        names::Names::new(root.join("names")).tidy()?;
         Ok(Self {
             layers: Layers::new(root),
             shifted: Shifted::new(root),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use crate::ids::Timestamp;
-use crate::sys::file::{Durability, create_dir, optional, remove_if_there, write_whole};
+use crate::sys::file::{Durability, create_dir, optional, remove_if_there, remove_temporaries, write_whole};
 
 /// Who sees an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -69,6 +69,11 @@ impl Names {
 
     pub(super) fn get(&self, kind: &Kind, name: &str) -> io::Result<Option<NameRecord>> {
         read(&self.path(kind, name))
+    }
+
+    /// Removes what a killed daemon was just writing.
+    pub(super) fn tidy(&self) -> io::Result<()> {
+        fs::read_dir(&self.0)?.try_for_each(|kind| remove_temporaries(&kind?.path()))
     }
 
     /// Every name with the time of its last use.

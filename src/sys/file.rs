@@ -92,6 +92,18 @@ pub fn create_dir_for(path: &Path, mode: u32, uid: u32, gid: u32) -> io::Result<
     fchown(open_directory(rustix::fs::CWD, path)?, Some(uid), Some(gid))
 }
 
+/// Removes what writers that were killed have left in a directory; nobody may be writing there.
+pub fn remove_temporaries(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.as_encoded_bytes().starts_with(b".") && name.as_encoded_bytes().ends_with(b".tmp") {
+            remove_if_there(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes a file; that it is not there is no error.
 pub fn remove_if_there(path: &Path) -> io::Result<()> {
     ignore_missing(fs::remove_file(path))

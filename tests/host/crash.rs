@@ -194,7 +194,7 @@ fn a_shim_killed_while_there_is_no_daemon_is_noticed_at_the_next_start() {
 }
 
 /// Kernel objects of an instance that outlive a process: mounts, bridges and their ports, control groups, directories.
-fn left_of_attempts(instance: &Instance) -> Vec<String> {
+pub(crate) fn left_of_attempts(instance: &Instance) -> Vec<String> {
     let root = instance.root().display().to_string();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let attempts = format!("{root}/run/trainyard/attempts");

@@ -429,7 +429,7 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
 }
 
 /// Layers that lie in the store, all of them whole.
-fn whole_layers(store: &Path) -> usize {
+pub(crate) fn whole_layers(store: &Path) -> usize {
     let layers: Vec<_> = fs::read_dir(store.join("layers")).unwrap().map(|entry| entry.unwrap().path()).collect();
     for layer in &layers {
         assert!(layer.join("layer.json").exists() && layer.join("fs").is_dir(), "half a layer: {}", layer.display());
