@@ -193,7 +193,7 @@ fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
             Some(until) => {
                 format!("{verdict}; kept to be looked into (`trainyard exec`) until {until} or `trainyard stop`")
             }
-            None => format!("ending: {verdict}"),
+            None => format!("ending: {verdict}{}", what_holds_it_up(attempt)),
         };
         return (State::Stopping, reason);
     }
@@ -202,4 +202,10 @@ fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
         return (State::Running, format!("{running} of {} task(s) running", attempt.tasks.len()));
     }
     (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
+}
+
+/// What was seen at the ends of its tasks, such as a process that does not go: it is what an attempt that is over waits for.
+fn what_holds_it_up(attempt: &AttemptRecord) -> String {
+    let notes = attempt.tasks.iter().filter_map(|task| Some((task, task.phase.end()?.note.as_ref()?)));
+    notes.map(|(task, note)| format!("; {}: {note}", task.name())).collect()
 }
