@@ -132,8 +132,16 @@ fn images_come_from_registries_with_and_without_a_password() {
     );
     let digest = raw.trim().to_owned();
     // By tag and by digest, by the command line and by a job.
-    let pulled = instance.ok(&["image", "pull", "127.0.0.1:5000/team/torch:2"]);
-    assert_eq!(pulled, format!("127.0.0.1:5000/team/torch:2 {digest}\n"));
+    let pulled = on_a_terminal(&instance, "image pull 127.0.0.1:5000/team/torch:2");
+    let (steps, last) = pulled.trim_end().rsplit_once("\r\x1b[K").unwrap();
+    assert_eq!(last, format!("127.0.0.1:5000/team/torch:2 {digest}"));
+    let step = steps.rsplit("\r\x1b[K").find(|line| line.starts_with("layer ")).unwrap_or_default().to_owned();
+    let words: Vec<_> = step.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+    assert!(
+        matches!(words[..], ["layer", _, "of", "4", done, "of", all, rate]
+            if done.ends_with('B') && all.ends_with("MiB") && rate.ends_with("B/s")),
+        "{pulled:?}"
+    );
     let report = instance.run_job("pinned", &format!("image = \"127.0.0.1:5000/team/torch@{digest}\""));
     assert_eq!(report["state"], "succeeded", "{report:#}");
     assert_eq!(instance.log("pinned", "main-0"), "hello from the image\n");
@@ -426,6 +434,14 @@ fn archives_are_imported_tagged_removed_and_pruned_but_not_from_under_a_task() {
         .unwrap();
     assert!(String::from_utf8_lossy(&refused.stderr).contains("you may not"), "{refused:?}");
     instance.shutdown();
+}
+
+/// What a verb shows on a terminal.
+fn on_a_terminal(instance: &Instance, words: &str) -> String {
+    let line = format!("{} --root {} {words}", super::support::BINARY, instance.root().display());
+    let output = std::process::Command::new("script").args(["-qec", &line, "/dev/null"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 /// Layers that lie in the store, all of them whole.
