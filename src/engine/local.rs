@@ -188,9 +188,13 @@ impl LocalEngine {
         make_log_dir(&self.paths, launch, &log_dir)?;
         let namespace = self.network_namespace(launch, task, shared)?;
         let view = view(task);
-        let workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?;
-        let names = names::for_task(&self.resolv_conf, self.resolving_gateway(launch));
-        let root = base.lay(&self.host, &dir, &self.holder, &view, names, shared.shm(task.role), workspace)?;
+        let own = root::Own {
+            view: &view,
+            resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
+            shm: shared.shm(task.role),
+            workspace: workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?,
+        };
+        let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last attempt's: the next one needs what it would hold.
         let keep_failed = launch.spec.debug && launch.identity.attempt > launch.spec.retries;
         let bundle = bundle::Bundle {

@@ -52,6 +52,17 @@ pub(super) struct Whom<'a> {
     pub(super) user: Option<&'a str>,
 }
 
+/// What one task sees that others do not.
+#[derive(Debug)]
+pub(super) struct Own<'a> {
+    pub(super) view: &'a View,
+    /// How it resolves names.
+    pub(super) resolv_conf: Option<String>,
+    pub(super) shm: Shm,
+    /// What it sees of the workspace.
+    pub(super) workspace: Vec<Mount>,
+}
+
 impl Base {
     /// This machine's own directories.
     pub(super) fn of_host(host: &HostImage, subordinates: &Subordinates, whom: Whom<'_>) -> Result<Self, EngineError> {
@@ -111,10 +122,7 @@ impl Base {
         host: &HostImage,
         dir: &TaskDir,
         holder: &Path,
-        view: &View,
-        resolv_conf: Option<String>,
-        shm: Shm,
-        workspace: Vec<Mount>,
+        own: Own<'_>,
     ) -> Result<Root, EngineError> {
         let root = self.root_ids();
         let (mut overlays, mut mounts) = (Vec::new(), Vec::new());
@@ -131,15 +139,15 @@ impl Base {
         for overlay in &overlays {
             self.scratch(dir, overlay, root).map_err(failed(told))?;
         }
-        mounts.extend(workspace);
+        mounts.extend(own.workspace);
         Ok(Root {
             holder: holder.to_owned(),
             overlays,
             lower: self.lower,
             mounts,
-            shm,
-            files: own_files(view, resolv_conf),
-            directories: std::iter::once(PathBuf::from(&view.working_directory)).chain(self.volumes()).collect(),
+            shm: own.shm,
+            files: own_files(own.view, own.resolv_conf),
+            directories: std::iter::once(PathBuf::from(&own.view.working_directory)).chain(self.volumes()).collect(),
         })
     }
 
