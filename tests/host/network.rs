@@ -245,7 +245,9 @@ fn ipv6_and_names_work_inside_as_on_the_machine() {
         super::support::skip(test, "IPv6");
         return;
     }
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(mut instance) = Instance::prepare(test, "") else { return };
+    let names = "search lab\nnameserver 192.0.2.53\nnameserver 127.0.0.1\n";
+    start_with_names(&mut instance, names);
     let talk = r#"
 [roles.server]
 command = ["/usr/bin/python3", "-c", """
@@ -275,9 +277,19 @@ print(open('/etc/resolv.conf').read(), end='')
 "#;
     let report = instance.run_job("talk", talk);
     assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.log("talk", "client-0"));
-    let names = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    assert_eq!(instance.log("talk", "client-0").trim_end(), format!("True\n{names}").trim_end());
+    assert_eq!(instance.log("talk", "client-0"), format!("True\n{names}"));
     instance.shutdown();
+}
+
+/// Starts the daemon on a machine that resolves names as `resolv_conf` says.
+fn start_with_names(instance: &mut Instance, resolv_conf: &str) {
+    let file = instance.root().join("resolv.conf");
+    std::fs::write(&file, resolv_conf).unwrap();
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, format!("{text}resolv_conf = {file:?}\n")).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
 }
 
 /// Answers every question for an IPv4 address with 192.0.2.7, and tells who asks for what.
@@ -307,13 +319,7 @@ fn a_resolver_on_the_machine_s_loopback_is_reached_and_nothing_else_there() {
         return;
     }
     let Some(mut instance) = Instance::prepare(test, "") else { return };
-    let file = instance.root().join("resolv.conf");
-    std::fs::write(&file, "search lab\nnameserver 127.0.0.1\n").unwrap();
-    let config = instance.root().join("etc/trainyard/trainyard.toml");
-    let text = std::fs::read_to_string(&config).unwrap();
-    std::fs::write(&config, format!("{text}resolv_conf = {file:?}\n")).unwrap();
-    instance.start_daemon(&[]);
-    instance.wait_ready();
+    start_with_names(&mut instance, "search lab\nnameserver 127.0.0.1\n");
     let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
     super::support::images::in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
     let mut server = Command::new("nsenter")

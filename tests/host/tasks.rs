@@ -607,7 +607,7 @@ fn the_machine_s_network_and_its_low_ports_are_not_for_everybody() {
     let low = theirs("low", "command = \"true\"\n[roles.main]\nports = { ssh = { begin = 22 } }");
     let reason = text(&low["reason"]);
     // Without nft no port of the machine leads anywhere.
-    match Path::new("/usr/sbin/nft").exists() {
+    match ["/usr/sbin/nft", "/usr/bin/nft", "/sbin/nft"].iter().any(|nft| Path::new(nft).exists()) {
         true => assert!(reason.contains("port 22") && reason.contains("1024"), "{reason}"),
         false => assert_eq!(low["state"], "succeeded", "{low:#}"),
     }
