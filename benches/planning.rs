@@ -27,7 +27,7 @@ fn arrival(number: u32, state: &str) -> Arrival {
 
 fn measure(jobs: u32, state: &str) -> Duration {
     let addresses = AddressRange { base: 0x0ad5_0000, prefix: 16 };
-    let inventory = Amount { cpu: 1000, memory: 1 << 30 };
+    let inventory = Amount { cpu: 1000, memory: 1 << 30, gpu: 0 };
     let settings = Settings { inventory, addresses, stop_grace: Duration::from_secs(10) };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();
     let mut arrivals = vec![arrival(0, "run")];

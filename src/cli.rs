@@ -2,6 +2,7 @@
 
 mod change;
 mod check;
+mod contract;
 mod cp;
 mod events;
 mod exec;
@@ -72,6 +73,17 @@ pub struct Cli {
     pub json: bool,
     #[command(subcommand)]
     pub verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ContractVerb {
+    /// List contracts with the platforms that they serve
+    Ls,
+    /// Show what a script finds under a contract, what is certain, and what is our reading
+    Show {
+        /// As in `contract = "NAME"`
+        name: String,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -161,6 +173,11 @@ pub enum Verb {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Contracts: what a script that was written for another platform finds
+    Contract {
+        #[command(subcommand)]
+        verb: ContractVerb,
+    },
     /// Explain a key of the job file, or list all of them
     Explain {
         key: Option<String>,
@@ -233,6 +250,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Check { files } => check::run(&files, format),
+        Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
+        Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {

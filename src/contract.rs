@@ -1,18 +1,36 @@
 //! What a container sees: its command line, environment, host name and hosts file. Pure functions of the job and
 //! its placement; one file a platform whose names a task gets.
 
+mod azureml;
+pub mod catalogue;
 pub mod command;
+mod frameworks;
+mod google;
+mod host;
+mod kubeflow;
+pub mod layout;
+mod modelarts;
+pub mod mpi;
 pub mod native;
-pub mod openpai;
-pub mod volcano;
+mod openpai;
+mod paddle;
+mod pai;
+mod parameters;
+mod sagemaker;
+mod tione;
+mod topology;
+mod uai;
+mod volcano;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
+pub use layout::{Access, Content, Place};
+
 use crate::ids::JobKey;
-use crate::spec::{JobSpec, Role};
+use crate::spec::{Command, Framework, JobSpec, Platform, Profile, Role};
 
 /// Who and what a task belongs to.
 #[derive(Debug, Clone)]
@@ -77,6 +95,31 @@ impl<'a> Task<'a> {
         tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, inside, role, index, ordinal }).collect()
     }
 
+    /// All tasks of its attempt, with itself.
+    fn peers(&self) -> Vec<Self> {
+        Self::all(self.spec, self.identity, self.placement, self.inside)
+    }
+
+    /// Its role leads the others by its name.
+    fn leads(&self) -> bool {
+        ["launcher", "chief", "master"].contains(&self.role.name.as_str().to_lowercase().as_str())
+    }
+
+    /// Of its role, by file order with the one that leads first.
+    fn role_number(&self) -> usize {
+        let mut names: Vec<(bool, usize, &str)> = Vec::new();
+        for (number, role) in self.spec.roles.iter().enumerate() {
+            names.push((!Self { role, ..*self }.leads(), number, role.name.as_str()));
+        }
+        names.sort_unstable();
+        names.iter().position(|(_, _, name)| *name == self.role.name.as_str()).unwrap_or(0)
+    }
+
+    /// It only waits to be told to start something.
+    fn is_idle(&self) -> bool {
+        matches!(&self.role.command, Command::Exec(words) if words == &["sleep", "infinity"])
+    }
+
     /// Where this task is.
     pub fn place(&self) -> Option<&'a TaskPlace> {
         self.placement.tasks.get(self.ordinal as usize)
@@ -89,6 +132,38 @@ impl<'a> Task<'a> {
     }
 }
 
+/// A job as it would be placed, for showing what its tasks see before they run.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    identity: Identity,
+    placement: Placement,
+    inside: Inside,
+}
+
+impl Sample {
+    /// `file` is the name of the job's file.
+    pub fn of(file: &str, spec: &JobSpec) -> Self {
+        let name = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
+        let key = name.parse().or_else(|_| "job".parse::<JobKey>()).expect("a plain word is a name");
+        let place = |number: u8| TaskPlace {
+            address: Ipv4Addr::new(10, 0, 0, number),
+            ports: Vec::new(),
+            published: Vec::new(),
+            cores: Vec::new(),
+        };
+        let tasks = spec.tasks().zip((1..=254).cycle()).map(|(_, number)| place(number)).collect();
+        Self {
+            identity: Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 },
+            placement: Placement { tasks, on_machine: false },
+            inside: Inside { home: "/root".to_owned(), ..Inside::default() },
+        }
+    }
+
+    pub fn tasks<'a>(&'a self, spec: &'a JobSpec) -> impl Iterator<Item = Task<'a>> {
+        Task::all(spec, &self.identity, &self.placement, &self.inside).into_iter()
+    }
+}
+
 /// What is given to the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
@@ -98,6 +173,24 @@ pub struct View {
     pub host_name: String,
     /// Content of `/etc/hosts`.
     pub hosts: String,
+    /// Files that the platform puts where its scripts look for them.
+    pub files: Vec<SeenFile>,
+    pub places: Vec<Place>,
+    /// Directories that are there though nothing of the run is in them.
+    pub directories: Vec<String>,
+}
+
+/// A text file in a task's own root file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeenFile {
+    pub path: String,
+    pub content: String,
+}
+
+impl SeenFile {
+    fn new(path: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { path: path.into(), content: content.into() }
+    }
 }
 
 /// The view of one task. Later entries win: the user's own variables come last.
@@ -107,15 +200,67 @@ pub fn view(task: &Task<'_>) -> View {
     env.extend(task.inside.env.iter().cloned());
     env.extend(openpai::variables(task));
     env.extend(volcano::variables(task));
+    if says_nothing_of_frameworks(task) {
+        env.extend(frameworks::variables(task));
+    }
+    env.extend(of_platform(task));
     env.extend(native::variables(task));
     env.extend(task.role.env.iter().cloned());
     View {
-        args: command::line(task.role, &task.inside.command),
+        args: command::line(task),
         env: env.entries,
         working_directory: native::working_directory(task),
         host_name: native::host_name(task),
         hosts: native::hosts(task),
+        files: files(task),
+        places: layout::places(task),
+        directories: layout::directories(task),
     }
+}
+
+/// Others have variables of their own for each framework, which mean what they mean there: a rank may be a node's or a
+/// process's.
+fn says_nothing_of_frameworks(task: &Task<'_>) -> bool {
+    match task.spec.contract.platform {
+        Platform::Native | Platform::OpenPai => true,
+        Platform::Volcano => task.spec.contract.profile == Profile::Octopus,
+        _ => false,
+    }
+}
+
+/// Variables that a platform's scripts look for.
+fn of_platform(task: &Task<'_>) -> Vec<(String, String)> {
+    match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker, _) => sagemaker::variables(task),
+        (Platform::Tione, Profile::Old) => tione::first(task),
+        (Platform::Tione, _) => tione::second(task),
+        (Platform::Pai, _) => pai::variables(task),
+        (Platform::Google, _) => google::variables(task),
+        (Platform::AzureMl, _) => azureml::variables(task),
+        (Platform::ModelArts, _) => modelarts::variables(task),
+        (Platform::Uai, _) => uai::variables(task),
+        (Platform::Paddle, _) => paddle::variables(task),
+        (Platform::Kubeflow, _) => kubeflow::variables(task),
+        (Platform::Mpi, _) => mpi::variables(task),
+        // Theirs are given to every task.
+        (Platform::Native | Platform::OpenPai | Platform::Volcano, _) => Vec::new(),
+    }
+}
+
+fn files(task: &Task<'_>) -> Vec<SeenFile> {
+    let mut out = match task.spec.contract.platform {
+        Platform::SageMaker => sagemaker::files(task),
+        Platform::Tione => tione::files(task),
+        Platform::Pai => pai::files(task),
+        Platform::Paddle => paddle::files(task),
+        Platform::Volcano => volcano::files(task),
+        _ => Vec::new(),
+    };
+    let starts_ranks = matches!(task.spec.framework, Some(Framework::Mpi | Framework::Horovod | Framework::DeepSpeed));
+    if starts_ranks || task.spec.contract.platform == Platform::Mpi {
+        out.extend(mpi::files(task));
+    }
+    out
 }
 
 /// Variables in the order of their first mention, each with its last value.

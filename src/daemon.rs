@@ -123,6 +123,8 @@ fn inventory(config: &Config) -> io::Result<Amount> {
     let cores = std::thread::available_parallelism()?.get() as f64;
     let info = nix::sys::sysinfo::sysinfo()?;
     Ok(Amount {
+        // Cards are not handed out yet.
+        gpu: 0,
         cpu: (config.limits.cpu.unwrap_or(cores) * 1000.0) as u64,
         memory: config.limits.memory.unwrap_or(info.ram_total()),
     })

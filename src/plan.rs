@@ -24,6 +24,8 @@ pub struct Amount {
     pub cpu: u64,
     /// Bytes.
     pub memory: u64,
+    /// Cards.
+    pub gpu: u64,
 }
 
 impl Amount {
@@ -32,21 +34,27 @@ impl Amount {
         spec.roles.iter().fold(Self::default(), |sum, role| Self {
             cpu: sum.cpu.saturating_add(role.resources.cpu.0.saturating_mul(u64::from(role.count))),
             memory: sum.memory.saturating_add(role.resources.memory.0.saturating_mul(u64::from(role.count))),
+            gpu: sum.gpu.saturating_add(u64::from(role.resources.gpu) * u64::from(role.count)),
         })
     }
 
     pub fn fits(&self, room: &Amount) -> bool {
-        self.cpu <= room.cpu && self.memory <= room.memory
+        self.cpu <= room.cpu && self.memory <= room.memory && self.gpu <= room.gpu
     }
 
     fn minus(&self, other: &Amount) -> Self {
-        Self { cpu: self.cpu.saturating_sub(other.cpu), memory: self.memory.saturating_sub(other.memory) }
+        Self {
+            cpu: self.cpu.saturating_sub(other.cpu),
+            memory: self.memory.saturating_sub(other.memory),
+            gpu: self.gpu.saturating_sub(other.gpu),
+        }
     }
 }
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} cpu and {} of memory", Cpu(self.cpu), Bytes(self.memory))
+        let cards = if self.gpu > 0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
+        write!(f, "{} cpu and {} of memory{cards}", Cpu(self.cpu), Bytes(self.memory))
     }
 }
 
@@ -58,6 +66,9 @@ pub fn never_fits(wanted: &Amount, inventory: &Amount) -> Option<String> {
     }
     if wanted.memory > inventory.memory {
         missing.push(format!("{} of memory of {}", Bytes(wanted.memory), Bytes(inventory.memory)));
+    }
+    if wanted.gpu > inventory.gpu {
+        missing.push(format!("{} GPU(s) of {}", wanted.gpu, inventory.gpu));
     }
     let missing = (!missing.is_empty()).then(|| missing.join(" and "))?;
     Some(format!("the job needs {missing} that this machine can give; ask for less in `resources` or `count`"))
@@ -87,6 +98,8 @@ pub struct Live {
     pub releasing: bool,
     /// Attempts that the run may still make.
     pub attempts_left: u32,
+    /// A failure of this kind is tried again.
+    pub retried: bool,
 }
 
 /// A run that may start.

@@ -26,7 +26,7 @@ use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
 use crate::store::record::{
-    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord,
+    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord, Unprepared,
 };
 use crate::store::{Store, StoreError};
 
@@ -145,6 +145,10 @@ pub struct Reconciler<S> {
     /// Tasks whose last look failed.
     look_again: BTreeMap<TaskId, Look>,
     stop_again: BTreeMap<TaskId, StopCause>,
+    /// Jobs whose next attempt is put off, and until when.
+    backing_off: BTreeMap<JobKey, Timestamp>,
+    /// Jobs that wait for the success of another, by that one.
+    awaiting: BTreeMap<JobKey, BTreeSet<JobKey>>,
     /// Jobs whose turn had come, but something of the machine was in use.
     held_back: BTreeSet<JobKey>,
     // What this round has changed.
@@ -184,6 +188,8 @@ impl<S: Store> Reconciler<S> {
             draining: false,
             look_again: BTreeMap::new(),
             stop_again: BTreeMap::new(),
+            backing_off: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
             held_back: BTreeSet::new(),
             dirty: BTreeSet::new(),
             shown: BTreeSet::new(),
@@ -202,6 +208,10 @@ impl<S: Store> Reconciler<S> {
             let run = runs.remove(&key);
             this.jobs.insert(key.clone(), Job::load(record, run));
             this.resume(&key);
+        }
+        // Some were looked at before those that they wait for were there.
+        for key in this.awaiting.keys().cloned().collect::<Vec<_>>() {
+            this.tell_those_awaiting(&key);
         }
         Ok(this)
     }
@@ -267,6 +277,26 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn try_again(&mut self) {
+        let now = self.now;
+        // A clock that was set back: the job itself knows best.
+        let due: Vec<JobKey> =
+            self.backing_off.keys().filter(|key| self.backs_off(key, now).is_none()).cloned().collect();
+        for key in due {
+            self.backing_off.remove(&key);
+            let unprepared = self.jobs.get(&key).and_then(Job::open_run).is_some_and(|run| !run.record.prepared);
+            if unprepared {
+                self.prepare(&key);
+            }
+            self.settle(&key);
+        }
+        self.retry_what_failed();
+    }
+
+    fn backs_off(&self, key: &JobKey, now: Timestamp) -> Option<Timestamp> {
+        self.jobs.get(key).and_then(Job::open_run)?.backs_off_until(now)
+    }
+
+    fn retry_what_failed(&mut self) {
         // Also when the clock was set back: nothing waits longer than it was meant to.
         let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + HELD_BACK_MS;
         if !self.retry_at.is_some_and(due) {
@@ -319,7 +349,8 @@ impl<S: Store> Reconciler<S> {
         self.commit()?;
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
-        let wake_at = [wake_at, self.retry_at].into_iter().flatten().min();
+        let next = self.backing_off.values().min().copied();
+        let wake_at = [wake_at, self.retry_at, next].into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }
 
@@ -426,6 +457,7 @@ impl<S: Store> Reconciler<S> {
         }
         self.note(key, verdict.to_string());
         self.settle(key);
+        self.tell_those_awaiting(key);
     }
 
     fn conclude_attempt(&mut self, key: &JobKey) {
@@ -536,6 +568,11 @@ impl<S: Store> Reconciler<S> {
         }
         match result {
             Ok(()) => run.record.prepared = true,
+            Err(error) if run.prepares_again() => {
+                let failures = run.record.unprepared.as_ref().map_or(0, |unprepared| unprepared.failures) + 1;
+                run.record.unprepared = Some(Unprepared { failures, at: self.now });
+                self.note(key, format!("its image cannot be had, tries again: {error}"));
+            }
             Err(error) => {
                 let reason = format!("failed to start: {error}");
                 run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: reason.clone() }, at: self.now });
@@ -592,8 +629,47 @@ impl<S: Store> Reconciler<S> {
         self.replace_outdated(key);
         self.begin_run(key);
         self.queue.retain(|_, waiting| waiting.key != *key);
-        if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key)) {
+        self.await_others(key);
+        self.backing_off.remove(key);
+        if let Some(until) = self.backs_off(key, self.now) {
+            self.backing_off.insert(key.clone(), until);
+        }
+        if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(order, waiting);
+        }
+    }
+
+    /// Looks whether the jobs that come before this one have succeeded.
+    fn await_others(&mut self, key: &JobKey) {
+        let unmet =
+            self.jobs.get(key).and_then(Job::open_run).filter(|run| run.record.attempts.is_empty()).and_then(|run| {
+                let keys = run.spec.after.iter().map(|job| JobKey::new(key.workspace.clone(), job.clone()));
+                keys.into_iter().find_map(|other| Some((other.clone(), self.why_not_succeeded(&other)?)))
+            });
+        if let Some((other, _)) = &unmet {
+            self.awaiting.entry(other.clone()).or_default().insert(key.clone());
+        }
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.awaited = unmet;
+        }
+    }
+
+    fn why_not_succeeded(&self, key: &JobKey) -> Option<String> {
+        let Some(job) = self.jobs.get(key).filter(|job| !job.record.removed) else {
+            return Some(format!("waits for job {key}, which does not exist yet"));
+        };
+        let end = job.run.as_ref().and_then(|run| run.record.ended.as_ref());
+        match end.map(|end| &end.verdict) {
+            Some(Verdict::Succeeded { .. }) => None,
+            Some(verdict) => Some(format!("waits for job {key} to succeed; its newest run did not: {verdict}")),
+            None => Some(format!("waits for job {key} to succeed")),
+        }
+    }
+
+    /// Those that wait for a job look at it again.
+    fn tell_those_awaiting(&mut self, key: &JobKey) {
+        for other in self.awaiting.remove(key).unwrap_or_default() {
+            self.settle(&other);
         }
     }
 
@@ -631,8 +707,17 @@ impl<S: Store> Reconciler<S> {
         job.record.rerun_number = spec.rerun;
         let number = job.record.last_run;
         let prepared = !spec.needs_preparation();
-        let record =
-            RunRecord { number, created: now, order, source, prepared, stop: None, attempts: Vec::new(), ended: None };
+        let record = RunRecord {
+            number,
+            created: now,
+            order,
+            source,
+            prepared,
+            unprepared: None,
+            stop: None,
+            attempts: Vec::new(),
+            ended: None,
+        };
         let before = job.run.replace(world::Run::new(record, spec));
         // Its end may be as new as this begin.
         self.retired.extend(before.map(|run| (key.clone(), run.record)));
@@ -640,6 +725,7 @@ impl<S: Store> Reconciler<S> {
         self.counters.order = order;
         self.counters_changed = true;
         self.note(key, format!("run {number} is waiting to start"));
+        self.tell_those_awaiting(key);
         if !prepared {
             self.prepare(key);
         }

@@ -157,6 +157,9 @@ pub struct Mount {
     pub source: PathBuf,
     pub target: PathBuf,
     pub read_only: bool,
+    /// The scratch layer in `upper/` and `work/` that takes the task's changes, where it may make some of its own.
+    #[serde(default)]
+    pub scratch: Option<String>,
 }
 
 /// The task's `/dev/shm`.

@@ -10,11 +10,17 @@ pub mod explain;
 pub mod image;
 pub mod job;
 pub mod keys;
+pub mod platform;
+mod strategy;
 mod wire;
 
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
-pub use job::{Command, Dataset, DesiredState, JobSpec, MinSucceeded, Network, Port, Resources, Role};
+pub use job::{
+    Command, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port, Resources, Retry,
+    RetryOn, Role,
+};
+pub use platform::{Contract, Framework, Platform, Profile, Strategy};
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
 pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;

@@ -12,7 +12,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{RoleName, Timestamp};
-use crate::spec::{MinSucceeded, Role};
+use crate::spec::{Main, MinSucceeded, Role};
 
 /// What a job or a run is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -243,7 +243,7 @@ impl fmt::Display for Verdict {
 pub struct RoleTally {
     pub name: RoleName,
     pub count: u32,
-    pub main: bool,
+    pub main: Main,
     pub serves: bool,
     pub min_failed: Option<u32>,
     pub min_succeeded: MinSucceeded,
@@ -251,6 +251,14 @@ pub struct RoleTally {
     pub failed: u32,
     /// Ended because we stopped it.
     pub stopped: u32,
+    /// How its first task ended, if it has ended by itself.
+    pub first: Option<FirstEnd>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstEnd {
+    Succeeded,
+    Failed,
 }
 
 impl RoleTally {
@@ -265,6 +273,24 @@ impl RoleTally {
             succeeded: 0,
             failed: 0,
             stopped: 0,
+            first: None,
+        }
+    }
+
+    /// Counts the end of one of its tasks.
+    pub fn count(&mut self, index: u32, end: &TaskEnd) {
+        let first = if end.is_success() {
+            self.succeeded += 1;
+            FirstEnd::Succeeded
+        } else if end.is_failure() {
+            self.failed += 1;
+            FirstEnd::Failed
+        } else {
+            self.stopped += 1;
+            return;
+        };
+        if index == 0 {
+            self.first = Some(first);
         }
     }
 
@@ -274,18 +300,25 @@ impl RoleTally {
 
     /// Rule 1 and 3: the role's own success, which ends the job.
     fn ends_in_success(&self) -> bool {
+        if self.main == Main::FirstTask && self.first == Some(FirstEnd::Succeeded) {
+            return true;
+        }
+        let is_main = self.main == Main::Role;
         match self.min_succeeded {
-            MinSucceeded::Count(wanted) => (self.main || wanted < self.count) && self.succeeded >= wanted,
-            MinSucceeded::All => self.main && self.succeeded >= self.count,
+            MinSucceeded::Count(wanted) => (is_main || wanted < self.count) && self.succeeded >= wanted,
+            MinSucceeded::All => is_main && self.succeeded >= self.count,
             MinSucceeded::Never => false,
         }
     }
 
     /// Rule 1 and 2: the role's own failure, which ends the attempt.
     fn ends_in_failure(&self) -> bool {
+        if self.main == Main::FirstTask && self.first == Some(FirstEnd::Failed) {
+            return true;
+        }
         match self.min_failed {
             Some(bound) => self.failed >= bound,
-            None => self.main && self.has_ended() && self.failed > 0,
+            None => self.main == Main::Role && self.has_ended() && self.failed > 0,
         }
     }
 }
@@ -330,13 +363,14 @@ mod tests {
         RoleTally {
             name: name.parse().unwrap(),
             count,
-            main: false,
+            main: Main::No,
             serves: false,
             min_failed: Some(1),
             min_succeeded: MinSucceeded::All,
             succeeded: 0,
             failed: 0,
             stopped: 0,
+            first: None,
         }
     }
 
@@ -356,12 +390,26 @@ mod tests {
 
     #[test]
     fn the_main_role_decides_both_ways() {
-        let main = RoleTally { main: true, ..role("m", 1) };
+        let main = RoleTally { main: Main::Role, ..role("m", 1) };
         let other = role("w", 2);
         assert_eq!(judge(&[RoleTally { succeeded: 1, ..main.clone() }, other.clone()]), DONE);
         assert_eq!(judge(&[RoleTally { failed: 1, ..main.clone() }, other.clone()]), failed("m"));
         let shielded = RoleTally { min_failed: None, failed: 1, ..main };
         assert_eq!(judge(&[shielded, other]), failed("m"));
+    }
+
+    #[test]
+    fn a_first_task_that_decides_decides_alone() {
+        let workers = RoleTally { main: Main::FirstTask, min_failed: None, ..role("w", 3) };
+        let end = |index, end: &TaskEnd| {
+            let mut tally = workers.clone();
+            tally.count(index, end);
+            judge(&[tally, role("other", 1)])
+        };
+        let (good, bad) = (TaskEnd::Exited { code: 0 }, TaskEnd::Exited { code: 1 });
+        assert_eq!(end(0, &good), DONE);
+        assert_eq!(end(0, &bad), failed("w"));
+        assert_eq!((end(1, &good), end(2, &bad)), (None, None));
     }
 
     #[test]

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::Client;
-use crate::contract::command;
+use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
-use crate::spec::{Command, DesiredState, Image, JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
+use crate::spec::{
+    Command, DesiredState, Image, JOB_FILE_MAX_BYTES, JobSpec, Main, MinSucceeded, Network, Role, parse,
+};
 
 pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
     let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
@@ -41,9 +43,10 @@ pub(super) fn run(name: &str, text: &str, effective: bool, format: Format) -> an
         found.iter().for_each(|diagnostic| output::error(&diagnostic.to_string()));
         return Ok(Exit::Failure);
     };
+    let sample = Sample::of(name, &spec);
     match format {
-        Format::Json => output::json(&as_json(&spec))?,
-        Format::People => output::line(as_text(&spec).trim_end())?,
+        Format::Json => output::json(&as_json(&spec, &sample))?,
+        Format::People => output::line(as_text(&spec, &sample).trim_end())?,
     }
     Ok(Exit::Success)
 }
@@ -64,13 +67,9 @@ fn state(spec: &JobSpec) -> &'static str {
     }
 }
 
-/// As they are written: `NAME` or `NAME@VERSION`.
+/// As they are written.
 fn datasets(spec: &JobSpec) -> Vec<String> {
-    let written = spec.datasets.iter().map(|dataset| match &dataset.version {
-        Some(version) => format!("{}@{version}", dataset.name),
-        None => dataset.name.to_string(),
-    });
-    written.collect()
+    spec.datasets.iter().map(ToString::to_string).collect()
 }
 
 fn min_succeeded(role: &Role) -> String {
@@ -81,7 +80,15 @@ fn min_succeeded(role: &Role) -> String {
     }
 }
 
-fn as_text(spec: &JobSpec) -> String {
+fn main(role: &Role) -> &'static str {
+    match role.main {
+        Main::No => "false",
+        Main::Role => "true",
+        Main::FirstTask => "\"first\"",
+    }
+}
+
+fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     let mut out = format!(
         "description = {:?}\nimage = \"{}\"\nuser = {}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
         spec.description,
@@ -95,6 +102,12 @@ fn as_text(spec: &JobSpec) -> String {
         spec.rerun,
         datasets(spec)
     );
+    if !spec.contract.is_native() {
+        let _ = writeln!(out, "contract = \"{}\"", spec.contract);
+    }
+    if let (Some(framework), Some(strategy)) = (spec.framework, spec.strategy) {
+        let _ = writeln!(out, "framework = \"{framework}\"\nstrategy = \"{strategy}\"");
+    }
     if let Some(code) = &spec.code {
         let _ = writeln!(out, "code = {:?}", code.as_str());
     }
@@ -110,16 +123,17 @@ fn as_text(spec: &JobSpec) -> String {
         let _ = writeln!(
             out,
             "\n[roles.{}]\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\n\
-             resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {} }}",
+             resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}",
             role.name,
             role.count,
-            role.main,
+            main(role),
             role.serves,
             min_succeeded(role),
             resources.cpu,
             resources.memory,
             resources.shm,
-            resources.pids
+            resources.pids,
+            resources.gpu
         );
         for port in &role.ports {
             let begin = port.begin.map_or_else(|| "\"allotted\"".to_owned(), |begin| begin.to_string());
@@ -128,40 +142,44 @@ fn as_text(spec: &JobSpec) -> String {
         for (name, value) in &role.env {
             let _ = writeln!(out, "env.{name} = {value:?}");
         }
-        for index in 0..role.count {
-            let _ = writeln!(out, "# {}-{index} runs: {}", role.name, runs(spec, role));
+        for task in sample.tasks(spec).filter(|task| task.role.name == role.name) {
+            let _ = writeln!(out, "# {}-{} runs: {}", role.name, task.index, runs(&task));
         }
     }
     out
 }
 
 /// The final command line, as far as it is known without the image.
-fn runs(spec: &JobSpec, role: &Role) -> String {
-    match (&spec.image, &role.command) {
-        (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => command::display(&command::line(role, &[])),
-        (_, Command::Default) if role.arguments.is_empty() => "what the image runs by itself".to_owned(),
-        (_, Command::Default) => format!("what the image runs by itself, then {}", command::display(&role.arguments)),
+fn runs(task: &Task<'_>) -> String {
+    let line = command::line(task);
+    match (&task.spec.image, &task.role.command) {
+        (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => command::display(&line),
+        (_, Command::Default) if line == ["sleep", "infinity"] => "what the image runs by itself".to_owned(),
+        (_, Command::Default) => format!("what the image runs by itself, then {}", command::display(&line)),
     }
 }
 
-fn as_json(spec: &JobSpec) -> Value {
+fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
     let role = |role: &Role| {
+        let tasks: Vec<Task<'_>> = sample.tasks(spec).filter(|task| task.role.name == role.name).collect();
         json!({
-            "role": role.name.as_str(), "count": role.count, "main": role.main, "serves": role.serves,
+            "role": role.name.as_str(), "count": role.count, "main": role.main != Main::No, "serves": role.serves,
             "min_failed": role.min_failed, "min_succeeded": min_succeeded(role).trim_matches('"'),
             "resources": {
                 "cpu": role.resources.cpu.0 as f64 / 1000.0, "memory": role.resources.memory.0,
-                "shm": role.resources.shm.0, "pids": role.resources.pids,
+                "shm": role.resources.shm.0, "pids": role.resources.pids, "gpu": role.resources.gpu,
             },
             "env": role.env.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
             "ports": role.ports.iter().map(|port| json!([port.label, port.count, port.begin])).collect::<Vec<_>>(),
-            "args": command::line(role, &[]), "runs": runs(spec, role),
+            "args": tasks.first().map(command::line), "runs": tasks.iter().map(runs).collect::<Vec<_>>(),
         })
     };
     json!({
         "description": spec.description, "image": spec.image.to_string(), "user": spec.user, "init": spec.init, "debug": spec.debug,
+        "contract": spec.contract.to_string(), "framework": spec.framework.map(|framework| framework.to_string()),
+        "strategy": spec.strategy.map(|strategy| strategy.to_string()),
         "stop_grace_s": spec.stop_grace.map(|d| d.as_secs_f64()), "network": network(spec), "retries": spec.retries,
-        "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec),
+        "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
         "code": spec.code.as_ref().map(|code| code.as_str()), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })

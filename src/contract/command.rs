@@ -1,21 +1,63 @@
 //! The command line of a task: what is shown is what runs.
 
-use crate::spec::{Command, Role};
+use super::{Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, tione, uai, volcano};
+use crate::spec::{Command, Platform, Profile};
 
-/// The arguments that are executed; `image_command` is what the image runs by itself.
-pub fn line(role: &Role, image_command: &[String]) -> Vec<String> {
+/// The arguments that are executed.
+pub fn line(task: &Task<'_>) -> Vec<String> {
+    let (role, platform) = (task.role, task.spec.contract.platform);
     match &role.command {
-        Command::Default if image_command.is_empty() => vec!["sleep".to_owned(), "infinity".to_owned()],
-        Command::Default => image_command.iter().chain(&role.arguments).cloned().collect(),
-        Command::Exec(words) => words.iter().chain(&role.arguments).cloned().collect(),
-        Command::Shell(text) => {
-            let mut text = text.trim_end().to_owned();
-            for argument in &role.arguments {
-                text.push(' ');
-                text.push_str(&quote(argument));
+        Command::Default => {
+            let own = if platform == Platform::SageMaker { sagemaker::entry(task) } else { None };
+            let words = own.unwrap_or_else(|| task.inside.command.clone());
+            if words.is_empty() {
+                return vec!["sleep".to_owned(), "infinity".to_owned()];
             }
-            vec!["/bin/sh".to_owned(), "-c".to_owned(), text]
+            words.into_iter().chain(arguments(task, "")).collect()
         }
+        Command::Exec(words) => {
+            let whole = words.join(" ");
+            let filled = words.iter().map(|word| filled(task, word));
+            filled.chain(arguments(task, &whole)).collect()
+        }
+        Command::Shell(text) => {
+            let mut out = filled(task, text.trim_end());
+            for argument in arguments(task, text) {
+                out.push(' ');
+                out.push_str(&quote(&argument));
+            }
+            vec!["/bin/sh".to_owned(), "-c".to_owned(), out]
+        }
+    }
+}
+
+/// What the platform puts after the command.
+pub(super) fn arguments(task: &Task<'_>, command: &str) -> Vec<String> {
+    // Tasks that only wait run nothing of the user's.
+    if task.is_idle() {
+        return Vec::new();
+    }
+    match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker, _) => sagemaker::arguments(task),
+        (Platform::Tione, Profile::Old) => tione::arguments(task),
+        (Platform::Pai, Profile::Dlc) => parameters::with_equals(&task.role.params),
+        (Platform::Pai, _) => pai::arguments(task),
+        (Platform::Google, _) => super::google::arguments(task),
+        (Platform::AzureMl, _) => azureml::arguments(task, command),
+        (Platform::ModelArts, _) => modelarts::arguments(task),
+        (Platform::Uai, _) => uai::arguments(task),
+        (Platform::Paddle, _) => paddle::arguments(task),
+        (Platform::Volcano, _) => volcano::arguments(task),
+        (Platform::Kubeflow, _) => kubeflow::arguments(task),
+        (Platform::Mpi, _) => mpi::arguments(task),
+        (Platform::Native | Platform::OpenPai | Platform::Tione, _) => parameters::with_equals(&task.role.params),
+    }
+}
+
+fn filled(task: &Task<'_>, text: &str) -> String {
+    match task.spec.contract.platform {
+        Platform::AzureMl => azureml::substitute(task, text),
+        _ => text.to_owned(),
     }
 }
 
@@ -30,5 +72,5 @@ pub fn quote(word: &str) -> String {
 
 /// The arguments as one line for people, which a shell would read back.
 pub fn display(args: &[String]) -> String {
-    args.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+    parameters::line(args)
 }

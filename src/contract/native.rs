@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Task, join};
+use super::{Task, host, join, layout};
 use crate::spec::Network;
 
 /// Longest host name that Linux takes, in bytes.
@@ -14,12 +14,8 @@ const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 /// What any program expects to find.
 pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
     // Collective libraries guess the interface, and guess wrong where there are several.
-    let interface = match task.spec.network {
-        Network::Task => Some("eth0"),
-        Network::Job => Some("lo"),
-        Network::Host => None,
-    };
-    let interface = interface.into_iter().flat_map(|name| [("GLOO_SOCKET_IFNAME", name), ("NCCL_SOCKET_IFNAME", name)]);
+    let interface =
+        interface(task).into_iter().flat_map(|name| [("GLOO_SOCKET_IFNAME", name), ("NCCL_SOCKET_IFNAME", name)]);
     [
         ("PATH", SEARCH_PATH),
         ("HOME", task.inside.home.as_str()),
@@ -33,6 +29,15 @@ pub(super) fn base(task: &Task<'_>) -> Vec<(String, String)> {
     .chain(interface)
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .collect()
+}
+
+/// The network interface by which a task's peers are reached, where that is known.
+pub(super) fn interface(task: &Task<'_>) -> Option<&'static str> {
+    match task.spec.network {
+        Network::Task => Some("eth0"),
+        Network::Job => Some("lo"),
+        Network::Host => None,
+    }
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
@@ -76,7 +81,9 @@ fn variable(label: &str) -> String {
 
 /// Relative paths of a program land in its code, where the image wants them, or where its files are kept.
 pub(super) fn working_directory(task: &Task<'_>) -> String {
+    let of_platform = layout::working_directory(task);
     match &task.inside.working_directory {
+        _ if of_platform.is_some() => of_platform.unwrap_or_default().to_owned(),
         _ if task.spec.code.is_some() => "/code".to_owned(),
         Some(directory) => directory.clone(),
         None => "/output".to_owned(),
@@ -97,9 +104,11 @@ pub(super) fn hosts(task: &Task<'_>) -> String {
         let Some(place) = peer.place() else { continue };
         let _ = write!(out, "{} {}-{}", place.address, peer.role.name, peer.index);
         let host_name = host_name(&peer);
-        if host_name != format!("{}-{}", peer.role.name, peer.index) {
-            let _ = write!(out, " {host_name}");
-        }
+        let known = format!("{}-{}", peer.role.name, peer.index);
+        let names = host::names(&peer).into_iter().chain([host_name]);
+        names.filter(|name| *name != known).for_each(|name| {
+            let _ = write!(out, " {name}");
+        });
         out.push('\n');
     }
     if task.spec.network != Network::Task {

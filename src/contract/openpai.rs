@@ -10,7 +10,20 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
     for role in &task.spec.roles {
         out.extend(of_role(task, role));
     }
-    out.into_iter().map(|(name, value)| (format!("PAI_{name}"), value)).collect()
+    let mut out: Pairs = out.into_iter().map(|(name, value)| (format!("PAI_{name}"), value)).collect();
+    out.extend(controller(task));
+    out
+}
+
+/// The names of the controller below OpenPAI.
+fn controller(task: &Task<'_>) -> Pairs {
+    vec![
+        pair("FC_FRAMEWORK_NAME", &task.identity.key.job),
+        pair("FC_FRAMEWORK_ATTEMPT_ID", task.identity.attempt.saturating_sub(1)),
+        pair("FC_TASKROLE_NAME", &task.role.name),
+        pair("FC_TASK_INDEX", task.index),
+        pair("FC_TASK_ATTEMPT_ID", 0),
+    ]
 }
 
 type Pairs = Vec<(String, String)>;
@@ -24,7 +37,9 @@ fn job(task: &Task<'_>) -> Pairs {
     let tasks: u32 = roles.iter().map(|role| role.count).sum();
     let list = join(roles.iter().map(|role| &role.name), ",");
     let user = &task.identity.user;
+    let instances = task.spec.tasks().map(|(role, index)| format!("{}:{index}", role.name));
     let mut out = vec![
+        pair("TASK_ROLE_INSTANCES", join(instances, ",")),
         pair("JOB_NAME", &task.identity.key.job),
         pair("JOB_VC_NAME", &task.identity.key.workspace),
         pair("DEFAULT_FS_URI", ""),
@@ -57,8 +72,8 @@ fn current(task: &Task<'_>) -> Pairs {
         pair(format!("{own}_MEM_MB"), mebibytes(role.resources.memory)),
         pair("TASK_MEM_MB", mebibytes(role.resources.memory)),
         pair(format!("{own}_SHM_MB"), mebibytes(role.resources.shm)),
-        pair(format!("{own}_GPU_COUNT"), 0),
-        pair("TASK_GPU_NUM", 0),
+        pair(format!("{own}_GPU_COUNT"), role.resources.gpu),
+        pair("TASK_GPU_NUM", role.resources.gpu),
         pair(format!("{own}_MIN_FAILED_TASK_COUNT"), min_failed(role)),
         pair(format!("{own}_MIN_SUCCEEDED_TASK_COUNT"), min_succeeded(role)),
     ];
@@ -90,7 +105,9 @@ fn own_ports(place: &TaskPlace) -> Pairs {
 fn of_role(task: &Task<'_>, role: &Role) -> Pairs {
     let name = &role.name;
     let places = task.places_of(role);
-    let resources = format!("0,{},{},{}", cores(role), mebibytes(role.resources.memory), mebibytes(role.resources.shm));
+    let gpu = role.resources.gpu;
+    let resources =
+        format!("{gpu},{},{},{}", cores(role), mebibytes(role.resources.memory), mebibytes(role.resources.shm));
     let mut out = vec![
         pair(format!("TASK_ROLE_TASK_COUNT_{name}"), role.count),
         pair(format!("RESOURCE_{name}"), resources),

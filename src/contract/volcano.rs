@@ -1,21 +1,76 @@
-//! `VC_*` of Volcano and `TASKROLE_NAME` of OpenI Octopus.
+//! Volcano's plugins (`svc`, `env`, `tensorflow`, `pytorch`, `mpi`), and OpenI Octopus which stands on it.
 
-use super::{Task, join};
+use super::topology::{self, Environment, Pairs, TfConfig, pair};
+use super::{SeenFile, Task, host, join, parameters};
+use crate::spec::{Contract, Framework, Platform, Profile, Role};
 
-pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
-    let index = task.index.to_string();
-    let mut out = vec![
-        ("TASKROLE_NAME".to_owned(), task.role.name.to_string()),
-        ("TASKROLE_REPLICA_INDEX".to_owned(), index.clone()),
-        ("VC_TASK_INDEX".to_owned(), index.clone()),
-        ("VK_TASK_INDEX".to_owned(), index),
-    ];
+pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
+    parameters::with_equals(&task.role.params)
+}
+
+fn is_octopus(task: &Task<'_>) -> bool {
+    task.spec.contract == Contract { platform: Platform::Volcano, profile: Profile::Octopus }
+}
+
+/// Octopus numbers its sub-tasks itself, whatever people call them.
+fn system_name(task: &Task<'_>, role: &Role) -> String {
+    let number = task.spec.roles.iter().position(|other| other.name == role.name).unwrap_or(0);
+    format!("task{number}")
+}
+
+/// Every role by the names that its variables have, with its tasks.
+fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
+    let all = task.peers();
+    let mut out = Vec::new();
     for role in &task.spec.roles {
-        let name = role.name.variable();
-        // Names, not addresses, as Volcano's svc plugin gives them; the hosts file resolves them.
-        let hosts = (0..role.count).map(|index| format!("{}-{index}", role.name));
-        out.push((format!("VC_{name}_HOSTS"), join(hosts, ",")));
-        out.push((format!("VC_{name}_NUM"), role.count.to_string()));
+        let tasks: Vec<Task<'a>> = all.iter().filter(|peer| peer.role.name == role.name).copied().collect();
+        if is_octopus(task) {
+            out.push((parameters::variable(&system_name(task, role)), tasks.clone()));
+        }
+        out.push((role.name.variable(), tasks));
     }
     out
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Pairs {
+    let name = if is_octopus(task) { system_name(task, task.role) } else { task.role.name.to_string() };
+    let mut out = vec![
+        pair("TASKROLE_NAME", name),
+        pair("TASKROLE_REPLICA_INDEX", task.index),
+        pair("VC_TASK_INDEX", task.index),
+        pair("VK_TASK_INDEX", task.index),
+    ];
+    for (name, tasks) in roles(task) {
+        // Names, as Volcano gives them; the hosts file resolves them. Octopus gives addresses.
+        out.push(pair(format!("VC_{name}_HOSTS"), join(tasks.iter().map(host::primary), ",")));
+        out.push(pair(format!("VC_{name}_NUM"), tasks.len()));
+    }
+    if task.spec.contract.platform == Platform::Volcano && !is_octopus(task) {
+        out.extend(of_framework(task));
+    }
+    out
+}
+
+fn of_framework(task: &Task<'_>) -> Pairs {
+    match task.spec.framework {
+        Some(Framework::TensorFlow) => {
+            let style = TfConfig { environment: Environment::Absent, ..topology::TF_PLAIN };
+            topology::tf_config(task, style).map(|config| pair("TF_CONFIG", config)).into_iter().collect()
+        }
+        Some(Framework::PyTorch) => topology::torch(task, 23456),
+        Some(Framework::Mpi | Framework::Horovod) if task.leads() => {
+            vec![pair("MPI_HOST", join(topology::mpi_hosts(task).iter().map(host::primary), ","))]
+        }
+        Some(Framework::MxNet) => topology::dmlc(task, 9000),
+        _ => Vec::new(),
+    }
+}
+
+/// `/etc/volcano/ROLE.host`: the hosts, one a line, without a line's end after the last.
+pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
+    let one = |(name, tasks): (String, Vec<Task<'_>>)| {
+        let hosts = join(tasks.iter().map(host::primary), "\n");
+        SeenFile::new(format!("/etc/volcano/{}.host", name.to_lowercase()), hosts)
+    };
+    roles(task).into_iter().map(one).collect()
 }

@@ -188,11 +188,12 @@ impl LocalEngine {
         make_log_dir(&self.paths, launch, &log_dir)?;
         let namespace = self.network_namespace(launch, task, shared)?;
         let view = view(task);
+        workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
         let own = root::Own {
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),
-            workspace: workdirs::mounts(&self.paths, &launch.identity, &launch.spec)?,
+            workspace: workdirs::mounts(&self.paths, &launch.identity, &launch.spec, &view.places)?,
         };
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last attempt's: the next one needs what it would hold.

@@ -57,7 +57,7 @@ fn failure(live: &Live, role: &RoleName) -> String {
 
 fn conclude(live: &Live, verdict: &Verdict) -> Step {
     match verdict {
-        Verdict::Failed { reason } if live.attempts_left > 0 && live.wanted_stop.is_none() => {
+        Verdict::Failed { reason } if live.attempts_left > 0 && live.retried && live.wanted_stop.is_none() => {
             Step::Retry { key: live.key.clone(), reason: reason.clone() }
         }
         _ => Step::End { key: live.key.clone(), verdict: verdict.clone() },

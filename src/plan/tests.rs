@@ -10,25 +10,32 @@ fn key(number: u64) -> JobKey {
 }
 
 fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
-    Waiting { key: key(number), amount: Amount { cpu, memory: cpu }, tasks, network: Network::Task, ports: Vec::new() }
+    Waiting {
+        key: key(number),
+        amount: Amount { cpu, memory: cpu, gpu: 0 },
+        tasks,
+        network: Network::Task,
+        ports: Vec::new(),
+    }
 }
 
 fn live(number: u64, cpu: u64) -> Live {
     Live {
         key: key(number),
-        amount: Amount { cpu, memory: cpu },
+        amount: Amount { cpu, memory: cpu, gpu: 0 },
         block: None,
         ports: Vec::new(),
         tallies: vec![RoleTally {
             name: "main".parse().unwrap(),
             count: 1,
-            main: false,
+            main: crate::spec::Main::No,
             serves: false,
             min_failed: Some(1),
             min_succeeded: MinSucceeded::All,
             succeeded: 0,
             failed: 0,
             stopped: 0,
+            first: None,
         }],
         first_failure: None,
         all_ended: false,
@@ -39,11 +46,12 @@ fn live(number: u64, cpu: u64) -> Live {
         released: false,
         releasing: false,
         attempts_left: 0,
+        retried: true,
     }
 }
 
 fn run(live: Vec<Live>, queue: &BTreeMap<u64, Waiting>, cpu: u64) -> Plan {
-    let inventory = Amount { cpu, memory: cpu };
+    let inventory = Amount { cpu, memory: cpu, gpu: 0 };
     plan(&Snapshot { now: Timestamp(5000), inventory, addresses: RANGE, last_block: None, live, queue })
 }
 
@@ -68,6 +76,8 @@ fn an_attempt_goes_from_decided_over_released_to_ended() {
     attempt.released = true;
     assert_eq!(run(vec![attempt.clone()], &no_queue(), 10).steps, [Step::End { key: key(1), verdict }]);
     attempt.attempts_left = 1;
+    let spared = Live { retried: false, ..attempt.clone() };
+    assert!(matches!(attempt::next_step(&spared, Timestamp(0)), Some(Step::End { .. })), "not this kind");
     assert!(matches!(run(vec![attempt.clone()], &no_queue(), 10).steps[..], [Step::Retry { .. }]));
     attempt.wanted_stop = Some(StopCause::File);
     assert!(matches!(run(vec![attempt], &no_queue(), 10).steps[..], [Step::End { .. }]), "a stop ends the retries");

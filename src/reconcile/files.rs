@@ -34,6 +34,10 @@ impl<S: Store> Reconciler<S> {
         if let Some(reason) = never_fits(&Amount::of(&spec), &self.settings.inventory) {
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
         }
+        if spec.after.contains(&key.job) {
+            let message = "`after` names the job itself, which could never start".to_owned();
+            return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), message)]);
+        }
         let known = self.jobs.get(key).map(|job| &job.record);
         if known.is_some_and(|job| job.source.as_ref() == Some(&source) && job.file_present && job.invalid.is_empty()) {
             return;
@@ -117,9 +121,16 @@ impl<S: Store> Reconciler<S> {
         }
         match run.live_attempt() {
             Some(attempt) => attempt_state(attempt),
-            None if job.waiting(key).is_some() => (State::Waiting, self.waiting_reason(key)),
+            None if job.waiting(key, self.now).is_some() => (State::Waiting, self.waiting_reason(key)),
             None if job.desired() == DesiredState::Held => {
                 (State::Held, "held by state = \"held\" in its job file".to_owned())
+            }
+            None if run.awaited.is_some() => {
+                (State::Waiting, run.awaited.as_ref().map(|(_, why)| why.clone()).unwrap_or_default())
+            }
+            None if run.backs_off_until(self.now).is_some() => {
+                let until = run.backs_off_until(self.now).unwrap_or(self.now);
+                (State::Waiting, format!("tries again at {until} (retry.backoff)"))
             }
             None if run.held_back.is_some() => (State::Waiting, run.held_back.clone().unwrap_or_default()),
             None => (

@@ -1,13 +1,14 @@
 //! Jobs in memory: the stored records with what is derived from them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Spec, identity};
 use crate::contract::Identity;
-use crate::ids::JobKey;
+use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Waiting};
-use crate::spec::{DesiredState, JobSpec};
-use crate::status::{RoleTally, StopCause, Verdict};
+use crate::spec::{DesiredState, Image, JobSpec, OnEdit, RetryOn};
+use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
 
 pub(super) struct Job {
@@ -28,6 +29,8 @@ pub(super) struct Run {
     pub(super) held_back: Option<String>,
     /// What its owner has been told of that.
     pub(super) held_back_told: Option<String>,
+    /// The job that must have succeeded first, and what keeps it from that.
+    pub(super) awaited: Option<(JobKey, String)>,
     /// How far its preparation has come.
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
@@ -77,10 +80,11 @@ impl Job {
     /// Why the newest run is to be stopped, if it is.
     pub(super) fn wanted_stop(&self) -> Option<StopCause> {
         let run = self.open_run()?;
+        let makes_way = self.spec.as_ref().is_some_and(|spec| spec.on_edit == OnEdit::Restart) && self.is_outdated();
         let by_file = match (self.record.file_present, self.desired()) {
             (false, _) => Some(StopCause::FileRemoved),
             (true, DesiredState::Stopped) => Some(StopCause::File),
-            _ => None,
+            _ => makes_way.then_some(StopCause::Replaced),
         };
         run.record.stop.clone().or(by_file)
     }
@@ -116,10 +120,11 @@ impl Job {
     }
 
     /// Its place in the queue, if it may start.
-    pub(super) fn waiting(&self, key: &JobKey) -> Option<(u64, Waiting)> {
+    pub(super) fn waiting(&self, key: &JobKey, now: Timestamp) -> Option<(u64, Waiting)> {
         let run = self.open_run()?;
         let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
-        if !run.record.prepared || run.live_attempt().is_some() || held || run.held_back.is_some() {
+        let not_yet = run.held_back.is_some() || run.awaited.is_some() || run.backs_off_until(now).is_some();
+        if !run.record.prepared || run.live_attempt().is_some() || held || not_yet {
             return None;
         }
         let waiting = Waiting {
@@ -152,6 +157,7 @@ impl Job {
             released: attempt.released,
             releasing: run.releasing || run.release_failed,
             attempts_left: run.attempts_left(),
+            retried: run.is_retried(attempt),
         })
     }
 }
@@ -172,6 +178,7 @@ impl Run {
             preparing: None,
             held_back: None,
             held_back_told: None,
+            awaited: None,
         }
     }
 
@@ -194,15 +201,59 @@ impl Run {
     }
 }
 
+/// Longest time between two attempts, however many have failed.
+const BACKOFF_MAX: Duration = Duration::from_secs(3600);
+/// Attempts of a run that may be lost: what takes the machine down again and again must not do so for ever.
+const LOST_MAX: usize = 3;
+
+impl Run {
+    /// When the next attempt may be made, while that is still to come.
+    pub(super) fn backs_off_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let (failed, ended) = match self.record.unprepared.filter(|_| !self.record.prepared) {
+            Some(unprepared) => (unprepared.failures, unprepared.at),
+            None => {
+                (u32::try_from(self.record.attempts.len()).unwrap_or(u32::MAX), self.record.attempts.last()?.ended?)
+            }
+        };
+        let wait =
+            self.spec.retry.backoff.saturating_mul(2u32.saturating_pow(failed.saturating_sub(1))).min(BACKOFF_MAX);
+        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let due = Timestamp(ended.0.saturating_add(wait));
+        // A clock that was set back makes nobody wait longer than was said.
+        (now < due && now >= ended).then_some(due)
+    }
+
+    /// Whether its image is asked for once more when it could not be had.
+    pub(super) fn prepares_again(&self) -> bool {
+        let failures = self.record.unprepared.map_or(0, |unprepared| unprepared.failures);
+        let has_image = self.spec.image != Image::Host;
+        has_image && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
+    }
+
+    /// Whether a failure like that of this attempt is tried again.
+    fn is_retried(&self, attempt: &AttemptRecord) -> bool {
+        let kind = failure_kind(attempt);
+        let lost = self.record.attempts.iter().filter(|attempt| failure_kind(attempt) == RetryOn::Lost).count();
+        self.spec.retry.on.contains(&kind) && (kind != RetryOn::Lost || lost <= LOST_MAX)
+    }
+}
+
+/// What kind of failure the first failed task is.
+fn failure_kind(attempt: &AttemptRecord) -> RetryOn {
+    let ends = attempt.tasks.iter().filter_map(|task| task.phase.outcome().filter(|end| end.end.is_failure()));
+    match ends.min_by_key(|end| end.at).map(|end| &end.end) {
+        Some(TaskEnd::Lost { .. }) => RetryOn::Lost,
+        Some(TaskEnd::Oom { .. }) => RetryOn::Oom,
+        _ => RetryOn::Failure,
+    }
+}
+
 fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
     let mut tallies: Vec<RoleTally> = spec.roles.iter().map(RoleTally::of).collect();
     for task in &attempt.tasks {
         let Some(tally) = tallies.iter_mut().find(|tally| tally.name == task.role) else { continue };
-        match task.phase.outcome().map(|end| &end.end) {
-            Some(end) if end.is_success() => tally.succeeded += 1,
-            Some(end) if end.is_failure() => tally.failed += 1,
-            Some(_) => tally.stopped += 1,
-            None => {}
+        if let Some(end) = task.phase.outcome() {
+            tally.count(task.index, &end.end);
         }
     }
     tallies

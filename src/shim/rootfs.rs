@@ -57,7 +57,13 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let inside = Rooted::open(&places.root).map_err(failed("the root"))?;
     kernel_files(&inside, ids, &root.shm, shm)?;
     for (mount, detached) in root.mounts.iter().zip(binds) {
-        place(&inside, mount, &detached, ids).map_err(failed(mount.target.display().to_string()))?;
+        let placed = match &mount.scratch {
+            None => place(&inside, mount, &detached, ids),
+            Some(name) => {
+                places.scratched(name, &detached, &inside.directory(&mount.target, ids).map_err(failed("a directory"))?)
+            }
+        };
+        placed.map_err(failed(mount.target.display().to_string()))?;
     }
     for file in &root.files {
         inside
@@ -87,7 +93,8 @@ fn layers(root: &Root, namespace: &OwnedFd) -> Result<Vec<Vec<Detached>>, MountE
 fn binds(wanted: &[Mount]) -> Result<Vec<Detached>, MountError> {
     let one = |mount: &Mount| {
         let detached = Detached::copy_without_links(&mount.source, Depth::All)?;
-        detached.restrict(if mount.read_only { Access::ReadOnly } else { Access::ReadWrite })?;
+        let is_changed = !mount.read_only && mount.scratch.is_none();
+        detached.restrict(if is_changed { Access::ReadWrite } else { Access::ReadOnly })?;
         Ok(detached)
     };
     let told = |mount: &Mount| format!("{} as {}", mount.source.display(), mount.target.display());
@@ -145,6 +152,16 @@ impl Places {
             self.overlay(overlay, &lower).map_err(failed(format!("/{}", overlay.target.display())))?;
         }
         Ok(())
+    }
+
+    /// Shows a directory with a scratch layer of the task's own over it.
+    fn scratched(&self, name: &str, below: &Detached, target: &OwnedFd) -> io::Result<()> {
+        let place = self.layers.join(name);
+        fs::create_dir(&place)?;
+        below.attach(&open(&place)?)?;
+        let (upper, work) = (self.scratch.join("upper").join(name), self.scratch.join("work").join(name));
+        let lower = [place];
+        mounts::mount_overlay(&mounts::Overlay { lower: &lower, upper: &upper, work: &work }, &mounts::path_of(target))
     }
 
     fn plain_root(&self) -> io::Result<()> {

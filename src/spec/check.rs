@@ -155,6 +155,10 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
     match kind {
         Kind::Text => text(value).map(drop),
         Kind::Bool => value.as_bool().map(drop).ok_or(Problem::Type),
+        Kind::BoolOr(words) => match value.as_str() {
+            Some(word) => choice(word, words),
+            None => value.as_bool().map(drop).ok_or(Problem::Type),
+        },
         Kind::Integer { min, max } => integer(value, min, max),
         Kind::Number { min, max } => number(value, min, max),
         Kind::Size { min } => size(value, min),

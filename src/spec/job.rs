@@ -9,8 +9,10 @@ use toml::Spanned;
 
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
-use super::wire::{WireCommand, WireCount, WireJob, WireMap, WirePort, WireResources, WireRole};
-use crate::ids::{AssetName, Bytes, Cpu, RoleName, parse_duration};
+use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
+use super::strategy::{self, Kinds};
+use super::wire::{WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole};
+use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 
 /// A job that may run.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,10 +27,21 @@ pub struct JobSpec {
     pub debug: bool,
     /// From the stop signal to SIGKILL; the configuration's when absent.
     pub stop_grace: Option<Duration>,
+    /// The platform that its scripts were written for.
+    pub contract: Contract,
+    pub framework: Option<Framework>,
+    /// The framework's first one where the file says nothing.
+    pub strategy: Option<Strategy>,
     pub code: Option<AssetName>,
     pub datasets: Vec<Dataset>,
     pub network: Network,
     pub retries: u32,
+    pub retry: Retry,
+    /// Jobs of the same workspace that must have succeeded first.
+    pub after: Vec<JobName>,
+    pub on_edit: OnEdit,
+    /// Kept and shown.
+    pub extras: toml::Table,
     pub max_duration: Option<Duration>,
     pub state: DesiredState,
     /// A changed number asks for a new run.
@@ -54,11 +67,65 @@ pub enum DesiredState {
     Stopped,
 }
 
+/// What an edit does to a run that has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnEdit {
+    /// The next run waits until it has ended.
+    After,
+    /// It is stopped for the next run.
+    Restart,
+}
+
+/// Which failures are tried again, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retry {
+    pub on: Vec<RetryOn>,
+    /// Before the second attempt; twice as long before each further one.
+    pub backoff: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RetryOn {
+    /// The command failed, was killed or took too long.
+    Failure,
+    /// Its shim or the machine went away.
+    Lost,
+    Oom,
+    /// Its image could not be had.
+    Image,
+}
+
+pub(super) const RETRY_ON: &[(&str, RetryOn)] =
+    &[("failure", RetryOn::Failure), ("lost", RetryOn::Lost), ("oom", RetryOn::Oom), ("image", RetryOn::Image)];
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { on: vec![RetryOn::Failure, RetryOn::Lost], backoff: Duration::ZERO }
+    }
+}
+
 /// A dataset as the job names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
+    /// What the script calls it, where that differs from its name.
+    pub channel: Option<AssetName>,
     pub name: AssetName,
     pub version: Option<AssetName>,
+}
+
+impl std::fmt::Display for Dataset {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.channel.as_ref().map_or(Ok(()), |channel| write!(f, "{channel}="))?;
+        write!(f, "{}", self.name)?;
+        self.version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
+    }
+}
+
+impl Dataset {
+    /// The name by which tasks know it.
+    pub fn seen_as(&self) -> &AssetName {
+        self.channel.as_ref().unwrap_or(&self.name)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -66,18 +133,37 @@ pub struct Role {
     pub name: RoleName,
     /// From 1.
     pub count: u32,
-    pub main: bool,
+    pub main: Main,
     /// Only serves the others; never holds the job open.
     pub serves: bool,
     /// Failed tasks that fail the attempt; `None` for never.
     pub min_failed: Option<u32>,
     pub min_succeeded: MinSucceeded,
     pub command: Command,
-    /// `--key=value` arguments in file order.
-    pub arguments: Vec<String>,
+    /// In file order; how they become arguments is the contract's.
+    pub params: Vec<(String, Param)>,
     pub env: Vec<(String, String)>,
     pub resources: Resources,
     pub ports: Vec<Port>,
+}
+
+/// Whether the end of a role is the end of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Main {
+    No,
+    Role,
+    /// The end of its first task is.
+    FirstTask,
+}
+
+/// The value of a parameter, numbers as they are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Param {
+    /// `true` alone.
+    Flag,
+    Value(String),
+    /// Once for each.
+    List(Vec<String>),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +193,8 @@ pub struct Resources {
     pub shm: Bytes,
     /// Processes and threads.
     pub pids: u32,
+    /// Whole cards.
+    pub gpu: u32,
 }
 
 /// A labelled group of consecutive ports of each task of a role.
@@ -118,8 +206,6 @@ pub struct Port {
     pub begin: Option<u16>,
 }
 
-/// Roles that serve unless they say otherwise.
-const SERVING_ROLES: [&str; 4] = ["ps", "scheduler", "server", "tensorboard"];
 const DEFAULT_CPU: Cpu = Cpu(1000);
 const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 const DEFAULT_PIDS: u32 = 8192;
@@ -128,8 +214,15 @@ impl JobSpec {
     /// What a file means as far as it makes a new run: comments, spacing, the order of tables, and the keys that act
     /// at once (`description`, `state`, `max_duration`, `rerun`) do not count.
     pub fn meaning(&self) -> String {
-        let ran =
-            Self { description: String::new(), state: DesiredState::Run, max_duration: None, rerun: 0, ..self.clone() };
+        let ran = Self {
+            description: String::new(),
+            state: DesiredState::Run,
+            max_duration: None,
+            rerun: 0,
+            extras: toml::Table::new(),
+            on_edit: OnEdit::After,
+            ..self.clone()
+        };
         let digest = Sha256::digest(format!("{ran:?}").as_bytes());
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
@@ -163,19 +256,27 @@ impl JobSpec {
 
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
-    let mut reader = Reader { source, found, network: network(wire.network.as_deref()) };
+    let mut reader = Reader { source, found, network: network(wire.network.as_deref()), kinds: Kinds::default() };
+    let contract = reader.contract(wire.contract.as_ref());
+    let framework = reader.framework(wire.framework.as_ref());
+    let strategy = reader.strategy(wire.strategy.as_ref(), framework);
+    reader.kinds = Kinds { contract: contract.unwrap_or(Contract::NATIVE), framework, strategy };
+    let retry = reader.retry(&wire.retry);
+    let after = reader.after(&wire.after);
     let image = reader.image(wire.image.as_ref());
     let user = reader.user(wire.user.as_ref());
     let code = wire.code.as_ref().and_then(|code| reader.asset(code, "code"));
     let datasets = reader.datasets(&wire.datasets);
     let defaults = RoleDefaults {
         command: wire.command,
-        arguments: reader.params(&wire.params),
+        params: reader.params(&wire.params),
         env: reader.env(&wire.env, "env"),
         resources: wire.resources,
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
-    let roles = reader.roles(wire.roles, &defaults);
+    let mut roles = reader.roles(wire.roles, &defaults);
+    strategy::complete(&mut roles, reader.kinds, &reader.plain_role(&defaults));
+    reader.check_roles(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
     Some(JobSpec {
@@ -185,10 +286,17 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         init: wire.init.unwrap_or(true),
         debug: wire.debug.is_some_and(Spanned::into_inner),
         stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
+        contract: contract?,
+        framework,
+        strategy,
         code,
         datasets,
         network: reader.network,
         retries: wire.retries,
+        retry,
+        after,
+        on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
+        extras: wire.extras,
         max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
         state: state(wire.state.as_deref()),
         rerun: wire.rerun,
@@ -215,7 +323,7 @@ fn state(word: Option<&str>) -> DesiredState {
 /// What a role falls back to.
 struct RoleDefaults {
     command: Option<WireCommand>,
-    arguments: Vec<(String, Vec<String>)>,
+    params: Vec<(String, Param)>,
     env: Vec<(String, String)>,
     resources: WireResources,
 }
@@ -224,6 +332,7 @@ struct Reader<'a> {
     source: &'a Source<'a>,
     found: &'a mut Vec<Diagnostic>,
     network: Network,
+    kinds: Kinds,
 }
 
 impl Reader<'_> {
@@ -266,6 +375,83 @@ impl Reader<'_> {
         }
     }
 
+    fn contract(&mut self, name: Option<&Spanned<String>>) -> Option<Contract> {
+        let Some(name) = name else { return Some(Contract::NATIVE) };
+        match name.get_ref().parse() {
+            Ok(contract) => Some(contract),
+            Err(message) => {
+                self.error(name.span(), "contract", format!("`contract`: {message}"));
+                None
+            }
+        }
+    }
+
+    /// The key table has seen to it that the word is one of the list.
+    fn framework(&mut self, word: Option<&Spanned<String>>) -> Option<Framework> {
+        FRAMEWORKS.iter().find(|(name, _)| Some(*name) == word.map(|word| word.get_ref().as_str())).map(|found| found.1)
+    }
+
+    fn strategy(&mut self, word: Option<&Spanned<String>>, framework: Option<Framework>) -> Option<Strategy> {
+        let Some(word) = word else { return framework.and_then(|framework| framework.strategies().first().copied()) };
+        let found = STRATEGIES.iter().find(|(name, _)| name == word.get_ref()).map(|found| found.1)?;
+        let message = match framework {
+            None => "`strategy` says how the roles of a `framework` work together: name that as well".to_owned(),
+            Some(framework) if framework.strategies().contains(&found) => return Some(found),
+            Some(framework) => {
+                let known: Vec<_> =
+                    framework.strategies().iter().map(|strategy| format!("{:?}", strategy.to_string())).collect();
+                format!("`strategy`: {framework} is trained by {}", known.join(" or "))
+            }
+        };
+        self.error(word.span(), "strategy", message);
+        None
+    }
+
+    fn retry(&mut self, wire: &WireRetry) -> Retry {
+        let default = Retry::default();
+        let words = wire.on.as_ref().map(|words| {
+            let known =
+                |word: &Spanned<String>| RETRY_ON.iter().find(|(name, _)| name == word.get_ref()).map(|found| found.1);
+            words.iter().filter_map(|word| known(word).or_else(|| self.unknown_failure(word))).collect()
+        });
+        Retry {
+            on: words.unwrap_or(default.on),
+            backoff: wire.backoff.as_ref().and_then(|text| parse_duration(text).ok()).unwrap_or(default.backoff),
+        }
+    }
+
+    fn unknown_failure(&mut self, word: &Spanned<String>) -> Option<RetryOn> {
+        let known: Vec<_> = RETRY_ON.iter().map(|(name, _)| format!("{name:?}")).collect();
+        let message = format!("`retry.on`: {:?} is no kind of failure; these are {}", word.get_ref(), known.join(", "));
+        self.error(word.span(), "retry.on", message);
+        None
+    }
+
+    fn after(&mut self, names: &[Spanned<String>]) -> Vec<JobName> {
+        let mut out = Vec::new();
+        for name in names {
+            match name.get_ref().parse() {
+                Ok(name) => out.push(name),
+                Err(error) => {
+                    let message = format!("`after`: {:?} cannot be a job of this workspace: {error}", name.get_ref());
+                    self.error(name.span(), "after", message);
+                }
+            }
+        }
+        out
+    }
+
+    /// A role as it is when its file says nothing of it.
+    fn plain_role(&mut self, defaults: &RoleDefaults) -> Role {
+        self.role(RoleName::main_role(), &WireRole::default(), "", 0..0, defaults)
+    }
+
+    fn check_roles(&mut self, roles: &[(Role, Range<usize>)]) {
+        if let Some((span, key, message)) = strategy::problem(roles, self.kinds) {
+            self.error(span, &key, message);
+        }
+    }
+
     fn asset(&mut self, name: &Spanned<String>, key: &str) -> Option<AssetName> {
         match name.get_ref().parse() {
             Ok(name) => Some(name),
@@ -279,35 +465,44 @@ impl Reader<'_> {
     fn datasets(&mut self, names: &[Spanned<String>]) -> Vec<Dataset> {
         let mut datasets: Vec<Dataset> = Vec::new();
         for written in names {
-            let (name, version) = match written.get_ref().split_once('@') {
+            let (channel, rest) = match written.get_ref().split_once('=') {
+                Some((channel, rest)) => (Some(channel), rest),
+                None => (None, written.get_ref().as_str()),
+            };
+            let (name, version) = match rest.split_once('@') {
                 Some((name, version)) => (name, Some(version)),
-                None => (written.get_ref().as_str(), None),
+                None => (rest, None),
             };
             let part = |text: &str| Spanned::new(written.span(), text.to_owned());
             let name = self.asset(&part(name), "datasets");
+            let channel = channel.map(|channel| self.asset(&part(channel), "datasets"));
+            let (Some(name), channel) = (name, channel.flatten()) else { continue };
+            let seen_as = channel.as_ref().unwrap_or(&name);
+            if datasets.iter().any(|other| other.seen_as() == seen_as) {
+                let message = format!("`datasets` has two that tasks would see as {:?}", seen_as.as_str());
+                self.error(written.span(), "datasets", message);
+                continue;
+            }
             let version = version.map(|version| self.asset(&part(version), "datasets"));
-            match (name, version) {
-                (Some(name), _) if datasets.iter().any(|other| other.name == name) => {
-                    self.error(written.span(), "datasets", format!("`datasets` names {:?} twice", name.as_str()));
-                }
-                (Some(name), None) => datasets.push(Dataset { name, version: None }),
-                (Some(name), Some(Some(version))) => datasets.push(Dataset { name, version: Some(version) }),
-                _ => {}
+            match version {
+                None => datasets.push(Dataset { channel, name, version: None }),
+                Some(Some(version)) => datasets.push(Dataset { channel, name, version: Some(version) }),
+                Some(None) => {}
             }
         }
         datasets
     }
 
-    /// Arguments by key, in file order.
-    fn params(&self, params: &WireMap<toml::Value>) -> Vec<(String, Vec<String>)> {
+    /// By key, in file order.
+    fn params(&self, params: &WireMap<toml::Value>) -> Vec<(String, Param)> {
         in_file_order(params)
             .map(|(key, value)| {
-                let values = match value.get_ref() {
-                    toml::Value::Array(items) => items.iter().map(|item| flag(key.get_ref(), &scalar(item))).collect(),
-                    toml::Value::Boolean(true) => vec![format!("--{}", key.get_ref())],
-                    other => vec![flag(key.get_ref(), &self.as_written(other, value.span()))],
+                let param = match value.get_ref() {
+                    toml::Value::Array(items) => Param::List(items.iter().map(scalar).collect()),
+                    toml::Value::Boolean(true) => Param::Flag,
+                    other => Param::Value(self.as_written(other, value.span())),
                 };
-                (key.get_ref().clone(), values)
+                (key.get_ref().clone(), param)
             })
             .collect()
     }
@@ -362,18 +557,28 @@ impl Reader<'_> {
 
     fn role(&mut self, name: RoleName, wire: &WireRole, key: &str, span: Range<usize>, job: &RoleDefaults) -> Role {
         let count = wire.count.unwrap_or(1);
-        let role_arguments = self.params(&wire.params);
         let min_failed = self.min_failed(wire.min_failed.as_ref(), count, key);
         let min_succeeded = self.min_succeeded(wire.min_succeeded.as_ref(), count, key);
         self.warn_low_bounds(min_failed, min_succeeded, count, key, span);
         Role {
-            serves: wire.serves.unwrap_or_else(|| SERVING_ROLES.contains(&name.as_str())),
+            serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds)),
             count,
-            main: wire.main,
+            main: match &wire.main {
+                None => strategy::main(&name, self.kinds),
+                Some(WireMain::Flag(true)) => Main::Role,
+                Some(WireMain::Flag(false)) => Main::No,
+                Some(WireMain::Word(_)) => Main::FirstTask,
+            },
             min_failed,
             min_succeeded,
-            command: command(wire.command.as_ref().or(job.command.as_ref())),
-            arguments: merge(&job.arguments, &role_arguments).into_iter().flat_map(|(_, values)| values).collect(),
+            command: match &wire.command {
+                None if strategy::idles(&name, self.kinds) => strategy::idle(),
+                own => command(own.as_ref().or(job.command.as_ref())),
+            },
+            params: match &wire.command {
+                None if strategy::idles(&name, self.kinds) => Vec::new(),
+                _ => merge(&job.params, &self.params(&wire.params)),
+            },
             env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
             resources: self.resources(&job.resources, &wire.resources, key),
             ports: self.ports(&wire.ports, count, key),
@@ -445,6 +650,7 @@ impl Reader<'_> {
             memory,
             shm: asked.unwrap_or(Bytes(memory.0 / 2)),
             pids: role.pids.or(job.pids).unwrap_or(DEFAULT_PIDS),
+            gpu: role.gpu.or(job.gpu).unwrap_or(0),
         }
     }
 
@@ -553,10 +759,6 @@ fn merge<T: Clone>(job: &[(String, T)], role: &[(String, T)]) -> Vec<(String, T)
         }
     }
     out
-}
-
-fn flag(key: &str, value: &str) -> String {
-    format!("--{key}={value}")
 }
 
 fn scalar(value: &toml::Value) -> String {

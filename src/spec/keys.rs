@@ -7,6 +7,8 @@
 pub enum Kind {
     Text,
     Bool,
+    /// True, false, or one of the words.
+    BoolOr(&'static [&'static str]),
     Integer {
         min: i64,
         max: i64,
@@ -42,6 +44,7 @@ impl Kind {
         match self {
             Kind::Text => "string".into(),
             Kind::Bool => "true or false".into(),
+            Kind::BoolOr(words) => format!("true, false or {}", Kind::Choice(words).describe()),
             Kind::Integer { .. } => "integer".into(),
             Kind::Number { .. } => "number".into(),
             Kind::Size { .. } => "size, as in \"4GiB\"".into(),
@@ -93,6 +96,10 @@ pub const COUNT_MAX: i64 = 1000;
 
 const STATES: &[&str] = &["run", "held", "stopped"];
 const NETWORKS: &[&str] = &["task", "job", "host"];
+const FRAMEWORKS: &[&str] =
+    &["pytorch", "tensorflow", "mxnet", "xgboost", "paddle", "mindspore", "jax", "mpi", "horovod", "deepspeed"];
+const STRATEGIES: &[&str] = &["ps", "allreduce", "collective", "master-worker", "launcher"];
+const GPU: Kind = Kind::Integer { min: 0, max: 64 };
 const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
 const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
 const MEMORY: Kind = Kind::Size { min: MEMORY_MIN };
@@ -107,10 +114,20 @@ pub const KEYS: &[Key] = &[
     now("image", Kind::Text, "\"host\"", "", "The root file system of the tasks: a name in the image store or a registry (NAME:TAG, REGISTRY/NAME@sha256:…), \"oci:PATH:TAG\", \"oci-archive:PATH\", \"docker-archive:PATH\", or \"host\", this machine's own system directories."),
     now("user", Kind::Text, "the image's", "NAME, UID, NAME:GROUP or UID:GID", "Whom the tasks run as inside; outside, what they make belongs to the job's owner, whoever it is."),
     now("command", Kind::Command, "the image's, or sleep infinity", "not empty", "What each task runs: a string by `/bin/sh -c`, where $VARS work, an array as it is."),
+    now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
+    now("framework", Kind::Choice(FRAMEWORKS), "none", "", "The framework whose cluster variables are made from the roles."),
+    now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
     now("code", Kind::Text, "none", "a name in code/", "The directory of the workspace's code/ that a run takes a snapshot of; tasks see it read-only at /code and start there."),
-    now("datasets", Kind::Texts, "[]", "NAME or NAME@VERSION", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME."),
+    now("datasets", Kind::Texts, "[]", "[CHANNEL=]NAME[@VERSION]", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME; CHANNEL is what a script calls it, where that differs."),
     now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
+    now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),
+    now("retry.on", Kind::Texts, "[\"failure\", \"lost\"]", "failure, lost, oom, image", "Kinds of failure after which another attempt is made."),
+    now("retry.backoff", Kind::Duration, "0s", "", "How long to wait before the second attempt; twice as long before each further one, an hour at most."),
+    now("after", Kind::Texts, "[]", "jobs of the same workspace", "Jobs whose newest run must have succeeded before this one starts."),
+    now("on_edit", Kind::Choice(&["after", "restart"]), "\"after\"", "", "Whether the run of an edited file waits until the running one has ended, or stops it."),
+    now("extras", Kind::Table, "none", "", "Notes that are kept and shown, never interpreted."),
+    now("extras.*", Kind::Any, "", "", "One note, of any form."),
     now("max_duration", Kind::Duration, "none", "", "How long one attempt may run; then it is stopped and counts as failed, timed out."),
     now("stop_grace", Kind::Duration, "the machine's, 30s", "", "How long a task that is told to stop may take before it is killed."),
     now("init", Kind::Bool, "true", "", "Whether a small process of Trainyard's own is the first one in each container, which passes signals on and reaps what the command leaves; false makes it the command itself."),
@@ -126,10 +143,11 @@ pub const KEYS: &[Key] = &[
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory."),
     now("resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads that a task may have at once."),
+    now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task."),
     now("roles", Kind::Table, "one role \"main\" with one task", "", "The parts that a job is made of, such as ps and worker."),
     now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
     now("roles.*.count", COUNT, "1", "1 to 1000", "How many tasks the role has, numbered from 0."),
-    now("roles.*.main", Kind::Bool, "false", "", "Its success ends the job as succeeded at once, its failure as failed."),
+    now("roles.*.main", Kind::BoolOr(&["first"]), "false, unless the contract or the strategy says otherwise", "", "Its success ends the job as succeeded at once, its failure as failed; \"first\" lets its first task decide."),
     now("roles.*.serves", Kind::Bool, "true for ps, scheduler, server, tensorboard", "", "A role that only serves the others never holds the job open."),
     now("roles.*.min_failed", MIN_FAILED, "1", "1 to count", "How many failed tasks of the role fail the attempt at once."),
     now("roles.*.min_succeeded", MIN_SUCCEEDED, "\"all\"", "1 to count", "How many succeeded tasks of the role end the job as succeeded at once; \"all\" waits for every role."),
@@ -143,31 +161,23 @@ pub const KEYS: &[Key] = &[
     now("roles.*.resources.memory", MEMORY, "the job's", "16MiB or more", "Memory for each task of this role."),
     now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
     now("roles.*.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "the job's", "8 or more", "Processes and threads of each task of this role."),
+    now("roles.*.resources.gpu", GPU, "the job's", "0 to 64", "Graphics cards for each task of this role."),
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
     now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
     now("roles.*.ports.*.begin", Kind::Integer { min: 1, max: 65535 }, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
-    later("contract", "The platform whose variables and paths a task sees."),
-    later("framework", "The framework whose cluster variables are made from the roles."),
-    later("strategy", "How the framework's roles work together."),
     later("mounts", "Further directories and buckets that tasks see."),
     later("template", "A template that this job lies on top of."),
     later("priority", "The job's place in the queue."),
     later("expected_duration", "How long the job should take; over it there is an alarm."),
     later("on_overrun", "What to do when the job takes longer than expected."),
-    later("on_edit", "Whether an edited job replaces a running one or waits for it."),
-    later("after", "Jobs that must have succeeded first."),
     later("sweep", "Values to run all combinations of."),
-    later("extras", "Notes that are kept and shown, never interpreted."),
-    later("retry", "Which failures are retried, and when."),
     later("tensorboard", "Where TensorBoard finds its event files."),
     later("services", "Long-running side containers with an HTTP port."),
     later("alerts", "What to watch and whom to tell."),
-    later("resources.gpu", "Graphics cards for each task."),
     later("resources.gpu_type", "The kind of card."),
     later("resources.gpu_memory", "A share of one card."),
     later("resources.spec", "A size from the workspace's list."),
-    later("roles.*.resources.gpu", "Graphics cards for each task of this role."),
     later("roles.*.resources.gpu_type", "The kind of card for this role."),
     later("roles.*.resources.gpu_memory", "A share of one card for this role."),
     later("roles.*.resources.spec", "A size from the workspace's list."),

@@ -29,8 +29,17 @@ fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
     );
     let names: Vec<_> = spec.roles.iter().map(|role| role.name.as_str()).collect();
     assert_eq!(names, ["worker", "ps"]);
-    assert_eq!(spec.roles[0].arguments, ["--z=1e-4", "--a", "--b=1", "--b=2", "--c=false"]);
-    assert_eq!(spec.roles[1].arguments[0], "--z=3");
+    let value = |text: &str| Param::Value(text.into());
+    assert_eq!(
+        spec.roles[0].params,
+        [
+            ("z".into(), value("1e-4")),
+            ("a".into(), Param::Flag),
+            ("b".into(), Param::List(vec!["1".into(), "2".into()])),
+            ("c".into(), value("false"))
+        ]
+    );
+    assert_eq!(spec.roles[1].params[0], ("z".into(), value("3")));
     assert!(spec.roles[1].serves && !spec.roles[0].serves);
 }
 

@@ -17,10 +17,17 @@ pub(super) struct WireJob {
     pub(super) debug: Option<Spanned<bool>>,
     pub(super) stop_grace: Option<String>,
     pub(super) command: Option<WireCommand>,
+    pub(super) contract: Option<Spanned<String>>,
+    pub(super) framework: Option<Spanned<String>>,
+    pub(super) strategy: Option<Spanned<String>>,
     pub(super) code: Option<Spanned<String>>,
     pub(super) datasets: Vec<Spanned<String>>,
     pub(super) network: Option<String>,
     pub(super) retries: u32,
+    pub(super) retry: WireRetry,
+    pub(super) after: Vec<Spanned<String>>,
+    pub(super) on_edit: Option<String>,
+    pub(super) extras: toml::Table,
     pub(super) max_duration: Option<String>,
     pub(super) state: Option<String>,
     pub(super) rerun: u64,
@@ -37,9 +44,17 @@ pub(super) enum WireCommand {
     Exec(Vec<String>),
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireRetry {
+    pub(super) on: Option<Vec<Spanned<String>>>,
+    pub(super) backoff: Option<String>,
+}
+
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireResources {
+    pub(super) gpu: Option<u32>,
     pub(super) cpu: Option<f64>,
     pub(super) memory: Option<String>,
     pub(super) shm: Option<Spanned<String>>,
@@ -50,7 +65,7 @@ pub(super) struct WireResources {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireRole {
     pub(super) count: Option<u32>,
-    pub(super) main: bool,
+    pub(super) main: Option<WireMain>,
     pub(super) serves: Option<bool>,
     pub(super) min_failed: Option<Spanned<WireCount>>,
     pub(super) min_succeeded: Option<Spanned<WireCount>>,
@@ -59,6 +74,14 @@ pub(super) struct WireRole {
     pub(super) env: WireMap<toml::Value>,
     pub(super) resources: WireResources,
     pub(super) ports: WireMap<WirePort>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireMain {
+    Flag(bool),
+    /// The key table knows only one.
+    Word(serde::de::IgnoredAny),
 }
 
 #[derive(Debug, Clone, Deserialize)]

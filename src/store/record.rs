@@ -78,11 +78,20 @@ pub struct RunRecord {
     pub source: SourceRecord,
     /// Code has been copied and the directories are there.
     pub prepared: bool,
+    /// How often that has failed, and when it last did.
+    #[serde(default)]
+    pub unprepared: Option<Unprepared>,
     /// Somebody wants it stopped.
     pub stop: Option<StopCause>,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unprepared {
+    pub failures: u32,
+    pub at: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -31,6 +31,7 @@ fn run(number: u32) -> RunRecord {
         order: 1,
         source: SourceRecord { text: "command = 'x'".into(), meaning: "m".into(), owner, warnings: Vec::new() },
         prepared: false,
+        unprepared: None,
         stop: None,
         attempts: Vec::new(),
         ended: None,

@@ -22,7 +22,7 @@ use trainyard::store::record::{Owner, SourceRecord};
 
 use super::invariants;
 
-const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30 };
+const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
 const SPECS: [&str; 5] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",

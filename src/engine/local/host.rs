@@ -157,7 +157,7 @@ impl HostImage {
 }
 
 fn read_only(path: &Path) -> Mount {
-    Mount { source: path.to_owned(), target: path.to_owned(), read_only: true }
+    Mount { source: path.to_owned(), target: path.to_owned(), read_only: true, scratch: None }
 }
 
 fn mounts_below(directories: &[SystemDirectory]) -> io::Result<Vec<PathBuf>> {

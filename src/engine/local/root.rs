@@ -137,7 +137,12 @@ impl Base {
             }
         }
         for overlay in &overlays {
-            self.scratch(dir, overlay, root).map_err(failed(told))?;
+            let top = overlay.lower.first().map(fs::metadata).transpose().map_err(failed(told))?;
+            let mode = top.as_ref().map_or(0o755, |top| std::os::unix::fs::MetadataExt::mode(top) & 0o7777);
+            scratch(dir, &overlay.name, mode, root).map_err(failed(told))?;
+        }
+        for name in own.workspace.iter().filter_map(|mount| mount.scratch.as_ref()) {
+            scratch(dir, name, 0o755, root).map_err(failed(told))?;
         }
         mounts.extend(own.workspace);
         Ok(Root {
@@ -147,7 +152,7 @@ impl Base {
             mounts,
             shm: own.shm,
             files: own_files(own.view, own.resolv_conf),
-            directories: std::iter::once(PathBuf::from(&own.view.working_directory)).chain(self.volumes()).collect(),
+            directories: directories(own.view).chain(self.volumes()).collect(),
         })
     }
 
@@ -157,15 +162,16 @@ impl Base {
             Kind::Image(image) => image.record.config.volumes.iter().map(PathBuf::from).collect(),
         }
     }
+}
 
-    /// The scratch layer of an overlay; its top shows through as the top of the whole.
-    fn scratch(&self, dir: &TaskDir, overlay: &Overlay, root: Ids) -> std::io::Result<()> {
-        use std::os::unix::fs::MetadataExt;
-        let top = overlay.lower.first().map(fs::metadata).transpose()?;
-        let mode = top.as_ref().map_or(0o755, |top| top.mode() & 0o7777);
-        create_dir_for(&dir.upper(&overlay.name), mode, root.uid, root.gid)?;
-        create_dir_for(&dir.work(&overlay.name), 0o700, root.uid, root.gid)
-    }
+/// A scratch layer; its top shows through as the top of the whole.
+fn scratch(dir: &TaskDir, name: &str, mode: u32, root: Ids) -> std::io::Result<()> {
+    create_dir_for(&dir.upper(name), mode, root.uid, root.gid)?;
+    create_dir_for(&dir.work(name), 0o700, root.uid, root.gid)
+}
+
+fn directories(view: &View) -> impl Iterator<Item = PathBuf> {
+    std::iter::once(&view.working_directory).chain(&view.directories).map(PathBuf::from)
 }
 
 /// What is the task's own in `/etc`.
@@ -174,5 +180,6 @@ fn own_files(view: &View, resolv_conf: Option<String>) -> Vec<OwnFile> {
     let mut files =
         vec![file("/etc/hosts", view.hosts.clone()), file("/etc/hostname", format!("{}\n", view.host_name))];
     files.extend(resolv_conf.map(|content| file("/etc/resolv.conf", content)));
+    files.extend(view.files.iter().map(|seen| file(&seen.path, seen.content.clone())));
     files
 }

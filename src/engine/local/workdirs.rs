@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::failed;
 use crate::config::Paths;
-use crate::contract::Identity;
+use crate::contract::{Access, Content, Identity, Place};
 use crate::engine::{EngineError, Prepare, Release};
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
@@ -109,28 +109,45 @@ pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, Eng
 
 /// What of the workspace a task sees, and where. Sources are named without the links that lead to the workspace: the shim
 /// follows none.
-pub(super) fn mounts(paths: &Paths, identity: &Identity, spec: &JobSpec) -> Result<Vec<Mount>, EngineError> {
+pub(super) fn mounts(
+    paths: &Paths,
+    identity: &Identity,
+    spec: &JobSpec,
+    places: &[Place],
+) -> Result<Vec<Mount>, EngineError> {
     let run = paths.run(&identity.key, identity.run);
     let workspace = paths.workspace(&identity.key.workspace);
     let real = workspace.canonicalize().map_err(failed("find the workspace's directory"))?;
-    let mount = |source: PathBuf, target: &str, read_only| Mount {
-        source: source.strip_prefix(&workspace).map(|below| real.join(below)).unwrap_or(source),
-        target: PathBuf::from(target),
-        read_only,
-    };
-    let mut out = vec![mount(run.join("output"), "/output", false), mount(run.join("model"), "/model", false)];
-    if spec.code.is_some() {
-        out.push(mount(run.join("code"), "/code", true));
-    }
-    for dataset in &spec.datasets {
-        let source = dataset_path(paths, identity, dataset)?;
-        let targets = match spec.datasets.as_slice() {
-            [_] => ["/dataset".to_owned(), "/input".to_owned()],
-            _ => ["/dataset", "/input"].map(|top| format!("{top}/{}", dataset.name)),
+    let real = |source: PathBuf| source.strip_prefix(&workspace).map(|below| real.join(below)).unwrap_or(source);
+    let one = |place: &Place| {
+        let source = match &place.content {
+            Content::Output => run.join("output"),
+            Content::OutputPart(part) => run.join("output").join(part),
+            Content::Model => run.join("model"),
+            Content::Code => run.join("code"),
+            Content::Dataset(name) => {
+                let dataset = spec.datasets.iter().find(|dataset| dataset.name == *name);
+                let unknown = || EngineError(format!("datasets: {name} is not one of the job's"));
+                dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?
+            }
         };
-        out.extend(targets.iter().map(|target| mount(source.clone(), target, true)));
-    }
-    Ok(out)
+        // One scratch layer for each place: two would be two views of one.
+        let scratch = (place.access == Access::Scratch).then(|| format!("at{}", place.path.replace('/', "-")));
+        let read_only = place.access == Access::ReadOnly;
+        Ok(Mount { source: real(source), target: PathBuf::from(&place.path), read_only, scratch })
+    };
+    places.iter().map(one).collect()
+}
+
+/// Makes the parts of the output that the places ask for.
+pub(super) fn make_parts(paths: &Paths, launch: &Identity, owner: Owner, places: &[Place]) -> Result<(), EngineError> {
+    let output = paths.run(&launch.key, launch.run).join("output");
+    let parts = places.iter().filter_map(|place| match place.content {
+        Content::OutputPart(part) => Some(part),
+        _ => None,
+    });
+    let mut made = parts.map(|part| create_dir_for(&output.join(part), 0o750, owner.uid, owner.gid));
+    made.try_for_each(|made| made).map_err(failed("make a directory of the run's output"))
 }
 
 /// Further groups of the owner, so that what a group may read its members' jobs may read.

@@ -1,0 +1,98 @@
+//! `trainyard contract ls|show NAME`: what a script written for another platform will find, what of it is certain, and
+//! what is our reading.
+
+use std::fmt::Write;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::contract::catalogue::{ABOUT, About, example, of};
+use crate::contract::{Access, View, command, view};
+use crate::spec::Contract;
+
+pub(super) fn list(format: Format) -> anyhow::Result<Exit> {
+    match format {
+        Format::Json => ABOUT.iter().try_for_each(|about| output::json(&as_json(about)))?,
+        Format::People => {
+            let width = ABOUT.iter().map(|about| about.name.len()).max().unwrap_or(0);
+            ABOUT.iter().try_for_each(|about| output::line(&format!("{:width$}  {}", about.name, about.serves)))?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn as_json(about: &About) -> Value {
+    json!({ "contract": about.name, "serves": about.serves, "certain": about.certain, "reading": about.reading })
+}
+
+pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
+    let contract: Contract = name.parse().map_err(anyhow::Error::msg)?;
+    let Some(about) = of(name) else { bail!("nothing is known of contract {name}") };
+    let (spec, sample) = example(contract);
+    let tasks: Vec<_> = sample.tasks(&spec).collect();
+    // The last worker: its index is not 0, so that it can be told from the count.
+    let Some(task) = tasks.last() else { bail!("contract {name} has no example") };
+    let seen = view(task);
+    let task = format!("{}-{}", task.role.name, task.index);
+    match format {
+        Format::Json => {
+            let mut all = as_json(about);
+            let env: serde_json::Map<String, Value> = of_platform(&seen).map(|(k, v)| (k.clone(), json!(v))).collect();
+            if let Some(all) = all.as_object_mut() {
+                all.insert(
+                    "example".to_owned(),
+                    json!({
+                        "task": task, "args": seen.args, "env": env, "directory": seen.working_directory,
+                        "places": seen.places.iter().map(|place| &place.path).collect::<Vec<_>>(),
+                        "files": seen.files.iter().map(|file| json!([file.path, file.content])).collect::<Vec<_>>(),
+                    }),
+                );
+            }
+            output::json(&all)?;
+        }
+        Format::People => output::line(as_text(about, &task, &seen).trim_end())?,
+    }
+    Ok(Exit::Success)
+}
+
+/// Without what every task has, whatever its contract.
+fn of_platform(seen: &View) -> impl Iterator<Item = &(String, String)> {
+    const OWN: [&str; 7] = ["PATH", "HOME", "USER", "LOGNAME", "LANG", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"];
+    seen.env.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with("TRAINYARD_"))
+}
+
+fn as_text(about: &About, task: &str, seen: &View) -> String {
+    let mut out = format!("contract = {:?}\n  serves   {}\n", about.name, about.serves);
+    for (title, text) in [("certain", about.certain), ("reading", about.reading)] {
+        if !text.is_empty() {
+            let _ = writeln!(out, "  {title:8} {text}");
+        }
+    }
+    let _ = writeln!(
+        out,
+        "\nTask {task} of a job with framework = \"tensorflow\", 1 ps, 2 workers, datasets = [\"train=mnist\"], params = {{ epochs = 3 }}"
+    );
+    let _ = writeln!(out, "\n  runs     {}\n  starts in {}", command::display(&seen.args), seen.working_directory);
+    out.push_str("\nSees\n");
+    for place in &seen.places {
+        let access = match place.access {
+            Access::ReadOnly => "read-only",
+            Access::ReadWrite => "kept",
+            Access::Scratch => "changes are the task's own",
+        };
+        let _ = writeln!(out, "  {}  {:?}, {access}", place.path, place.content);
+    }
+    for file in &seen.files {
+        let _ = writeln!(out, "  {}", file.path);
+        file.content.lines().for_each(|line| {
+            let _ = writeln!(out, "    {line}");
+        });
+    }
+    out.push_str("\nVariables, beside TRAINYARD_*\n");
+    for (name, value) in of_platform(seen) {
+        let _ = writeln!(out, "  {name}={value}");
+    }
+    out
+}

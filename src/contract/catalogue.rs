@@ -1,0 +1,89 @@
+//! What is known of each contract: whom it serves, what is certain, and what is our reading of a platform that says
+//! nothing. Printed by `trainyard contract`; what a script finds is not told here but taken from [`super::view`].
+
+use super::Sample;
+use crate::spec::{Contract, JobSpec};
+
+/// One contract for people.
+#[derive(Debug, Clone, Copy)]
+pub struct About {
+    /// As a job file names it.
+    pub name: &'static str,
+    /// Platforms whose scripts it serves.
+    pub serves: &'static str,
+    /// Taken from the platform's own code or documents.
+    pub certain: &'static str,
+    /// Where these say nothing.
+    pub reading: &'static str,
+}
+
+const fn about(name: &'static str, serves: &'static str, certain: &'static str, reading: &'static str) -> About {
+    About { name, serves, certain, reading }
+}
+
+/// Every contract, in the order in which they are listed.
+#[rustfmt::skip]
+pub const ABOUT: &[About] = &[
+    about("native", "scripts written for no platform", "TRAINYARD_*, PAI_* and VC_* variables, /code, /dataset, /input, /output, /model", ""),
+    about("sagemaker", "Amazon SageMaker", "the tree below /opt/ml, SM_*, hyperparameters as sorted `--key value`, hosts algo-N, TF_CONFIG with a parameter server on each host, torchrun's variables", "instance types and regions are told as \"local\""),
+    about("tione", "Tencent TI-ONE, the present generation", "NODE_LIST, INDEX, MASTER_ADDR, one RANK a node, /opt/ml", "with framework = \"tensorflow\" TF_CONFIG is given; what its own PS-Worker mode gives is not published"),
+    about("tione/1", "Tencent TI-ONE, SDK jobs of 2020", "TM_*, /opt/ml, hyperparameters as `--key value` in the order of the file, ports 5555, 5556, 6666, 7777", "the parameter server is a role or the script's own: the platform's launcher, which starts it beside the script, is not part of this"),
+    about("pai", "Alibaba PAI training jobs", "the tree below /ml, PAI_*, PAI_HPS_*, PAI_INPUT_*; `$PAI_USER_ARGS` in the command", ""),
+    about("pai/dlc", "Alibaba PAI DLC", "MASTER_ADDR, one RANK a node, NPROC_PER_NODE, TF_CONFIG; names dlcJOB-ROLE-N", "parameter servers are told as Kubeflow tells them"),
+    about("pai/tf", "Alibaba PAI-TF (TensorFlow 1)", "flags --buckets, --checkpointDir, --job_name, --task_index, --ps_hosts, --worker_hosts", "buckets are local directories: what reads oss:// by a client does not run"),
+    about("google", "Google AI Platform Training", "TF_CONFIG with job and trial, CLUSTER_SPEC, CLOUD_ML_JOB_ID, --job-dir", "what would be in a bucket lies below /gcs: what reads gs:// by a client does not run"),
+    about("google/vertex", "Google Vertex AI", "CLUSTER_SPEC by worker pools, AIP_*, TF_CONFIG", "AIP_* name plain paths below /gcs"),
+    about("azureml", "Azure Machine Learning", "${{inputs.NAME}} and ${{outputs.NAME}} in commands, MASTER_ADDR with processes counted, ./outputs and ./logs, AZUREML_*", "one process a node: more are torchrun's; the list of AZUREML_* is not complete"),
+    about("modelarts", "Huawei ModelArts", "MA_*, VC_*, --data_url, --train_url, directories below /home/ma-user/modelarts, hosts JOB-worker-N.JOB", "the second and further inputs are data_url_1 and so on; with TensorFlow also TF_CONFIG"),
+    about("modelarts/1", "Huawei ModelArts, old jobs", "DLS_*, BATCH_*_HOSTS, /home/work/user-job-dir", "data is at /home/work/data"),
+    about("uai", "UCloud UAI-Train", "/data, /data/data, /data/output, the arguments --work_dir, --data_dir, --output_dir, --log_dir; TF_CONFIG with a parameter server on each node", ""),
+    about("paddle", "Baidu PaddlePaddle (PaddleCloud); Baidu BML as the nearest", "TRAINING_ROLE, PADDLE_*, ports from 2379 on", "of BML nothing is published"),
+    about("paddle/old", "PaddlePaddle's platform of 2018", "PADDLE_INIT_*, /trainer_id, /trainer_count", "data is at /dataset, not below /pfs"),
+    about("openpai", "Microsoft OpenPAI", "PAI_* of v0.x and v1.x, names of roles without hyphens", "code is at /code and where the command starts; storage plugins are not part of this"),
+    about("volcano", "Volcano; Huawei CCI", "VC_*_HOSTS, VC_TASK_INDEX, /etc/volcano/ROLE.host, TF_CONFIG without environment, MASTER_ADDR, MPI_HOST", ""),
+    about("volcano/octopus", "OpenI Octopus (Pumpkin)", "/code, /dataset, /model, TASKROLE_NAME task0, VC_TASK0_HOSTS with addresses, --key=value", "variables by the role's own name are given as well"),
+    about("kubeflow", "Kubeflow training jobs; Huawei CCI, JD DAS, Didi, Inspur AIStation as the nearest", "TF_CONFIG, MASTER_ADDR and PET_*, DMLC_* and MX_CONFIG, PADDLE_MASTER, COORDINATOR_ADDRESS by framework", "without `framework`, TF_CONFIG and MASTER_ADDR; of JD, Didi and Inspur nothing is published"),
+    about("kubeflow/arena", "Alibaba arena", "ports 22222 and 22223, code at /root/code, /output/training_logs", ""),
+    about("kubeflow/swarm", "Alibaba container service (Swarm), distributed training", "/input, /output, hosts ps0, worker0; ends when all workers have", "how hosts reached the script is not documented: TF_CONFIG, and the ps flags where there are servers"),
+    about("kubeflow/xiaomi", "Xiaomi Cloud-ML", "TF_CONFIG with master and without environment", "host names are ours"),
+    about("kubeflow/caicloud", "Caicloud TaaS", "TF_MAX_STEPS, TF_LOGDIR, TF_SAVE_*", "its cluster side was never published: TF_CONFIG as Kubeflow's"),
+    about("kubeflow/aihc", "Baidu AIHC; Baidu BML as the nearest", "one RANK a node, NPROC_PER_NODE, AIHC_*", ""),
+    about("kubeflow/psflags", "TensorFlow 1 scripts; Meituan DLS, JD Lambda as the nearest", "", "flags --job_name, --task_index, --ps_hosts, --worker_hosts: of these platforms nothing is published"),
+    about("mpi", "AWS Deep Learning AMI, NVIDIA NGC containers, Intel MPI, Uber Horovod", "/etc/mpi/hostfile, OMPI_MCA_*, I_MPI_*, HYDRA_*; a launcher starts ranks on the job's tasks, without ssh", ""),
+    about("mpi/nauta", "Intel Nauta", "/mnt/input, /mnt/output/experiment, /app, NAUTA_*", ""),
+    about("mpi/bcp", "NVIDIA Base Command", "", "NGC_* names as public scripts read them; where results belong is not published"),
+];
+
+/// What is known of a contract.
+pub fn of(name: &str) -> Option<&'static About> {
+    ABOUT.iter().find(|about| about.name == name)
+}
+
+/// A job of two roles, as an example of what its tasks see.
+pub fn example(contract: Contract) -> (JobSpec, Sample) {
+    let text = format!(
+        "contract = \"{contract}\"\nframework = \"tensorflow\"\ncode = \"digits\"\ndatasets = [\"train=mnist\"]\n\
+         command = \"python3 train.py\"\n[params]\nepochs = 3\n[roles.ps]\n[roles.worker]\ncount = 2\n"
+    );
+    let spec = crate::spec::parse("example.toml", &text).0.expect("the example of every contract is a test");
+    let sample = Sample::of("example.toml", &spec);
+    (spec, sample)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::platform::CONTRACTS;
+
+    #[test]
+    fn every_contract_is_told_of_and_has_an_example() {
+        for (name, ..) in CONTRACTS {
+            let about = of(name).unwrap_or_else(|| panic!("{name} is not told of"));
+            assert!(!about.certain.is_empty() || !about.reading.is_empty(), "{name}");
+            let contract: Contract = name.parse().unwrap();
+            let (spec, sample) = example(contract);
+            assert!(sample.tasks(&spec).all(|task| !super::super::view(&task).env.is_empty()), "{name}");
+        }
+        assert_eq!(ABOUT.len(), CONTRACTS.len());
+    }
+}

@@ -1,0 +1,77 @@
+//! Google AI Platform Training and Vertex AI: `TF_CONFIG`, `CLUSTER_SPEC`, `AIP_*`. What would lie in a bucket lies below
+//! `/gcs`.
+
+use serde_json::{Map, Value, json};
+
+use super::topology::{self, Alone, Evaluator, Pairs, TfConfig, pair};
+use super::{Task, parameters};
+use crate::spec::Profile;
+
+/// Where a bucket's place is mounted; scripts of Vertex put it in front of what follows `gs://`.
+const JOB: &str = "/gcs/job";
+
+pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
+    let mut out = parameters::with_equals(&task.role.params);
+    if task.spec.contract.profile == Profile::Plain {
+        out.push(format!("--job-dir={JOB}"));
+    }
+    out
+}
+
+const STYLE: TfConfig =
+    TfConfig { chief: Some("chief"), alone: Alone::Told, evaluator: Evaluator::Apart, ..topology::TF_PLAIN };
+
+/// The cluster file as [`topology`] writes it, with what this platform adds to it.
+fn tf_config(task: &Task<'_>) -> Option<Value> {
+    let text = topology::tf_config(task, STYLE)?;
+    let mut config: Value = serde_json::from_str(&text).ok()?;
+    let id = task.identity.key.job.as_str();
+    let own = config.get_mut("task").and_then(Value::as_object_mut)?;
+    own.insert("cloud".to_owned(), json!(id));
+    own.insert("trial".to_owned(), json!("1"));
+    let whole = config.as_object_mut()?;
+    whole.insert("job".to_owned(), json!({ "args": arguments(task), "job_dir": JOB }));
+    Some(config)
+}
+
+fn cluster_spec(task: &Task<'_>) -> Value {
+    let roles = &task.spec.roles;
+    let mut cluster = Map::new();
+    for number in 0..roles.len() {
+        let members = task.peers().into_iter().filter(|peer| peer.role_number() == number);
+        let members: Vec<String> = members.map(|peer| topology::endpoint(&peer, 2222)).collect();
+        cluster.insert(format!("workerpool{number}"), json!(members));
+    }
+    json!({
+        "cluster": cluster, "environment": "cloud",
+        "task": { "type": format!("workerpool{}", task.role_number()), "index": task.index, "trial": "1" },
+        "open_ports": [topology::port(task, 3333)],
+    })
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Pairs {
+    let mut out = vec![pair("CLOUD_ML_JOB_ID", &task.identity.key.job), pair("CLOUD_ML_TRIAL_ID", 1)];
+    out.extend(tf_config(task).map(|config| pair("TF_CONFIG", config)));
+    match task.spec.contract.profile {
+        Profile::Vertex => {
+            out.push(pair("CLUSTER_SPEC", cluster_spec(task)));
+            let below = |name: &str| format!("{JOB}/{name}/");
+            out.extend([
+                pair("AIP_MODEL_DIR", below("model")),
+                pair("AIP_CHECKPOINT_DIR", below("checkpoints")),
+                pair("AIP_TENSORBOARD_LOG_DIR", below("logs")),
+            ]);
+            if let Some(dataset) = task.spec.datasets.first() {
+                let name = dataset.seen_as();
+                out.extend([
+                    pair("AIP_DATA_FORMAT", "csv"),
+                    pair("AIP_TRAINING_DATA_URI", format!("/gcs/{name}/training-*")),
+                    pair("AIP_VALIDATION_DATA_URI", format!("/gcs/{name}/validation-*")),
+                    pair("AIP_TEST_DATA_URI", format!("/gcs/{name}/test-*")),
+                ]);
+            }
+        }
+        _ => out.extend(tf_config(task).map(|config| pair("CLUSTER_SPEC", config))),
+    }
+    out
+}

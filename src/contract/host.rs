@@ -1,0 +1,79 @@
+//! What tasks are called on each platform. Every name is in the hosts file of every task, so all of them resolve.
+
+use std::net::Ipv4Addr;
+
+use super::{Task, topology};
+use crate::spec::{Platform, Profile};
+
+/// The name, or the address, by which a platform's variables speak of a task.
+pub(super) fn primary(task: &Task<'_>) -> String {
+    let contract = task.spec.contract;
+    match (contract.platform, contract.profile) {
+        (Platform::OpenPai | Platform::Paddle | Platform::AzureMl, _) | (Platform::Volcano, Profile::Octopus) => {
+            address(task).to_string()
+        }
+        _ => names(task).into_iter().next().unwrap_or_default(),
+    }
+}
+
+/// All names of a task beside its own host name, the one that is used first.
+pub(super) fn names(task: &Task<'_>) -> Vec<String> {
+    let (job, role, index) = (dns(task.identity.key.job.as_str()), dns(task.role.name.as_str()), task.index);
+    let space = dns(task.identity.key.workspace.as_str());
+    let plain = format!("{job}-{role}-{index}");
+    let contract = task.spec.contract;
+    match (contract.platform, contract.profile) {
+        (
+            Platform::Native
+            | Platform::OpenPai
+            | Platform::Paddle
+            | Platform::AzureMl
+            | Platform::Tione
+            | Platform::Uai,
+            _,
+        ) => {
+            vec![format!("{}-{index}", task.role.name)]
+        }
+        (Platform::SageMaker, _) => vec![format!("algo-{}", node_number(task) + 1)],
+        (Platform::Volcano, _) | (Platform::ModelArts, _) => vec![format!("{plain}.{job}"), plain],
+        (Platform::Pai, Profile::Dlc) => vec![format!("dlc{plain}.{space}.svc"), format!("dlc{plain}")],
+        (Platform::Pai, _) => vec![plain],
+        (Platform::Google, Profile::Vertex) => {
+            vec![format!("cmle-training-workerpool{}-{job}-{index}", task.role_number())]
+        }
+        (Platform::Google, _) => vec![format!("cmle-training-{role}-{job}-{index}")],
+        (Platform::Kubeflow, Profile::Swarm) => vec![format!("{role}{index}")],
+        (Platform::Kubeflow, _) => vec![format!("{plain}.{space}.svc"), plain],
+        (Platform::Mpi, _) => vec![format!("{plain}.{job}.{space}.svc"), plain],
+    }
+}
+
+/// Computing nodes first, so that the first of them is the first of all.
+fn node_number(task: &Task<'_>) -> usize {
+    let nodes = topology::nodes(task);
+    let behind =
+        || nodes.len() + task.peers().iter().filter(|peer| peer.role.serves && peer.ordinal < task.ordinal).count();
+    topology::rank(task).unwrap_or_else(behind)
+}
+
+/// The last and shortest name.
+pub(super) fn short(task: &Task<'_>) -> String {
+    names(task).pop().unwrap_or_default()
+}
+
+pub(super) fn address(task: &Task<'_>) -> Ipv4Addr {
+    task.place().map_or(Ipv4Addr::LOCALHOST, |place| place.address)
+}
+
+/// A label of a domain name: what cannot be in one becomes `-`, and what is left of nothing a number of its own.
+pub(super) fn dns(text: &str) -> String {
+    let lower = text.to_lowercase();
+    let label: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let label = label.trim_matches('-');
+    if lower.is_ascii() && !label.is_empty() && label.len() <= 40 {
+        return label.to_owned();
+    }
+    use sha2::Digest;
+    let digest = sha2::Sha256::digest(text.as_bytes());
+    format!("j{}", digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect::<String>())
+}

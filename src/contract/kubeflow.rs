@@ -1,0 +1,128 @@
+//! Kubeflow's training operator (v1.9) and the platforms that stand on it or do as it does.
+
+use serde_json::{Value, json};
+
+use super::topology::{self, Environment, Pairs, TfConfig, pair};
+use super::{Task, host, join, paddle, parameters};
+use crate::spec::{Framework, Profile};
+
+pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
+    let mut out = parameters::with_equals(&task.role.params);
+    let has_ps = !topology::called(task, &["ps"]).is_empty();
+    match task.spec.contract.profile {
+        // How its hosts reached the script in 2017 is not documented: beside TF_CONFIG, flags where there are servers.
+        Profile::PsFlags => out.extend(topology::ps_flags(task)),
+        Profile::Swarm if has_ps => out.extend(topology::ps_flags(task)),
+        _ => {}
+    }
+    out
+}
+
+fn tf_style(task: &Task<'_>) -> TfConfig {
+    match task.spec.contract.profile {
+        Profile::Arena => TfConfig { worker_port: 22222, ps_port: 22223, ..topology::TF_PLAIN },
+        Profile::Xiaomi => TfConfig { chief: Some("master"), environment: Environment::Absent, ..topology::TF_PLAIN },
+        _ => topology::TF_PLAIN,
+    }
+}
+
+fn tensorflow(task: &Task<'_>) -> Pairs {
+    topology::tf_config(task, tf_style(task)).map(|config| pair("TF_CONFIG", config)).into_iter().collect()
+}
+
+fn pytorch(task: &Task<'_>) -> Pairs {
+    let mut out = topology::torch(task, 23456);
+    // Kubeflow names the master by the pod's own name.
+    if let (Some(entry), Some(master)) = (out.first_mut(), topology::nodes(task).first()) {
+        entry.1 = host::short(master);
+    }
+    let mut more = topology::torchrun(task, 23456);
+    for entry in more.iter_mut().filter(|(name, _)| name == "PET_MASTER_ADDR") {
+        entry.1 = out.first().map(|(_, value)| value.clone()).unwrap_or_default();
+    }
+    out.extend(more);
+    out
+}
+
+fn xgboost(task: &Task<'_>) -> Pairs {
+    let nodes = topology::nodes(task);
+    let workers: Vec<Task<'_>> = nodes.iter().filter(|node| !node.leads()).copied().collect();
+    let mut out = topology::torch(task, 9999);
+    if !workers.is_empty() {
+        out.push(pair("WORKER_PORT", topology::port(task, 9999)));
+        out.push(pair("WORKER_ADDRS", join(workers.iter().map(host::short), ",")));
+    }
+    out
+}
+
+fn mxnet(task: &Task<'_>) -> Pairs {
+    let mut out = topology::dmlc(task, 9091);
+    out.push(pair("DMLC_USE_KUBERNETES", 1));
+    let mut cluster = serde_json::Map::new();
+    for (kind, names) in [("scheduler", &["scheduler"][..]), ("server", &["server", "ps"]), ("worker", &["worker"])] {
+        let members = topology::called(task, names);
+        let members =
+            members.iter().map(|peer| json!({ "url": host::primary(peer), "port": topology::port(peer, 9091) }));
+        cluster.insert(kind.to_owned(), Value::Array(members.collect()));
+    }
+    let role = out.first().map(|(_, role)| role.clone()).unwrap_or_default();
+    out.push(pair(
+        "MX_CONFIG",
+        json!({ "cluster": cluster, "labels": {}, "task": { "type": role, "index": task.index } }),
+    ));
+    out
+}
+
+fn jax(task: &Task<'_>) -> Pairs {
+    let nodes = topology::nodes(task);
+    let (Some(rank), Some(first)) = (topology::rank(task), nodes.first()) else { return Vec::new() };
+    vec![
+        pair("COORDINATOR_ADDRESS", host::short(first)),
+        pair("COORDINATOR_PORT", topology::port(first, 6666)),
+        pair("NUM_PROCESSES", nodes.len()),
+        pair("PROCESS_ID", rank),
+    ]
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Pairs {
+    let mut out = match task.spec.framework {
+        Some(Framework::TensorFlow) => tensorflow(task),
+        Some(Framework::PyTorch | Framework::DeepSpeed) => pytorch(task),
+        Some(Framework::XgBoost) => xgboost(task),
+        Some(Framework::MxNet) => mxnet(task),
+        Some(Framework::Jax) => jax(task),
+        Some(Framework::Paddle) => {
+            let mut out = paddle::launch(task, 36543);
+            out.push(pair("PADDLE_JOB_ID", &task.identity.key.job));
+            out
+        }
+        Some(Framework::Mpi | Framework::Horovod) => super::mpi::variables(task),
+        Some(Framework::MindSpore) => super::frameworks::mindspore(task),
+        // Nothing is said: what the two most scripts look for.
+        None => tensorflow(task).into_iter().chain(pytorch(task)).collect(),
+    };
+    out.extend(of_profile(task));
+    out
+}
+
+fn of_profile(task: &Task<'_>) -> Pairs {
+    match task.spec.contract.profile {
+        Profile::Arena if task.role.resources.gpu == 0 => vec![pair("NVIDIA_VISIBLE_DEVICES", "void")],
+        Profile::Caicloud => vec![
+            pair("TF_MAX_STEPS", 1),
+            pair("TF_LOGDIR", "/output"),
+            pair("TF_SAVE_CHECKPOINTS_SECS", 600),
+            pair("TF_SAVE_SUMMARIES_STEPS", 100),
+        ],
+        Profile::Aihc => {
+            let mut out = topology::torch(task, 23456);
+            out.extend([
+                pair("AIHC_JOB_NAME", &task.identity.key.job),
+                pair("AIHC_TENSORBOARD_LOG_PATH", "/output/training_logs"),
+                pair("NPROC_PER_NODE", task.role.resources.gpu.max(1)),
+            ]);
+            out
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,183 @@
+//! Where on each platform the run's code, datasets, output and model are seen. They are seen at Trainyard's own places
+//! as well.
+
+use super::Task;
+use crate::ids::AssetName;
+use crate::spec::{Platform, Profile};
+
+/// Something of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Content {
+    Code,
+    /// By its name in the workspace.
+    Dataset(AssetName),
+    Output,
+    /// A directory of the output.
+    OutputPart(&'static str),
+    Model,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    ReadOnly,
+    ReadWrite,
+    /// Changes are the task's own, and go with it.
+    Scratch,
+}
+
+/// Where a task sees something of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub content: Content,
+    /// Absolute.
+    pub path: String,
+    pub access: Access,
+}
+
+fn place(content: Content, path: impl Into<String>, access: Access) -> Place {
+    Place { content, path: path.into(), access }
+}
+
+/// All of a task's places, so that what lies in another comes after it.
+pub(super) fn places(task: &Task<'_>) -> Vec<Place> {
+    let mut out = native(task);
+    for one in of_platform(task) {
+        match out.iter_mut().find(|known| known.path == one.path) {
+            // The platform's word counts: its scripts expect it.
+            Some(known) => *known = one,
+            None => out.push(one),
+        }
+    }
+    if task.spec.code.is_none() {
+        out.retain(|place| place.content != Content::Code);
+    }
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    out
+}
+
+fn native(task: &Task<'_>) -> Vec<Place> {
+    let mut out = vec![
+        place(Content::Output, "/output", Access::ReadWrite),
+        place(Content::Model, "/model", Access::ReadWrite),
+        place(Content::Code, "/code", Access::ReadOnly),
+    ];
+    for top in ["/dataset", "/input"] {
+        match task.spec.datasets.as_slice() {
+            [one] => out.push(place(Content::Dataset(one.name.clone()), top, Access::ReadOnly)),
+            several => out.extend(channels(several, top)),
+        }
+    }
+    out
+}
+
+/// Each dataset in a directory by the name that scripts know it by.
+fn channels<'a>(datasets: &'a [crate::spec::Dataset], top: &'a str) -> impl Iterator<Item = Place> + 'a {
+    datasets.iter().map(move |dataset| {
+        place(Content::Dataset(dataset.name.clone()), format!("{top}/{}", dataset.seen_as()), Access::ReadOnly)
+    })
+}
+
+/// The only dataset at `top`, or several in it.
+fn at_or_in(task: &Task<'_>, top: &str) -> Vec<Place> {
+    match task.spec.datasets.as_slice() {
+        [one] => vec![place(Content::Dataset(one.name.clone()), top, Access::ReadOnly)],
+        several => channels(several, top).collect(),
+    }
+}
+
+/// Where a platform's scripts start.
+pub(super) fn working_directory(task: &Task<'_>) -> Option<&'static str> {
+    let has_code = task.spec.code.is_some();
+    match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker | Platform::Tione, _) => Some("/opt/ml/code"),
+        (Platform::Pai, _) => Some("/ml/usercode"),
+        (Platform::AzureMl, _) => Some("/code"),
+        (Platform::ModelArts, Profile::Old) if has_code => Some("/home/work/user-job-dir/code"),
+        (Platform::ModelArts, _) if has_code => Some("/home/ma-user/modelarts/user-job-dir/code"),
+        (Platform::Uai, _) => Some("/data"),
+        (Platform::Kubeflow, Profile::Arena) => Some("/root"),
+        (Platform::Mpi, Profile::Nauta) if has_code => Some("/app"),
+        _ => None,
+    }
+}
+
+/// Directories that scripts write into without making them.
+pub(super) fn directories(task: &Task<'_>) -> Vec<String> {
+    let all: &[&str] = match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker | Platform::Tione, _) => {
+            &["/opt/ml/input/data", "/opt/ml/output/data", "/opt/ml/output/intermediate"]
+        }
+        (Platform::Pai, _) => &["/ml/input/data", "/ml/output/checkpoints", "/ml/output/logs"],
+        (Platform::Google, _) => &["/gcs/job/checkpoints", "/gcs/job/logs"],
+        (Platform::ModelArts, _) => &["/cache"],
+        (Platform::Kubeflow, Profile::Swarm | Profile::Aihc | Profile::Arena) => &["/output/training_logs"],
+        (Platform::Mpi, Profile::Nauta) => &["/mnt/input/root/public", "/mnt/output/root/public"],
+        _ => &[],
+    };
+    all.iter().map(|path| (*path).to_owned()).collect()
+}
+
+fn of_platform(task: &Task<'_>) -> Vec<Place> {
+    use Access::{ReadWrite, Scratch};
+    let fixed: &[(Content, &str, Access)] = match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker, _) | (Platform::Tione, _) => &[
+            (Content::Code, "/opt/ml/code", Scratch),
+            (Content::Model, "/opt/ml/model", ReadWrite),
+            (Content::Output, "/opt/ml/output", ReadWrite),
+            (Content::OutputPart("checkpoints"), "/opt/ml/checkpoints", ReadWrite),
+        ],
+        (Platform::Pai, _) => &[
+            (Content::Code, "/ml/usercode", Scratch),
+            (Content::Output, "/ml/output", ReadWrite),
+            (Content::Model, "/ml/output/model", ReadWrite),
+        ],
+        (Platform::Google, _) => &[(Content::Code, "/code", Scratch), (Content::Model, "/gcs/job/model", ReadWrite)],
+        (Platform::AzureMl, _) => &[
+            (Content::Code, "/code", Scratch),
+            (Content::OutputPart("outputs"), "/code/outputs", ReadWrite),
+            (Content::OutputPart("logs"), "/code/logs", ReadWrite),
+        ],
+        (Platform::ModelArts, Profile::Old) => &[(Content::Code, "/home/work/user-job-dir/code", Scratch)],
+        (Platform::ModelArts, _) => &[
+            (Content::Code, "/home/ma-user/modelarts/user-job-dir/code", Scratch),
+            (Content::Output, "/home/ma-user/modelarts/outputs/train_url_0", ReadWrite),
+            (Content::OutputPart("log"), "/home/ma-user/modelarts/log", ReadWrite),
+        ],
+        (Platform::Uai, _) => &[(Content::Code, "/data", Scratch), (Content::Output, "/data/output", ReadWrite)],
+        (Platform::Volcano, Profile::Octopus) | (Platform::OpenPai | Platform::Paddle, _) => {
+            &[(Content::Code, "/code", Scratch)]
+        }
+        (Platform::Kubeflow, Profile::Arena) => &[(Content::Code, "/root/code", Scratch)],
+        (Platform::Kubeflow, Profile::Swarm) => &[(Content::Code, "/code", Scratch)],
+        (Platform::Mpi, Profile::Nauta) => &[
+            (Content::Code, "/app", Scratch),
+            (Content::Output, "/mnt/output/experiment", ReadWrite),
+            (Content::OutputPart("home"), "/mnt/output/home", ReadWrite),
+        ],
+        _ => &[],
+    };
+    let mut out: Vec<Place> =
+        fixed.iter().map(|(content, path, access)| place(content.clone(), *path, *access)).collect();
+    out.extend(datasets_of_platform(task));
+    out
+}
+
+fn datasets_of_platform(task: &Task<'_>) -> Vec<Place> {
+    let datasets = &task.spec.datasets;
+    match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker | Platform::Tione, _) => channels(datasets, "/opt/ml/input/data").collect(),
+        (Platform::Pai, _) => channels(datasets, "/ml/input/data").collect(),
+        (Platform::Google, _) => channels(datasets, "/gcs").collect(),
+        (Platform::ModelArts, Profile::Old) => at_or_in(task, "/home/work/data"),
+        (Platform::ModelArts, _) => {
+            let one = |(number, dataset): (usize, &crate::spec::Dataset)| {
+                let path = format!("/home/ma-user/modelarts/inputs/data_url_{number}");
+                place(Content::Dataset(dataset.name.clone()), path, Access::ReadOnly)
+            };
+            datasets.iter().enumerate().map(one).collect()
+        }
+        (Platform::Uai, _) => at_or_in(task, "/data/data"),
+        (Platform::Mpi, Profile::Nauta) => at_or_in(task, "/mnt/input/home"),
+        _ => Vec::new(),
+    }
+}

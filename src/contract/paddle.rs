@@ -1,0 +1,95 @@
+//! PaddlePaddle's own operator (PaddlePaddle/PaddleCloud), and its platform of 2018.
+
+use super::topology::{self, Pairs, pair};
+use super::{SeenFile, Task, host, join, parameters};
+use crate::spec::{Profile, Strategy};
+
+const PORT: u16 = 2379;
+/// Ports that a task may use from the first on.
+const PORTS: u16 = 20;
+const OLD_PORT: u16 = 7164;
+
+pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
+    parameters::with_equals(&task.role.params)
+}
+
+fn is_old(task: &Task<'_>) -> bool {
+    task.spec.contract.profile == Profile::Old
+}
+
+fn servers<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
+    topology::called(task, &["ps", "pserver", "server"])
+}
+
+pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
+    if !is_old(task) {
+        return Vec::new();
+    }
+    let index = topology::rank(task).unwrap_or(0);
+    vec![
+        SeenFile::new("/trainer_id", index.to_string()),
+        SeenFile::new("/trainer_count", topology::nodes(task).len().to_string()),
+    ]
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Pairs {
+    if is_old(task) { old(task) } else { modern(task) }
+}
+
+fn modern(task: &Task<'_>) -> Pairs {
+    let (servers, trainers) = (servers(task), topology::nodes(task));
+    let serves = servers.iter().any(|server| server.ordinal == task.ordinal);
+    let role = if serves { "PSERVER" } else { "TRAINER" };
+    let mut out = vec![
+        pair("TRAINING_ROLE", role),
+        pair("PADDLE_TRAINING_ROLE", role),
+        pair("PADDLE_TRAINER_ID", topology::rank(task).unwrap_or(task.index as usize)),
+        pair("PADDLE_TRAINER_ENDPOINTS", topology::endpoints(&trainers, PORT)),
+        pair("PADDLE_TRAINERS", join(trainers.iter().map(host::primary), ",")),
+        pair("PADDLE_TRAINERS_NUM", trainers.len()),
+        pair("POD_IP", host::address(task)),
+        pair("PADDLE_PORT", topology::port(task, PORT)),
+        pair("TRAINER_PORTS_NUM", PORTS),
+        pair("PADDLE_JOB_ID", &task.identity.key.job),
+    ];
+    if task.spec.strategy == Some(Strategy::Ps) || !servers.is_empty() {
+        out.push(pair("PADDLE_PSERVERS_IP_PORT_LIST", topology::endpoints(&servers, PORT)));
+    }
+    if let Some(first) = servers.first().or(trainers.first()) {
+        out.extend([
+            pair("PADDLE_WITH_GLOO", 1),
+            pair("PADDLE_GLOO_RENDEZVOUS", 3),
+            pair("PADDLE_GLOO_HTTP_ENDPOINT", topology::endpoint(first, PORT + PORTS - 2)),
+        ]);
+    }
+    out.extend(launch(task, PORT + PORTS - 3));
+    out
+}
+
+/// What `paddle.distributed.launch` takes where it is given no arguments.
+pub(super) fn launch(task: &Task<'_>, base: u16) -> Pairs {
+    let nodes = topology::nodes(task);
+    let Some(master) = nodes.first().filter(|_| nodes.len() > 1) else { return Vec::new() };
+    vec![
+        // The master itself takes the port at its own address.
+        pair("PADDLE_MASTER", format!("{}:{}", host::address(master), topology::port(master, base))),
+        pair("PADDLE_NNODES", nodes.len()),
+    ]
+}
+
+fn old(task: &Task<'_>) -> Pairs {
+    let (servers, trainers) = (servers(task), topology::nodes(task));
+    vec![
+        pair("PADDLE_INIT_PSERVERS", join(servers.iter().map(host::address), ",")),
+        pair("PADDLE_INIT_PORT", OLD_PORT),
+        pair("PADDLE_INIT_TRAINER_ID", topology::rank(task).unwrap_or(0)),
+        pair("PADDLE_INIT_NUM_GRADIENT_SERVERS", trainers.len()),
+        pair("PADDLE_INIT_TRAINER_COUNT", task.role.resources.gpu.max(1)),
+        pair("PADDLE_INIT_NUM_PASSES", 1),
+        pair("PADDLE_INIT_USE_GPU", u8::from(task.role.resources.gpu > 0)),
+        pair("PADDLE_JOB_NAME", &task.identity.key.job),
+        pair("TRAINERS", trainers.len()),
+        pair("PSERVERS", servers.len()),
+        pair("TRAINER_PACKAGE", "/code"),
+    ]
+}

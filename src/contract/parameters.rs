@@ -1,0 +1,98 @@
+//! Parameters as arguments, as JSON, and as Python would print them.
+
+use serde_json::Value;
+
+use super::command::quote;
+use crate::spec::Param;
+
+/// `--key=value`; a flag alone, a list repeated.
+pub(super) fn with_equals(params: &[(String, Param)]) -> Vec<String> {
+    let one = |(key, param): &(String, Param)| match param {
+        Param::Flag => vec![format!("--{key}")],
+        Param::Value(value) => vec![format!("--{key}={value}")],
+        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
+    };
+    params.iter().flat_map(one).collect()
+}
+
+/// `--key value`; what has no value is a flag alone.
+pub(super) fn with_spaces(params: &[(String, Param)]) -> Vec<String> {
+    let one = |(key, param): &(String, Param)| {
+        let name = format!("--{key}");
+        match param {
+            Param::Flag => vec![name],
+            Param::Value(value) if value.is_empty() => vec![name],
+            Param::Value(value) => vec![name, value.clone()],
+            Param::List(values) => values.iter().flat_map(|value| [name.clone(), value.clone()]).collect(),
+        }
+    };
+    params.iter().flat_map(one).collect()
+}
+
+/// A value as platforms keep it: text.
+pub(super) fn text(param: &Param) -> String {
+    match param {
+        Param::Flag => "true".to_owned(),
+        Param::Value(value) => value.clone(),
+        Param::List(values) => Value::from(values.clone()).to_string(),
+    }
+}
+
+/// A text is what it is as JSON, if it is JSON at all.
+pub(super) fn decoded(param: &Param) -> Value {
+    let text = text(param);
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+/// All of them as texts.
+pub(super) fn texts(params: &[(String, Param)]) -> Value {
+    params.iter().map(|(key, param)| (key.clone(), Value::String(text(param)))).collect()
+}
+
+/// `str()` of Python.
+pub(super) fn python(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(number) => python_number(number),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(python_repr).collect();
+            format!("[{}]", items.join(", "))
+        }
+        Value::Object(entries) => {
+            let entries: Vec<_> = entries.iter().map(|(key, value)| format!("{key}={}", python(value))).collect();
+            entries.join(",")
+        }
+    }
+}
+
+fn python_repr(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::String(text) => format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'")),
+        other => python(other),
+    }
+}
+
+/// Python pads an exponent to two digits and always gives its sign.
+fn python_number(number: &serde_json::Number) -> String {
+    let text = match number.as_f64().filter(|_| number.is_f64()) {
+        Some(float) => format!("{float:?}"),
+        None => number.to_string(),
+    };
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let (sign, exponent) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+    format!("{digits}e{sign}{exponent:0>2}")
+}
+
+/// One line that a shell reads back as these words.
+pub(super) fn line(words: &[String]) -> String {
+    words.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ")
+}
+
+/// A name as a part of a variable: what cannot be in one becomes `_`.
+pub(super) fn variable(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
+}

@@ -1,0 +1,181 @@
+//! Amazon SageMaker (aws/sagemaker-training-toolkit 5.1): the tree below `/opt/ml`, `SM_*`, hyperparameters as sorted
+//! `--key value`.
+
+use serde_json::{Map, Value, json};
+
+use super::topology::{self, Pairs, pair};
+use super::{SeenFile, Task, host, parameters};
+use crate::spec::{Framework, Param, Strategy};
+
+/// Keys that the platform keeps for itself.
+const RESERVED: &str = "sagemaker_";
+const TUNING: &str = "_tuning_objective_metric";
+
+pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
+    let mut out = Vec::new();
+    for (key, value) in hyperparameters(task) {
+        // A key of one letter is a short option.
+        out.push(if key.chars().count() == 1 { format!("-{key}") } else { format!("--{key}") });
+        out.push(parameters::python(&value));
+    }
+    out
+}
+
+/// Those of the user, by key.
+fn hyperparameters(task: &Task<'_>) -> Map<String, Value> {
+    let own = task.role.params.iter().filter(|(key, _)| !key.starts_with(RESERVED) && key != TUNING);
+    own.map(|(key, param)| (key.clone(), parameters::decoded(param))).collect()
+}
+
+/// The script that `sagemaker_program` names, run as the toolkit runs it.
+pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
+    let (_, Param::Value(program)) = task.role.params.iter().find(|(key, _)| key == "sagemaker_program")? else {
+        return None;
+    };
+    let program = program.as_str();
+    Some(match program.strip_suffix(".py") {
+        Some(_) => vec!["python3".to_owned(), program.to_owned()],
+        None => vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{program} \"$@\""), program.to_owned()],
+    })
+}
+
+fn hosts(task: &Task<'_>) -> Vec<String> {
+    let mut hosts: Vec<String> = task.peers().iter().map(host::primary).collect();
+    hosts.sort();
+    hosts
+}
+
+fn resource_config(task: &Task<'_>) -> Value {
+    json!({
+        "current_host": host::primary(task),
+        "current_instance_type": "local",
+        "current_group_name": "homogeneousCluster",
+        "hosts": hosts(task),
+        "instance_groups": [{
+            "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts(task),
+        }],
+        "network_interface_name": interface(task),
+    })
+}
+
+fn interface(task: &Task<'_>) -> &'static str {
+    super::native::interface(task).unwrap_or("eth0")
+}
+
+fn input_config(task: &Task<'_>) -> Value {
+    let channel =
+        json!({ "TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None" });
+    task.spec.datasets.iter().map(|dataset| (dataset.seen_as().to_string(), channel.clone())).collect()
+}
+
+pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
+    let file = |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), value.to_string());
+    vec![
+        file("hyperparameters.json", parameters::texts(&task.role.params)),
+        file("resourceconfig.json", resource_config(task)),
+        file("inputdataconfig.json", input_config(task)),
+    ]
+}
+
+/// Texts as they are, everything else as JSON.
+fn encoded(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+pub(super) fn variables(task: &Task<'_>) -> Pairs {
+    let (hosts, hps) = (hosts(task), hyperparameters(task));
+    let channels: Vec<String> = task.spec.datasets.iter().map(|dataset| dataset.seen_as().to_string()).collect();
+    let group = json!([{
+        "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
+    }]);
+    let program =
+        task.role.params.iter().find(|(key, _)| key == "sagemaker_program").map(|(_, param)| parameters::text(param));
+    let program = program.unwrap_or_default();
+    let resources = task.role.resources;
+    let plain = [
+        ("SM_INPUT_DIR", "/opt/ml/input"),
+        ("SM_INPUT_CONFIG_DIR", "/opt/ml/input/config"),
+        ("SM_OUTPUT_DIR", "/opt/ml/output"),
+        ("SM_MODEL_DIR", "/opt/ml/model"),
+        ("SM_OUTPUT_DATA_DIR", "/opt/ml/output/data"),
+        ("SM_OUTPUT_INTERMEDIATE_DIR", "/opt/ml/output/intermediate"),
+        ("SM_MODULE_DIR", "/opt/ml/code"),
+        ("PYTHONPATH", "/opt/ml/code"),
+        ("SM_LOG_LEVEL", "20"),
+        ("SM_NUM_NEURONS", "0"),
+        ("SM_CURRENT_INSTANCE_TYPE", "local"),
+        ("SM_CURRENT_INSTANCE_GROUP", "homogeneousCluster"),
+        ("SM_IS_HETERO", "false"),
+        ("SM_DISTRIBUTION_INSTANCE_GROUPS", "[]"),
+        ("SAGEMAKER_REGION", "local"),
+    ];
+    let mut out: Pairs = plain.iter().map(|(name, value)| pair(*name, value)).collect();
+    out.extend([
+        pair("SM_HOSTS", json!(hosts)),
+        pair("SM_CURRENT_HOST", host::primary(task)),
+        pair("CURRENT_HOST", host::primary(task)),
+        pair("SM_NETWORK_INTERFACE_NAME", interface(task)),
+        pair("SM_NUM_CPUS", resources.cpu.0.div_ceil(1000)),
+        pair("SM_NUM_GPUS", resources.gpu),
+        pair("SM_HPS", Value::Object(hps.clone())),
+        pair("SM_USER_ARGS", json!(arguments(task))),
+        pair("SM_USER_ENTRY_POINT", &program),
+        pair("SM_MODULE_NAME", program.strip_suffix(".py").unwrap_or(&program)),
+        pair("SM_CHANNELS", json!(channels)),
+        pair("SM_CURRENT_INSTANCE_GROUP_HOSTS", json!(hosts)),
+        pair("SM_INSTANCE_GROUPS", json!(["homogeneousCluster"])),
+        pair("SM_INSTANCE_GROUPS_DICT", json!({ "homogeneousCluster": group.get(0) })),
+        pair("SM_RESOURCE_CONFIG", resource_config(task)),
+        pair("SM_INPUT_DATA_CONFIG", input_config(task)),
+        pair("SM_FRAMEWORK_PARAMS", json!({ "sagemaker_program": program })),
+        pair("TRAINING_JOB_NAME", &task.identity.key.job),
+        pair("SAGEMAKER_JOB_NAME", &task.identity.key.job),
+    ]);
+    for channel in &channels {
+        out.push(pair(format!("SM_CHANNEL_{}", channel.to_uppercase()), format!("/opt/ml/input/data/{channel}")));
+    }
+    // Hyphens stay, as the toolkit keeps them: no shell could set such a variable, a container's environment can.
+    out.extend(hps.iter().map(|(key, value)| pair(format!("SM_HP_{}", key.to_uppercase()), encoded(value))));
+    out.push(pair("SM_TRAINING_ENV", training_env(task, &channels, &hps)));
+    out.extend(of_framework(task));
+    out
+}
+
+fn training_env(task: &Task<'_>, channels: &[String], hps: &Map<String, Value>) -> Value {
+    let paths: Value =
+        channels.iter().map(|name| (name.clone(), json!(format!("/opt/ml/input/data/{name}")))).collect();
+    json!({
+        "channel_input_dirs": paths, "current_host": host::primary(task), "hosts": hosts(task), "hyperparameters": hps,
+        "input_config_dir": "/opt/ml/input/config", "input_data_config": input_config(task), "input_dir": "/opt/ml/input",
+        "job_name": task.identity.key.job.as_str(), "model_dir": "/opt/ml/model", "module_dir": "/opt/ml/code",
+        "network_interface_name": interface(task), "num_cpus": task.role.resources.cpu.0.div_ceil(1000),
+        "num_gpus": task.role.resources.gpu, "output_data_dir": "/opt/ml/output/data", "output_dir": "/opt/ml/output",
+        "output_intermediate_dir": "/opt/ml/output/intermediate", "resource_config": resource_config(task),
+    })
+}
+
+fn of_framework(task: &Task<'_>) -> Pairs {
+    match task.spec.framework {
+        Some(Framework::TensorFlow) => {
+            let nodes = topology::nodes(task);
+            let config = match task.spec.strategy {
+                Some(Strategy::AllReduce) => topology::tf_workers(task, 8890),
+                _ => topology::tf_config_by_nodes(task, 2222, 2223, &nodes),
+            };
+            config.map(|config| pair("TF_CONFIG", config)).into_iter().collect()
+        }
+        Some(Framework::PyTorch | Framework::DeepSpeed) => {
+            let mut out = topology::torch(task, 7777);
+            // The toolkit leaves these to torchrun.
+            out.retain(|(name, _)| name.starts_with("MASTER_"));
+            out.extend([pair("NCCL_IB_DISABLE", 1), pair("NCCL_DEBUG", "WARN")]);
+            out.extend(topology::torchrun(task, 7777));
+            out
+        }
+        _ => Vec::new(),
+    }
+}

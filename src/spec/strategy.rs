@@ -1,0 +1,200 @@
+//! What the names of roles mean under a framework or a contract: who only serves, whose end is the job's, who is missing.
+//! A file then need only count its roles; what it says itself is left alone.
+
+use std::ops::Range;
+
+use super::job::{Command, Main, Role};
+use super::platform::{Contract, Framework, Platform, Profile, Strategy};
+use crate::ids::RoleName;
+
+/// What a job says about its kind.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Kinds {
+    pub(super) contract: Contract,
+    pub(super) framework: Option<Framework>,
+    pub(super) strategy: Option<Strategy>,
+}
+
+impl Default for Kinds {
+    fn default() -> Self {
+        Self { contract: Contract::NATIVE, framework: None, strategy: None }
+    }
+}
+
+impl Kinds {
+    fn is_led_by_a_launcher(self) -> bool {
+        self.strategy == Some(Strategy::Launcher) || self.contract.platform == Platform::Mpi
+    }
+}
+
+/// Roles that serve unless they say otherwise.
+const SERVING: &[&str] = &["ps", "pserver", "scheduler", "server", "tensorboard"];
+/// Roles that lead the others.
+const LEADING: &[&str] = &["launcher", "chief", "master"];
+const LAUNCHER: &str = "launcher";
+
+pub(super) fn serves(name: &RoleName, kinds: Kinds) -> bool {
+    let name = name.as_str().to_lowercase();
+    let evaluates = kinds.framework == Some(Framework::TensorFlow) && name == "evaluator";
+    let waits_for_ranks = kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str());
+    SERVING.contains(&name.as_str()) || evaluates || waits_for_ranks
+}
+
+/// Platforms on which the end of the one that leads is the end of the job.
+pub(super) fn main(name: &RoleName, kinds: Kinds) -> Main {
+    let leads = LEADING.contains(&name.as_str().to_lowercase().as_str());
+    let decides = kinds.is_led_by_a_launcher()
+        || (kinds.contract.platform == Platform::Kubeflow && kinds.contract.profile != Profile::Swarm);
+    if leads && decides { Main::Role } else { Main::No }
+}
+
+/// Tasks that only wait until they are told to start something run nothing of their own.
+pub(super) fn idles(name: &RoleName, kinds: Kinds) -> bool {
+    kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str().to_lowercase().as_str())
+}
+
+/// The command of tasks that [`idles`] tells of.
+pub(super) fn idle() -> Command {
+    Command::Exec(vec!["sleep".to_owned(), "infinity".to_owned()])
+}
+
+/// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
+pub(super) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: &Role) {
+    if let Some(name) = missing(roles, kinds) {
+        let role = Role { serves: serves(&name, kinds), main: main(&name, kinds), count: 1, name, ..plain.clone() };
+        roles.insert(0, (role, 0..0));
+    }
+    let first_decides = kinds.contract.platform == Platform::Kubeflow
+        && kinds.contract.profile != Profile::Swarm
+        && matches!(kinds.framework, Some(Framework::TensorFlow | Framework::Paddle | Framework::Jax));
+    if first_decides && roles.iter().all(|(role, _)| role.main == Main::No) {
+        for (role, _) in roles.iter_mut().filter(|(role, _)| role.name.as_str().eq_ignore_ascii_case("worker")) {
+            role.main = Main::FirstTask;
+        }
+    }
+}
+
+fn missing(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<RoleName> {
+    let has =
+        |names: &[&str]| roles.iter().any(|(role, _)| names.contains(&role.name.as_str().to_lowercase().as_str()));
+    let (wanted, are_there): (&str, bool) = match kinds.framework {
+        Some(Framework::MxNet | Framework::MindSpore) => ("scheduler", has(&["scheduler"])),
+        _ if kinds.is_led_by_a_launcher() => (LAUNCHER, has(LEADING)),
+        _ => return None,
+    };
+    // A job of one task leads itself.
+    let is_alone = roles.iter().map(|(role, _)| role.count).sum::<u32>() <= 1;
+    if are_there || (is_alone && has(&["main"])) { None } else { wanted.parse().ok() }
+}
+
+/// Why the roles cannot be what the framework makes of them: where, the key, and what is wrong.
+pub(super) fn problem(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<(Range<usize>, String, String)> {
+    let named = |name: &str| roles.iter().find(|(role, _)| role.name.as_str().eq_ignore_ascii_case(name));
+    let alone: &[&str] = match kinds.framework {
+        Some(Framework::TensorFlow) => &["chief", "master", "evaluator"],
+        Some(Framework::MxNet | Framework::MindSpore) => &["scheduler"],
+        Some(Framework::PyTorch | Framework::XgBoost) => &["master"],
+        _ if kinds.is_led_by_a_launcher() => &[LAUNCHER],
+        _ => &[],
+    };
+    for name in alone {
+        if let Some((role, span)) = named(name).filter(|(role, _)| role.count > 1) {
+            let key = format!("roles.{}.count", role.name);
+            return Some((span.clone(), key, format!("there can be only one {name}, not {}", role.count)));
+        }
+    }
+    if kinds.framework == Some(Framework::TensorFlow)
+        && let (Some((master, span)), Some(_)) = (named("master"), named("chief"))
+    {
+        let key = format!("roles.{}", master.name);
+        return Some((span.clone(), key, "a cluster of TensorFlow has a chief or a master, not both".to_owned()));
+    }
+    of_contract(roles, kinds.contract)
+}
+
+/// Characters that role names may hold on a platform: on some, they become parts of variables that others must read.
+fn of_contract(roles: &[(Role, Range<usize>)], contract: Contract) -> Option<(Range<usize>, String, String)> {
+    let (may, told): (fn(char) -> bool, _) = match contract.platform {
+        Platform::OpenPai => (|c| c.is_ascii_alphanumeric() || "._~".contains(c), "letters, digits, '.', '_' and '~'"),
+        _ => return None,
+    };
+    let (role, span) = roles.iter().find(|(role, _)| !role.name.as_str().chars().all(may))?;
+    let message =
+        format!("under contract {contract} the name of a role holds {told} only, not {:?}", role.name.as_str());
+    Some((span.clone(), format!("roles.{}", role.name), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::spec::{Command, Main, parse};
+
+    fn roles(text: &str) -> Vec<(String, u32, Main, bool)> {
+        let (spec, found) = parse("a.toml", text);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        spec.roles.iter().map(|role| (role.name.to_string(), role.count, role.main, role.serves)).collect()
+    }
+
+    fn error(text: &str) -> String {
+        parse("a.toml", text).1.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_file_only_counts_and_the_strategy_says_what_roles_are() {
+        let row = |name: &str, count, main, serves| (name.to_owned(), count, main, serves);
+        assert_eq!(
+            roles("framework = \"mxnet\"\n[roles.server]\n[roles.worker]\ncount = 2"),
+            [row("scheduler", 1, Main::No, true), row("server", 1, Main::No, true), row("worker", 2, Main::No, false)]
+        );
+        assert_eq!(
+            roles("framework = \"tensorflow\"\n[roles.chief]\n[roles.ps]\n[roles.worker]\n[roles.evaluator]"),
+            [
+                row("chief", 1, Main::No, false),
+                row("ps", 1, Main::No, true),
+                row("worker", 1, Main::No, false),
+                row("evaluator", 1, Main::No, true)
+            ]
+        );
+        assert_eq!(
+            roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]\ncount = 2"),
+            [row("ps", 1, Main::No, true), row("worker", 2, Main::FirstTask, false)]
+        );
+        assert_eq!(
+            roles("contract = \"kubeflow\"\nframework = \"pytorch\"\n[roles.master]\n[roles.worker]"),
+            [row("master", 1, Main::Role, false), row("worker", 1, Main::No, false)]
+        );
+        assert_eq!(
+            roles("contract = \"kubeflow/swarm\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]"),
+            [row("ps", 1, Main::No, true), row("worker", 1, Main::No, false)]
+        );
+    }
+
+    #[test]
+    fn a_launcher_is_added_and_the_others_wait_for_it() {
+        let (spec, _) = parse("a.toml", "framework = \"mpi\"\ncommand = \"mpirun pi\"\n[roles.worker]\ncount = 2");
+        let spec = spec.unwrap();
+        assert_eq!((spec.roles[0].name.as_str(), spec.roles[0].main), ("launcher", Main::Role));
+        assert_eq!(spec.roles[0].command, Command::Shell("mpirun pi".into()));
+        assert_eq!(spec.roles[1].command, Command::Exec(vec!["sleep".into(), "infinity".into()]));
+        assert!(spec.roles[1].serves);
+        assert_eq!(roles("framework = \"mpi\"\ncommand = \"mpirun pi\"").len(), 1, "one task leads itself");
+    }
+
+    #[test]
+    fn what_a_framework_cannot_have_is_refused_by_name() {
+        for (text, words) in [
+            ("framework = \"tensorflow\"\n[roles.chief]\ncount = 2", "only one chief, not 2"),
+            ("framework = \"tensorflow\"\n[roles.chief]\n[roles.master]", "a chief or a master, not both"),
+            ("framework = \"pytorch\"\nstrategy = \"ps\"", "pytorch is trained by \"allreduce\""),
+            ("strategy = \"ps\"", "name that as well"),
+            ("contract = \"openpai\"\n[roles.ps-1]", "holds letters, digits"),
+            ("contract = \"seldon\"", "Seldon Core serves models"),
+            ("contract = \"sagmaker\"", "did you mean \"sagemaker\""),
+            ("framework = \"keras\"", "must be \"pytorch\""),
+            ("retry = { on = [\"luck\"] }", "no kind of failure"),
+            ("after = [\"a/b\"]", "cannot be a job of this workspace"),
+            ("datasets = [\"train=a\", \"train=b\"]", "would see as \"train\""),
+        ] {
+            assert!(error(text).contains(words), "{text}: {}", error(text));
+        }
+    }
+}
