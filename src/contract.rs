@@ -1,6 +1,7 @@
 //! What a container sees: its command line, environment, host name and hosts file. Pure functions of the job and
 //! its placement; one file a platform whose names a task gets.
 
+pub mod advice;
 mod azureml;
 pub mod catalogue;
 pub mod command;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use layout::{Access, Content, Place};
 
 use crate::ids::JobKey;
+use crate::spec::strategy::AGENT;
 use crate::spec::{Command, Framework, JobSpec, Platform, Profile, Role};
 
 /// Who and what a task belongs to.
@@ -117,7 +119,7 @@ impl<'a> Task<'a> {
 
     /// It only waits to be told to start something.
     fn is_idle(&self) -> bool {
-        matches!(&self.role.command, Command::Exec(words) if words == &["sleep", "infinity"])
+        matches!(&self.role.command, Command::Exec(words) if words == &[AGENT])
     }
 
     /// Where this task is.
@@ -185,12 +187,35 @@ pub struct View {
 pub struct SeenFile {
     pub path: String,
     pub content: String,
+    pub kind: FileKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    Data,
+    Program,
 }
 
 impl SeenFile {
     fn new(path: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { path: path.into(), content: content.into() }
+        Self { path: path.into(), content: content.into(), kind: FileKind::Data }
     }
+
+    fn program(path: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { kind: FileKind::Program, ..Self::new(path, content) }
+    }
+}
+
+/// Every task with all names by which a peer may call it.
+pub fn callable(spec: &JobSpec, identity: &Identity, placement: &Placement) -> Vec<(String, Vec<String>)> {
+    let inside = Inside::default();
+    let tasks = Task::all(spec, identity, placement, &inside);
+    let own = |task: &Task<'_>| {
+        let name = format!("{}-{}", task.role.name, task.index);
+        let others = host::names(task).into_iter().chain([native::host_name(task), host::address(task).to_string()]);
+        (name.clone(), others.filter(|other| *other != name).collect())
+    };
+    tasks.iter().map(own).collect()
 }
 
 /// The view of one task. Later entries win: the user's own variables come last.
@@ -259,6 +284,9 @@ fn files(task: &Task<'_>) -> Vec<SeenFile> {
     let starts_ranks = matches!(task.spec.framework, Some(Framework::Mpi | Framework::Horovod | Framework::DeepSpeed));
     if starts_ranks || task.spec.contract.platform == Platform::Mpi {
         out.extend(mpi::files(task));
+    }
+    if task.spec.is_launched() {
+        out.extend(mpi::programs(task));
     }
     out
 }

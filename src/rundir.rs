@@ -176,6 +176,12 @@ pub enum Shm {
 pub struct OwnFile {
     pub path: PathBuf,
     pub content: String,
+    #[serde(default = "plain")]
+    pub mode: u32,
+}
+
+fn plain() -> u32 {
+    0o644
 }
 
 /// A failed task whose container is kept.

@@ -11,14 +11,14 @@ pub mod image;
 pub mod job;
 pub mod keys;
 pub mod platform;
-mod strategy;
+pub mod strategy;
 mod wire;
 
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
-    Command, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port, Resources, Retry,
-    RetryOn, Role,
+    Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port,
+    Resources, Retry, RetryOn, Role, Submodules,
 };
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
 

@@ -442,4 +442,92 @@ mod tests {
         assert_eq!(judge(std::slice::from_ref(&two)), None);
         assert_eq!(judge(&[RoleTally { succeeded: 1, ..two }]), failed("w"));
     }
+
+    /// The rules as docs/JOBS.md has them, told task by task.
+    fn by_the_book(roles: &[RoleTally]) -> &'static str {
+        // 1. A main role: its success ends the job at once. 3. So does a lower bound of successes that is reached.
+        for role in roles {
+            let bound = match role.min_succeeded {
+                MinSucceeded::Never => continue,
+                MinSucceeded::All => role.count,
+                MinSucceeded::Count(bound) => bound,
+            };
+            let counts = role.main == Main::Role || (role.min_succeeded != MinSucceeded::All && bound < role.count);
+            if counts && role.succeeded >= bound {
+                return "succeeded";
+            }
+        }
+        // 1. The failure of a main role fails the job; 2. so does a bound of failures that is reached.
+        for role in roles {
+            let over = role.succeeded + role.failed == role.count;
+            let fails = match role.min_failed {
+                Some(bound) => role.failed >= bound,
+                None => role.main == Main::Role && over && role.failed > 0,
+            };
+            if fails {
+                return "failed";
+            }
+        }
+        // 4. Otherwise when every task that counts has ended; those that serve count only among themselves.
+        let counted: Vec<_> = roles.iter().filter(|role| !role.serves).collect();
+        let counted = if counted.is_empty() { roles.iter().collect() } else { counted };
+        if counted.iter().any(|role| role.succeeded + role.failed < role.count) {
+            return "open";
+        }
+        if roles.iter().any(|role| role.failed > 0 && role.min_failed.is_some()) { "failed" } else { "succeeded" }
+    }
+
+    /// Every role of up to `most` tasks with every policy and every state.
+    fn all_roles(name: &str, most: u32) -> Vec<RoleTally> {
+        let mut out = Vec::new();
+        for count in 1..=most {
+            let bounds = || std::iter::once(None).chain((1..=count).map(Some));
+            let successes = (1..=count).map(MinSucceeded::Count).chain([MinSucceeded::All, MinSucceeded::Never]);
+            for min_succeeded in successes {
+                for min_failed in bounds() {
+                    for (main, serves) in [(Main::No, false), (Main::No, true), (Main::Role, false), (Main::Role, true)]
+                    {
+                        for succeeded in 0..=count {
+                            for failed in 0..=count - succeeded {
+                                let role = role(name, count);
+                                let tally =
+                                    RoleTally { main, serves, min_failed, min_succeeded, succeeded, failed, ..role };
+                                out.push(tally);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    #[track_caller]
+    fn assert_as_by_the_book(roles: &[RoleTally]) {
+        let judged = match judge(roles) {
+            None => "open",
+            Some(Decision::Succeeded { .. }) => "succeeded",
+            Some(Decision::Failed { .. }) => "failed",
+        };
+        assert_eq!(judged, by_the_book(roles), "{roles:#?}");
+    }
+
+    #[test]
+    fn every_combination_of_policies_over_one_to_three_roles_is_judged_by_the_book() {
+        let (many, one) = (all_roles("a", 3), all_roles("c", 1));
+        let second = all_roles("b", 2);
+        for a in &many {
+            assert_as_by_the_book(std::slice::from_ref(a));
+            for b in &second {
+                assert_as_by_the_book(&[a.clone(), b.clone()]);
+            }
+        }
+        for a in all_roles("a", 2) {
+            for b in &one {
+                for c in &one {
+                    assert_as_by_the_book(&[a.clone(), b.clone(), c.clone()]);
+                }
+            }
+        }
+    }
 }

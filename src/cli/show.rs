@@ -109,7 +109,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let _ = writeln!(out, "framework = \"{framework}\"\nstrategy = \"{strategy}\"");
     }
     if let Some(code) = &spec.code {
-        let _ = writeln!(out, "code = {:?}", code.as_str());
+        let _ = writeln!(out, "code = {:?}", code.to_string());
     }
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
@@ -180,7 +180,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "strategy": spec.strategy.map(|strategy| strategy.to_string()),
         "stop_grace_s": spec.stop_grace.map(|d| d.as_secs_f64()), "network": network(spec), "retries": spec.retries,
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
-        "code": spec.code.as_ref().map(|code| code.as_str()), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
+        "code": spec.code.as_ref().map(ToString::to_string), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })
 }

@@ -1,12 +1,76 @@
 //! MPI: the host file and the variables of the launchers that read it (Open MPI, Intel MPI, MPICH), and the platforms that
-//! are little more: NVIDIA's Base Command, Intel's Nauta. Ranks are started without ssh, by [`AGENT`].
+//! are little more: NVIDIA's Base Command, Intel's Nauta.
+//!
+//! Ranks are started without ssh. The tasks of an attempt share a directory ([`PEERS`]) in which each has an `inbox`, a named
+//! pipe, and is found by any of its names. [`RSH`] stands for ssh: it lays the command down there, tells the inbox, and
+//! copies what comes back. The agent (`crate::spec::strategy::AGENT`), which idle tasks run, starts it. Both are shell
+//! scripts, since nothing else is there in every image that has MPI.
 
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, host, join, parameters};
+use crate::spec::strategy::AGENT;
 use crate::spec::{Framework, Platform, Profile};
 
 /// Where tasks find what stands for ssh.
-pub const AGENT: &str = "/run/trainyard/rsh";
+const RSH: &str = "/run/trainyard/rsh";
+/// What the tasks of an attempt share.
+pub const PEERS: &str = "/run/trainyard/peers";
+
+/// `rsh HOST COMMAND…`, as ssh has it, without options that mean anything. No standard input is passed on.
+const RSH_SCRIPT: &str = r#"#!/bin/sh
+while :; do
+    case "$1" in
+        -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
+host=${1##*@}
+shift
+place=/run/trainyard/peers/$host
+if [ ! -p "$place/inbox" ]; then
+    echo "trainyard: no task of this job is called $host" >&2
+    exit 255
+fi
+name=$(hostname 2>/dev/null || cat /proc/sys/kernel/hostname).$$
+call=$place/$name
+mkdir "$call" && mkfifo "$call/out" "$call/err" "$call/end" || exit 255
+printf '%s' "$*" > "$call/command"
+trap 'echo "stop $name" > "$place/inbox"' HUP INT TERM
+echo "start $name" > "$place/inbox"
+cat "$call/err" >&2 &
+cat "$call/out"
+wait
+read -r code < "$call/end"
+rm -r "$call"
+exit "${code:-255}"
+"#;
+
+/// Runs what peers lay into this task's directory, each in a process group of its own.
+const AGENT_SCRIPT: &str = r#"#!/bin/sh
+place=/run/trainyard/peers/$TRAINYARD_ROLE-$TRAINYARD_TASK_INDEX
+run() {
+    setsid /bin/sh -c 'echo $$ > "$1/pid"; exec /bin/sh -c "$(cat "$1/command")"' sh "$1" \
+        < /dev/null > "$1/out" 2> "$1/err"
+    echo $? > "$1/end"
+}
+exec 3<> "$place/inbox"
+while read -r verb name <&3; do
+    case "$verb" in
+        start) run "$place/$name" 3>&- & ;;
+        stop) kill -TERM -"$(cat "$place/$name/pid")" 2> /dev/null ;;
+    esac
+done
+"#;
+
+/// What starts processes on other tasks, and what they run.
+pub(super) fn programs(task: &Task<'_>) -> Vec<SeenFile> {
+    let mut out = vec![SeenFile::program(RSH, RSH_SCRIPT)];
+    if task.is_idle() {
+        out.push(SeenFile::program(AGENT, AGENT_SCRIPT));
+    }
+    out
+}
 const HOSTFILE: &str = "/etc/mpi/hostfile";
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -19,10 +83,10 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("OMPI_MCA_orte_default_hostfile", HOSTFILE),
         pair("OMPI_MCA_orte_keep_fqdn_hostnames", true),
         pair("OMPI_MCA_orte_set_default_slots", slots),
-        pair("OMPI_MCA_plm_rsh_agent", AGENT),
+        pair("OMPI_MCA_plm_rsh_agent", RSH),
         // Open MPI 5 reads its runtime's variables by this name.
         pair("PRTE_MCA_prte_default_hostfile", HOSTFILE),
-        pair("PRTE_MCA_plm_ssh_agent", AGENT),
+        pair("PRTE_MCA_plm_ssh_agent", RSH),
         // Not as root on the machine: as the owner of the job.
         pair("OMPI_ALLOW_RUN_AS_ROOT", 1),
         pair("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", 1),
@@ -30,12 +94,12 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", 1),
         pair("I_MPI_HYDRA_HOST_FILE", HOSTFILE),
         pair("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
-        pair("I_MPI_HYDRA_BOOTSTRAP_EXEC", AGENT),
+        pair("I_MPI_HYDRA_BOOTSTRAP_EXEC", RSH),
         pair("I_MPI_PERHOST", slots),
         pair("HYDRA_HOST_FILE", HOSTFILE),
         pair("HYDRA_LAUNCHER", "rsh"),
-        pair("HYDRA_LAUNCHER_EXEC", AGENT),
-        pair("HOROVOD_SSH_COMMAND", AGENT),
+        pair("HYDRA_LAUNCHER_EXEC", RSH),
+        pair("HOROVOD_SSH_COMMAND", RSH),
         pair("K_MPI_JOB_ROLE", if task.leads() || task.peers().len() == 1 { "launcher" } else { "worker" }),
     ];
     out.extend(of_profile(task));
@@ -82,7 +146,7 @@ pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     vec![
         SeenFile::new(HOSTFILE, lines.concat()),
         SeenFile::new("/etc/mpi/hostfile.hydra", join(hydra, "")),
-        SeenFile::new("/etc/mpi/discover_hosts.sh", discover),
+        SeenFile::program("/etc/mpi/discover_hosts.sh", discover),
         SeenFile::new("/job/hostfile", lines.concat()),
     ]
 }

@@ -497,7 +497,10 @@ fn mpi_has_a_host_file_of_those_that_wait_for_ranks() {
             ("K_MPI_JOB_ROLE", "launcher"),
         ],
     );
-    assert_eq!(seen(&job("mpi", text), 2).args, ["sleep", "infinity"]);
+    let waiting = seen(&job("mpi", text), 2);
+    assert_eq!(waiting.args, ["/run/trainyard/agent"]);
+    assert!(file(&waiting, "/run/trainyard/agent").starts_with("#!/bin/sh"));
+    assert!(launcher.files.iter().any(|file| file.path == "/run/trainyard/rsh" && file.kind == FileKind::Program));
     assert_variables(&seen(&job("mpi/bcp", text), 2), &[("NGC_ARRAY_SIZE", "2"), ("NGC_ARRAY_INDEX", "1")]);
     let nauta = seen(&job("mpi/nauta", &format!("code = \"c\"\n{text}")), 0);
     assert!(places(&nauta).contains(&"/app") && places(&nauta).contains(&"/mnt/output/experiment"));

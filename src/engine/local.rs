@@ -7,11 +7,13 @@ mod acquire;
 mod bundle;
 mod cores;
 mod entry;
+mod git;
 mod host;
 mod names;
 mod netlink;
 mod network;
 mod owners;
+mod peers;
 mod placing;
 mod ports;
 mod root;
@@ -30,11 +32,12 @@ use nix::sys::signal::Signal;
 
 use super::{Engine, EngineError, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
+use crate::contract::mpi::PEERS;
 use crate::contract::{Identity, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
-use crate::rundir::{Found, Init, LaunchRecord, Shm, TaskDir};
+use crate::rundir::{Found, Init, LaunchRecord, Mount, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
@@ -189,11 +192,13 @@ impl LocalEngine {
         let namespace = self.network_namespace(launch, task, shared)?;
         let view = view(task);
         workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
+        let mut workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec, &view.places)?;
+        workspace.extend(shared.mounts());
         let own = root::Own {
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),
-            workspace: workdirs::mounts(&self.paths, &launch.identity, &launch.spec, &view.places)?,
+            workspace,
         };
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last attempt's: the next one needs what it would hold.
@@ -331,7 +336,12 @@ impl LocalEngine {
         // After a restart the tasks of one attempt may be started one by one, side by side.
         let _one_at_a_time = lock(&self.sharing);
         self.prepare(run, &|_| ())?;
-        Ok((self.share(launch)?, self.placement(launch)?))
+        let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
+        if launch.spec.is_launched() {
+            let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
+            shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
+        }
+        Ok((shared, placement))
     }
 
     /// What the tasks of the attempt share, made before the first of them starts.
@@ -360,7 +370,7 @@ impl LocalEngine {
                     let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
                     make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
                 }
-                shared = Shared { namespace: Some(namespace), shm: Some(shm) };
+                shared = Shared { namespace: Some(namespace), shm: Some(shm), peers: None };
             }
             Network::Host => {}
         }
@@ -447,9 +457,21 @@ fn open_shim(pid: i32, dir: &TaskDir) -> io::Result<Option<PidFd>> {
 struct Shared {
     namespace: Option<PathBuf>,
     shm: Option<PathBuf>,
+    /// By which its tasks start processes on each other.
+    peers: Option<PathBuf>,
 }
 
 impl Shared {
+    fn mounts(&self) -> impl Iterator<Item = Mount> {
+        let peers = |source: &PathBuf| Mount {
+            source: source.clone(),
+            target: PathBuf::from(PEERS),
+            read_only: false,
+            scratch: None,
+        };
+        self.peers.iter().map(peers)
+    }
+
     fn shm(&self, role: &Role) -> Shm {
         match &self.shm {
             Some(source) => Shm::Shared { source: source.clone() },

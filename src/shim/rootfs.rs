@@ -67,7 +67,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     }
     for file in &root.files {
         inside
-            .write(&file.path, file.content.as_bytes(), 0o644, ids)
+            .write(&file.path, file.content.as_bytes(), file.mode, ids)
             .map_err(failed(file.path.display().to_string()))?;
     }
     for directory in &root.directories {

@@ -79,7 +79,8 @@ impl Checker<'_> {
             let message = format!("`{}` is known, but not supported by this version yet; remove it", place.written);
             return self.error(name, place, message);
         }
-        if kind == Kind::Table || (kind == Kind::Port && value.get_ref().is_table()) {
+        let may_be_table = matches!(kind, Kind::Port | Kind::TextOrTable);
+        if kind == Kind::Table || (may_be_table && value.get_ref().is_table()) {
             return match value.get_ref().as_table() {
                 Some(table) => self.table(table, place),
                 None => self.wrong_type(kind, value, place),
@@ -153,7 +154,7 @@ impl From<String> for Problem {
 
 fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
     match kind {
-        Kind::Text => text(value).map(drop),
+        Kind::Text | Kind::TextOrTable => text(value).map(drop),
         Kind::Bool => value.as_bool().map(drop).ok_or(Problem::Type),
         Kind::BoolOr(words) => match value.as_str() {
             Some(word) => choice(word, words),

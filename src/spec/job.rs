@@ -11,7 +11,9 @@ use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
-use super::wire::{WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole};
+use super::wire::{
+    WireCode, WireCommand, WireCount, WireGit, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole,
+};
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 
 /// A job that may run.
@@ -32,7 +34,7 @@ pub struct JobSpec {
     pub framework: Option<Framework>,
     /// The framework's first one where the file says nothing.
     pub strategy: Option<Strategy>,
-    pub code: Option<AssetName>,
+    pub code: Option<Code>,
     pub datasets: Vec<Dataset>,
     pub network: Network,
     pub retries: u32,
@@ -65,6 +67,45 @@ pub enum DesiredState {
     Run,
     Held,
     Stopped,
+}
+
+/// Where the code of a run comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Code {
+    /// A directory of the workspace's `code/`.
+    Named(AssetName),
+    Git(GitCode),
+}
+
+/// One commit of a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GitCode {
+    /// http or https.
+    pub url: String,
+    /// Branch, tag or commit; what the repository gives by itself when absent.
+    pub reference: Option<String>,
+    pub user: Option<String>,
+    /// The name of the workspace's secret.
+    pub password: Option<AssetName>,
+    pub submodules: Submodules,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submodules {
+    Left,
+    Fetched,
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Named(name) => name.fmt(f),
+            Self::Git(code) => {
+                f.write_str(&code.url)?;
+                code.reference.as_ref().map_or(Ok(()), |reference| write!(f, "@{reference}"))
+            }
+        }
+    }
 }
 
 /// What an edit does to a run that has started.
@@ -227,6 +268,11 @@ impl JobSpec {
         digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// One of its tasks starts processes on the others.
+    pub fn is_launched(&self) -> bool {
+        self.roles.iter().any(|role| matches!(&role.command, Command::Exec(words) if words == &[strategy::AGENT]))
+    }
+
     /// Code is to be copied or an image to be got before a run may start.
     pub fn needs_preparation(&self) -> bool {
         self.code.is_some() || self.image != Image::Host
@@ -265,7 +311,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let after = reader.after(&wire.after);
     let image = reader.image(wire.image.as_ref());
     let user = reader.user(wire.user.as_ref());
-    let code = wire.code.as_ref().and_then(|code| reader.asset(code, "code"));
+    let code = wire.code.as_ref().and_then(|code| reader.code(code));
     let datasets = reader.datasets(&wire.datasets);
     let defaults = RoleDefaults {
         command: wire.command,
@@ -301,6 +347,54 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         state: state(wire.state.as_deref()),
         rerun: wire.rerun,
         roles: roles.into_iter().map(|(role, _)| role).collect(),
+    })
+}
+
+fn git_code(wire: &WireGit) -> Result<GitCode, (&'static str, String)> {
+    let url = wire.git.as_str();
+    let is_ssh = url.starts_with("ssh:") || url.starts_with("git+ssh:") || (!url.contains("://") && url.contains('@'));
+    if is_ssh {
+        let message = "repositories are read by https or http, not by ssh; write https://HOST/PATH, with user and password = \"secret:NAME\" where it needs a login";
+        return Err(("code.git", message.to_owned()));
+    }
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let Some(host) = rest.and_then(|rest| rest.split('/').next()).filter(|host| !host.is_empty()) else {
+        return Err(("code.git", format!("{url:?} is no address of a repository; write https://HOST/PATH")));
+    };
+    if host.contains('@') {
+        return Err((
+            "code.git",
+            "a login does not belong into the address; use `user` and `password = \"secret:NAME\"`".to_owned(),
+        ));
+    }
+    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(("code.git", "the address holds white space".to_owned()));
+    }
+    let is_reference = |text: &str| {
+        !text.is_empty() && !text.starts_with('-') && !text.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c))
+    };
+    if let Some(reference) = wire.reference.as_ref().filter(|text| !is_reference(text)) {
+        return Err(("code.ref", format!("{reference:?} is no branch, tag or commit")));
+    }
+    let password = wire.password.as_ref().map(|text| {
+        let name = text.strip_prefix("secret:").ok_or_else(|| "a password does not belong into a job file; put it into a file of /etc/trainyard/secrets/WORKSPACE and name that: \"secret:NAME\"".to_owned())?;
+        name.parse::<AssetName>().map_err(|error| format!("{name:?} is not the name of a secret: {error}"))
+    });
+    let password = password.transpose().map_err(|message| ("code.password", message))?;
+    if password.is_some() && wire.user.is_none() {
+        return Err((
+            "code.user",
+            "a password needs a user; for a token, what the server wants with it (often \"git\" or \"oauth2\")"
+                .to_owned(),
+        ));
+    }
+    let submodules = if wire.submodules { Submodules::Fetched } else { Submodules::Left };
+    Ok(GitCode {
+        url: url.to_owned(),
+        reference: wire.reference.clone(),
+        user: wire.user.clone(),
+        password,
+        submodules,
     })
 }
 
@@ -386,6 +480,19 @@ impl Reader<'_> {
         }
     }
 
+    fn code(&mut self, code: &Spanned<WireCode>) -> Option<Code> {
+        match code.get_ref() {
+            WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), "code").map(Code::Named),
+            WireCode::Git(git) => match git_code(git) {
+                Ok(git) => Some(Code::Git(git)),
+                Err((key, message)) => {
+                    self.error(code.span(), key, format!("`{key}`: {message}"));
+                    None
+                }
+            },
+        }
+    }
+
     /// The key table has seen to it that the word is one of the list.
     fn framework(&mut self, word: Option<&Spanned<String>>) -> Option<Framework> {
         FRAMEWORKS.iter().find(|(name, _)| Some(*name) == word.map(|word| word.get_ref().as_str())).map(|found| found.1)
@@ -441,9 +548,10 @@ impl Reader<'_> {
         out
     }
 
-    /// A role as it is when its file says nothing of it.
+    /// A role as it is when its file says nothing of it, which runs the job's command.
     fn plain_role(&mut self, defaults: &RoleDefaults) -> Role {
-        self.role(RoleName::main_role(), &WireRole::default(), "", 0..0, defaults)
+        let name = strategy::LEADER.parse().unwrap_or_else(|_| RoleName::main_role());
+        self.role(name, &WireRole::default(), "", 0..0, defaults)
     }
 
     fn check_roles(&mut self, roles: &[(Role, Range<usize>)]) {

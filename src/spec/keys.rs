@@ -34,6 +34,8 @@ pub enum Kind {
     /// A number of ports, or a table of `count` and `begin`.
     Port,
     Table,
+    /// A string, or a table with keys of its own.
+    TextOrTable,
     /// Any value; kept for keys that this version only knows by name.
     Any,
 }
@@ -57,6 +59,7 @@ impl Kind {
             Kind::Scalar => "string, number, or true or false".into(),
             Kind::Port => "integer, or { count, begin }".into(),
             Kind::Table => "table".into(),
+            Kind::TextOrTable => "string or table".into(),
             Kind::Any => "any".into(),
         }
     }
@@ -117,7 +120,12 @@ pub const KEYS: &[Key] = &[
     now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
     now("framework", Kind::Choice(FRAMEWORKS), "none", "", "The framework whose cluster variables are made from the roles."),
     now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
-    now("code", Kind::Text, "none", "a name in code/", "The directory of the workspace's code/ that a run takes a snapshot of; tasks see it read-only at /code and start there."),
+    now("code", Kind::TextOrTable, "none", "a name in code/, or a table", "What a run takes a snapshot of when it is accepted: a directory of the workspace's code/, or a commit of a Git repository; tasks see it at /code and start there."),
+    now("code.git", Kind::Text, "", "https:// or http://", "The repository."),
+    now("code.ref", Kind::Text, "the repository's own", "a branch, a tag or a whole commit", "Which version of it."),
+    now("code.user", Kind::Text, "none", "", "Whom it lets in."),
+    now("code.password", Kind::Text, "none", "\"secret:NAME\"", "The secret of the workspace, a file in /etc/trainyard/secrets/WORKSPACE, that holds the password or token."),
+    now("code.submodules", Kind::Bool, "false", "", "Whether its submodules are fetched as well."),
     now("datasets", Kind::Texts, "[]", "[CHANNEL=]NAME[@VERSION]", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME; CHANNEL is what a script calls it, where that differs."),
     now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),

@@ -9,10 +9,10 @@ use crate::ids::RoleName;
 
 /// What a job says about its kind.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Kinds {
-    pub(super) contract: Contract,
-    pub(super) framework: Option<Framework>,
-    pub(super) strategy: Option<Strategy>,
+pub(in crate::spec) struct Kinds {
+    pub(in crate::spec) contract: Contract,
+    pub(in crate::spec) framework: Option<Framework>,
+    pub(in crate::spec) strategy: Option<Strategy>,
 }
 
 impl Default for Kinds {
@@ -31,9 +31,9 @@ impl Kinds {
 const SERVING: &[&str] = &["ps", "pserver", "scheduler", "server", "tensorboard"];
 /// Roles that lead the others.
 const LEADING: &[&str] = &["launcher", "chief", "master"];
-const LAUNCHER: &str = "launcher";
+pub(in crate::spec) const LEADER: &str = "launcher";
 
-pub(super) fn serves(name: &RoleName, kinds: Kinds) -> bool {
+pub(in crate::spec) fn serves(name: &RoleName, kinds: Kinds) -> bool {
     let name = name.as_str().to_lowercase();
     let evaluates = kinds.framework == Some(Framework::TensorFlow) && name == "evaluator";
     let waits_for_ranks = kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str());
@@ -41,7 +41,7 @@ pub(super) fn serves(name: &RoleName, kinds: Kinds) -> bool {
 }
 
 /// Platforms on which the end of the one that leads is the end of the job.
-pub(super) fn main(name: &RoleName, kinds: Kinds) -> Main {
+pub(in crate::spec) fn main(name: &RoleName, kinds: Kinds) -> Main {
     let leads = LEADING.contains(&name.as_str().to_lowercase().as_str());
     let decides = kinds.is_led_by_a_launcher()
         || (kinds.contract.platform == Platform::Kubeflow && kinds.contract.profile != Profile::Swarm);
@@ -49,17 +49,20 @@ pub(super) fn main(name: &RoleName, kinds: Kinds) -> Main {
 }
 
 /// Tasks that only wait until they are told to start something run nothing of their own.
-pub(super) fn idles(name: &RoleName, kinds: Kinds) -> bool {
+pub(in crate::spec) fn idles(name: &RoleName, kinds: Kinds) -> bool {
     kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str().to_lowercase().as_str())
 }
 
-/// The command of tasks that [`idles`] tells of.
-pub(super) fn idle() -> Command {
-    Command::Exec(vec!["sleep".to_owned(), "infinity".to_owned()])
+/// What tasks that [`idles`] tells of run: it starts what the one that leads sends them.
+pub const AGENT: &str = "/run/trainyard/agent";
+
+/// The command of such tasks.
+pub(in crate::spec) fn idle() -> Command {
+    Command::Exec(vec![AGENT.to_owned()])
 }
 
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
-pub(super) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: &Role) {
+pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: &Role) {
     if let Some(name) = missing(roles, kinds) {
         let role = Role { serves: serves(&name, kinds), main: main(&name, kinds), count: 1, name, ..plain.clone() };
         roles.insert(0, (role, 0..0));
@@ -79,7 +82,7 @@ fn missing(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<RoleName> {
         |names: &[&str]| roles.iter().any(|(role, _)| names.contains(&role.name.as_str().to_lowercase().as_str()));
     let (wanted, are_there): (&str, bool) = match kinds.framework {
         Some(Framework::MxNet | Framework::MindSpore) => ("scheduler", has(&["scheduler"])),
-        _ if kinds.is_led_by_a_launcher() => (LAUNCHER, has(LEADING)),
+        _ if kinds.is_led_by_a_launcher() => (LEADER, has(LEADING)),
         _ => return None,
     };
     // A job of one task leads itself.
@@ -88,13 +91,13 @@ fn missing(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<RoleName> {
 }
 
 /// Why the roles cannot be what the framework makes of them: where, the key, and what is wrong.
-pub(super) fn problem(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<(Range<usize>, String, String)> {
+pub(in crate::spec) fn problem(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<(Range<usize>, String, String)> {
     let named = |name: &str| roles.iter().find(|(role, _)| role.name.as_str().eq_ignore_ascii_case(name));
     let alone: &[&str] = match kinds.framework {
         Some(Framework::TensorFlow) => &["chief", "master", "evaluator"],
         Some(Framework::MxNet | Framework::MindSpore) => &["scheduler"],
         Some(Framework::PyTorch | Framework::XgBoost) => &["master"],
-        _ if kinds.is_led_by_a_launcher() => &[LAUNCHER],
+        _ if kinds.is_led_by_a_launcher() => &[LEADER],
         _ => &[],
     };
     for name in alone {
@@ -174,7 +177,7 @@ mod tests {
         let spec = spec.unwrap();
         assert_eq!((spec.roles[0].name.as_str(), spec.roles[0].main), ("launcher", Main::Role));
         assert_eq!(spec.roles[0].command, Command::Shell("mpirun pi".into()));
-        assert_eq!(spec.roles[1].command, Command::Exec(vec!["sleep".into(), "infinity".into()]));
+        assert_eq!(spec.roles[1].command, Command::Exec(vec!["/run/trainyard/agent".into()]));
         assert!(spec.roles[1].serves);
         assert_eq!(roles("framework = \"mpi\"\ncommand = \"mpirun pi\"").len(), 1, "one task leads itself");
     }

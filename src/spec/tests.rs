@@ -132,6 +132,17 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
     for key in keys::KEYS.iter().filter(|key| key.support == keys::Support::Now && key.kind != keys::Kind::Table) {
         let value = match key.kind {
             keys::Kind::Text if key.path == "image" => "\"host\"",
+            keys::Kind::Text if key.path == "contract" => "\"openpai\"",
+            keys::Kind::Choice(_) if key.path == "strategy" => "\"ps\"\nframework = \"tensorflow\"",
+            keys::Kind::Text if key.path == "code.git" => "\"https://lab/x\"",
+            keys::Kind::Text if key.path == "code.password" => {
+                "\"secret:x\"\ncode.user = \"x\"\ncode.git = \"https://lab/x\""
+            }
+            keys::Kind::Text if key.path.starts_with("code.") => "\"x\"\ncode.git = \"https://lab/x\"",
+            keys::Kind::Bool if key.path.starts_with("code.") => "true\ncode.git = \"https://lab/x\"",
+            keys::Kind::TextOrTable => "\"x\"",
+            keys::Kind::Texts if key.path == "retry.on" => "[\"oom\"]",
+            keys::Kind::BoolOr(words) => &format!("{:?}", words[0]),
             keys::Kind::Text | keys::Kind::Command | keys::Kind::Scalar | keys::Kind::Param => "\"x\"",
             keys::Kind::Bool => "true",
             keys::Kind::Size { .. } => "\"64MiB\"",
@@ -173,5 +184,33 @@ fn tasks_that_share_a_network_cannot_name_the_same_ports() {
         assert!(spec.is_none());
         let told = found.iter().map(ToString::to_string).collect::<String>();
         assert!(told.contains("roles.a.ports.x") && told.contains("roles.b.ports.x"), "{told}");
+    }
+}
+
+#[test]
+fn repositories_are_named_safely_or_refused_by_what_is_wrong() {
+    let code = |text: &str| {
+        let (spec, found) = parse("a.toml", &format!("code = {{ {text} }}"));
+        (spec.and_then(|spec| spec.code), found.iter().map(ToString::to_string).collect::<String>())
+    };
+    let (good, told) =
+        code("git = \"https://lab/team/x.git\", ref = \"v1\", user = \"ada\", password = \"secret:git\"");
+    let Some(Code::Git(good)) = good else { panic!("{told}") };
+    assert_eq!((good.reference.as_deref(), good.submodules), (Some("v1"), Submodules::Left));
+    for (text, words) in [
+        ("git = \"git@lab:team/x.git\"", "not by ssh"),
+        ("git = \"ssh://lab/x\"", "not by ssh"),
+        ("git = \"file:///etc\"", "no address of a repository"),
+        ("git = \"--upload-pack=x\"", "no address of a repository"),
+        ("git = \"https://ada:s3cret@lab/x\"", "does not belong into the address"),
+        ("git = \"https://lab/x\", ref = \"--force\"", "no branch, tag or commit"),
+        ("git = \"https://lab/x\", user = \"ada\", password = \"s3cret\"", "does not belong into a job file"),
+        ("git = \"https://lab/x\", password = \"secret:x\"", "needs a user"),
+        ("git = \"https://lab/x\", branch = \"main\"", "unknown key `code.branch`"),
+        ("ref = \"main\"", "git"),
+    ] {
+        let (code, told) = code(text);
+        assert!(code.is_none() && told.contains(words), "{text}: {told}");
+        assert!(!told.contains("s3cret"), "{told}");
     }
 }

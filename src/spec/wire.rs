@@ -20,7 +20,7 @@ pub(super) struct WireJob {
     pub(super) contract: Option<Spanned<String>>,
     pub(super) framework: Option<Spanned<String>>,
     pub(super) strategy: Option<Spanned<String>>,
-    pub(super) code: Option<Spanned<String>>,
+    pub(super) code: Option<Spanned<WireCode>>,
     pub(super) datasets: Vec<Spanned<String>>,
     pub(super) network: Option<String>,
     pub(super) retries: u32,
@@ -42,6 +42,25 @@ pub(super) struct WireJob {
 pub(super) enum WireCommand {
     Shell(String),
     Exec(Vec<String>),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WireCode {
+    Name(String),
+    Git(WireGit),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WireGit {
+    pub(super) git: String,
+    #[serde(rename = "ref")]
+    pub(super) reference: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
+    #[serde(default)]
+    pub(super) submodules: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -5,6 +5,8 @@
 mod support;
 
 mod bad_input;
+mod complaints;
+mod contracts;
 mod crash;
 mod delegation;
 mod exec;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::failed;
 use super::host::HostImage;
 use super::owners::{Accounts, InsideUser, Subordinates};
-use crate::contract::{Inside, View};
+use crate::contract::{FileKind, Inside, View};
 use crate::engine::EngineError;
 use crate::images::{Image, Images};
 use crate::rundir::{Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
@@ -176,10 +176,13 @@ fn directories(view: &View) -> impl Iterator<Item = PathBuf> {
 
 /// What is the task's own in `/etc`.
 fn own_files(view: &View, resolv_conf: Option<String>) -> Vec<OwnFile> {
-    let file = |path: &str, content: String| OwnFile { path: PathBuf::from(path), content };
+    let file = |path: &str, content: String| OwnFile { path: PathBuf::from(path), content, mode: 0o644 };
     let mut files =
         vec![file("/etc/hosts", view.hosts.clone()), file("/etc/hostname", format!("{}\n", view.host_name))];
     files.extend(resolv_conf.map(|content| file("/etc/resolv.conf", content)));
-    files.extend(view.files.iter().map(|seen| file(&seen.path, seen.content.clone())));
+    files.extend(view.files.iter().map(|seen| OwnFile {
+        mode: if seen.kind == FileKind::Program { 0o755 } else { 0o644 },
+        ..file(&seen.path, seen.content.clone())
+    }));
     files
 }

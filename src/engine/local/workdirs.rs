@@ -8,9 +8,10 @@ use super::failed;
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place};
 use crate::engine::{EngineError, Prepare, Release};
+use crate::ids::AssetName;
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
-use crate::spec::{Dataset, JobSpec};
+use crate::spec::{Code, Dataset, GitCode, JobSpec};
 use crate::status::Verdict;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
@@ -45,7 +46,11 @@ fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.
 fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
-    let Some(code) = &run.spec.code else { return Ok(()) };
+    let code = match &run.spec.code {
+        None => return Ok(()),
+        Some(Code::Named(name)) => name,
+        Some(Code::Git(code)) => return fetch(paths, run, code, directory),
+    };
     let workspace = paths.workspace(&run.identity.key.workspace);
     let source = workspace.join("code").join(code.as_str());
     if !fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.is_dir()) {
@@ -64,6 +69,34 @@ fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), Engine
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
     fs::rename(&draft, &target).map_err(failed("take a snapshot of the code"))
+}
+
+/// As [`snapshot`], of a repository; which commit it was is told beside it.
+fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, directory: &Path) -> Result<(), EngineError> {
+    let (target, draft) = (directory.join("code"), directory.join(".code.tmp"));
+    if target.exists() {
+        return Ok(());
+    }
+    let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
+    remove_tree(&draft).map_err(failed("fetch the code"))?;
+    crate::sys::file::remove_if_there(&draft.with_extension("login")).map_err(failed("fetch the code"))?;
+    let commit = super::git::fetch(code, secret.as_deref(), &draft, run.owner)?;
+    let told = directory.join("code.commit");
+    write_whole(&told, format!("{commit}\n").as_bytes(), 0o644, Durability::Process)
+        .map_err(failed("note the commit"))?;
+    fs::rename(&draft, &target).map_err(failed("fetch the code"))
+}
+
+/// Longest secret, bytes.
+const SECRET_MAX: u64 = 64 << 10;
+
+/// A secret of the run's workspace, without the end of its line.
+fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, EngineError> {
+    let path = paths.secrets().join(run.identity.key.workspace.as_str()).join(name.as_str());
+    let read = crate::sys::file::read_limited(&path, SECRET_MAX);
+    let (_, bytes) = read.map_err(failed(format!("read the secret {name} ({})", path.display())))?;
+    let text = String::from_utf8(bytes).map_err(|_| EngineError(format!("the secret {name} is not text")))?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
 fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
@@ -172,7 +205,9 @@ pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineErro
             // The name is ours, whatever the job has put there.
             remove_tree(&about_file).map_err(failed(told))?;
         }
-        write_whole(&about_file, about(identity).as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
+        let commit = fs::read_to_string(paths.run(&identity.key, identity.run).join("code.commit")).ok();
+        let about = about(identity, commit.as_deref());
+        write_whole(&about_file, about.as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
         if let Some(parent) = target.parent() {
             create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
         }
@@ -186,11 +221,12 @@ pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineErro
     crate::sys::file::replace_symlink(&up, &model).map_err(failed(told))
 }
 
-fn about(identity: &Identity) -> String {
+fn about(identity: &Identity, commit: Option<&str>) -> String {
+    let commit = commit.map_or(String::new(), |commit| format!("commit = {:?}\n", commit.trim()));
     let Identity { key, run, attempt, user, .. } = identity;
     format!(
         "# Where this model comes from.\nworkspace = {:?}\njob = {:?}\nrun = {run}\nattempt = {attempt}\nowner = {user:?}\n\
-         spec = \"jobs/{job}/runs/{run}/spec.toml\"\ncode = \"jobs/{job}/runs/{run}/code\"\n",
+         spec = \"jobs/{job}/runs/{run}/spec.toml\"\ncode = \"jobs/{job}/runs/{run}/code\"\n{commit}",
         key.workspace.as_str(),
         key.job.as_str(),
         job = key.job,

@@ -1,0 +1,189 @@
+//! What is to be said of a job because of its contract: names that its platform would refuse, inputs that nobody gives, and
+//! what no directory or variable can stand for.
+
+use super::{Sample, azureml, topology};
+use crate::ids::JobName;
+use crate::spec::{Command, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Severity};
+
+/// A sentence about a job, and the key that it is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    pub key: &'static str,
+    pub text: String,
+}
+
+/// All of it as diagnostics of the job file `file` with the content `text`.
+pub fn diagnostics(file: &str, text: &str, name: &JobName, spec: &JobSpec) -> Vec<Diagnostic> {
+    let told = |severity: Severity| {
+        move |advice: Advice| {
+            // The line that begins with the key, where there is one.
+            let is_key =
+                |line: &str| line.strip_prefix(advice.key).is_some_and(|rest| rest.trim_start().starts_with('='));
+            let line = text.lines().position(is_key).map_or(0, |at| at + 1);
+            let (file, key) = (file.to_owned(), Some(advice.key.to_owned()));
+            Diagnostic { severity, file, line, column: line.min(1), key, message: advice.text }
+        }
+    };
+    let errors = refusals(name, spec).into_iter().map(told(Severity::Error));
+    errors.chain(warnings(spec).into_iter().map(told(Severity::Warning))).collect()
+}
+
+/// What keeps a job of this name from running under its contract.
+pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
+    let mut out: Vec<Advice> = name_problem(name.as_str(), spec).into_iter().collect();
+    if spec.contract.platform == Platform::AzureMl {
+        out.extend(inputs_that_nobody_gives(spec));
+    }
+    out
+}
+
+/// What its owner should know.
+pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
+    let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
+    out.extend(uneven_servers(spec));
+    out
+}
+
+/// Rules of platforms for the names of jobs: how long, and which characters.
+fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
+    type Rule = (usize, fn(char) -> bool, &'static str);
+    let plain: fn(char) -> bool = |c| c.is_ascii_alphanumeric() || c == '-';
+    let (most, may, told): Rule = match (spec.contract.platform, spec.contract.profile) {
+        (Platform::Volcano, Profile::Octopus) => {
+            (30, |c| c.is_alphanumeric() || "-_".contains(c), "letters of any script, digits, '-' and '_'")
+        }
+        (Platform::Kubeflow, Profile::Swarm) => (64, plain, "letters a–z, digits and '-'"),
+        (Platform::SageMaker, _) => (63, plain, "letters a–z, digits and '-'"),
+        (Platform::ModelArts, _) => {
+            (64, |c| c.is_ascii_alphanumeric() || "-_".contains(c), "letters a–z, digits, '-' and '_'")
+        }
+        (Platform::OpenPai, _) => {
+            (255, |c| c.is_ascii_alphanumeric() || "-._~".contains(c), "letters a–z, digits, '-', '.', '_' and '~'")
+        }
+        (Platform::Paddle, Profile::Old) => (64, |c| c != '_', "no '_'"),
+        _ => return None,
+    };
+    let count = name.chars().count();
+    let text = if count > most {
+        format!("under contract {} a job's name has {most} characters at most, {name:?} has {count}", spec.contract)
+    } else if !name.chars().all(may) {
+        format!("under contract {} a job's name may hold {told}: rename the file of {name:?}", spec.contract)
+    } else {
+        return None;
+    };
+    Some(Advice { key: "contract", text })
+}
+
+fn inputs_that_nobody_gives(spec: &JobSpec) -> Vec<Advice> {
+    let sample = Sample::of("job.toml", spec);
+    let mut missing: Vec<String> = Vec::new();
+    for task in sample.tasks(spec) {
+        let text = match &task.role.command {
+            Command::Shell(text) => text.clone(),
+            Command::Exec(words) => words.join(" "),
+            Command::Default => continue,
+        };
+        missing.extend(azureml::unknown_inputs(&task, &text));
+    }
+    missing.sort();
+    missing.dedup();
+    let advice = |name: String| Advice {
+        key: "command",
+        text: format!("`command` asks for ${{{{inputs.{name}}}}}, but there is no dataset or parameter of that name"),
+    };
+    missing.into_iter().map(advice).collect()
+}
+
+/// Addresses that only a client of the store can read.
+const STORES: &[(&str, &str)] = &[
+    ("gs://", "Google Cloud Storage"),
+    ("obs://", "Huawei OBS"),
+    ("oss://", "Alibaba OSS"),
+    ("s3://", "Amazon S3"),
+    ("fds://", "Xiaomi FDS"),
+    ("hdfs://", "HDFS"),
+    ("abfs://", "Azure storage"),
+    ("azureml://", "Azure Machine Learning"),
+];
+
+fn stores(spec: &JobSpec) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let mut words: Vec<&str> = Vec::new();
+    for role in &spec.roles {
+        match &role.command {
+            Command::Shell(text) => words.push(text),
+            Command::Exec(parts) => words.extend(parts.iter().map(String::as_str)),
+            Command::Default => {}
+        }
+        words.extend(role.env.iter().map(|(_, value)| value.as_str()));
+        for (_, param) in &role.params {
+            match param {
+                Param::Value(value) => words.push(value),
+                Param::List(values) => words.extend(values.iter().map(String::as_str)),
+                Param::Flag => {}
+            }
+        }
+    }
+    let found: Vec<_> =
+        STORES.iter().filter(|(scheme, _)| words.iter().any(|word| word.contains(scheme))).copied().collect();
+    found.into_iter()
+}
+
+fn store_warning((scheme, store): (&str, &str)) -> Advice {
+    let text = format!(
+        "it names {scheme}…: Trainyard mounts nothing of {store}, so only a client with its own credentials and a way out can \
+         read that; put the data into datasets/ and name it in `datasets`"
+    );
+    Advice { key: "command", text }
+}
+
+/// UAI-Train takes as many servers as workers.
+fn uneven_servers(spec: &JobSpec) -> Option<Advice> {
+    let is_uai = spec.contract.platform == Platform::Uai && spec.framework == Some(Framework::TensorFlow);
+    let sample = Sample::of("job.toml", spec);
+    let first = sample.tasks(spec).next().filter(|_| is_uai)?;
+    let (servers, workers) = (topology::called(&first, &["ps"]).len(), topology::nodes(&first).len());
+    (servers > 0 && servers != workers).then(|| Advice {
+        key: "roles",
+        text: format!("UAI-Train runs one parameter server for each node; the file has {servers} for {workers}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str) -> JobSpec {
+        let (spec, found) = crate::spec::parse("a.toml", text);
+        spec.unwrap_or_else(|| panic!("{found:?}"))
+    }
+
+    fn refused(contract: &str, name: &str) -> bool {
+        !refusals(&name.parse().unwrap(), &spec(&format!("contract = \"{contract}\"\ncommand = \"x\""))).is_empty()
+    }
+
+    #[test]
+    fn names_follow_the_rules_of_the_platform() {
+        let octopus = "volcano/octopus";
+        assert!(!refused(octopus, "训练_a-1"));
+        assert!(!refused(octopus, &"训".repeat(30)) && refused(octopus, &"训".repeat(31)), "code points, not bytes");
+        assert!(refused(octopus, "a.b") && !refused("native", "a.b"));
+        assert!(!refused("kubeflow/swarm", "tf-train-distributed") && refused("kubeflow/swarm", "a_b"));
+        assert!(refused("kubeflow/swarm", "训练") && !refused("openpai", "a.b~c_d"));
+        assert!(refused("sagemaker", &"a".repeat(64)) && refused("paddle/old", "a_b"));
+    }
+
+    #[test]
+    fn stores_without_a_directory_are_named() {
+        let told = warnings(&spec("command = \"python3 t.py --data gs://bucket/x\"\nenv = { OUT = \"oss://b\" }"));
+        let texts: Vec<_> = told.iter().map(|advice| advice.text.as_str()).collect();
+        assert!(texts.len() == 2 && texts[0].contains("gs://") && texts[1].contains("Alibaba OSS"), "{texts:?}");
+        assert!(warnings(&spec("command = \"cat /dataset/x\"")).is_empty());
+    }
+
+    #[test]
+    fn an_input_of_azure_that_nobody_gives_is_named() {
+        let text = "contract = \"azureml\"\ndatasets = [\"iris\"]\ncommand = \"t ${{inputs.iris}} ${{inputs.lr}}\"";
+        let told = refusals(&"a".parse().unwrap(), &spec(text));
+        assert!(told.len() == 1 && told[0].text.contains("${{inputs.lr}}"), "{told:?}");
+    }
+}
