@@ -8,15 +8,24 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::output::{self, Format};
+use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
 use crate::contract::command;
 use crate::ids::JobKey;
-use crate::spec::{Command, DesiredState, Image, JOB_FILE_MAX_BYTES, JobSpec, MinSucceeded, Network, Role, parse};
+use crate::spec::{Command, DesiredState, Image, JobSpec, MinSucceeded, Network, Role, parse};
 
-pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
-    let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    String::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))
+/// A file that need not be in `jobs.d`, with its overrides and its template.
+pub(super) fn run_file(path: &Path, shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
+    let stack = shelf.stack(path)?;
+    let expanded = stack.expand();
+    match (effective, &expanded.spec) {
+        (true, None) => {
+            tell(&expanded.diagnostics);
+            Ok(Exit::Failure)
+        }
+        (true, Some(_)) => run(&stack.job.file, &expanded.text, effective, format),
+        (false, _) => run(&stack.job.file, &stack.job.text, effective, format),
+    }
 }
 
 pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {

@@ -175,6 +175,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         resources: wire.resources,
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
+    reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
     let roles = reader.roles(wire.roles, &defaults);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
@@ -263,6 +264,16 @@ impl Reader<'_> {
             let message =
                 "`debug` keeps a container by Trainyard's own first process: it cannot be had with init = false";
             self.error(debug.span(), "debug", message);
+        }
+    }
+
+    /// A template is put in before a job is read.
+    fn not_put_together(&mut self, template: Option<&Spanned<String>>, with: Option<&Spanned<toml::Table>>) {
+        if let Some(template) = template {
+            let message = format!("there is no template {:?} here", template.get_ref());
+            self.error(template.span(), "template", message);
+        } else if let Some(with) = with {
+            self.error(with.span(), "with", super::layers::WITH_ALONE);
         }
     }
 

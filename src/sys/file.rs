@@ -54,6 +54,31 @@ fn write_and_rename(
     }
 }
 
+/// What was there before a file was to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    None,
+    /// Something, which was left alone.
+    Kept,
+}
+
+/// As [`write_whole`], but leaves alone what is there.
+pub fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<Existing> {
+    let temporary = temporary_beside(path);
+    let at = rustix::fs::CWD;
+    let written = write_and_rename(&temporary_beside(path), &temporary, content, mode, Durability::Process);
+    let renamed = written.map(|()| renameat_with(at, &temporary, at, path, RenameFlags::NOREPLACE));
+    if !matches!(renamed, Ok(Ok(()))) {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    match renamed? {
+        Ok(()) => Ok(Existing::None),
+        Err(Errno::EXIST) => Ok(Existing::Kept),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// `.NAME.PID-N.tmp`: hidden, skipped by every reader of directories, and nobody else's.
 fn temporary_beside(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
