@@ -364,7 +364,7 @@ impl Filling<'_> {
             *node = value.clone();
             return Ok(());
         }
-        if let Some(filled) = self.text(&text.to_owned())? {
+        if let Some(filled) = self.text(text)? {
             node.value = Value::Scalar(Scalar::text(filled));
         }
         Ok(())

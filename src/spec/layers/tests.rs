@@ -91,7 +91,7 @@ fn what_is_wrong_is_told_where_it_was_written() {
     let found = problems("roles.w.min_failed = 3\n[roles.w]\n", &[], None);
     assert!(!found.is_empty());
     let found = problems("roles.w = { count = 5, min_failed = 4 }", &["roles.w.count = 2"], None);
-    assert!(found[0].starts_with("j.toml:1:38: "), "{found:?}");
+    assert!(found[0].starts_with("j.toml:1:37: "), "{found:?}");
     let found = problems("datasets = ['a']", &["datasets = ['b', '.c']"], None);
     assert!(found[0].starts_with("j.toml.d/0.toml:1:18: "), "{found:?}");
     let found = problems("command = 'x", &["retries = 1"], None);
@@ -187,4 +187,30 @@ fn a_saved_job_is_a_template() {
     assert_eq!(template.description, "from \"j\"");
     let spec = stack("template = 't'", &[], Some(&text)).expand().spec.unwrap();
     assert_eq!(spec.roles[0].arguments, ["--a=1e-4"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn what_is_put_together_reads_back(values in proptest::collection::vec((0..6usize, 0..5usize), 0..12), cut in 0..12usize) {
+        let paths = ["params.a", "params.b", "env.A", "roles.w.count", "roles.w.params.x", "resources.cpu"];
+        let numbers = ["1", "2", "3", "4", "5"];
+        let file = |values: &[(usize, usize)]| {
+            let mut seen = Vec::new();
+            let first = |value: &&(usize, usize)| !seen.contains(&value.0) && { seen.push(value.0); true };
+            values.iter().filter(first).map(|(path, number)| format!("{} = {}\n", paths[*path], numbers[*number])).collect::<String>()
+        };
+        let (below, top) = values.split_at(cut.min(values.len()));
+        let expanded = stack(&file(below), &[&file(top)], None).expand();
+        let spec = expanded.spec.expect("each of these is a job");
+        assert_eq!(parse("x", &expanded.text).0, Some(spec));
+        let again = stack(&expanded.text, &[&file(top)], None).expand();
+        assert_eq!(again.spec, parse("x", &expanded.text).0, "the same on top again changes nothing");
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(job in "\\PC{0,80}", over in "\\PC{0,80}", template in "\\PC{0,80}") {
+        let _ = stack(&job, &[&over], Some(&template)).expand();
+        let _ = stack(&format!("template = 't'\nwith.x = 1\n{job}"), &[&over], Some(&template)).expand();
+        let _ = stack("template = 't'", &[], Some(&format!("env.A = {template:?}\n[template.params.A]\ndefault = 1"))).expand();
+    }
 }
