@@ -21,7 +21,7 @@ fn arrival(number: u32, state: &str) -> Arrival {
     let spec = parse("job.toml", &text).0.unwrap();
     let key: JobKey = format!("job{number}").parse().unwrap();
     let owner = Owner { uid: 0, gid: 0 };
-    let source = SourceRecord { meaning: spec.meaning(), text, owner, warnings: Vec::new() };
+    let source = SourceRecord { meaning: spec.meaning(), text, owner, warnings: Vec::new(), template: None };
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }
 

@@ -9,12 +9,15 @@ mod exec;
 mod explain;
 mod image;
 mod logs;
+mod new;
 mod output;
 mod ps;
 mod session;
+mod shelf;
 mod show;
 mod shutdown;
 mod status;
+mod template;
 mod wait;
 
 use std::path::{Path, PathBuf};
@@ -165,10 +168,24 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
     },
+    /// Write a job file on top of a template
+    New {
+        job: JobKey,
+        #[arg(short, long)]
+        template: String,
+        /// A value for a parameter of the template
+        #[arg(short, long = "param", value_name = "NAME=VALUE")]
+        param: Vec<String>,
+    },
+    /// Copy a job file and its overrides under another name
+    Clone { job: JobKey, new: JobKey },
+    /// Templates: job files with parameters, from which jobs are made
+    #[command(subcommand)]
+    Template(template::TemplateVerb),
     /// Images: where tasks get their root file system from
     #[command(subcommand)]
     Image(image::ImageVerb),
-    /// Check job files without running them
+    /// Check job files, with their overrides and templates, and templates without running them
     Check {
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -245,11 +262,16 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Rm { jobs } => change::run(&client()?, change::Change::Remove, &jobs, format).await,
         Verb::Wait { job } => wait::run(&client()?, &job, format).await,
         Verb::Show { job, effective, file } => {
-            let text = if file { show::read_file(Path::new(&job))? } else { show::ask(&client()?, &job).await? };
-            show::run(&job, &text, effective, format)
+            if file {
+                return show::run_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?, effective, format);
+            }
+            show::run(&job, &show::ask(&client()?, &job).await?, effective, format)
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
-        Verb::Check { files } => check::run(&files, format),
+        Verb::New { job, template, param } => new::new(&cli.root, &job, &template, &param, format),
+        Verb::Clone { job, new } => new::clone(&cli.root, &job, &new, format),
+        Verb::Template(verb) => template::run(&cli.root, verb, format),
+        Verb::Check { files } => check::run(&files, &shelf::Shelf::open(&cli.root)?, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),

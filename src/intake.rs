@@ -1,18 +1,19 @@
 //! Watches `jobs.d` and reads what arrives there. Decides nothing: it hands over versions of files and their absence.
 //!
 //! A file is read when its writer has closed it or renamed it into place; what is only being written is left alone
-//! until it has been quiet for a moment. A file that vanishes is given up only when it stays away, since editors
+//! until it has been quiet for a moment. With a job file its overrides and its template are read ([`sources`]). A file that vanishes is given up only when it stays away, since editors
 //! replace a file by removing it first. Everything is looked at again at start, every 20 s, and when the kernel lost
 //! track of changes.
 
 mod read;
+pub mod sources;
 mod watch;
 
 use crate::ids::JobKey;
 use crate::spec::{Diagnostic, JobSpec};
 use crate::store::record::SourceRecord;
 
-pub use read::{Scan, is_ignored, read_path};
+pub use read::{Look, Scan, is_ignored, read_path};
 pub use watch::{Intake, IntakeError};
 
 /// What came of a job file.
@@ -30,7 +31,7 @@ pub enum Arrival {
     Removed {
         key: JobKey,
     },
-    /// A file whose name cannot be a job's; no diagnostics when it is gone.
+    /// A file whose name cannot be a job's, or a template; no diagnostics when it is gone or good.
     Stray {
         file: String,
         diagnostics: Vec<Diagnostic>,

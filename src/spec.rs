@@ -3,6 +3,9 @@
 //! The text is checked against the key table ([`keys`]), which also feeds `trainyard explain` and `docs/JOBS.md`;
 //! what passes is read into wire types ([`wire`]) and turned into the inner types ([`job`]), which are always valid.
 //! A broken file yields all of its errors at once, each with line, column and key.
+//!
+//! A job may be made of several files: [`layers`] puts a template, the job file and its overrides together ([`tree`]) and
+//! tells what is wrong where it was written; [`template`] reads templates and their parameters.
 
 mod check;
 pub mod diagnostic;
@@ -10,8 +13,11 @@ pub mod explain;
 pub mod image;
 pub mod job;
 pub mod keys;
+pub mod layers;
 pub mod platform;
 pub mod strategy;
+pub mod template;
+mod tree;
 mod wire;
 
 pub use diagnostic::{Diagnostic, Severity};
@@ -20,6 +26,7 @@ pub use job::{
     Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port,
     Resources, Retry, RetryOn, Role, Submodules,
 };
+pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
@@ -29,23 +36,30 @@ pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;
 ///
 /// Returns the job, if it may run, and everything there is to say: errors only without a job, warnings also with one.
 pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
-    let source = diagnostic::Source::new(file, text);
-    let mut found = check::check(&source);
-    found.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    parse_source(&diagnostic::Source::new(file, text))
+}
+
+fn parse_source(source: &diagnostic::Source<'_>) -> (Option<JobSpec>, Vec<Diagnostic>) {
+    let mut found = check::check(source, check::Language::Job);
+    sort(&mut found);
     if found.iter().any(Diagnostic::is_error) {
         return (None, found);
     }
-    let wire = match toml::from_str::<wire::WireJob>(text) {
+    let wire = match toml::from_str::<wire::WireJob>(source.text()) {
         Ok(wire) => wire,
         Err(error) => {
             found.push(source.syntax(&error));
             return (None, found);
         }
     };
-    let spec = job::from_wire(wire, &source, &mut found);
+    let spec = job::from_wire(wire, source, &mut found);
     let spec = spec.filter(|_| !found.iter().any(Diagnostic::is_error));
-    found.sort_by_key(|diagnostic| (diagnostic.line, diagnostic.column));
+    sort(&mut found);
     (spec, found)
+}
+
+fn sort(found: &mut [Diagnostic]) {
+    found.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
 }
 
 /// Reads the bytes of a job file; text that is not UTF-8 is a diagnostic like any other.

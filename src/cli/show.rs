@@ -8,17 +8,24 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::output::{self, Format};
+use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
-use crate::spec::{
-    Command, DesiredState, Image, JOB_FILE_MAX_BYTES, JobSpec, Main, MinSucceeded, Network, Role, parse,
-};
+use crate::spec::{Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, Role, parse};
 
-pub(super) fn read_file(path: &Path) -> anyhow::Result<String> {
-    let (_, bytes) = crate::sys::file::read_limited(path, JOB_FILE_MAX_BYTES)
-        .with_context(|| format!("cannot read {}", path.display()))?;
-    String::from_utf8(bytes).with_context(|| format!("{} is not text", path.display()))
+/// A file that need not be in `jobs.d`, with its overrides and its template.
+pub(super) fn run_file(path: &Path, shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
+    let stack = shelf.stack(path)?;
+    let expanded = stack.expand();
+    match (effective, &expanded.spec) {
+        (true, None) => {
+            tell(&expanded.diagnostics);
+            Ok(Exit::Failure)
+        }
+        (true, Some(_)) => run(&stack.job.file, &expanded.text, effective, format),
+        (false, _) => run(&stack.job.file, &stack.job.text, effective, format),
+    }
 }
 
 pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
@@ -147,6 +154,13 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         }
     }
     out
+}
+
+/// What each task will run.
+pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
+    let sample = Sample::of(file, spec);
+    let line = |task: Task<'_>| format!("  {}-{} runs: {}\n", task.role.name, task.index, runs(&task));
+    sample.tasks(spec).map(line).collect()
 }
 
 /// The final command line, as far as it is known without the image.

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::Arrival;
+use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
+use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
-use crate::spec::{self, Diagnostic, JOB_FILE_MAX_BYTES, JobSpec};
-use crate::store::record::{Owner, SourceRecord};
-use crate::sys::file::read_limited;
+use crate::spec::template::Template;
+use crate::spec::{Diagnostic, JobSpec};
+use crate::store::record::{SourceRecord, TemplateRecord};
 
 /// What editors and packagers leave beside the files that count.
 const IGNORED_SUFFIXES: [&str; 12] =
@@ -26,31 +27,91 @@ pub fn is_ignored(name: &str) -> bool {
     ignored || !name.ends_with(".toml")
 }
 
-/// Reads the job file at `path`, below `root`. `None` when it is none of ours to read.
-pub fn read_path(root: &Path, path: &Path) -> Option<Arrival> {
-    let relative = path.strip_prefix(root).ok()?;
-    let file = relative.display().to_string();
+/// What came of looking at a path.
+#[derive(Debug, PartialEq)]
+pub enum Look {
+    /// Nothing of ours, or nothing that need be told.
+    Nothing,
+    /// Something of it is still being written.
+    Unfinished,
+    Arrived(Arrival),
+}
+
+/// What a path below `jobs.d` is to a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    Job(PathBuf),
+    Template(PathBuf),
+}
+
+/// The job file or template that a change of `path` concerns; overrides, and their directories, are part of a job.
+pub(super) fn part_of(root: &Path, path: &Path) -> Option<Part> {
+    let depth = path.strip_prefix(root).ok()?.components().count();
     let name = path.file_name()?.to_string_lossy().into_owned();
+    if let Some(job) = job_of_overrides(path) {
+        return (depth <= 2 && is_own(&job)).then_some(Part::Job(job));
+    }
     if is_ignored(&name) {
         return None;
     }
+    if let Some(job) = path.parent().and_then(job_of_overrides) {
+        return (depth <= 3 && is_own(&job)).then_some(Part::Job(job));
+    }
+    match name.strip_suffix(TEMPLATE_SUFFIX) {
+        Some(_) => Some(Part::Template(path.to_owned())),
+        None => Some(Part::Job(path.to_owned())),
+    }
+}
+
+fn job_of_overrides(directory: &Path) -> Option<PathBuf> {
+    directory.to_str()?.strip_suffix(".d").filter(|job| job.ends_with(".toml")).map(PathBuf::from)
+}
+
+fn is_own(job: &Path) -> bool {
+    job.file_name().is_some_and(|name| !is_ignored(&name.to_string_lossy()))
+}
+
+/// Reads the job file or template at `path`, below `root`, with all that belongs to it.
+pub fn read_path(root: &Path, path: &Path) -> Look {
+    let Ok(relative) = path.strip_prefix(root) else { return Look::Nothing };
+    let file = relative.display().to_string();
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    if is_ignored(&name) {
+        return Look::Nothing;
+    }
     let key = match key_of(relative) {
-        Ok(key) => key?,
-        Err(error) => return Some(stray(path, file, &error)),
+        Ok(Some(key)) => key,
+        Ok(None) => return Look::Nothing,
+        Err(error) => return Look::Arrived(stray(path, file, &error)),
     };
+    if name.ends_with(TEMPLATE_SUFFIX) {
+        return read_template(root, path, file);
+    }
     if is_mask(path) {
-        return Some(Arrival::Removed { key });
+        return Look::Arrived(Arrival::Removed { key });
     }
-    match read(root, path, &file) {
-        Ok(Some((source, spec))) => Some(Arrival::Accepted { key, source, spec: Box::new(spec) }),
-        Ok(None) => Some(Arrival::Removed { key }),
-        Err(diagnostics) => Some(Arrival::Refused { key, diagnostics }),
-    }
+    Look::Arrived(match read(root, path, &key) {
+        Ok((source, spec)) => Arrival::Accepted { key, source, spec: Box::new(spec) },
+        Err(Unread::Missing) => Arrival::Removed { key },
+        Err(Unread::Unfinished) => return Look::Unfinished,
+        Err(Unread::Bad(diagnostics)) => Arrival::Refused { key, diagnostics },
+    })
+}
+
+/// A template runs nothing; what is wrong with it is told of the file.
+fn read_template(root: &Path, path: &Path, file: String) -> Look {
+    let diagnostics = match (Reader::Watching { jobs_d: root }).layer(path, None) {
+        Ok((layer, _)) => Template::read(&layer).err().unwrap_or_default(),
+        Err(Unread::Missing) => Vec::new(),
+        Err(Unread::Unfinished) => return Look::Unfinished,
+        Err(Unread::Bad(diagnostics)) => diagnostics,
+    };
+    Look::Arrived(Arrival::Stray { file, diagnostics })
 }
 
 fn stray(path: &Path, file: String, error: &NameError) -> Arrival {
     let gone = fs::symlink_metadata(path).is_err();
-    let message = format!("the file's name cannot name a job: {error}; rename it");
+    let message = format!("the file's name cannot name a job or template: {error}; rename it");
     let diagnostics = if gone { Vec::new() } else { vec![Diagnostic::of_file(&file, message)] };
     Arrival::Stray { file, diagnostics }
 }
@@ -63,7 +124,8 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, NameError> {
         [workspace, file] => (workspace.parse()?, file),
         _ => return Ok(None),
     };
-    let job: JobName = file.strip_suffix(".toml").unwrap_or(file).parse()?;
+    let stem = file.strip_suffix(TEMPLATE_SUFFIX).or_else(|| file.strip_suffix(".toml"));
+    let job: JobName = stem.unwrap_or(file).parse()?;
     Ok(Some(JobKey::new(workspace, job)))
 }
 
@@ -72,67 +134,35 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-type Read = Option<(SourceRecord, JobSpec)>;
-
-/// `None` when there is no file.
-fn read(root: &Path, path: &Path, file: &str) -> Result<Read, Vec<Diagnostic>> {
-    let refuse = |message: String| vec![Diagnostic::of_file(file, message)];
-    let (opened, bytes) = match read_limited(path, JOB_FILE_MAX_BYTES) {
-        Ok(read) => read,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(refuse(unreadable(path, &error))),
+fn read(root: &Path, path: &Path, key: &JobKey) -> Result<(SourceRecord, JobSpec), Unread> {
+    let own = if key.workspace == WorkspaceName::default_workspace() {
+        root.to_owned()
+    } else {
+        root.join(key.workspace.as_str())
     };
-    let metadata = opened.metadata().map_err(|error| refuse(format!("cannot be examined: {error}")))?;
-    if let Some(problem) = wrong_rights(root, path, &metadata) {
-        return Err(refuse(problem));
+    let (stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &[own, root.to_owned()])?;
+    let expanded = stack.expand();
+    let Some(spec) = expanded.spec else { return Err(Unread::Bad(expanded.diagnostics)) };
+    let mut told = expanded.diagnostics;
+    told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, &key.job, &spec));
+    if told.iter().any(Diagnostic::is_error) {
+        return Err(Unread::Bad(told));
     }
-    let (spec, diagnostics) = spec::parse_bytes(file, &bytes);
-    match spec {
-        Some(spec) => {
-            let source = SourceRecord {
-                text: String::from_utf8_lossy(&bytes).into_owned(),
-                meaning: spec.meaning(),
-                owner: Owner { uid: metadata.uid(), gid: metadata.gid() },
-                warnings: diagnostics,
-            };
-            Ok(Some((source, spec)))
-        }
-        None => Err(diagnostics),
-    }
+    let template = expanded.template.map(|used| TemplateRecord {
+        name: used.name,
+        own: used.own,
+        own_max_duration: used.own_max_duration,
+    });
+    let meaning = spec.meaning();
+    Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template }, spec))
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> String {
-    let is_dir = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir());
-    match error.kind() {
-        _ if is_dir => "is a directory, not a job file; rename it or move it away".to_owned(),
-        _ if fs::read_link(path).is_ok() => {
-            "is a symbolic link; put the file itself here, or link to /dev/null to mask the job".to_owned()
-        }
-        io::ErrorKind::FileTooLarge => format!("is {error}, too large for a job file"),
-        _ => format!("cannot be read: {error}"),
-    }
+/// Whether a directory of this name in `jobs.d` is a workspace's.
+pub(super) fn is_workspace_name(name: &str) -> bool {
+    !name.starts_with('.') && !name.ends_with(".toml") && !name.ends_with(OVERRIDES_SUFFIX)
 }
 
-/// The owner is who the job runs as, so nobody else may be able to change the file.
-fn wrong_rights(root: &Path, path: &Path, metadata: &fs::Metadata) -> Option<String> {
-    const OTHERS_WRITE: u32 = 0o002;
-    const GROUP_WRITE: u32 = 0o020;
-    let mode = metadata.mode() & 0o7777;
-    let workspace = path.parent().filter(|parent| *parent != root).and_then(|parent| fs::metadata(parent).ok());
-    let group_is_workspace = workspace.is_some_and(|parent| parent.gid() == metadata.gid());
-    if mode & OTHERS_WRITE != 0 {
-        return Some(format!(
-            "everybody may write it (mode {mode:o}), so anybody could run jobs as its owner; `chmod o-w` it"
-        ));
-    }
-    // A group of one's own, as most systems give each user, is nobody else.
-    if mode & GROUP_WRITE != 0 && !group_is_workspace && metadata.gid() != metadata.uid() {
-        return Some(format!("its group may write it (mode {mode:o}) and is not the workspace's; `chmod g-w` it"));
-    }
-    None
-}
-
-/// All job files there are now.
+/// All job files and templates there are now.
 #[derive(Debug, Default)]
 pub struct Scan {
     pub paths: Vec<PathBuf>,
@@ -147,7 +177,10 @@ impl Scan {
         for entry in fs::read_dir(root)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            let is_workspace = entry.file_type()?.is_dir() && !name.starts_with('.') && !name.ends_with(".toml");
+            let is_workspace = entry.file_type()?.is_dir() && is_workspace_name(&name);
+            if name.ends_with(OVERRIDES_SUFFIX) {
+                continue;
+            }
             match is_workspace.then(|| fs::read_dir(entry.path())) {
                 Some(Ok(entries)) => entries.flatten().for_each(|entry| scan.add(root, entry.path())),
                 // Removed in this moment.
@@ -163,7 +196,9 @@ impl Scan {
         if is_ignored(&name) {
             return;
         }
-        if let Ok(Some(key)) = key_of(path.strip_prefix(root).unwrap_or(&path)) {
+        if let Ok(Some(key)) = key_of(path.strip_prefix(root).unwrap_or(&path))
+            && !name.ends_with(TEMPLATE_SUFFIX)
+        {
             self.keys.insert(key);
         }
         self.paths.push(path);
@@ -175,9 +210,11 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn refusal(arrival: Option<Arrival>) -> String {
-        match arrival {
-            Some(Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. }) => {
+    use crate::spec::layers::OVERRIDES_MAX;
+
+    fn refusal(look: Look) -> String {
+        match look {
+            Look::Arrived(Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. }) => {
                 diagnostics[0].to_string()
             }
             other => panic!("{other:?}"),
@@ -236,8 +273,68 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let key: JobKey = "m".parse().unwrap();
         let path = dir.path().join("m.toml");
-        assert_eq!(read_path(dir.path(), &path), Some(Arrival::Removed { key: key.clone() }));
+        assert_eq!(read_path(dir.path(), &path), Look::Arrived(Arrival::Removed { key: key.clone() }));
         std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-        assert_eq!(read_path(dir.path(), &path), Some(Arrival::Removed { key }));
+        assert_eq!(read_path(dir.path(), &path), Look::Arrived(Arrival::Removed { key }));
+    }
+
+    #[test]
+    fn overrides_and_templates_are_part_of_a_job() {
+        let root = Path::new("/jobs.d");
+        let job = |path: &str| Some(Part::Job(root.join(path)));
+        for (path, part) in [
+            ("a.toml", job("a.toml")),
+            ("v/a.toml", job("v/a.toml")),
+            ("a.toml.d", job("a.toml")),
+            ("a.toml.d/1.toml", job("a.toml")),
+            ("v/a.toml.d/1.toml", job("v/a.toml")),
+            ("a.toml.d/1.toml~", None),
+            (".a.toml.d/1.toml", None),
+            ("v/w/a.toml.d/1.toml", None),
+            ("v/t.template.toml", Some(Part::Template(root.join("v/t.template.toml")))),
+        ] {
+            assert_eq!(part_of(root, &root.join(path)), part, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_job_is_read_with_its_overrides_and_its_template() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let put = |name: &str, content: &str| {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), content).unwrap();
+            fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        };
+        let text = || match read_path(root, &root.join("v/a.toml")) {
+            Look::Arrived(Arrival::Accepted { source, .. }) => source.text,
+            other => refusal(other),
+        };
+        put("v/a.toml", "template = 't'");
+        assert!(text().contains("there is no template \"t\""), "{}", text());
+        put("t.template.toml", "command = 'of default'");
+        assert!(text().contains("of default"));
+        put("v/t.template.toml", "command = 'of v'");
+        assert!(text().contains("of v"));
+        put("v/a.toml.d/10.toml", "command = 'x'");
+        put("v/a.toml.d/9.toml", "command = 'y'");
+        put("v/a.toml.d/9.toml.bak", "?");
+        assert!(text().contains("command = 'y'"), "in the order of names: {}", text());
+        put("v/a.toml.d/9.toml", "comand = 'y'");
+        assert!(text().starts_with("v/a.toml.d/9.toml:1:1: unknown key `comand`"), "{}", text());
+        fs::remove_file(root.join("v/a.toml.d/9.toml")).unwrap();
+        std::os::unix::fs::symlink("10.toml", root.join("v/a.toml.d/11.toml")).unwrap();
+        assert!(text().contains("symbolic link"));
+        fs::remove_file(root.join("v/a.toml.d/11.toml")).unwrap();
+        fs::set_permissions(root.join("v/a.toml.d/10.toml"), fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(text().contains("everybody may write it"));
+        fs::set_permissions(root.join("v/a.toml.d/10.toml"), fs::Permissions::from_mode(0o644)).unwrap();
+        if nix::unistd::geteuid().is_root() {
+            std::os::unix::fs::chown(root.join("v/a.toml.d/10.toml"), Some(1), Some(1)).unwrap();
+            assert!(text().contains("belongs neither to the owner"), "{}", text());
+            std::os::unix::fs::chown(root.join("v/a.toml.d/10.toml"), Some(0), Some(0)).unwrap();
+        }
+        (0..OVERRIDES_MAX).for_each(|number| put(&format!("v/a.toml.d/x{number}.toml"), ""));
+        assert!(text().contains("at most 64"));
     }
 }

@@ -9,7 +9,8 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
 use super::Arrival;
-use super::read::{Scan, read_path};
+use super::read::{Look, Part, Scan, is_workspace_name, part_of, read_path};
+use super::sources::OVERRIDES_SUFFIX;
 use crate::ids::JobKey;
 use crate::sys::file::is_being_written;
 
@@ -92,7 +93,7 @@ impl Intake {
     /// Looks at everything; what did not change is recognised by whoever gets it.
     fn scan(&mut self) -> Vec<Arrival> {
         self.next_scan = Instant::now() + RESCAN;
-        self.watch_workspaces();
+        self.watch_directories();
         let scan = match Scan::of(&self.root) {
             Ok(scan) => scan,
             Err(error) => {
@@ -119,15 +120,31 @@ impl Intake {
         self.root.join(key.workspace.as_str()).join(file)
     }
 
-    fn watch_workspaces(&mut self) {
-        let Ok(entries) = std::fs::read_dir(&self.root) else { return };
-        for entry in entries.flatten() {
-            let path = entry.path();
-            let is_new = entry.file_type().is_ok_and(|kind| kind.is_dir()) && !self.watched.contains(&path);
-            if is_new && let Err(error) = self.watch(path.clone()) {
-                tracing::warn!(path = %path.display(), %error, "cannot watch a workspace, it is scanned instead");
-            }
+    fn watch_directories(&mut self) {
+        for workspace in self.watch_below(&self.root.clone()) {
+            self.watch_below(&workspace);
         }
+    }
+
+    /// Watches directories of overrides, and workspaces, which it returns.
+    fn watch_below(&mut self, directory: &Path) -> Vec<PathBuf> {
+        let Ok(entries) = std::fs::read_dir(directory) else { return Vec::new() };
+        let mut workspaces = Vec::new();
+        for entry in entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_workspace = directory == self.root && is_workspace_name(&name);
+            if !is_workspace && !name.ends_with(OVERRIDES_SUFFIX) {
+                continue;
+            }
+            if !self.watched.contains(&path)
+                && let Err(error) = self.watch(path.clone())
+            {
+                tracing::warn!(path = %path.display(), %error, "cannot watch a directory, it is scanned instead");
+            }
+            workspaces.extend(is_workspace.then_some(path));
+        }
+        workspaces
     }
 
     fn read(&mut self, path: &Path) -> Option<Arrival> {
@@ -135,7 +152,14 @@ impl Intake {
             self.due.insert(path.to_owned(), Instant::now() + QUIET);
             return None;
         }
-        let arrival = read_path(&self.root, path)?;
+        let arrival = match read_path(&self.root, path) {
+            Look::Nothing => return None,
+            Look::Unfinished => {
+                self.due.insert(path.to_owned(), Instant::now() + QUIET);
+                return None;
+            }
+            Look::Arrived(arrival) => arrival,
+        };
         match &arrival {
             Arrival::Accepted { key, .. } | Arrival::Refused { key, .. } => drop(self.present.insert(key.clone())),
             Arrival::Removed { key } => drop(self.present.remove(key)),
@@ -152,6 +176,10 @@ impl Intake {
         for path in due {
             self.due.remove(&path);
             arrivals.extend(self.read(&path));
+            if matches!(part_of(&self.root, &path), Some(Part::Template(_))) {
+                // Jobs that lie on top of it are looked at again.
+                self.next_scan = Instant::now();
+            }
         }
         arrivals
     }
@@ -185,14 +213,20 @@ impl Intake {
         let Some(patience) = patience(event.kind) else { return };
         let at = Instant::now() + patience;
         for path in event.paths {
-            if path.parent() == Some(&self.root) && path.is_dir() {
-                // A new workspace: its files may have come before the watch.
+            if path.is_dir() && (path.parent() == Some(&self.root) || is_overrides(&path)) {
+                // A new workspace or directory of overrides: its files may have come before the watch.
                 self.next_scan = Instant::now();
             }
             self.watched.retain(|watched| *watched != path || path.is_dir());
-            self.due.insert(path, at);
+            if let Some(Part::Job(path) | Part::Template(path)) = part_of(&self.root, &path) {
+                self.due.insert(path, at);
+            }
         }
     }
+}
+
+fn is_overrides(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(OVERRIDES_SUFFIX)
 }
 
 /// How long after a change its path is to be read; `None` if the change means nothing.

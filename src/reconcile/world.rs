@@ -98,7 +98,7 @@ impl Job {
     /// The newest run is of an older version of the file.
     pub(super) fn is_outdated(&self) -> bool {
         match (&self.record.source, &self.run) {
-            (Some(source), Some(run)) => source.meaning != run.record.source.meaning,
+            (Some(source), Some(run)) => source.differs(&run.record.source),
             _ => false,
         }
     }
@@ -137,6 +137,15 @@ impl Job {
         Some((run.record.order, waiting))
     }
 
+    /// A live key: the file's newest word counts, but a template's only for later runs.
+    fn max_duration(&self, run: &Run) -> Option<Duration> {
+        let template = self.record.source.as_ref().and_then(|source| source.template.as_ref());
+        match &self.spec {
+            Some(spec) if template.is_none_or(|template| template.own_max_duration) => spec.max_duration,
+            _ => run.spec.max_duration,
+        }
+    }
+
     /// Its live attempt as the plan sees it.
     pub(super) fn live(&self, key: &JobKey) -> Option<Live> {
         let run = self.open_run()?;
@@ -150,8 +159,7 @@ impl Job {
             first_failure: first_failure(attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
             running_since: attempt.running_since,
-            // A live key: the file's newest word counts.
-            max_duration: self.spec.as_ref().map_or(run.spec.max_duration, |spec| spec.max_duration),
+            max_duration: self.max_duration(run),
             wanted_stop: self.wanted_stop(),
             verdict: attempt.verdict.clone(),
             released: attempt.released,

@@ -7,18 +7,54 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{Diagnostic, Source};
-use super::keys::{self, Kind, Support};
+use super::keys::{self, Key, Kind, Support};
+use super::template;
 use crate::ids::{Bytes, parse_duration};
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
+/// What a file is to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Language<'a> {
+    Job,
+    /// A string that holds one of these parameters is judged when its value is known.
+    Template {
+        params: &'a [String],
+    },
+}
+
+impl Language<'_> {
+    /// What is named in an earlier table is not looked up in a later one.
+    fn tables(self) -> &'static [&'static [Key]] {
+        match self {
+            Language::Job => &[keys::KEYS],
+            Language::Template { .. } => &[keys::TEMPLATE_KEYS, keys::KEYS],
+        }
+    }
+
+    fn find(self, path: &str) -> Option<&'static Key> {
+        self.tables().iter().find_map(|keys| keys.iter().find(|key| key.path == path))
+    }
+
+    fn children(self, prefix: &str) -> impl Iterator<Item = &'static str> {
+        self.tables().iter().flat_map(move |keys| keys::children_in(keys, prefix).collect::<Vec<_>>())
+    }
+
+    fn is_open(self, value: &DeValue<'_>) -> bool {
+        match (self, value.as_str()) {
+            (Language::Template { params }, Some(text)) => template::names_any(text, params),
+            _ => false,
+        }
+    }
+}
+
 /// Everything in `source` that the key table does not allow.
-pub(super) fn check(source: &Source<'_>) -> Vec<Diagnostic> {
+pub(super) fn check(source: &Source<'_>, language: Language<'_>) -> Vec<Diagnostic> {
     let (table, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
         return errors.iter().map(|error| source.syntax(error)).collect();
     }
-    let mut checker = Checker { source, found: Vec::new() };
+    let mut checker = Checker { source, language, found: Vec::new() };
     checker.table(table.get_ref(), &Place::root());
     checker.found
 }
@@ -42,6 +78,7 @@ impl Place {
 
 struct Checker<'a> {
     source: &'a Source<'a>,
+    language: Language<'a>,
     found: Vec<Diagnostic>,
 }
 
@@ -59,9 +96,9 @@ impl Checker<'_> {
     fn entry(&mut self, name: &Spanned<Cow<'_, str>>, value: &Value<'_>, parent: &Place) {
         let exact = parent.child(name.get_ref(), name.get_ref());
         let free = parent.child(name.get_ref(), "*");
-        if let Some(key) = keys::find(&exact.pattern) {
+        if let Some(key) = self.language.find(&exact.pattern) {
             self.value(key.kind, key.support, name.span(), value, &exact);
-        } else if let Some(key) = keys::find(&free.pattern) {
+        } else if let Some(key) = self.language.find(&free.pattern) {
             self.value(key.kind, key.support, name.span(), value, &free);
         } else {
             self.unknown(name, parent);
@@ -70,7 +107,7 @@ impl Checker<'_> {
 
     fn unknown(&mut self, name: &Spanned<Cow<'_, str>>, parent: &Place) {
         let place = parent.child(name.get_ref(), name.get_ref());
-        let message = format!("unknown key `{}`{}", place.written, suggestion(name.get_ref(), parent));
+        let message = format!("unknown key `{}`{}", place.written, suggestion(name.get_ref(), parent, self.language));
         self.error(name.span(), &place, message);
     }
 
@@ -78,6 +115,9 @@ impl Checker<'_> {
         if support == Support::Later {
             let message = format!("`{}` is known, but not supported by this version yet; remove it", place.written);
             return self.error(name, place, message);
+        }
+        if self.language.is_open(value.get_ref()) {
+            return;
         }
         let may_be_table = matches!(kind, Kind::Port | Kind::TextOrTable);
         if kind == Kind::Table || (may_be_table && value.get_ref().is_table()) {
@@ -114,8 +154,9 @@ fn a_or_an(noun: &str) -> &'static str {
 }
 
 /// The nearest key at the same place, or where the key belongs if it is known elsewhere.
-fn suggestion(name: &str, parent: &Place) -> String {
-    let near = keys::children(&parent.pattern)
+fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
+    let near = language
+        .children(&parent.pattern)
         .map(|key| (strsim::damerau_levenshtein(key, name), key))
         .filter(|(distance, key)| *distance <= 1 + key.len().min(name.len()) / 3)
         .min();
@@ -125,7 +166,7 @@ fn suggestion(name: &str, parent: &Place) -> String {
     let elsewhere = keys::KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(name));
     match elsewhere {
         Some(key) => format!("; it belongs at `{}`", key.path.replace("*", "NAME")),
-        None => match supported_children(&parent.pattern) {
+        None => match supported_children(&parent.pattern, language) {
             all if all.is_empty() => String::new(),
             all if all.len() <= 12 => format!("; the keys here are {}", all.join(", ")),
             _ => "; `trainyard explain` lists all keys".to_owned(),
@@ -133,12 +174,12 @@ fn suggestion(name: &str, parent: &Place) -> String {
     }
 }
 
-fn supported_children(pattern: &str) -> Vec<&'static str> {
+fn supported_children(pattern: &str, language: Language<'_>) -> Vec<&'static str> {
     let supported = |name: &&str| {
         let path = if pattern.is_empty() { (*name).to_owned() } else { format!("{pattern}.{name}") };
-        keys::find(&path).is_some_and(|key| key.support == Support::Now)
+        language.find(&path).is_some_and(|key| key.support == Support::Now)
     };
-    keys::children(pattern).filter(supported).collect()
+    language.children(pattern).filter(supported).collect()
 }
 
 enum Problem {
@@ -173,6 +214,7 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
         },
         Kind::Param => param(value),
         Kind::Scalar => scalar(value),
+        Kind::Scalars => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|item| scalar(item.get_ref())),
         Kind::Port => integer(value, 1, 100),
         Kind::Table | Kind::Any => Ok(()),
     }

@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+use super::tree::Origins;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -63,11 +65,18 @@ impl fmt::Display for Diagnostic {
 pub(super) struct Source<'a> {
     file: &'a str,
     text: &'a str,
+    /// Where a text that was put together of several files has its parts from.
+    origins: Option<&'a Origins<'a>>,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
-        Self { file, text }
+        Self { file, text, origins: None }
+    }
+
+    /// What is found in `text` is told of where its parts were written.
+    pub(super) fn merged(file: &'a str, text: &'a str, origins: &'a Origins<'a>) -> Self {
+        Self { file, text, origins: Some(origins) }
     }
 
     pub(super) fn text(&self) -> &'a str {
@@ -93,8 +102,10 @@ impl<'a> Source<'a> {
     }
 
     fn finding(&self, severity: Severity, span: Range<usize>, key: Option<String>, message: String) -> Diagnostic {
-        let (line, column) = place(self.text.as_bytes(), span.start);
-        Diagnostic { severity, file: self.file.to_owned(), line, column, key, message }
+        let written = self.origins.and_then(|origins| origins.find(span.start));
+        let (file, text, offset) = written.unwrap_or((self.file, self.text, span.start));
+        let (line, column) = place(text.as_bytes(), offset);
+        Diagnostic { severity, file: file.to_owned(), line, column, key, message }
     }
 }
 

@@ -320,6 +320,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         resources: wire.resources,
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
+    reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
     let mut roles = reader.roles(wire.roles, &defaults);
     strategy::complete(&mut roles, reader.kinds, &reader.plain_role(&defaults));
     reader.check_roles(&roles);
@@ -557,6 +558,16 @@ impl Reader<'_> {
     fn check_roles(&mut self, roles: &[(Role, Range<usize>)]) {
         if let Some((span, key, message)) = strategy::problem(roles, self.kinds) {
             self.error(span, &key, message);
+        }
+    }
+
+    /// A template is put in before a job is read.
+    fn not_put_together(&mut self, template: Option<&Spanned<String>>, with: Option<&Spanned<toml::Table>>) {
+        if let Some(template) = template {
+            let message = format!("there is no template {:?} here", template.get_ref());
+            self.error(template.span(), "template", message);
+        } else if let Some(with) = with {
+            self.error(with.span(), "with", super::layers::WITH_ALONE);
         }
     }
 

@@ -31,6 +31,8 @@ pub enum Kind {
     Param,
     /// A string, number or bool.
     Scalar,
+    /// An array of these.
+    Scalars,
     /// A number of ports, or a table of `count` and `begin`.
     Port,
     Table,
@@ -57,6 +59,7 @@ impl Kind {
             Kind::CountOr(words) => format!("integer, or {}", Kind::Choice(words).describe()),
             Kind::Param => "string, number, true or false, or an array of these".into(),
             Kind::Scalar => "string, number, or true or false".into(),
+            Kind::Scalars => "array of strings, numbers, or true and false".into(),
             Kind::Port => "integer, or { count, begin }".into(),
             Kind::Table => "table".into(),
             Kind::TextOrTable => "string or table".into(),
@@ -142,6 +145,9 @@ pub const KEYS: &[Key] = &[
     now("debug", Kind::Bool, "false", "", "Whether the container of a failed task is kept for `trainyard exec`, for 7 days at most or until the job is stopped; it goes on holding what it was given."),
     now("state", Kind::Choice(STATES), "\"run\"", "", "\"run\" runs the job, \"held\" keeps it from starting, \"stopped\" stops it and keeps its record."),
     now("rerun", Kind::Integer { min: 0, max: i64::MAX }, "0", "0 or more", "Changing this number asks for a new run of an unchanged job."),
+    now("template", Kind::Text, "none", "a template of the workspace or of default", "The template that this job lies on top of; runs record what comes of both, so an edited template acts on later runs only."),
+    now("with", Kind::Table, "the template's defaults", "", "Values for the parameters of the template."),
+    now("with.*", Kind::Scalar, "the template's", "as the template says", "The value of one parameter."),
     now("params", Kind::Table, "none", "", "Arguments put after the command in the order of the file, as --KEY=VALUE."),
     now("params.*", Kind::Param, "", "", "One argument: true alone becomes --KEY, an array repeats it."),
     now("env", Kind::Table, "none", "", "Environment variables for every task, exactly as written."),
@@ -175,7 +181,6 @@ pub const KEYS: &[Key] = &[
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
     now("roles.*.ports.*.begin", Kind::Integer { min: 1, max: 65535 }, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
     later("mounts", "Further directories and buckets that tasks see."),
-    later("template", "A template that this job lies on top of."),
     later("priority", "The job's place in the queue."),
     later("expected_duration", "How long the job should take; over it there is an alarm."),
     later("on_overrun", "What to do when the job takes longer than expected."),
@@ -195,6 +200,21 @@ pub const KEYS: &[Key] = &[
     later("roles.*.retries", "Attempts of single tasks of this role."),
 ];
 
+/// What a template file has beside the keys of a job.
+#[rustfmt::skip]
+pub const TEMPLATE_KEYS: &[Key] = &[
+    now("template", Kind::Table, "", "", "Makes the file a template."),
+    now("template.description", Kind::Text, "\"\"", "", "What the template is for; searched by `trainyard template ls TEXT`."),
+    now("template.params", Kind::Table, "none", "", "What a job may or must say to use the template."),
+    now("template.params.*", Kind::Table, "", "", "One parameter; ${NAME} in the strings of the template stands for its value."),
+    now("template.params.*.type", Kind::Choice(&["string", "integer", "number", "bool", "size", "duration"]), "that of the default, or \"string\"", "", "What values it takes."),
+    now("template.params.*.default", Kind::Scalar, "none: it must be given", "", "Its value when the job gives none."),
+    now("template.params.*.min", Kind::Scalar, "none", "", "The least value."),
+    now("template.params.*.max", Kind::Scalar, "none", "", "The largest value."),
+    now("template.params.*.choices", Kind::Scalars, "any", "", "The values that there are."),
+    now("template.params.*.help", Kind::Text, "\"\"", "", "What it is, in a sentence."),
+];
+
 /// The key with this path, in which names that users choose stand as `*`.
 pub fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
@@ -211,8 +231,13 @@ pub fn lookup(path: &str) -> Option<&'static Key> {
 
 /// The last parts of the keys directly below `prefix`, without `*`.
 pub fn children(prefix: &str) -> impl Iterator<Item = &'static str> {
+    children_in(KEYS, prefix)
+}
+
+/// As [`children`], of one table.
+pub fn children_in(keys: &'static [Key], prefix: &str) -> impl Iterator<Item = &'static str> {
     let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}.") };
-    KEYS.iter().filter_map(move |key| {
+    keys.iter().filter_map(move |key| {
         key.path.strip_prefix(prefix.as_str()).filter(|rest| !rest.contains('.') && *rest != "*")
     })
 }

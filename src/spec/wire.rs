@@ -35,6 +35,9 @@ pub(super) struct WireJob {
     pub(super) env: WireMap<toml::Value>,
     pub(super) resources: WireResources,
     pub(super) roles: Option<Spanned<WireMap<WireRole>>>,
+    /// Put in by `layers`, which takes these out.
+    pub(super) template: Option<Spanned<String>>,
+    pub(super) with: Option<Spanned<toml::Table>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -33,14 +33,37 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// A job file that was accepted.
+/// A job file that was accepted, put together with its template and overrides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceRecord {
-    /// The file's content.
+    /// The file's content; nothing else is needed to run it.
     pub text: String,
     pub meaning: String,
     pub owner: Owner,
     pub warnings: Vec<Diagnostic>,
+    /// The template that is part of the text.
+    #[serde(default)]
+    pub template: Option<TemplateRecord>,
+}
+
+impl SourceRecord {
+    /// Whether it asks for another run than `run` was. What only a template has changed does not.
+    pub fn differs(&self, run: &Self) -> bool {
+        match (&self.template, &run.template) {
+            (Some(this), Some(run)) => this.own != run.own,
+            _ => self.meaning != run.meaning,
+        }
+    }
+}
+
+/// What a job says beside its template.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TemplateRecord {
+    pub name: String,
+    /// The hash of what the job file and its overrides say themselves.
+    pub own: String,
+    /// They say how long an attempt may run.
+    pub own_max_duration: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

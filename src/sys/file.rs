@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
 /// How much a written file must outlive.
@@ -54,6 +54,30 @@ fn write_and_rename(
     }
 }
 
+/// What was there before a file was to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Existing {
+    None,
+    /// Something, which was left alone.
+    Kept,
+}
+
+/// As [`write_whole`], but leaves alone what is there.
+pub fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<Existing> {
+    let temporary = temporary_beside(path);
+    let written = write_whole(&temporary, content, mode, Durability::Process);
+    let renamed = written.and_then(|()| match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(Existing::None),
+        Err(Errno::EXIST) => Ok(Existing::Kept),
+        Err(errno) => Err(errno.into()),
+    });
+    if !matches!(renamed, Ok(Existing::None)) {
+        // The first error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    renamed
+}
+
 /// `.NAME.PID-N.tmp`: hidden, skipped by every reader of directories, and nobody else's.
 fn temporary_beside(path: &Path) -> PathBuf {
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -89,7 +113,7 @@ pub fn create_dir(path: &Path, mode: u32) -> io::Result<()> {
 /// As [`create_dir`], and gives it to `uid`:`gid`. A link in its place is refused: nobody is to be given what it leads to.
 pub fn create_dir_for(path: &Path, mode: u32, uid: u32, gid: u32) -> io::Result<()> {
     create_dir(path, mode)?;
-    fchown(open_directory(rustix::fs::CWD, path)?, Some(uid), Some(gid))
+    fchown(open_directory(CWD, path)?, Some(uid), Some(gid))
 }
 
 /// Removes what writers that were killed have left in a directory; nobody may be writing there.
@@ -114,7 +138,7 @@ pub fn remove_if_there(path: &Path) -> io::Result<()> {
 /// What a job leaves may be nested deeper than a stack or the number of open files allows, and deeper than a path can
 /// tell: what lies below [`REMOVAL_DEPTH`] is moved up to the top, to be removed by another round.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    let top = match open_directory(rustix::fs::CWD, path) {
+    let top = match open_directory(CWD, path) {
         Ok(top) => top,
         // A link or a file.
         Err(Errno::NOTDIR | Errno::LOOP) => return remove_if_there(path),
@@ -342,9 +366,19 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
     }
 
+    #[test]
+    fn a_new_file_replaces_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("job.toml");
+        assert_eq!(write_new(&path, b"one", 0o644).unwrap(), Existing::None);
+        assert_eq!(write_new(&path, b"two", 0o644).unwrap(), Existing::Kept);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
     /// Makes `depth` directories within each other, which no path leads to the end of.
     fn nested(top: &Path, depth: usize) {
-        let mut at = open_directory(rustix::fs::CWD, top).unwrap();
+        let mut at = open_directory(CWD, top).unwrap();
         for _ in 0..depth {
             rustix::fs::mkdirat(&at, "deep", Mode::RWXU).unwrap();
             at = open_directory(&at, "deep").unwrap();

@@ -20,4 +20,5 @@ mod mount;
 mod network;
 mod quickstart;
 mod tasks;
+mod templates;
 mod torch;

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use trainyard::spec::template::Template;
+use trainyard::spec::{Layer, Stack};
+
 fn repository() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -41,13 +44,21 @@ fn every_job_file_in_the_documents_is_accepted() {
     let mut count = 0;
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
+        let mut template: Option<Layer> = None;
         for example in text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()) {
             if example.starts_with("# trainyard.toml") {
                 continue;
             }
-            let (spec, found) = trainyard::spec::parse(&document.display().to_string(), example);
-            assert!(spec.is_some(), "{found:?}");
             count += 1;
+            let layer = Layer::new(&document.display().to_string(), example);
+            // A template is that of the jobs that come after it.
+            if example.lines().next().is_some_and(|line| line.ends_with(".template.toml")) {
+                Template::read(&layer).unwrap();
+                template = Some(layer);
+                continue;
+            }
+            let expanded = Stack { job: layer, overrides: Vec::new(), template: template.clone() }.expand();
+            assert!(expanded.spec.is_some(), "{:?}", expanded.diagnostics);
         }
     }
     assert!(count >= 4);

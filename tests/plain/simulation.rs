@@ -111,8 +111,13 @@ fn key(job: usize) -> JobKey {
 fn arrival(key: &JobKey, spec: usize) -> Arrival {
     let text = SPECS[spec].to_owned();
     let parsed = parse("job.toml", &text).0.unwrap();
-    let source =
-        SourceRecord { meaning: parsed.meaning(), text, owner: Owner { uid: 0, gid: 0 }, warnings: Vec::new() };
+    let source = SourceRecord {
+        meaning: parsed.meaning(),
+        text,
+        owner: Owner { uid: 0, gid: 0 },
+        warnings: Vec::new(),
+        template: None,
+    };
     Arrival::Accepted { key: key.clone(), source, spec: Box::new(parsed) }
 }
 

@@ -1,0 +1,143 @@
+//! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::output;
+use crate::config::Paths;
+use crate::ids::{JobKey, WorkspaceName};
+use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, overrides_of};
+use crate::spec::{Diagnostic, Layer, Stack};
+use crate::sys::file::{Existing, write_new};
+
+pub(super) struct Shelf {
+    jobs_d: PathBuf,
+}
+
+impl Shelf {
+    pub(super) fn open(root: &Path) -> anyhow::Result<Self> {
+        Ok(Self { jobs_d: Paths::new(root)?.jobs_d() })
+    }
+
+    fn directory(&self, workspace: &WorkspaceName) -> PathBuf {
+        if *workspace == WorkspaceName::default_workspace() {
+            return self.jobs_d.clone();
+        }
+        self.jobs_d.join(workspace.as_str())
+    }
+
+    pub(super) fn job(&self, key: &JobKey) -> anyhow::Result<PathBuf> {
+        if key.job.as_str().ends_with(".template") {
+            bail!("{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates");
+        }
+        Ok(self.directory(&key.workspace).join(format!("{}.toml", key.job)))
+    }
+
+    pub(super) fn template(&self, key: &JobKey) -> PathBuf {
+        self.directory(&key.workspace).join(format!("{}{TEMPLATE_SUFFIX}", key.job))
+    }
+
+    /// Where the templates of a job file lie: beside it, then those for everybody.
+    pub(super) fn templates_of(&self, job: &Path) -> Vec<PathBuf> {
+        vec![job.parent().unwrap_or(Path::new("")).to_owned(), self.jobs_d.clone()]
+    }
+
+    /// A job file with all that it is made of.
+    pub(super) fn stack(&self, path: &Path) -> anyhow::Result<Stack> {
+        let read = Reader::Looking.stack(path, &self.templates_of(path));
+        read.map(|(stack, _)| stack).map_err(|unread| told(path, unread))
+    }
+
+    /// The text of a template.
+    pub(super) fn read_template(&self, key: &JobKey) -> anyhow::Result<Layer> {
+        let path = self.template(key);
+        match Reader::Looking.layer(&path, None) {
+            Ok((layer, _)) => Ok(layer),
+            Err(Unread::Missing) => bail!("there is no template {key}; `trainyard template ls` lists the templates"),
+            Err(unread) => Err(told(&path, unread)),
+        }
+    }
+
+    /// The template that jobs of a workspace know by a name.
+    pub(super) fn find_template(&self, workspace: &WorkspaceName, name: &str) -> anyhow::Result<Layer> {
+        let own: JobKey = JobKey::new(workspace.clone(), name.parse()?);
+        let everybody = JobKey::new(WorkspaceName::default_workspace(), name.parse()?);
+        let is_own = self.template(&own).exists();
+        self.read_template(if is_own { &own } else { &everybody })
+    }
+
+    /// All templates, by workspace and name.
+    pub(super) fn list_templates(&self) -> anyhow::Result<Vec<JobKey>> {
+        let mut found = templates_in(&self.jobs_d, &WorkspaceName::default_workspace())?;
+        for entry in listed(&self.jobs_d)?.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let workspace = name.parse::<WorkspaceName>().ok().filter(|_| !name.ends_with(OVERRIDES_SUFFIX));
+            if let Some(workspace) = workspace.filter(|_| entry.path().is_dir()) {
+                // Workspaces of others may be closed.
+                found.extend(templates_in(&entry.path(), &workspace).unwrap_or_default());
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+}
+
+fn listed(directory: &Path) -> anyhow::Result<fs::ReadDir> {
+    fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))
+}
+
+fn templates_in(directory: &Path, workspace: &WorkspaceName) -> anyhow::Result<Vec<JobKey>> {
+    let key = |entry: fs::DirEntry| {
+        let name = entry.file_name().to_str()?.strip_suffix(TEMPLATE_SUFFIX)?.parse().ok()?;
+        Some(JobKey::new(workspace.clone(), name))
+    };
+    Ok(listed(directory)?.flatten().filter_map(key).collect())
+}
+
+fn told(path: &Path, unread: Unread) -> anyhow::Error {
+    match unread {
+        Unread::Missing => anyhow::anyhow!("there is no file {}", path.display()),
+        Unread::Unfinished => anyhow::anyhow!("{} is still being written", path.display()),
+        Unread::Bad(found) => anyhow::anyhow!(lines(&found)),
+    }
+}
+
+pub(super) fn lines(found: &[Diagnostic]) -> String {
+    found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+pub(super) fn tell(found: &[Diagnostic]) {
+    output::error(&lines(found));
+}
+
+/// Writes a file that is not there yet.
+pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+    match write_new(path, text.as_bytes(), 0o644).with_context(|| unwritable(path))? {
+        Existing::None => Ok(()),
+        Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
+    }
+}
+
+fn unwritable(path: &Path) -> String {
+    let directory = path.parent().unwrap_or(path).display();
+    format!("cannot write {}; the permissions of {directory} say who may", path.display())
+}
+
+/// Copies the overrides of one job file for another, which has none.
+pub(super) fn copy_overrides(from: &Path, to: &Path) -> anyhow::Result<()> {
+    let (from, to) = (overrides_of(from), overrides_of(to));
+    if to.exists() {
+        bail!("{} is there already; nothing was written", to.display());
+    }
+    if !from.is_dir() {
+        return Ok(());
+    }
+    fs::create_dir(&to).with_context(|| unwritable(&to))?;
+    let names = crate::intake::sources::override_names(&from)?;
+    names.iter().try_for_each(|name| {
+        let text = fs::read_to_string(from.join(name)).with_context(|| format!("cannot read {name}"))?;
+        put(&to.join(name), &text)
+    })
+}

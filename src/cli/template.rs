@@ -1,0 +1,176 @@
+//! `trainyard template ls|show|save|copy|rm`
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::Exit;
+use super::output::{self, Format};
+use super::shelf::{Shelf, lines, put, tell};
+use crate::ids::JobKey;
+use crate::spec::template::{Param, Template};
+
+#[derive(Debug, Subcommand)]
+pub enum TemplateVerb {
+    /// List templates, or those whose name or description has a text in it
+    Ls { text: Option<String> },
+    /// Show a template: what it is for, its parameters, its file
+    Show { template: JobKey },
+    /// Make a template of a job file, with its own template and overrides in it
+    Save { job: JobKey, name: JobKey },
+    /// Copy a template
+    Copy { from: JobKey, to: JobKey },
+    /// Remove templates; jobs that were started from them go on
+    Rm {
+        #[arg(required = true)]
+        templates: Vec<JobKey>,
+    },
+}
+
+pub(super) fn run(root: &Path, verb: TemplateVerb, format: Format) -> anyhow::Result<Exit> {
+    let shelf = Shelf::open(root)?;
+    match verb {
+        TemplateVerb::Ls { text } => list(&shelf, text.as_deref().unwrap_or_default(), format),
+        TemplateVerb::Show { template } => show(&shelf, &template, format),
+        TemplateVerb::Save { job, name } => save(&shelf, &job, &name, format),
+        TemplateVerb::Copy { from, to } => {
+            put(&shelf.template(&to), &shelf.read_template(&from)?.text)?;
+            done(&to, "copied", format)
+        }
+        TemplateVerb::Rm { templates } => remove(&shelf, &templates, format),
+    }
+}
+
+fn done(key: &JobKey, what: &str, format: Format) -> anyhow::Result<Exit> {
+    match format {
+        Format::Json => output::json(&json!({ "template": key.to_string(), "done": what }))?,
+        Format::People => output::line(&format!("{key}: {what}"))?,
+    }
+    Ok(Exit::Success)
+}
+
+/// A template in a list: it may be broken.
+struct Listed {
+    key: JobKey,
+    description: String,
+    params: Vec<Param>,
+    error: Option<String>,
+}
+
+fn listed(shelf: &Shelf, key: JobKey) -> Listed {
+    let read = shelf.read_template(&key).map_err(|error| error.to_string());
+    let read = read.and_then(|layer| Template::read(&layer).map_err(|found| lines(&found)));
+    match read {
+        Ok(template) => Listed { key, description: template.description, params: template.params, error: None },
+        Err(error) => Listed { key, description: String::new(), params: Vec::new(), error: Some(error) },
+    }
+}
+
+fn list(shelf: &Shelf, text: &str, format: Format) -> anyhow::Result<Exit> {
+    let all = shelf.list_templates()?.into_iter().map(|key| listed(shelf, key));
+    let found: Vec<Listed> = all.filter(|listed| matches(listed, text)).collect();
+    if format == Format::Json {
+        found.iter().try_for_each(|listed| output::json(&as_json(listed)))?;
+        return Ok(Exit::Success);
+    }
+    if found.is_empty() {
+        output::line("no templates; `trainyard template save JOB NAME` makes one of a job")?;
+        return Ok(Exit::Success);
+    }
+    let row = |listed: &Listed| {
+        let params: Vec<&str> = listed.params.iter().map(|param| param.name.as_str()).collect();
+        let about = match &listed.error {
+            Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
+            None => listed.description.clone(),
+        };
+        vec![listed.key.to_string(), params.join(" "), about]
+    };
+    output::table(&["TEMPLATE", "PARAMETERS", "DESCRIPTION"], &found.iter().map(row).collect::<Vec<_>>())?;
+    Ok(Exit::Success)
+}
+
+/// A part of name or description, or letters of the name in their order.
+fn matches(listed: &Listed, text: &str) -> bool {
+    let (text, name) = (text.to_lowercase(), listed.key.to_string().to_lowercase());
+    let mut letters = name.chars();
+    let is_near = text.chars().all(|wanted| letters.any(|letter| letter == wanted));
+    is_near || listed.description.to_lowercase().contains(&text)
+}
+
+fn as_json(listed: &Listed) -> Value {
+    let params = listed.params.iter().map(|param| {
+        json!({
+            "name": param.name, "type": param.kind.name(), "default": param.default(), "bounds": param.bounds(),
+            "help": param.help,
+        })
+    });
+    json!({
+        "template": listed.key.to_string(), "description": listed.description, "params": params.collect::<Vec<_>>(),
+        "error": listed.error,
+    })
+}
+
+fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
+    let layer = shelf.read_template(key)?;
+    let listed = listed(shelf, key.clone());
+    if format == Format::Json {
+        let mut value = as_json(&listed);
+        value["text"] = json!(layer.text);
+        output::json(&value)?;
+        return Ok(Exit::Success);
+    }
+    if let Some(error) = &listed.error {
+        output::error(error);
+    }
+    let row = |param: &Param| {
+        let default = param.default().map_or("(must be given)".to_owned(), str::to_owned);
+        vec![param.name.clone(), param.kind.name().to_owned(), default, param.bounds(), param.help.clone()]
+    };
+    output::line(&format!("{key}: {}\n", listed.description))?;
+    if !listed.params.is_empty() {
+        let rows: Vec<_> = listed.params.iter().map(row).collect();
+        output::table(&["PARAMETER", "TYPE", "DEFAULT", "BOUNDS", ""], &rows)?;
+        output::line("")?;
+    }
+    output::line(layer.text.trim_end())?;
+    Ok(if listed.error.is_some() { Exit::Failure } else { Exit::Success })
+}
+
+fn save(shelf: &Shelf, job: &JobKey, name: &JobKey, format: Format) -> anyhow::Result<Exit> {
+    let stack = shelf.stack(&shelf.job(job)?)?;
+    let expanded = stack.expand();
+    let Some(spec) = expanded.spec else {
+        tell(&expanded.diagnostics);
+        return Ok(Exit::Failure);
+    };
+    let description = if spec.description.is_empty() { format!("from job {job}") } else { spec.description };
+    match stack.as_template(&description) {
+        Ok(text) => put(&shelf.template(name), &text)?,
+        Err(found) => {
+            tell(&found);
+            return Ok(Exit::Failure);
+        }
+    }
+    done(name, "saved", format)
+}
+
+/// Each is judged by itself, and every refusal is told.
+fn remove(shelf: &Shelf, templates: &[JobKey], format: Format) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Success;
+    for key in templates {
+        let removed = shelf.read_template(key).and_then(|_| {
+            fs::remove_file(shelf.template(key)).with_context(|| format!("template {key} cannot be removed"))
+        });
+        match removed {
+            Ok(()) => drop(done(key, "removed", format)?),
+            Err(error) => {
+                output::error(&format!("{error:#}"));
+                exit = Exit::Failure;
+            }
+        }
+    }
+    Ok(exit)
+}

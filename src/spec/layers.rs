@@ -1,0 +1,199 @@
+//! One job from several files: a template, the job file on top of it, and overrides on top of that.
+//!
+//! Each file is checked by itself. Tables merge, everything else is replaced; the result is read as a job file is, and
+//! what is wrong with it is told at the place in the file that said it. A job of one file is that file, untouched.
+
+use sha2::{Digest, Sha256};
+
+use super::check::{self, Language};
+use super::diagnostic::{self, Diagnostic, Source};
+use super::job::JobSpec;
+use super::template::{Given, Template, error, too_large};
+use super::tree::{self, Entry};
+use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
+
+/// Most overrides of a job.
+pub const OVERRIDES_MAX: usize = 64;
+pub(super) const WITH_ALONE: &str = "`with` gives values to a template, but no `template` is named";
+/// Keys that make no new run.
+const LIVE: [&str; 4] = ["description", "state", "max_duration", "rerun"];
+
+/// A file with its name for messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layer {
+    pub file: String,
+    pub text: String,
+}
+
+impl Layer {
+    pub fn new(file: &str, text: &str) -> Self {
+        Self { file: file.to_owned(), text: text.to_owned() }
+    }
+
+    /// Text that is not UTF-8 is a diagnostic like any other.
+    pub fn from_bytes(file: &str, bytes: Vec<u8>) -> Result<Self, Diagnostic> {
+        match String::from_utf8(bytes) {
+            Ok(text) => Ok(Self { file: file.to_owned(), text }),
+            Err(error) => Err(diagnostic::not_text(file, error.as_bytes(), error.utf8_error().valid_up_to())),
+        }
+    }
+}
+
+/// The files that make up a job, as far as they have been read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stack {
+    pub job: Layer,
+    /// In the order in which they lie on top of each other.
+    pub overrides: Vec<Layer>,
+    /// The template that [`Stack::wanted`] names, if it is there.
+    pub template: Option<Layer>,
+}
+
+/// What a job says beside its template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateUse {
+    pub name: String,
+    /// A hash of what it says.
+    pub own: String,
+    pub own_max_duration: bool,
+}
+
+/// What the files come to.
+#[derive(Debug)]
+pub struct Expanded {
+    pub spec: Option<JobSpec>,
+    /// A job file that means the same; the file itself if there is only one.
+    pub text: String,
+    pub template: Option<TemplateUse>,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Stack {
+    pub fn of(job: Layer) -> Self {
+        Self { job, overrides: Vec::new(), template: None }
+    }
+
+    /// The name of the template that the job lies on top of.
+    pub fn wanted(&self) -> Option<String> {
+        let named = self.own_layers().rev().filter(|layer| layer.text.contains("template")).find_map(|layer| {
+            let entries = tree::read(&layer.text, 0)?;
+            Some(tree::get(&entries, "template")?.node.as_text().map(str::to_owned))
+        });
+        named.flatten()
+    }
+
+    fn own_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
+        std::iter::once(&self.job).chain(&self.overrides)
+    }
+
+    fn is_plain(&self) -> bool {
+        let says = |word| self.job.text.contains(word);
+        self.overrides.is_empty() && !says("template") && !says("with")
+    }
+
+    /// Puts the files together and reads the job.
+    pub fn expand(&self) -> Expanded {
+        if self.is_plain() {
+            return plain(&self.job);
+        }
+        match self.merge() {
+            Ok(Merged { template: None, .. }) if self.overrides.is_empty() => plain(&self.job),
+            Ok(merged) => self.read(merged),
+            Err(mut diagnostics) => {
+                sort(&mut diagnostics);
+                Expanded { spec: None, text: String::new(), template: None, diagnostics }
+            }
+        }
+    }
+
+    fn read(&self, merged: Merged) -> Expanded {
+        let (text, origins) = tree::write(&self.head(), &merged.entries, self.layers());
+        if text.len() as u64 > JOB_FILE_MAX_BYTES {
+            let diagnostics = vec![Diagnostic::of_file(&self.job.file, too_large())];
+            return Expanded { spec: None, text: String::new(), template: None, diagnostics };
+        }
+        let (spec, diagnostics) = parse_source(&Source::merged(&self.job.file, &text, &origins));
+        Expanded { spec, template: merged.template, diagnostics, text }
+    }
+
+    fn layers(&self) -> Vec<&Layer> {
+        self.own_layers().chain(&self.template).collect()
+    }
+
+    /// A first line that says what was put together.
+    fn head(&self) -> String {
+        let files: Vec<&str> = self.template.iter().chain(self.own_layers()).map(|layer| layer.file.as_str()).collect();
+        format!("# Put together from {}\n", files.join(", ").replace(char::is_control, "?"))
+    }
+
+    fn merge(&self) -> Result<Merged, Vec<Diagnostic>> {
+        let mut own = self.own()?;
+        let hash = hash(&own);
+        let own_max_duration = tree::get(&own, "max_duration").is_some();
+        let (name, with) = (take(&mut own, "template"), take(&mut own, "with"));
+        let layers = self.layers();
+        let Some(name) = name else {
+            let alone = |with: Entry| Err(vec![error(&layers, with.at, "with", WITH_ALONE)]);
+            return with.map_or(Ok(Merged { entries: own, template: None }), alone);
+        };
+        let template = name.node.as_text().unwrap_or_default();
+        let entries = with.as_ref().map_or(&[][..], |with| with.node.entries());
+        let given = Given { template, at: name.node.at, entries, layers: &layers };
+        let Some(layer) = &self.template else {
+            let message = format!("there is no template {template:?} in this workspace or in the default one");
+            return Err(vec![given.error(name.node.at, "", message)]);
+        };
+        let mut entries = Template::read_as(layer, layers.len() - 1)?.fill(&given)?;
+        tree::overlay(&mut entries, own);
+        let template = TemplateUse { name: template.to_owned(), own: hash, own_max_duration };
+        Ok(Merged { entries, template: Some(template) })
+    }
+
+    /// The job file with its overrides.
+    fn own(&self) -> Result<Vec<Entry>, Vec<Diagnostic>> {
+        let check = |layer: &Layer| check::check(&Source::new(&layer.file, &layer.text), Language::Job);
+        let found: Vec<Diagnostic> = self.own_layers().flat_map(check).collect();
+        if !found.is_empty() {
+            return Err(found);
+        }
+        let mut own = Vec::new();
+        for (number, layer) in self.own_layers().enumerate() {
+            tree::overlay(&mut own, tree::read(&layer.text, number).unwrap_or_default());
+        }
+        Ok(own)
+    }
+
+    /// The job as a template: what it comes to, without what is a job's alone.
+    pub fn as_template(&self, description: &str) -> Result<String, Vec<Diagnostic>> {
+        let mut entries = self.merge()?.entries;
+        entries.retain(|entry| !["state", "rerun"].contains(&entry.name.as_str()));
+        let (text, _) = tree::write("", &entries, self.layers());
+        let description = toml::Value::String(description.to_owned());
+        Ok(format!("{text}\n[template]\ndescription = {description}\n"))
+    }
+}
+
+struct Merged {
+    entries: Vec<Entry>,
+    template: Option<TemplateUse>,
+}
+
+fn plain(job: &Layer) -> Expanded {
+    let (spec, diagnostics) = parse(&job.file, &job.text);
+    Expanded { spec, text: job.text.clone(), template: None, diagnostics }
+}
+
+fn take(entries: &mut Vec<Entry>, name: &str) -> Option<Entry> {
+    let place = entries.iter().position(|entry| entry.name == name)?;
+    Some(entries.remove(place))
+}
+
+/// Stored with runs: another way to make it would run every job of a template again.
+fn hash(own: &[Entry]) -> String {
+    let lasting: Vec<Entry> = own.iter().filter(|entry| !LIVE.contains(&entry.name.as_str())).cloned().collect();
+    let digest = Sha256::digest(tree::canonical(&lasting).as_bytes());
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+use super::*;
+
+const TEMPLATE: &str = r#"
+command = "train --data ${data} --home ${HOME} --lr ${lr}"
+retries = "${tries}"
+[params]
+lr = "${lr}"
+base = 1e-3
+[roles.worker]
+count = "${workers}"
+[template]
+description = "d"
+[template.params.data]
+help = "where the data is"
+[template.params.lr]
+default = 1e-4
+max = 1
+[template.params.tries]
+default = 2
+[template.params.workers]
+type = "integer"
+default = 2
+min = 1
+max = 8
+[template.params.kind]
+default = "sgd"
+choices = ["sgd", "adam"]
+[template.params.memory]
+type = "size"
+default = "1GiB"
+max = "8GiB"
+[template.params.limit]
+type = "duration"
+default = "1h"
+min = "1m"
+"#;
+
+fn stack(job: &str, overrides: &[&str], template: Option<&str>) -> Stack {
+    let number = |(number, text): (usize, &&str)| Layer::new(&format!("j.toml.d/{number}.toml"), text);
+    Stack {
+        job: Layer::new("j.toml", job),
+        overrides: overrides.iter().enumerate().map(number).collect(),
+        template: template.map(|text| Layer::new("t.template.toml", text)),
+    }
+}
+
+fn problems(job: &str, overrides: &[&str], template: Option<&str>) -> Vec<String> {
+    let expanded = stack(job, overrides, template).expand();
+    assert!(expanded.spec.is_none(), "{}", expanded.text);
+    expanded.diagnostics.iter().map(ToString::to_string).collect()
+}
+
+/// As they come after the command.
+fn arguments(role: &crate::spec::Role) -> Vec<String> {
+    use crate::spec::Param;
+    let one = |(key, param): &(String, Param)| match param {
+        Param::Flag => vec![format!("--{key}")],
+        Param::Value(value) => vec![format!("--{key}={value}")],
+        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
+    };
+    role.params.iter().flat_map(one).collect()
+}
+
+#[test]
+fn a_single_file_is_left_as_it_is() {
+    for text in ["# with a template\ncommand = 'x'\n", "command = 'x'", "comand = 1"] {
+        let expanded = stack(text, &[], None).expand();
+        let (spec, found) = parse("j.toml", text);
+        assert_eq!((expanded.spec, expanded.diagnostics, expanded.text.as_str()), (spec, found, text));
+    }
+}
+
+#[test]
+fn overrides_lie_on_top_in_order_and_arrays_are_replaced() {
+    let job = "command = ['a', 'b']\nretries = 1\n[params]\nz = 1\na = 1e-4\nlist = [1, 2]\n[roles.w]\ncount = 2\n[roles.w.ports]\np = 1";
+    let over =
+        ["params.a = 2\nparams.new = 3\nparams.list = [3]\nroles.w.count = 4", "roles.w.count = 3\ncommand = ['c']"];
+    let expanded = stack(job, &over, None).expand();
+    let spec = expanded.spec.unwrap_or_else(|| panic!("{:?}\n{}", expanded.diagnostics, expanded.text));
+    assert_eq!((spec.retries, spec.roles[0].count), (1, 3));
+    assert_eq!(spec.roles[0].command, crate::spec::Command::Exec(vec!["c".into()]));
+    assert_eq!(arguments(&spec.roles[0]), ["--z=1", "--a=2", "--list=3", "--new=3"]);
+    assert_eq!(spec.roles[0].ports[0].label, "p");
+    assert!(expanded.text.starts_with("# Put together from j.toml, j.toml.d/0.toml, j.toml.d/1.toml\n"));
+    assert_eq!(parse("x", &expanded.text).0, Some(spec), "what is stored means the same");
+}
+
+#[test]
+fn numbers_stay_as_they_were_written() {
+    let expanded = stack("[params]\na = 1e-4\nb = 0x10\n'c d' = '''x\ny'''", &["env.A = 1.50"], None).expand();
+    let spec = expanded.spec.unwrap();
+    assert_eq!(arguments(&spec.roles[0]), ["--a=1e-4", "--b=16", "--c d=x\ny"]);
+    assert_eq!(spec.roles[0].env, [("A".to_owned(), "1.50".to_owned())]);
+}
+
+#[test]
+fn what_is_wrong_is_told_where_it_was_written() {
+    let job = "command = 'x'\n[roles.w]\ncount = 2\n";
+    assert_eq!(problems(job, &["\n\nretries = 'x'", "comand = 1"], None).len(), 2, "each file is checked by itself");
+    let found = problems(job, &["# a\nroles.w.min_failed = 3"], None);
+    assert!(found[0].starts_with("j.toml.d/0.toml:2:22: `roles.w.min_failed` is 3"), "{found:?}");
+    let found = problems("roles.w.min_failed = 3\n[roles.w]\n", &[], None);
+    assert!(!found.is_empty());
+    let found = problems("roles.w = { count = 5, min_failed = 4 }", &["roles.w.count = 2"], None);
+    assert!(found[0].starts_with("j.toml:1:37: "), "{found:?}");
+    let found = problems("datasets = ['a']", &["datasets = ['b', '.c']"], None);
+    assert!(found[0].starts_with("j.toml.d/0.toml:1:18: "), "{found:?}");
+    let found = problems("command = 'x", &["retries = 1"], None);
+    assert!(found[0].starts_with("j.toml:1:"), "{found:?}");
+    let found = problems("template = 't'\nwith.data = 'd'", &[], Some("[template]\n[roles.a-b]\n[roles.a_b]"));
+    assert!(found[0].contains("no parameter `data`"), "{found:?}");
+    let found = problems("template = 't'", &[], Some("[template]\n[roles.a-b]\n[roles.a_b]"));
+    assert!(found[0].starts_with("t.template.toml:3:8: the roles"), "{found:?}");
+}
+
+#[test]
+fn parameters_take_the_type_of_their_place() {
+    let job = "template = 't'\nwith = { data = '/d', workers = 3 }\nparams.own = true";
+    let expanded = stack(job, &["with.lr = 5e-1"], Some(TEMPLATE)).expand();
+    let spec = expanded.spec.unwrap_or_else(|| panic!("{:?}", expanded.diagnostics));
+    assert_eq!(spec.roles[0].command, crate::spec::Command::Shell("train --data /d --home ${HOME} --lr 5e-1".into()));
+    assert_eq!(arguments(&spec.roles[0]), ["--lr=5e-1", "--base=1e-3", "--own"]);
+    assert_eq!((spec.roles[0].count, spec.retries), (3, 2));
+    assert!(!expanded.text.contains("[template") && !expanded.text.contains("with"), "{}", expanded.text);
+}
+
+#[test]
+fn every_wrong_parameter_is_told_in_the_job_file() {
+    let cases = [
+        ("lr = 0.1", "j.toml:1:12: template \"t\" needs `with.data` (where the data is)"),
+        ("data = 1", "j.toml:3:8: `with.data`: is 1, but takes a string"),
+        ("data = ''\nlr = 'x'", "j.toml:4:6: `with.lr`: is 'x', but takes a number"),
+        ("data = ''\nlr = 2", "j.toml:4:6: `with.lr`: is 2, must be at most 1"),
+        ("data = ''\nworkers = 0", "`with.workers`: is 0, must be at least 1"),
+        ("data = ''\nworkers = 1.5", "is 1.5, but takes an integer"),
+        ("data = ''\nkind = 'x'", "is 'x', must be \"sgd\" or \"adam\""),
+        ("data = ''\nmemory = '9GiB'", "must be at most \"8GiB\""),
+        ("data = ''\nmemory = 'lots'", "is not a size"),
+        ("data = ''\nlimit = '1s'", "must be at least \"1m\""),
+        ("data = ''\nworker = 1", "j.toml:4:1: template \"t\" has no parameter `worker`; it has data, lr,"),
+    ];
+    for (with, expected) in cases {
+        let found = problems(&format!("template = 't'\n[with]\n{with}"), &[], Some(TEMPLATE));
+        assert!(found.len() == 1 && found[0].contains(expected), "{found:?} instead of {expected}");
+    }
+}
+
+#[test]
+fn a_template_is_checked_by_itself() {
+    let cases = [
+        ("template = 'other'", "a template cannot lie on top of another one"),
+        ("state = 'held'", "`state` is for job files"),
+        ("[template]\nhelp = 1", "unknown key `template.help`"),
+        ("[template.params.x]\ntype = 'float'", "must be \"string\" or"),
+        ("[template.params.x]\ntype = 'integer'\ndefault = 'y'", "takes an integer"),
+        ("[template.params.x]\nmin = 1", "is for amounts"),
+        ("[template.params.'x y']", "cannot be a parameter"),
+        ("retries = '${x}'", "takes an integer, not a string"),
+        ("retries = ", "t.template.toml:1:"),
+    ];
+    for (text, expected) in cases {
+        let found = problems("template = 't'", &[], Some(text));
+        assert!(found[0].contains(expected), "{found:?} instead of {expected}");
+    }
+    let found = problems("template = 'x'", &[], None);
+    assert_eq!(found, ["j.toml:1:12: there is no template \"x\" in this workspace or in the default one"]);
+    assert!(problems("[with]\na = 1", &[], None)[0].contains("no `template` is named"));
+}
+
+#[test]
+fn what_only_the_template_says_is_not_the_job_s_own() {
+    let own = |job: &str, template: &str| stack(job, &[], Some(template)).expand().template.unwrap().own;
+    let first = own("template = 't'\nparams.a = 1\n[env]\nA = '1'", "command = 'x'");
+    assert_eq!(
+        first,
+        own("# more\nenv = { A = \"1\" }\nparams = {a=1}\ntemplate = \"t\"\nstate = 'held'", "command = 'y'")
+    );
+    assert_ne!(first, own("template = 't'\nparams.a = 2\n[env]\nA = '1'", "command = 'x'"));
+    let limit = |job: &str| stack(job, &[], Some("")).expand().template.unwrap().own_max_duration;
+    assert_eq!((limit("template = 't'"), limit("template = 't'\nmax_duration = '1h'")), (false, true));
+}
+
+#[test]
+fn what_is_put_in_is_bounded() {
+    let template = format!(
+        "[template.params.x]\n[env]\n{}",
+        (0..2000).map(|n| format!("E{n} = '${{x}}${{x}}'\n")).collect::<String>()
+    );
+    let job = format!("template = 't'\nwith.x = '{}'", "y".repeat(10_000));
+    assert!(problems(&job, &[], Some(&template))[0].contains("more than 256 KiB"));
+}
+
+#[test]
+fn a_saved_job_is_a_template() {
+    let job = "command = 'x'\nstate = 'held'\nrerun = 3\n[params]\na = 1e-4";
+    let text = stack(job, &[], None).as_template("from \"j\"").unwrap();
+    let template = Template::read(&Layer::new("t", &text)).unwrap();
+    assert_eq!(template.description, "from \"j\"");
+    let spec = stack("template = 't'", &[], Some(&text)).expand().spec.unwrap();
+    assert_eq!(arguments(&spec.roles[0]), ["--a=1e-4"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn what_is_put_together_reads_back(values in proptest::collection::vec((0..6usize, 0..5usize), 0..12), cut in 0..12usize) {
+        let paths = ["params.a", "params.b", "env.A", "roles.w.count", "roles.w.params.x", "resources.cpu"];
+        let numbers = ["1", "2", "3", "4", "5"];
+        let file = |values: &[(usize, usize)]| {
+            let mut seen = Vec::new();
+            let first = |value: &&(usize, usize)| !seen.contains(&value.0) && { seen.push(value.0); true };
+            values.iter().filter(first).map(|(path, number)| format!("{} = {}\n", paths[*path], numbers[*number])).collect::<String>()
+        };
+        let (below, top) = values.split_at(cut.min(values.len()));
+        let expanded = stack(&file(below), &[&file(top)], None).expand();
+        let spec = expanded.spec.expect("each of these is a job");
+        assert_eq!(parse("x", &expanded.text).0, Some(spec));
+        let again = stack(&expanded.text, &[&file(top)], None).expand();
+        assert_eq!(again.spec, parse("x", &expanded.text).0, "the same on top again changes nothing");
+    }
+
+    #[test]
+    fn no_text_makes_it_panic(job in "\\PC{0,80}", over in "\\PC{0,80}", template in "\\PC{0,80}") {
+        let _ = stack(&job, &[&over], Some(&template)).expand();
+        let _ = stack(&format!("template = 't'\nwith.x = 1\n{job}"), &[&over], Some(&template)).expand();
+        let _ = stack("template = 't'", &[], Some(&format!("env.A = {template:?}\n[template.params.A]\ndefault = 1"))).expand();
+    }
+}

@@ -1,0 +1,170 @@
+//! Jobs from several files: overrides, templates, and the verbs that write them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use super::support::{Instance, text, wait_for};
+
+const DDP: &str = "command = \"echo ${word} $HOME_IS; sleep ${seconds}\"\nenv.HOME_IS = \"${HOME}\"\n\
+                   [template]\ndescription = \"says a word\"\n[template.params.word]\nhelp = \"what to say\"\n\
+                   [template.params.seconds]\ndefault = 0\nmax = 1000\n";
+
+fn put(instance: &Instance, name: &str, content: &str) {
+    let path = instance.jobs_d().join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let stem = name.strip_suffix(".toml").unwrap();
+    instance.drop_job(stem, content);
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn an_edited_template_acts_on_later_runs_only() {
+    let Some(mut instance) = Instance::start("an_edited_template_acts_on_later_runs_only", "") else { return };
+    put(&instance, "say.template.toml", DDP);
+    instance.drop_job("job", "template = \"say\"\nwith = { word = \"one\" }");
+    assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
+    assert_eq!(instance.log("job", "main-0").trim(), "one ${HOME}");
+    let spec = fs::read_to_string(instance.run_dir("job", 1).join("spec.toml")).unwrap();
+    assert!(
+        spec.starts_with("# Put together from say.template.toml, job.toml\n") && spec.contains("echo one"),
+        "{spec}"
+    );
+    put(&instance, "say.template.toml", &DDP.replace("echo", "echo again"));
+    wait_for("the new template", || instance.ok(&["show", "job"]).contains("echo again one").then_some(()));
+    // Neither the edit nor a restart, at which all files are read anew, runs the job again.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    instance.run_job("other", "command = \"true\"");
+    assert_eq!(instance.report("job").unwrap()["run"], 1);
+    instance.ok(&["rerun", "job"]);
+    assert_eq!(instance.wait_end("job", 2)["state"], "succeeded");
+    assert_eq!(instance.log("job", "main-0").trim(), "again one ${HOME}");
+    let old = fs::read_to_string(instance.run_dir("job", 1).join("spec.toml")).unwrap();
+    assert_eq!(old, spec, "earlier runs stay as they were");
+    instance.drop_job("job", "template = \"say\"\nwith = { word = \"two\" }");
+    assert_eq!(instance.wait_end("job", 3)["state"], "succeeded");
+}
+
+#[test]
+fn a_template_s_error_shows_and_clears_and_its_jobs_stay_as_they_were() {
+    let Some(instance) = Instance::start("a_template_s_error_shows_and_clears_and_its_jobs_stay_as_they_were", "")
+    else {
+        return;
+    };
+    put(&instance, "say.template.toml", DDP);
+    instance.drop_job("job", "template = \"say\"\n[with]\nword = \"x\"\nseconds = 1000");
+    instance.wait_state("job", "running");
+    put(&instance, "say.template.toml", "comand = 1\n[template]");
+    let error = || fs::read_to_string(instance.mount().join("jobs/job/error")).unwrap_or_default();
+    wait_for("the error", || error().contains("say.template.toml:1:1: unknown key `comand`").then_some(()));
+    assert!(stderr(&instance.cli(&["ps"])).contains("ignored: say.template.toml:1:1"));
+    assert_eq!(instance.state("job"), "running");
+    fs::remove_file(instance.jobs_d().join("say.template.toml")).unwrap();
+    wait_for("the template to be missed", || {
+        error().contains("job.toml:1:12: there is no template \"say\"").then_some(())
+    });
+    assert!(instance.ok(&["events", "job"]).contains("its last good version stays in force"));
+    put(&instance, "say.template.toml", DDP);
+    wait_for("the error to go", || error().is_empty().then_some(()));
+    let report = instance.report("job").unwrap();
+    assert_eq!((text(&report["state"]), report["run"].as_u64()), ("running".into(), Some(1)));
+    instance.drop_job("wrong", "template = \"say\"\n[with]\nseconds = \"long\"");
+    let reason = text(&instance.wait_state("wrong", "invalid")["reason"]);
+    assert!(reason.contains("wrong.toml:1:12: template \"say\" needs `with.word` (what to say)"), "{reason}");
+}
+
+#[test]
+fn overrides_act_as_edits_of_the_job_file() {
+    let Some(instance) = Instance::start("overrides_act_as_edits_of_the_job_file", "") else { return };
+    fs::create_dir(instance.jobs_d().join("v")).unwrap();
+    put(&instance, "v/job.toml", "command = \"echo $A $B\"\n[env]\nA = \"1\"\nB = \"1\"\n");
+    instance.wait_end("v/job", 1);
+    put(&instance, "v/job.toml.d/20-b.toml", "env.A = \"2\"\nenv.B = \"2\"");
+    instance.wait_end("v/job", 2);
+    put(&instance, "v/job.toml.d/10-a.toml", "env.A = \"3\"\nenv.B = \"3\"");
+    put(&instance, "v/job.toml.d/20-b.toml", "env.B = \"2\"");
+    wait_for("both", || (instance.log("v/job", "main-0").trim() == "3 2").then_some(()));
+    let run = instance.report("v/job").unwrap()["run"].as_u64().unwrap();
+    put(&instance, "v/job.toml.d/10-a.toml", "\n\nretrys = 1");
+    let error = wait_for("the error", || {
+        let diagnostics = instance.report("v/job")?["diagnostics"].to_string();
+        diagnostics.contains("retrys").then_some(diagnostics)
+    });
+    assert!(error.contains("v/job.toml.d/10-a.toml") && error.contains("\"line\":3"), "{error}");
+    assert_eq!(instance.report("v/job").unwrap()["run"].as_u64(), Some(run), "the last good version stays in force");
+    fs::remove_dir_all(instance.jobs_d().join("v/job.toml.d")).unwrap();
+    assert_eq!(instance.wait_end("v/job", run + 1)["state"], "succeeded");
+    assert_eq!(instance.log("v/job", "main-0").trim(), "1 1");
+}
+
+#[test]
+fn templates_are_listed_shown_saved_copied_and_removed() {
+    let Some(instance) = Instance::start("templates_are_listed_shown_saved_copied_and_removed", "") else { return };
+    put(&instance, "say.template.toml", DDP);
+    instance.drop_job("plain", "command = \"echo plain\"\nstate = \"stopped\"\n");
+    instance.ok(&["template", "save", "plain", "saved"]);
+    instance.ok(&["template", "copy", "say", "speak"]);
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let listed = instance.ok(arguments);
+        listed.lines().map(|line| text(&serde_json::from_str::<serde_json::Value>(line).unwrap()["template"])).collect()
+    };
+    assert_eq!(names(&["--json", "template", "ls"]), ["saved", "say", "speak"]);
+    assert_eq!(names(&["--json", "template", "ls", "WORD"]), ["say", "speak"]);
+    assert_eq!(names(&["--json", "template", "ls", "spk"]), ["speak"]);
+    let shown = instance.ok(&["template", "show", "say"]);
+    for part in ["say: says a word", "(must be given)", "what to say", "at most 1000", "[template.params.word]"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    instance.ok(&["new", "fresh", "--template", "saved"]);
+    assert_eq!(instance.wait_end("fresh", 1)["state"], "succeeded", "state is not saved");
+    let refused = instance.cli(&["template", "rm", "saved", "none", "speak"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("there is no template none"));
+    assert_eq!(String::from_utf8_lossy(&refused.stdout), "saved: removed\nspeak: removed\n");
+    assert_eq!(instance.log("fresh", "main-0").trim(), "plain", "what ran stays");
+}
+
+#[test]
+fn jobs_are_made_of_templates_and_of_other_jobs() {
+    let Some(instance) = Instance::start("jobs_are_made_of_templates_and_of_other_jobs", "") else { return };
+    put(&instance, "say.template.toml", DDP);
+    let file = |name: &str| instance.jobs_d().join(name);
+    for (arguments, expected) in [
+        (&["seconds=1"][..], "needs `with.word`"),
+        (&["word=x", "seconds=2000"], "must be at most 1000"),
+        (&["word=x", "seconds=soon"], "takes an integer"),
+        (&["wrod=x"], "no parameter \"wrod\"; it has word, seconds"),
+    ] {
+        let values = arguments.iter().flat_map(|value| ["-p", value]);
+        let all: Vec<&str> = ["new", "job", "--template", "say"].into_iter().chain(values).collect();
+        let refused = instance.cli(&all);
+        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&refused).contains(expected), "{}", stderr(&refused));
+        assert!(!file("job.toml").exists());
+    }
+    instance.ok(&["new", "job", "--template", "say", "-p", "word=a \"b\"", "-p", "seconds=0"]);
+    assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
+    let written = fs::read_to_string(file("job.toml")).unwrap();
+    assert_eq!(written, "# says a word\ntemplate = \"say\"\n\n[with]\nword = 'a \"b\"'\nseconds = 0\n");
+    let again = instance.cli(&["new", "job", "--template", "say", "-p", "word=c"]);
+    assert!(stderr(&again).contains("is there already"));
+    put(&instance, "job.toml.d/1.toml", "with.word = \"over\"");
+    instance.wait_end("job", 2);
+    instance.ok(&["clone", "job", "twin"]);
+    assert_eq!(instance.wait_end("twin", 1)["state"], "succeeded");
+    assert_eq!(instance.log("twin", "main-0").trim(), "over ${HOME}");
+    assert_eq!(fs::read_to_string(file("twin.toml")).unwrap(), written);
+    assert!(stderr(&instance.cli(&["clone", "job", "twin"])).contains("is there already"));
+    assert!(instance.ok(&["show", "job", "--effective"]).contains("runs: /bin/sh -c 'echo over"));
+    let path = |path: &Path| path.display().to_string();
+    assert!(instance.ok(&["show", "--file", "--effective", &path(&file("job.toml"))]).contains("echo over"));
+    instance.ok(&["check", &path(&file("job.toml")), &path(&file("say.template.toml"))]);
+    fs::write(file("job.toml.d/1.toml"), "with.seconds = -1\nwith.word = 1").unwrap();
+    let found = instance.cli(&["check", &path(&file("job.toml"))]);
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    assert!(found.contains("job.toml.d/1.toml:2:13: `with.word`: is 1, but takes a string"), "{found}");
+}
