@@ -8,6 +8,7 @@ mod events;
 mod exec;
 mod explain;
 mod image;
+mod import;
 mod logs;
 mod new;
 mod output;
@@ -195,6 +196,25 @@ pub enum Verb {
         #[command(subcommand)]
         verb: ContractVerb,
     },
+    /// Turn jobs of OpenPAI, Volcano and Kubeflow into job files, naming what cannot be carried
+    Import {
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+        /// Write DIR/NAME.toml for each job instead of printing it
+        #[arg(short, long, value_name = "DIR")]
+        output: Option<PathBuf>,
+    },
+    /// Print a job in the form of another platform
+    Export {
+        /// A job that the daemon knows, or with --file a path
+        job: String,
+        /// OpenPAI's JSON (protocol v1)
+        #[arg(long, required = true)]
+        openpai: bool,
+        /// Read this file instead of asking the daemon
+        #[arg(long)]
+        file: bool,
+    },
     /// Explain a key of the job file, or list all of them
     Explain {
         key: Option<String>,
@@ -274,6 +294,14 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Check { files } => check::run(&files, &shelf::Shelf::open(&cli.root)?, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
+        Verb::Import { files, output } => import::run(&files, output.as_deref(), format),
+        Verb::Export { job, openpai: _, file } => {
+            let text = match file {
+                true => shelf::Shelf::open(&cli.root)?.stack(Path::new(&job))?.expand().text,
+                false => show::ask(&client()?, &job).await?,
+            };
+            import::run_export(&job, &text)
+        }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {

@@ -10,6 +10,7 @@
 //! - [`images`]: where images come from, how they lie on disk.
 //! - [`logs`]: log files of a task, with a time index.
 //! - [`contract`]: what a container sees.
+//! - [`import`]: jobs of other platforms → job files, and back.
 //! - [`transfer`]: files on their way into or out of a task.
 //! - [`rundir`]: the directory that daemon and shim share.
 //! - [`store`]: what must survive a crash.
@@ -33,6 +34,7 @@ pub mod daemon;
 pub mod engine;
 pub mod ids;
 pub mod images;
+pub mod import;
 pub mod intake;
 pub mod logs;
 pub mod mounting;

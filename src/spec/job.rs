@@ -139,6 +139,13 @@ pub enum RetryOn {
 pub(super) const RETRY_ON: &[(&str, RetryOn)] =
     &[("failure", RetryOn::Failure), ("lost", RetryOn::Lost), ("oom", RetryOn::Oom), ("image", RetryOn::Image)];
 
+impl std::fmt::Display for RetryOn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = RETRY_ON.iter().find(|(_, on)| on == self);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
 impl Default for Retry {
     fn default() -> Self {
         Self { on: vec![RetryOn::Failure, RetryOn::Lost], backoff: Duration::ZERO }
@@ -680,7 +687,7 @@ impl Reader<'_> {
         let min_succeeded = self.min_succeeded(wire.min_succeeded.as_ref(), count, key);
         self.warn_low_bounds(min_failed, min_succeeded, count, key, span);
         Role {
-            serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds)),
+            serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds, wire.command.is_some())),
             count,
             main: match &wire.main {
                 None => strategy::main(&name, self.kinds),

@@ -30,13 +30,13 @@ impl Kinds {
 /// Roles that serve unless they say otherwise.
 const SERVING: &[&str] = &["ps", "pserver", "scheduler", "server", "tensorboard"];
 /// Roles that lead the others.
-const LEADING: &[&str] = &["launcher", "chief", "master"];
+const LEADING: &[&str] = &["launcher", "chief", "master", "main"];
 pub(in crate::spec) const LEADER: &str = "launcher";
 
-pub(in crate::spec) fn serves(name: &RoleName, kinds: Kinds) -> bool {
+pub(in crate::spec) fn serves(name: &RoleName, kinds: Kinds, has_command: bool) -> bool {
     let name = name.as_str().to_lowercase();
     let evaluates = kinds.framework == Some(Framework::TensorFlow) && name == "evaluator";
-    let waits_for_ranks = kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str());
+    let waits_for_ranks = kinds.is_led_by_a_launcher() && !LEADING.contains(&name.as_str()) && !has_command;
     SERVING.contains(&name.as_str()) || evaluates || waits_for_ranks
 }
 
@@ -64,7 +64,8 @@ pub(in crate::spec) fn idle() -> Command {
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
 pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: &Role) {
     if let Some(name) = missing(roles, kinds) {
-        let role = Role { serves: serves(&name, kinds), main: main(&name, kinds), count: 1, name, ..plain.clone() };
+        let role =
+            Role { serves: serves(&name, kinds, true), main: main(&name, kinds), count: 1, name, ..plain.clone() };
         roles.insert(0, (role, 0..0));
     }
     let first_decides = kinds.contract.platform == Platform::Kubeflow
@@ -82,10 +83,11 @@ fn missing(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<RoleName> {
         |names: &[&str]| roles.iter().any(|(role, _)| names.contains(&role.name.as_str().to_lowercase().as_str()));
     let (wanted, are_there): (&str, bool) = match kinds.framework {
         Some(Framework::MxNet | Framework::MindSpore) => ("scheduler", has(&["scheduler"])),
-        _ if kinds.is_led_by_a_launcher() => (LEADER, has(LEADING)),
+        // Whoever has a command of its own leads, whatever it is called.
+        _ if kinds.is_led_by_a_launcher() => (LEADER, roles.iter().any(|(role, _)| role.command != idle())),
         _ => return None,
     };
-    // A job of one task leads itself.
+    // A job of one task needs nobody to bring it together.
     let is_alone = roles.iter().map(|(role, _)| role.count).sum::<u32>() <= 1;
     if are_there || (is_alone && has(&["main"])) { None } else { wanted.parse().ok() }
 }

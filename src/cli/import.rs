@@ -1,0 +1,106 @@
+//! `trainyard import FILE… [-o DIR]` and `trainyard export JOB --openpai`: jobs of other platforms, there and back.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde_json::json;
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::import::openpai_export::export;
+use crate::import::{Imported, import};
+use crate::spec::parse;
+use crate::sys::file::read_limited;
+
+/// Largest file that is read.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+/// Reads every file; one that is refused does not stop the others.
+pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Success;
+    let mut jobs = Vec::new();
+    for path in files {
+        match read(path) {
+            Ok(found) => jobs.extend(found),
+            Err(error) => {
+                output::error(&format!("{}: {error:#}", path.display()));
+                exit = Exit::Failure;
+            }
+        }
+    }
+    let several = jobs.len() > 1;
+    for job in &jobs {
+        let shown = match directory {
+            Some(directory) => write_new(directory, job, format),
+            None => print(job, several, format),
+        };
+        if let Err(error) = shown {
+            output::error(&format!("{error:#}"));
+            exit = Exit::Failure;
+        }
+    }
+    Ok(exit)
+}
+
+/// The jobs of a file; what they lack is told on standard error.
+fn read(path: &Path) -> anyhow::Result<Vec<Imported>> {
+    let (_, bytes) = read_limited(path, FILE_MAX_BYTES)?;
+    let text = String::from_utf8(bytes).context("not text in UTF-8")?;
+    let contents = import(&text)?;
+    for skipped in &contents.skipped {
+        output::error(&format!("{}: {skipped} is no job and was skipped", path.display()));
+    }
+    for job in &contents.jobs {
+        for loss in &job.losses {
+            output::error(&format!("{}: {}: not carried: {loss}", path.display(), job.name));
+        }
+    }
+    Ok(contents.jobs)
+}
+
+fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result<()> {
+    let path = directory.join(format!("{}.toml", job.name));
+    let file = fs::OpenOptions::new().write(true).create_new(true).open(&path);
+    let mut file = match file {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            bail!("{} is there already and was not overwritten", path.display())
+        }
+        other => other.with_context(|| format!("cannot write {}", path.display()))?,
+    };
+    file.write_all(job.toml.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    match format {
+        Format::Json => output::json(&as_json(job)),
+        Format::People => output::line(&path.display().to_string()),
+    }
+}
+
+fn print(job: &Imported, several: bool, format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return output::json(&as_json(job));
+    }
+    if several {
+        output::line(&format!("# ---- {}.toml", job.name))?;
+    }
+    output::line(job.toml.trim_end())
+}
+
+fn as_json(job: &Imported) -> serde_json::Value {
+    let losses: Vec<_> =
+        job.losses.iter().map(|loss| json!({ "field": loss.field, "line": loss.line, "why": loss.why })).collect();
+    json!({ "job": job.name, "toml": job.toml, "not_carried": losses })
+}
+
+/// Prints the job `name`, whose file is `text`, in the form of another platform.
+pub(super) fn run_export(name: &str, text: &str) -> anyhow::Result<Exit> {
+    let (spec, found) = parse(name, text);
+    let Some(spec) = spec else {
+        found.iter().for_each(|diagnostic| output::error(&diagnostic.to_string()));
+        return Ok(Exit::Failure);
+    };
+    let job = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
+    let document = export(job.trim_end_matches(".toml"), &spec);
+    output::line(&serde_json::to_string_pretty(&document)?)?;
+    Ok(Exit::Success)
+}

@@ -1,0 +1,140 @@
+//! Job files of other platforms → job files of ours. Pure: text in, text out.
+//!
+//! Each reader takes the fields that it carries out of the document; what is left over is known to mean nothing here
+//! or is named as lost ([`fields`]). All of them fill the same [`draft`], which [`write`] prints. [`openpai_export`] goes the
+//! other way. Called by the command line only; reads no file and asks no daemon.
+
+mod draft;
+mod fields;
+mod kubeflow;
+mod node;
+pub mod openpai_export;
+mod openpai_v1;
+mod openpai_v2;
+mod pod;
+mod quantity;
+mod tags;
+mod trainjob;
+mod volcano;
+mod write;
+
+use std::fmt;
+
+use node::{Node, Place};
+
+/// A job of the file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Imported {
+    /// Can name a job.
+    pub name: String,
+    pub toml: String,
+    /// What the job file does not say, in the order of the source.
+    pub losses: Vec<Loss>,
+}
+
+/// A field that could not be carried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    /// As in `taskRoles.worker.taskRetryCount`.
+    pub field: String,
+    /// From 1; 0 where it is not known.
+    pub line: usize,
+    /// Why, or what to do.
+    pub why: String,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.why)
+    }
+}
+
+/// What a file holds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    pub jobs: Vec<Imported>,
+    /// Objects that are no jobs, by kind and name.
+    pub skipped: Vec<String>,
+}
+
+/// Why a file is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// It is not JSON or YAML.
+    #[error("line {line}, column {column}: {message}")]
+    Syntax { line: usize, column: usize, message: String },
+    /// A field says what its own platform would refuse, or what cannot be a job here.
+    #[error("{place}`{field}` {message}", place = at(*line, *column))]
+    Field { field: String, line: usize, column: usize, message: String },
+    /// Nothing in it is a job of a platform that is known.
+    #[error("no job of OpenPAI, Volcano or Kubeflow is in it{0}")]
+    NoJob(String),
+}
+
+fn at(line: usize, column: usize) -> String {
+    if line == 0 { String::new() } else { format!("line {line}, column {column}: ") }
+}
+
+impl ImportError {
+    fn syntax(place: Place, message: impl Into<String>) -> Self {
+        Self::Syntax { line: place.line, column: place.column, message: message.into() }
+    }
+
+    fn field(field: &str, place: Place, message: impl Into<String>) -> Self {
+        Self::Field { field: field.to_owned(), line: place.line, column: place.column, message: message.into() }
+    }
+}
+
+type Reader = fn(Node) -> Result<Imported, ImportError>;
+
+/// Reads the jobs of a file; every one must be right.
+pub fn import(text: &str) -> Result<Contents, ImportError> {
+    let mut contents = Contents::default();
+    for document in node::documents(text)? {
+        if document.is_null() {
+            continue;
+        }
+        match reader_of(&document) {
+            Some(reader) => contents.jobs.push(reader(document)?),
+            None => contents.skipped.push(description(&document)),
+        }
+    }
+    if !contents.jobs.is_empty() {
+        return Ok(contents);
+    }
+    let found =
+        if contents.skipped.is_empty() { String::new() } else { format!(", only {}", contents.skipped.join(", ")) };
+    Err(ImportError::NoJob(found))
+}
+
+/// Formats are told apart by what only they have.
+fn reader_of(document: &Node) -> Option<Reader> {
+    let word = |name: &str| document.get(name).and_then(Node::scalar).unwrap_or_default();
+    let (version, kind) = (word("apiVersion"), word("kind"));
+    if version.starts_with("batch.volcano.sh/") && kind == "Job" {
+        return Some(volcano::read);
+    }
+    if version.starts_with("kubeflow.org/") && kubeflow::knows(&kind) {
+        return Some(kubeflow::read);
+    }
+    if version.starts_with("trainer.kubeflow.org/") && kind == "TrainJob" {
+        return Some(trainjob::read);
+    }
+    if document.get("protocolVersion").is_some() {
+        return (word("type") == "job").then_some(openpai_v2::read);
+    }
+    (document.get("jobName").is_some() || document.get("taskRoles").is_some()).then_some(openpai_v1::read)
+}
+
+fn description(document: &Node) -> String {
+    let word = |name: &str| document.get(name).and_then(Node::scalar);
+    let kind = word("kind").or_else(|| word("type")).unwrap_or_else(|| "an object of no known kind".to_owned());
+    let named = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::scalar);
+    match named.or_else(|| word("name")) {
+        Some(name) => format!("{kind} {name:?}"),
+        None => kind,
+    }
+}
+
+#[cfg(test)]
+mod tests;

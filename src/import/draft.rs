@@ -1,0 +1,267 @@
+//! A job as the readers fill it in, before it is written: what every platform has, in the words of our job language.
+
+use crate::ids::{Bytes, JobName, RoleName};
+use crate::spec::keys::{COUNT_MAX, MEMORY_MIN};
+use crate::spec::{Command, Main, MinSucceeded, Port};
+
+use super::node::{Node, Value};
+use super::{ImportError, Imported, Loss, write};
+
+#[derive(Debug, Clone)]
+pub(super) struct Draft {
+    /// As in "a Volcano job".
+    pub(super) origin: &'static str,
+    pub(super) name: String,
+    /// Empty for our own.
+    pub(super) contract: &'static str,
+    pub(super) framework: Option<&'static str>,
+    pub(super) description: String,
+    pub(super) code: Option<String>,
+    pub(super) datasets: Vec<String>,
+    pub(super) network: Option<String>,
+    pub(super) retries: u32,
+    pub(super) max_duration_s: Option<u64>,
+    pub(super) priority: Option<&'static str>,
+    pub(super) debug: bool,
+    /// The value of `state` where it is not "run".
+    pub(super) state: Option<String>,
+    /// Keys that no other platform has, as they are written.
+    pub(super) own: Vec<(String, String)>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) extras: Vec<(String, toml::Value)>,
+    pub(super) roles: Vec<DraftRole>,
+    pub(super) losses: Vec<Loss>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct DraftRole {
+    pub(super) name: String,
+    pub(super) count: u32,
+    pub(super) main: Main,
+    /// Only where it is not what its name says by itself.
+    pub(super) serves: Option<bool>,
+    /// `None` for never.
+    pub(super) min_failed: Option<u32>,
+    pub(super) min_succeeded: MinSucceeded,
+    pub(super) image: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) command: Command,
+    /// As `params` makes them: `--key=value` or `--key`.
+    pub(super) arguments: Vec<String>,
+    pub(super) env: Vec<(String, String)>,
+    pub(super) resources: DraftResources,
+    pub(super) ports: Vec<Port>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct DraftResources {
+    /// Cores.
+    pub(super) cpu: Option<f64>,
+    pub(super) memory: Option<Bytes>,
+    pub(super) shm: Option<Bytes>,
+    pub(super) gpu: Option<u64>,
+    pub(super) gpu_type: Option<String>,
+    /// Processes and threads.
+    pub(super) pids: Option<u32>,
+}
+
+/// Roles that serve by their name alone, as `spec` has it.
+const SERVING: [&str; 4] = ["ps", "scheduler", "server", "tensorboard"];
+const CPU_MIN: f64 = 0.1;
+
+impl Draft {
+    pub(super) fn new(origin: &'static str, name: String, contract: &'static str) -> Self {
+        Self {
+            origin,
+            name,
+            contract,
+            framework: None,
+            description: String::new(),
+            code: None,
+            datasets: Vec::new(),
+            network: None,
+            retries: 0,
+            max_duration_s: None,
+            priority: None,
+            debug: false,
+            state: None,
+            own: Vec::new(),
+            env: Vec::new(),
+            extras: Vec::new(),
+            roles: Vec::new(),
+            losses: Vec::new(),
+        }
+    }
+
+    pub(super) fn lose(&mut self, field: impl Into<String>, why: impl Into<String>) {
+        self.losses.push(Loss { field: field.into(), line: 0, why: why.into() });
+    }
+
+    /// Retries as the platforms count them: below 0 is for ever, which is not to be had here.
+    pub(super) fn retry(&mut self, field: &str, count: i64) {
+        match u32::try_from(count) {
+            Ok(count) if count <= 1000 => self.retries = count,
+            Ok(_) => {
+                self.retries = 1000;
+                self.lose(field, format!("is {count}; retries is 1000 at most"));
+            }
+            Err(_) => {
+                let again = if count == -2 { ", even after success," } else { "" };
+                self.lose(
+                    field,
+                    format!("{count} tries again for ever{again}; retries is an upper bound here: set it"),
+                );
+            }
+        }
+    }
+
+    /// Checks what no platform may ask for and prints the job.
+    pub(super) fn finish(mut self) -> Result<Imported, ImportError> {
+        self.check_roles()?;
+        let name = self.job_name()?;
+        self.fit_resources();
+        let toml = write::job_file(&self);
+        Ok(Imported { name, toml, losses: self.losses })
+    }
+
+    fn check_roles(&self) -> Result<(), ImportError> {
+        let refuse = |role: &DraftRole, message: String| {
+            Err(ImportError::field(&format!("role {}", role.name), super::Place::default(), message))
+        };
+        if self.roles.is_empty() {
+            return Err(ImportError::field(
+                "roles",
+                super::Place::default(),
+                "a job has at least one role or task group",
+            ));
+        }
+        let mut seen: Vec<(String, &str)> = Vec::new();
+        for role in &self.roles {
+            let name: RoleName = match role.name.parse() {
+                Ok(name) => name,
+                Err(error) => return refuse(role, format!("cannot be a role's name here: {error}")),
+            };
+            let variable = name.variable();
+            if let Some((_, other)) = seen.iter().find(|(known, _)| *known == variable) {
+                return refuse(role, format!("and role {other} would both be {variable} in the environment"));
+            }
+            seen.push((variable, &role.name));
+            if role.count < 1 || i64::from(role.count) > COUNT_MAX {
+                return refuse(role, format!("has {} tasks, must have 1 to {COUNT_MAX}", role.count));
+            }
+            let succeeded = match role.min_succeeded {
+                MinSucceeded::Count(count) => count,
+                MinSucceeded::All | MinSucceeded::Never => 1,
+            };
+            if role.min_failed.unwrap_or(1).max(succeeded) > role.count {
+                return refuse(role, format!("asks for more failures or successes than its {} task(s)", role.count));
+            }
+        }
+        Ok(())
+    }
+
+    /// The name, made to fit where it does not.
+    fn job_name(&mut self) -> Result<String, ImportError> {
+        if self.name.parse::<JobName>().is_ok() {
+            return Ok(self.name.clone());
+        }
+        let letter = |c: char| if c.is_alphanumeric() || "-_.~".contains(c) { c } else { '-' };
+        let fitted: String = self.name.chars().map(letter).collect();
+        let fitted: String = fitted.trim_start_matches(|c: char| !c.is_alphanumeric()).chars().take(64).collect();
+        match fitted.parse::<JobName>() {
+            Ok(_) => {
+                self.lose("name", format!("{:?} cannot name a job here; it is {fitted}", self.name));
+                Ok(fitted)
+            }
+            Err(error) => Err(ImportError::field("name", super::Place::default(), error.to_string())),
+        }
+    }
+
+    fn fit_resources(&mut self) {
+        let mut changed = Vec::new();
+        for role in &mut self.roles {
+            let wanted = &mut role.resources;
+            if let Some(cpu) = wanted.cpu.filter(|cpu| *cpu < CPU_MIN) {
+                changed.push((role.name.clone(), format!("{cpu} cores; {CPU_MIN} is the least here")));
+                wanted.cpu = Some(CPU_MIN);
+            }
+            if let Some(memory) = wanted.memory.filter(|memory| memory.0 < MEMORY_MIN) {
+                changed
+                    .push((role.name.clone(), format!("{memory} of memory; {} is the least here", Bytes(MEMORY_MIN))));
+                wanted.memory = Some(Bytes(MEMORY_MIN));
+            }
+            let memory = wanted.memory.unwrap_or(Bytes(1 << 30));
+            if let Some(shm) = wanted.shm.filter(|shm| *shm > memory) {
+                changed.push((
+                    role.name.clone(),
+                    format!("/dev/shm of {shm}; it counts as memory, so it is {memory} here"),
+                ));
+                wanted.shm = Some(memory);
+            }
+        }
+        for (role, why) in changed {
+            self.lose(format!("resources of {role}"), why);
+        }
+    }
+}
+
+impl DraftRole {
+    pub(super) fn new(name: String, count: u32) -> Self {
+        Self {
+            name,
+            count,
+            main: Main::No,
+            serves: None,
+            min_failed: Some(1),
+            min_succeeded: MinSucceeded::All,
+            image: None,
+            user: None,
+            command: Command::Default,
+            arguments: Vec::new(),
+            env: Vec::new(),
+            resources: DraftResources::default(),
+            ports: Vec::new(),
+        }
+    }
+
+    /// Says whether the role holds the job open, where its name says something else.
+    pub(super) fn holds_open(&mut self, holds: Holds) {
+        let by_name = SERVING.contains(&self.name.as_str());
+        let serves = holds == Holds::No;
+        self.serves = (by_name != serves).then_some(serves);
+    }
+}
+
+/// Whether the job waits for a role to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    Yes,
+    No,
+}
+
+/// A value for `extras`; nulls, which TOML has not, are told by their path.
+pub(super) fn to_toml(node: &Node, path: &str, losses: &mut Vec<Loss>) -> Option<toml::Value> {
+    Some(match &node.value {
+        Value::Null => {
+            let why = "is null, which a job file cannot say".to_owned();
+            losses.push(Loss { field: path.to_owned(), line: node.place.line, why });
+            return None;
+        }
+        Value::Bool(flag) => toml::Value::Boolean(*flag),
+        Value::Number(text) => match (text.parse::<i64>(), text.parse::<f64>()) {
+            (Ok(number), _) => toml::Value::Integer(number),
+            (_, Ok(number)) => toml::Value::Float(number),
+            _ => toml::Value::String(text.clone()),
+        },
+        Value::Text(text) => toml::Value::String(text.clone()),
+        Value::List(items) => {
+            let items = items.iter().enumerate();
+            toml::Value::Array(items.filter_map(|(i, item)| to_toml(item, &format!("{path}[{i}]"), losses)).collect())
+        }
+        Value::Map(entries) => {
+            let field =
+                |(name, node): &(String, Node)| Some((name.clone(), to_toml(node, &format!("{path}.{name}"), losses)?));
+            toml::Value::Table(entries.iter().filter_map(field).collect())
+        }
+    })
+}

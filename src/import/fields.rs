@@ -1,0 +1,168 @@
+//! The fields of one object: what is taken is carried; what is left over is named, or known to mean nothing here.
+
+use super::node::{Node, Place, Value};
+use super::{ImportError, Loss};
+
+/// What becomes of a field that is not carried.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Fate {
+    /// It means nothing here; the text says why, for who reads the table.
+    Nothing(#[expect(dead_code, reason = "the reason is for the reader of the table")] &'static str),
+    /// It is lost; the text says what to do.
+    Lost(&'static str),
+}
+
+pub(super) type Fates = [(&'static str, Fate)];
+
+const UNKNOWN: &str = "not a field that is known here";
+
+#[derive(Debug)]
+pub(super) struct Fields {
+    path: String,
+    place: Place,
+    entries: Vec<(String, Node)>,
+}
+
+impl Fields {
+    pub(super) fn of(node: Node, path: &str) -> Result<Self, ImportError> {
+        match node.value {
+            Value::Map(entries) => Ok(Self { path: path.to_owned(), place: node.place, entries }),
+            Value::Null => Ok(Self { path: path.to_owned(), place: node.place, entries: Vec::new() }),
+            _ => Err(ImportError::field(path, node.place, "must be an object of fields")),
+        }
+    }
+
+    pub(super) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) fn at(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    pub(super) fn refuse(&self, name: &str, message: impl Into<String>) -> ImportError {
+        let path = if name.is_empty() { self.path.clone() } else { self.at(name) };
+        ImportError::field(&path, self.place, message)
+    }
+
+    pub(super) fn loss(&self, name: &str, why: impl Into<String>) -> Loss {
+        Loss { field: self.at(name), line: self.place.line, why: why.into() }
+    }
+
+    /// The field, unless it is absent or null.
+    pub(super) fn take(&mut self, name: &str) -> Option<Node> {
+        let at = self.entries.iter().position(|(known, _)| known == name)?;
+        let (_, node) = self.entries.remove(at);
+        (!node.is_null()).then_some(node)
+    }
+
+    /// Puts a field back.
+    pub(super) fn keep(&mut self, name: &str, node: Node) {
+        self.entries.push((name.to_owned(), node));
+    }
+
+    /// It stands there, be it as null.
+    pub(super) fn is_written(&self, name: &str) -> bool {
+        self.entries.iter().any(|(known, _)| known == name)
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|(known, node)| known == name && !node.is_null())
+    }
+
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ImportError> {
+        let Some(node) = self.take(name) else { return Ok(None) };
+        let text = node.scalar();
+        text.map(Some).ok_or_else(|| ImportError::field(&self.at(name), node.place, "must be a text"))
+    }
+
+    pub(super) fn needed(&mut self, name: &str) -> Result<String, ImportError> {
+        match self.text(name)? {
+            Some(text) if !text.is_empty() => Ok(text),
+            _ => Err(self.refuse(name, "is missing")),
+        }
+    }
+
+    pub(super) fn whole(&mut self, name: &str) -> Result<Option<i64>, ImportError> {
+        let Some(node) = self.take(name) else { return Ok(None) };
+        let number = node.scalar().and_then(|text| text.parse().ok());
+        number.map(Some).ok_or_else(|| ImportError::field(&self.at(name), node.place, "must be a whole number"))
+    }
+
+    /// A whole number from `min` on.
+    pub(super) fn number(&mut self, name: &str, min: i64) -> Result<Option<i64>, ImportError> {
+        let number = self.whole(name)?;
+        match number {
+            Some(number) if number < min => Err(self.refuse(name, format!("is {number}, must be at least {min}"))),
+            number => Ok(number),
+        }
+    }
+
+    pub(super) fn flag(&mut self, name: &str) -> Result<Option<bool>, ImportError> {
+        match self.take(name).map(|node| (node.place, node.value)) {
+            None => Ok(None),
+            Some((_, Value::Bool(flag))) => Ok(Some(flag)),
+            Some((place, _)) => Err(ImportError::field(&self.at(name), place, "must be true or false")),
+        }
+    }
+
+    pub(super) fn list(&mut self, name: &str) -> Result<Vec<Node>, ImportError> {
+        match self.take(name).map(|node| (node.place, node.value)) {
+            None => Ok(Vec::new()),
+            Some((_, Value::List(items))) => Ok(items),
+            Some((place, _)) => Err(ImportError::field(&self.at(name), place, "must be a list")),
+        }
+    }
+
+    /// The objects of a list, each with its place as path.
+    pub(super) fn objects(&mut self, name: &str) -> Result<Vec<Fields>, ImportError> {
+        let path = self.at(name);
+        let items = self.list(name)?.into_iter().enumerate();
+        items.map(|(index, node)| Fields::of(node, &format!("{path}[{index}]"))).collect()
+    }
+
+    pub(super) fn texts(&mut self, name: &str) -> Result<Vec<String>, ImportError> {
+        let path = self.at(name);
+        let text = |node: Node| node.scalar().ok_or_else(|| ImportError::field(&path, node.place, "must be texts"));
+        self.list(name)?.into_iter().map(text).collect()
+    }
+
+    pub(super) fn object(&mut self, name: &str) -> Result<Fields, ImportError> {
+        let path = self.at(name);
+        let empty = Node { value: Value::Null, place: self.place };
+        Fields::of(self.take(name).unwrap_or(empty), &path)
+    }
+
+    /// What is still there, in order.
+    pub(super) fn rest(self) -> Vec<(String, Node)> {
+        self.entries
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.entries.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Names what is left over. Empty values say nothing and are passed over.
+    pub(super) fn leave(self, fates: &Fates, losses: &mut Vec<Loss>) {
+        for (name, node) in &self.entries {
+            let fate = fates.iter().find(|(known, _)| known == name).map(|(_, fate)| *fate);
+            let why = match fate {
+                Some(Fate::Nothing(_)) => continue,
+                _ if says_nothing(&node.value) => continue,
+                Some(Fate::Lost(why)) => why,
+                None => UNKNOWN,
+            };
+            losses.push(Loss { field: self.at(name), line: node.place.line, why: why.to_owned() });
+        }
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Text(text) => text.is_empty(),
+        Value::List(items) => items.is_empty(),
+        Value::Map(entries) => entries.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    }
+}

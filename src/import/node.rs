@@ -1,0 +1,272 @@
+//! A document of another platform as a tree that keeps the order of its fields and knows where each stands.
+//!
+//! YAML is built from the parser's events, so that aliases can be bounded; JSON is read strictly.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
+use serde::Deserialize;
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+
+use super::ImportError;
+
+/// Line and column from 1; both 0 where the format does not tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) line: usize,
+    pub(super) column: usize,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    /// As written.
+    Number(String),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(String, Node)>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) place: Place,
+}
+
+/// Deepest nesting, and most nodes with all aliases expanded, of a file.
+const DEPTH_MAX: usize = 64;
+const NODES_MAX: usize = 200_000;
+
+impl Node {
+    pub(super) fn get(&self, name: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|(key, _)| key == name).map(|(_, node)| node),
+            _ => None,
+        }
+    }
+
+    /// A scalar as text; `None` for lists, maps and null.
+    pub(super) fn scalar(&self) -> Option<String> {
+        match &self.value {
+            Value::Text(text) | Value::Number(text) => Some(text.clone()),
+            Value::Bool(flag) => Some(flag.to_string()),
+            Value::Null | Value::List(_) | Value::Map(_) => None,
+        }
+    }
+
+    pub(super) fn is_null(&self) -> bool {
+        self.value == Value::Null
+    }
+
+    fn size(&self) -> usize {
+        1 + match &self.value {
+            Value::List(items) => items.iter().map(Node::size).sum(),
+            Value::Map(entries) => entries.iter().map(|(_, node)| node.size()).sum(),
+            _ => 0,
+        }
+    }
+}
+
+/// The documents of a file. What begins like JSON must be JSON.
+pub(super) fn documents(text: &str) -> Result<Vec<Node>, ImportError> {
+    let start = text.trim_start_matches('\u{feff}').trim_start();
+    if start.starts_with(['{', '[']) || start.starts_with("//") || start.starts_with("/*") {
+        return json(text).map(|node| vec![node]);
+    }
+    Builder::new(text).documents()
+}
+
+fn json(text: &str) -> Result<Node, ImportError> {
+    serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| {
+        let message = error.to_string();
+        let message = message.split(" at line ").next().unwrap_or_default();
+        let commented = text.lines().nth(error.line().saturating_sub(1)).is_some_and(|line| line.contains("//"));
+        let advice = if commented { "; JSON has no comments: remove them" } else { "" };
+        let place = Place { line: error.line(), column: error.column() };
+        ImportError::syntax(place, format!("not JSON: {message}{advice}"))
+    })
+}
+
+struct Builder<'t> {
+    parser: Parser<'t, StrInput<'t>>,
+    anchors: HashMap<usize, Node>,
+    nodes: usize,
+}
+
+impl<'t> Builder<'t> {
+    fn new(text: &'t str) -> Self {
+        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0 }
+    }
+
+    fn documents(mut self) -> Result<Vec<Node>, ImportError> {
+        let mut documents = Vec::new();
+        loop {
+            let (event, span) = self.next()?;
+            match event {
+                Event::StreamEnd => return Ok(documents),
+                Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
+                event => documents.push(self.node(event, span, 0)?),
+            }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event<'t>, Span), ImportError> {
+        match self.parser.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => {
+                let place = Place { line: error.marker().line(), column: error.marker().col() + 1 };
+                Err(ImportError::syntax(place, format!("not YAML: {}", error.info())))
+            }
+            None => Ok((Event::StreamEnd, Span::default())),
+        }
+    }
+
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, ImportError> {
+        let place = Place { line: span.start.line(), column: span.start.col() + 1 };
+        self.nodes += 1;
+        if depth > DEPTH_MAX || self.nodes > NODES_MAX {
+            return Err(ImportError::syntax(place, "more than a job file can need: nested too deeply, or too large"));
+        }
+        let (anchor, value) = match event {
+            Event::Alias(anchor) => return self.alias(anchor, place),
+            Event::Scalar(text, style, anchor, tag) => {
+                let plain = style == ScalarStyle::Plain && tag.is_none_or(|tag| tag.suffix != "str");
+                (anchor, if plain { plain_scalar(&text) } else { Value::Text(text.into_owned()) })
+            }
+            Event::SequenceStart(anchor, _) => (anchor, self.list(depth)?),
+            Event::MappingStart(anchor, _) => (anchor, self.map(depth)?),
+            _ => return Err(ImportError::syntax(place, "not YAML: a value is missing")),
+        };
+        let node = Node { value, place };
+        if anchor > 0 {
+            self.anchors.insert(anchor, node.clone());
+        }
+        Ok(node)
+    }
+
+    /// A copy of what the anchor stands for, counted in full: this is what bounds a bomb of aliases.
+    fn alias(&mut self, anchor: usize, place: Place) -> Result<Node, ImportError> {
+        let Some(node) = self.anchors.get(&anchor) else {
+            return Err(ImportError::syntax(place, "an alias of what contains it"));
+        };
+        self.nodes += node.size();
+        if self.nodes > NODES_MAX {
+            return Err(ImportError::syntax(place, "its aliases come to more than a job file can need"));
+        }
+        Ok(node.clone())
+    }
+
+    fn list(&mut self, depth: usize) -> Result<Value, ImportError> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                (event, span) => items.push(self.node(event, span, depth + 1)?),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Result<Value, ImportError> {
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut merged: Vec<(String, Node)> = Vec::new();
+        loop {
+            let (event, span) = self.next()?;
+            if event == Event::MappingEnd {
+                let fresh = |(name, _): &(String, Node)| !entries.iter().any(|(known, _)| known == name);
+                let merged: Vec<_> = merged.into_iter().filter(fresh).collect();
+                entries.extend(merged);
+                return Ok(Value::Map(entries));
+            }
+            let key = self.node(event, span, depth + 1)?;
+            let place = key.place;
+            let name = key.scalar().ok_or_else(|| ImportError::syntax(place, "the name of a field is no text"))?;
+            let (event, span) = self.next()?;
+            let node = self.node(event, span, depth + 1)?;
+            match (name.as_str(), node.value) {
+                ("<<", Value::Map(inherited)) => merged.extend(inherited),
+                _ if entries.iter().any(|(known, _)| *known == name) => {
+                    return Err(ImportError::syntax(place, format!("the field {name:?} stands here twice")));
+                }
+                (_, value) => entries.push((name, Node { value, place })),
+            }
+        }
+    }
+}
+
+/// YAML 1.2's core schema.
+fn plain_scalar(text: &str) -> Value {
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => Value::Null,
+        "true" | "True" | "TRUE" => Value::Bool(true),
+        "false" | "False" | "FALSE" => Value::Bool(false),
+        _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) && text.parse::<f64>().is_ok() => {
+            Value::Number(text.to_owned())
+        }
+        _ => Value::Text(text.to_owned()),
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+fn node<E>(value: Value) -> Result<Node, E> {
+    Ok(Node { value, place: Place::default() })
+}
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        node(Value::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Node, E> {
+        node(Value::Bool(flag))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Node, E> {
+        node(Value::Number(number.to_string()))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Node, E> {
+        node(Value::Number(number.to_string()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Node, E> {
+        node(Value::Number(number.to_string()))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        node(Value::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = list.next_element()? {
+            items.push(item);
+        }
+        node(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
+        let mut entries: Vec<(String, Node)> = Vec::new();
+        while let Some((name, value)) = map.next_entry::<String, Node>()? {
+            if entries.iter().any(|(known, _)| *known == name) {
+                return Err(de::Error::custom(format!("the field {name:?} stands here twice")));
+            }
+            entries.push((name, value));
+        }
+        node(Value::Map(entries))
+    }
+}

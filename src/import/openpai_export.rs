@@ -1,0 +1,277 @@
+//! A job as OpenPAI's v1 JSON. What that format cannot say lies in `extras.trainyard`, from where an import takes it back.
+
+use serde_json::{Map, Value, json};
+
+use super::ImportError;
+use super::draft::{Draft, DraftRole};
+use super::fields::Fields;
+use super::node::Node;
+use crate::contract::{Sample, Task, command};
+use crate::ids::Bytes;
+use crate::spec::{Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Retry, Role};
+
+/// Our own field of `extras`.
+pub(super) const KEY: &str = "trainyard";
+/// What tasks run that name no command.
+const IDLE: &str = "sleep infinity";
+const MEBIBYTE: u64 = 1 << 20;
+
+/// The job `name` as a document of OpenPAI.
+pub fn export(name: &str, spec: &JobSpec) -> Value {
+    let shared = shared_env(spec);
+    let mut envs: Map<String, Value> = shared.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+    if spec.debug {
+        envs.insert("isDebug".to_owned(), json!(true));
+    }
+    json!({
+        "jobName": name,
+        "image": spec.image.to_string(),
+        "taskRoles": task_roles(name, spec),
+        "retryCount": spec.retries,
+        "jobEnvs": envs,
+        "extras": extras(name, spec, &shared),
+    })
+}
+
+/// The job's own notes, and ours.
+fn extras(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
+    let mut out = json!(spec.extras);
+    if let Some(out) = out.as_object_mut() {
+        out.insert(KEY.to_owned(), own(name, spec, shared));
+    }
+    out
+}
+
+fn task_roles(name: &str, spec: &JobSpec) -> Vec<Value> {
+    let sample = Sample::of(name, spec);
+    let of_role =
+        |role: &Role| sample.tasks(spec).find(|task| task.role.name == role.name).map(|task| task_role(&task));
+    spec.roles.iter().filter_map(of_role).collect()
+}
+
+/// Variables that every role has alike.
+fn shared_env(spec: &JobSpec) -> Vec<(String, String)> {
+    let first = spec.roles.first().map(|role| role.env.clone()).unwrap_or_default();
+    // OpenPAI takes `isDebug` for itself.
+    first
+        .into_iter()
+        .filter(|pair| pair.0 != "isDebug" && spec.roles.iter().all(|role| role.env.contains(pair)))
+        .collect()
+}
+
+fn task_role(task: &Task<'_>) -> Value {
+    let role = task.role;
+    let wanted = role.resources;
+    json!({
+        "name": role.name.as_str(),
+        "taskNumber": role.count,
+        "cpuNumber": wanted.cpu.0.div_ceil(1000),
+        "memoryMB": wanted.memory.0.div_ceil(MEBIBYTE),
+        "shmMB": wanted.shm.0.div_ceil(MEBIBYTE),
+        "gpuNumber": wanted.gpu,
+        "portList": role.ports.iter().map(|port| {
+            json!({ "label": port.label, "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
+        }).collect::<Vec<_>>(),
+        "command": command_line(task),
+        "minFailedTaskCount": role.min_failed,
+        "minSucceededTaskCount": min_succeeded(role),
+    })
+}
+
+/// What OpenPAI's shell is to run, arguments included.
+fn command_line(task: &Task<'_>) -> String {
+    let line = command::line(task);
+    match (&task.role.command, line.as_slice()) {
+        (Command::Default, _) if task.role.params.is_empty() => IDLE.to_owned(),
+        (Command::Shell(_), [_, flag, script]) if flag == "-c" => script.clone(),
+        _ => command::display(&line),
+    }
+}
+
+fn min_succeeded(role: &Role) -> Option<u32> {
+    match role.min_succeeded {
+        MinSucceeded::Count(count) if role.main == Main::Role || count < role.count => Some(count),
+        MinSucceeded::All if role.main == Main::Role => Some(role.count),
+        _ => None,
+    }
+}
+
+/// As they stand in a file's `params`, one word each.
+fn arguments(role: &Role) -> Vec<String> {
+    let one = |(key, param): &(String, Param)| match param {
+        Param::Flag => vec![format!("--{key}")],
+        Param::Value(value) => vec![format!("--{key}={value}")],
+        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
+    };
+    role.params.iter().flat_map(one).collect()
+}
+
+/// Keys of ours that are one line of a file, where they are not as they are by themselves.
+fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
+    let quoted = |text: &dyn ToString| format!("{:?}", text.to_string());
+    let mut out = Vec::new();
+    if !spec.contract.is_native() {
+        out.push(("contract", quoted(&spec.contract)));
+    }
+    out.extend(spec.framework.map(|framework| ("framework", quoted(&framework))));
+    out.extend(spec.strategy.map(|strategy| ("strategy", quoted(&strategy))));
+    if spec.on_edit == OnEdit::Restart {
+        out.push(("on_edit", quoted(&"restart")));
+    }
+    if !spec.after.is_empty() {
+        out.push(("after", format!("{:?}", spec.after.iter().map(ToString::to_string).collect::<Vec<_>>())));
+    }
+    if spec.retry != Retry::default() {
+        out.push(("retry.on", format!("{:?}", spec.retry.on.iter().map(ToString::to_string).collect::<Vec<_>>())));
+        out.push(("retry.backoff", format!("\"{}ms\"", spec.retry.backoff.as_millis())));
+    }
+    out
+}
+
+fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
+    let sample = Sample::of(name, spec);
+    let network = match spec.network {
+        Network::Task => "task",
+        Network::Job => "job",
+        Network::Host => "host",
+    };
+    let state = match spec.state {
+        DesiredState::Run => "run",
+        DesiredState::Held => "held",
+        DesiredState::Stopped => "stopped",
+    };
+    let datasets = spec.datasets.iter().map(ToString::to_string);
+    let roles = spec.roles.iter().filter_map(|role| {
+        let task = sample.tasks(spec).find(|task| task.role.name == role.name)?;
+        Some((role.name.to_string(), own_role(&task, shared)))
+    });
+    let lines: Map<String, Value> =
+        lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    json!({
+        "description": spec.description,
+        "user": spec.user,
+        "init": spec.init,
+        "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
+        "lines": lines,
+        "code": spec.code.as_ref().map(ToString::to_string),
+        "datasets": datasets.collect::<Vec<_>>(),
+        "network": network,
+        "max_duration_ms": spec.max_duration.map(|limit| limit.as_millis() as u64),
+        "state": state,
+        "rerun": spec.rerun,
+        "roles": roles.collect::<Map<_, _>>(),
+    })
+}
+
+fn own_role(task: &Task<'_>, shared: &[(String, String)]) -> Value {
+    let role = task.role;
+    let command = match &role.command {
+        Command::Default => Value::Null,
+        Command::Shell(line) => json!(line),
+        Command::Exec(words) => json!(words),
+    };
+    let min_succeeded = match role.min_succeeded {
+        MinSucceeded::All => json!("all"),
+        MinSucceeded::Never => json!("never"),
+        MinSucceeded::Count(count) => json!(count),
+    };
+    let env = role.env.iter().filter(|pair| !shared.contains(pair));
+    json!({
+        "main": role.main == Main::Role,
+        "first": role.main == Main::FirstTask,
+        "serves": role.serves,
+        "min_succeeded": min_succeeded,
+        "command": command,
+        "shown": command_line(task),
+        "arguments": arguments(role),
+        "env": env.map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>(),
+        "millicores": role.resources.cpu.0,
+        "memory": role.resources.memory.0,
+        "shm": role.resources.shm.0,
+        "pids": role.resources.pids,
+    })
+}
+
+/// Takes what `export` wrote into `extras.trainyard` over into the draft. What of it the document itself says, and somebody
+/// has changed there, is the document's: a command that is no longer the exported one stays.
+pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> {
+    let mut own = Fields::of(own, "extras.trainyard")?;
+    draft.contract = "";
+    for (key, node) in own.object("lines")?.rest() {
+        draft.own.push((key, node.scalar().unwrap_or_default()));
+    }
+    draft.description = own.text("description")?.unwrap_or_default();
+    draft.code = own.text("code")?;
+    draft.datasets = own.texts("datasets")?;
+    draft.network = own.text("network")?.filter(|network| network != "task");
+    draft.state = own.text("state")?.filter(|state| state != "run");
+    if own.flag("init")? == Some(false) {
+        draft.own.push(("init".to_owned(), "false".to_owned()));
+    }
+    for (key, field) in [("stop_grace", "stop_grace_ms"), ("max_duration", "max_duration_ms")] {
+        if let Some(limit) = own.number(field, 0)? {
+            draft.own.push((key.to_owned(), format!("\"{limit}ms\"")));
+        }
+    }
+    if let Some(rerun) = own.number("rerun", 1).ok().flatten() {
+        draft.own.push(("rerun".to_owned(), rerun.to_string()));
+    }
+    let user = own.text("user")?;
+    let mut roles = own.object("roles")?;
+    for role in &mut draft.roles {
+        role.user.clone_from(&user);
+        role_back(role, roles.object(&role.name)?)?;
+    }
+    roles.leave(&[], &mut draft.losses);
+    own.leave(&[], &mut draft.losses);
+    Ok(())
+}
+
+fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
+    role.main = match (own.flag("main")?, own.flag("first")?) {
+        (_, Some(true)) => Main::FirstTask,
+        (Some(true), _) => Main::Role,
+        _ => Main::No,
+    };
+    role.serves = own.flag("serves")?;
+    role.min_succeeded = match own.text("min_succeeded")?.as_deref() {
+        Some("never") => MinSucceeded::Never,
+        Some(count) => count.parse().map_or(MinSucceeded::All, MinSucceeded::Count),
+        None => MinSucceeded::All,
+    };
+    let arguments = own.texts("arguments")?;
+    let command = match own.take("command") {
+        None => Command::Default,
+        Some(node) => match node.scalar() {
+            Some(line) => Command::Shell(line),
+            None => {
+                own.keep("command", node);
+                Command::Exec(own.texts("command")?)
+            }
+        },
+    };
+    if own.text("shown")?.map(Command::Shell).as_ref() == Some(&role.command) {
+        role.command = command;
+        role.arguments = arguments;
+    }
+    for (name, node) in own.object("env")?.rest() {
+        role.env.push((name, node.scalar().unwrap_or_default()));
+    }
+    if let Some(cores) = own.number("millicores", 1)?.map(|cores| cores as f64 / 1000.0)
+        && role.resources.cpu == Some(cores.ceil())
+    {
+        role.resources.cpu = Some(cores);
+    }
+    exactly(&mut role.resources.memory, own.number("memory", 1)?);
+    exactly(&mut role.resources.shm, own.number("shm", 1)?);
+    role.resources.pids = own.number("pids", 1)?.and_then(|pids| u32::try_from(pids).ok());
+    Ok(())
+}
+
+/// A size that OpenPAI rounds up to mebibytes.
+fn exactly(size: &mut Option<Bytes>, bytes: Option<i64>) {
+    let Some(bytes) = bytes.map(i64::unsigned_abs) else { return };
+    if *size == Some(Bytes(bytes.div_ceil(MEBIBYTE) * MEBIBYTE)) {
+        *size = Some(Bytes(bytes));
+    }
+}

@@ -1,0 +1,180 @@
+//! OpenPAI's job protocol v1: JSON.
+
+use super::draft::{Draft, DraftResources, DraftRole, Holds, to_toml};
+use super::fields::{Fate, Fates, Fields};
+use super::node::Node;
+use super::openpai_export::{KEY, put_back};
+use super::{ImportError, Imported, Loss};
+use crate::ids::Bytes;
+use crate::spec::{Command, Main, MinSucceeded, Port};
+
+const DIRECTORY: &str = "an address of the cluster; put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], seen at /dataset";
+
+const JOB: &Fates = &[
+    ("authFile", Fate::Lost("holds a password; give it to the registry's entry in trainyard.toml")),
+    ("dataDir", Fate::Lost(DIRECTORY)),
+    ("outputDir", Fate::Lost("results are written to /output, which $PAI_OUTPUT_DIR names")),
+    (
+        "codeDir",
+        Fate::Lost("an address of the cluster; put the files into the workspace's code/NAME and write code = \"NAME\""),
+    ),
+    ("virtualCluster", Fate::Lost("one machine has none; the directory of the job file says which workspace it is in")),
+    (
+        "killAllOnCompletedTaskNumber",
+        Fate::Lost("obsolete in OpenPAI as well; write min_succeeded for the role that decides"),
+    ),
+];
+
+pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
+    let mut fields = Fields::of(document, "")?;
+    let mut draft = Draft::new("a job of OpenPAI (protocol v1)", fields.needed("jobName")?, "openpai");
+    let image = fields.needed("image")?;
+    if let Some(count) = fields.number("retryCount", -2)? {
+        draft.retry("retryCount", count);
+    }
+    environment(&mut draft, fields.object("jobEnvs")?);
+    let gpu_type = fields.text("gpuType")?.filter(|kind| !kind.is_empty());
+    for mut role in fields.objects("taskRoles")? {
+        draft.roles.push(read_role(&mut draft.losses, &mut role, &image, gpu_type.as_deref())?);
+        role.leave(&[], &mut draft.losses);
+    }
+    ends_at_once(&mut draft.roles);
+    let own = extras(&mut draft, fields.object("extras")?);
+    drop_default_cluster(&mut fields)?;
+    fields.leave(JOB, &mut draft.losses);
+    if let Some(own) = own {
+        put_back(&mut draft, own)?;
+    }
+    draft.finish()
+}
+
+/// `default` says nothing.
+fn drop_default_cluster(fields: &mut Fields) -> Result<(), ImportError> {
+    match fields.take("virtualCluster") {
+        Some(node) if node.scalar().as_deref() != Some("default") => fields.keep("virtualCluster", node),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn environment(draft: &mut Draft, mut envs: Fields) {
+    draft.debug = envs.take("isDebug").and_then(|node| node.scalar()).is_some_and(|text| text == "true");
+    let path = envs.path().to_owned();
+    for (name, node) in envs.rest() {
+        let field = format!("{path}.{name}");
+        match node.scalar() {
+            _ if name == "paiAzRDMA" => draft.lose(field, "RDMA of Azure; there is none here"),
+            Some(value) => draft.env.push((name, value)),
+            None => draft.lose(field, "is no text"),
+        }
+    }
+}
+
+fn extras(draft: &mut Draft, mut extras: Fields) -> Option<Node> {
+    let own = extras.take(KEY);
+    let path = extras.path().to_owned();
+    for (name, node) in extras.rest() {
+        if let Some(value) = to_toml(&node, &format!("{path}.{name}"), &mut draft.losses) {
+            draft.extras.push((name, value));
+        }
+    }
+    own
+}
+
+fn read_role(
+    losses: &mut Vec<Loss>,
+    fields: &mut Fields,
+    image: &str,
+    gpu_type: Option<&str>,
+) -> Result<DraftRole, ImportError> {
+    let count = fields.number("taskNumber", 1)?.unwrap_or(1);
+    let count = u32::try_from(count).map_err(|_| fields.refuse("taskNumber", "is too large"))?;
+    let mut role = DraftRole::new(fields.needed("name")?, count);
+    role.holds_open(Holds::Yes);
+    role.image = Some(image.to_owned());
+    role.command = Command::Shell(fields.needed("command")?);
+    // null is "never", absent is 1.
+    let failed = if fields.is_written("minFailedTaskCount") { bound(fields, "minFailedTaskCount")? } else { Some(1) };
+    set_policy(&mut role, failed, bound(fields, "minSucceededTaskCount")?);
+    check_bounds(&role, fields)?;
+    tell_of_tolerated(&role, fields.at("minFailedTaskCount"), losses);
+    let megabytes = |number: Option<i64>, default: u64| Bytes::mib(number.map_or(default, i64::unsigned_abs));
+    let gpu = fields.number("gpuNumber", 0)?.unwrap_or(0).unsigned_abs();
+    role.resources = DraftResources {
+        cpu: Some(fields.number("cpuNumber", 1)?.unwrap_or(1) as f64),
+        memory: Some(megabytes(fields.number("memoryMB", 1)?, 100)),
+        shm: Some(megabytes(fields.number("shmMB", 1)?, 64)),
+        gpu: Some(gpu).filter(|gpu| *gpu > 0),
+        gpu_type: gpu_type.filter(|_| gpu > 0).map(str::to_owned),
+        pids: None,
+    };
+    for mut port in fields.objects("portList")? {
+        let label = label(&port.needed("label")?, port.at("label"), losses);
+        let count = port_number(&mut port, "portNumber")?.unwrap_or(1);
+        let begin = port_number(&mut port, "beginAt")?.filter(|begin| *begin != 0);
+        role.ports.push(Port { label, count, begin });
+        port.leave(&[], losses);
+    }
+    Ok(role)
+}
+
+fn port_number(fields: &mut Fields, name: &str) -> Result<Option<u16>, ImportError> {
+    let number = fields.number(name, 0)?;
+    number.map(|number| u16::try_from(number).map_err(|_| fields.refuse(name, "is no port"))).transpose()
+}
+
+/// A bound of a policy; `None` for "never", which OpenPAI writes as null or -1.
+pub(super) fn bound(fields: &mut Fields, name: &str) -> Result<Option<u32>, ImportError> {
+    match fields.whole(name)? {
+        None | Some(-1) => Ok(None),
+        Some(number) if number >= 1 => u32::try_from(number).map(Some).map_err(|_| fields.refuse(name, "is too large")),
+        Some(number) => Err(fields.refuse(name, format!("is {number}, must be -1, null or from 1"))),
+    }
+}
+
+pub(super) fn set_policy(role: &mut DraftRole, failed: Option<u32>, succeeded: Option<u32>) {
+    role.min_failed = failed;
+    role.min_succeeded = succeeded.map_or(MinSucceeded::All, MinSucceeded::Count);
+}
+
+pub(super) fn check_bounds(role: &DraftRole, fields: &Fields) -> Result<(), ImportError> {
+    let succeeded = if let MinSucceeded::Count(count) = role.min_succeeded { Some(count) } else { None };
+    for (word, bound) in [("failed", role.min_failed), ("succeeded", succeeded)] {
+        if let Some(bound) = bound.filter(|bound| *bound > role.count) {
+            let message = format!("waits for {bound} {word} tasks and has only {}", role.count);
+            return Err(fields.refuse("", message));
+        }
+    }
+    Ok(())
+}
+
+/// In OpenPAI a job whose tasks have all ended has succeeded, however many failed.
+pub(super) fn tell_of_tolerated(role: &DraftRole, field: String, losses: &mut Vec<Loss>) {
+    if let Some(bound) = role.min_failed.filter(|bound| *bound > 1) {
+        let why = format!(
+            "up to {} failed task(s) do not stop the job, as there, but it ends as failed; \"never\" lets it succeed",
+            bound - 1
+        );
+        losses.push(Loss { field, line: 0, why });
+    }
+}
+
+/// Of several roles, one all of whose tasks are waited for ends the job by itself in OpenPAI; ours does that if it is `main`.
+pub(super) fn ends_at_once(roles: &mut [DraftRole]) {
+    let several = roles.len() > 1;
+    for role in roles {
+        if role.min_succeeded == MinSucceeded::Count(role.count) {
+            role.main = if several { Main::Role } else { Main::No };
+            role.min_succeeded = MinSucceeded::All;
+        }
+    }
+}
+
+/// Our labels have no dots.
+fn label(text: &str, field: String, losses: &mut Vec<Loss>) -> String {
+    let fitted = text.replace(['.', '~'], "_");
+    if fitted != text {
+        losses.push(Loss { field, line: 0, why: format!("{text:?} cannot be a label here; it is {fitted}") });
+    }
+    fitted
+}

@@ -1,0 +1,346 @@
+//! The pod template that Volcano and Kubeflow jobs hold: its first container becomes a task.
+
+use super::draft::{Draft, DraftRole, to_toml};
+use super::fields::{Fate, Fates, Fields};
+use super::node::Node;
+use super::quantity::{bytes, quantity};
+use super::{ImportError, Loss};
+use crate::spec::Command;
+
+const CLUSTER: Fate = Fate::Nothing("where and how a cluster runs a pod");
+const PROBE: Fate = Fate::Lost("nothing asks a running task how it is; its end counts");
+
+const METADATA: &Fates = &[
+    ("labels", Fate::Nothing("only selectors of Kubernetes read them on a pod")),
+    ("annotations", Fate::Nothing("only controllers of Kubernetes read them on a pod")),
+    ("name", Fate::Nothing("the controller names the pods")),
+    ("creationTimestamp", Fate::Nothing("written by Kubernetes")),
+    ("namespace", Fate::Nothing("the job's own counts")),
+];
+
+const POD: &Fates = &[
+    ("schedulerName", CLUSTER),
+    ("dnsPolicy", CLUSTER),
+    ("tolerations", CLUSTER),
+    ("affinity", Fate::Lost("one machine: tasks cannot be placed")),
+    ("nodeSelector", Fate::Lost("one machine: tasks cannot be placed; a kind of card is asked for by gpu_type")),
+    ("imagePullSecrets", Fate::Lost("give user and password to the registry's entry in trainyard.toml")),
+    ("initContainers", Fate::Lost("do it at the beginning of the command")),
+    ("serviceAccountName", Fate::Lost("there is no API of Kubernetes here")),
+    ("serviceAccount", Fate::Lost("there is no API of Kubernetes here")),
+    ("automountServiceAccountToken", CLUSTER),
+    ("enableServiceLinks", CLUSTER),
+    ("priorityClassName", Fate::Lost("write priority = \"low\", \"normal\" or \"high\"")),
+    ("priorityClass", Fate::Lost("write priority = \"low\", \"normal\" or \"high\"")),
+    ("activeDeadlineSeconds", Fate::Lost("write max_duration, which counts for the whole job")),
+    ("terminationGracePeriodSeconds", Fate::Lost("write stop_grace, which counts for the whole job")),
+    ("hostPID", Fate::Lost("tasks do not see the machine's processes")),
+    ("hostIPC", Fate::Lost("tasks have a /dev/shm of their own; network = \"job\" lets them share one")),
+    ("runtimeClassName", CLUSTER),
+];
+
+const CONTAINER: &Fates = &[
+    ("name", Fate::Nothing("the task is named by its role")),
+    ("imagePullPolicy", Fate::Nothing("an image that is not here is brought")),
+    ("terminationMessagePath", CLUSTER),
+    ("terminationMessagePolicy", CLUSTER),
+    ("stdin", CLUSTER),
+    ("tty", CLUSTER),
+    ("envFrom", Fate::Lost("write these variables into [env], secrets into files")),
+    ("lifecycle", Fate::Lost("do it in the command")),
+    ("livenessProbe", PROBE),
+    ("readinessProbe", PROBE),
+    ("startupProbe", PROBE),
+];
+
+const PORT: &Fates = &[
+    ("containerPort", Fate::Nothing("a task has an address of its own: what it listens on need not be declared")),
+    ("name", Fate::Nothing("as containerPort")),
+    ("protocol", Fate::Nothing("as containerPort")),
+];
+
+/// Reads `template` and fills in what the role runs and may use.
+pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<(), ImportError> {
+    let mut template = template;
+    template.object("metadata")?.leave(METADATA, &mut draft.losses);
+    let mut pod = template.object("spec")?;
+    template.leave(&[], &mut draft.losses);
+    restart(&mut pod, draft)?;
+    if pod.flag("hostNetwork")? == Some(true) {
+        draft.network = Some("host".to_owned());
+    }
+    let mut containers = pod.objects("containers")?.into_iter();
+    let Some(mut container) = containers.next() else {
+        return Err(pod.refuse("containers", "is missing"));
+    };
+    for other in containers {
+        draft.losses.push(other.loss("name", "a task has one container; what this one does belongs into the command"));
+    }
+    let security = [pod.object("securityContext")?, container.object("securityContext")?];
+    security.into_iter().try_for_each(|security| user(security, role, &mut draft.losses))?;
+    volumes(&mut pod, &mut container, role, &mut draft.losses)?;
+    pod.leave(POD, &mut draft.losses);
+    read_container(container, role, &mut draft.losses)
+}
+
+/// Containers that the node starts again in place.
+fn restart(pod: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    let field = pod.at("restartPolicy");
+    if let Some(policy) = pod.text("restartPolicy")?.filter(|policy| policy != "Never") {
+        restarts(draft, field, &policy);
+    }
+    Ok(())
+}
+
+pub(super) fn restarts(draft: &mut Draft, field: String, policy: &str) {
+    if draft.retries > 0 {
+        draft.lose(
+            field,
+            format!(
+                "{policy} starts a failed container again by itself; here it is the whole job, {} times",
+                draft.retries
+            ),
+        );
+    } else {
+        draft.lose(field, format!("{policy} starts a failed container again without a bound; retries says how often the whole job is tried again here"));
+    }
+}
+
+/// What a container or a trainer runs: `image`, `command`, `args`, `env`, `workingDir`.
+pub(super) fn runs(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    role.image = container.text("image")?;
+    environment(container, role, losses)?;
+    command(container, role, losses)
+}
+
+fn read_container(mut container: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    runs(&mut container, role, losses)?;
+    for mut port in container.objects("ports")? {
+        if port.has("hostPort") {
+            losses.push(port.loss("hostPort", "write ports with begin for a port of the machine"));
+        }
+        port.take("hostPort");
+        port.leave(PORT, losses);
+    }
+    let asked = container.object("resources")?;
+    resources(asked, role, losses)?;
+    container.leave(CONTAINER, losses);
+    Ok(())
+}
+
+fn user(mut security: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    let group = security.whole("runAsGroup")?;
+    match (security.whole("runAsUser")?, group) {
+        (Some(user), Some(group)) => role.user = Some(format!("{user}:{group}")),
+        (Some(user), None) => role.user = Some(user.to_string()),
+        (None, Some(_)) => losses.push(security.loss("runAsGroup", "write user = \"USER:GROUP\"")),
+        (None, None) => {}
+    }
+    for name in security.names() {
+        losses.push(security.loss(&name, "what tasks may do is the same for all of them"));
+    }
+    Ok(())
+}
+
+fn environment(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    for mut entry in container.objects("env")? {
+        let name = entry.needed("name")?;
+        if entry.has("valueFrom") {
+            let why = from(&name, entry.take("valueFrom"));
+            losses.push(entry.loss("valueFrom", why));
+        } else {
+            role.env.push((name, entry.text("value")?.unwrap_or_default()));
+        }
+        entry.leave(&[], losses);
+    }
+    let named = |text: &str| role.env.iter().any(|(name, _)| text.contains(&format!("$({name})")));
+    for (name, value) in &role.env {
+        if named(value) {
+            losses.push(
+                container.loss(&format!("env.{name}"), "Kubernetes would replace $(NAME) in it; it is as written here"),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn from(name: &str, source: Option<Node>) -> String {
+    let secret = source.is_some_and(|node| node.get("secretKeyRef").is_some());
+    match secret {
+        true => format!("{name} comes from a secret; keep it in a file and read that in the command"),
+        false => format!("{name} is filled in by Kubernetes; set it in [env] or in the command"),
+    }
+}
+
+fn command(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    let words = container.texts("command")?;
+    let arguments = container.texts("args")?;
+    let directory = container.text("workingDir")?;
+    let all: Vec<&String> = words.iter().chain(&arguments).collect();
+    for (name, _) in role.env.iter().filter(|(name, _)| all.iter().any(|word| word.contains(&format!("$({name})")))) {
+        losses.push(
+            container.loss("command", format!("Kubernetes would replace $({name}) in it; write ${name} in a shell")),
+        );
+    }
+    if words.is_empty() {
+        if !arguments.is_empty() {
+            losses.push(container.loss("args", format!("arguments for the image's own program, which is not known here; write command with it and {arguments:?}")));
+        }
+        if directory.is_some() {
+            losses.push(container.loss("workingDir", "write command, beginning with cd"));
+        }
+        return Ok(());
+    }
+    role.command = match all.as_slice() {
+        [shell, flag, line] if ["sh", "/bin/sh"].contains(&shell.as_str()) && *flag == "-c" => {
+            Command::Shell((*line).clone())
+        }
+        words => Command::Exec(words.iter().map(|word| (*word).clone()).collect()),
+    };
+    if let Some(directory) = directory {
+        role.command = in_directory(directory, std::mem::replace(&mut role.command, Command::Default));
+    }
+    Ok(())
+}
+
+/// There is no key for the working directory: the command goes there first.
+fn in_directory(directory: String, command: Command) -> Command {
+    match command {
+        Command::Shell(line) => Command::Shell(format!("cd '{}' || exit\n{line}", directory.replace('\'', r"'\''"))),
+        Command::Exec(words) => {
+            let go = ["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""].map(str::to_owned);
+            Command::Exec(go.into_iter().chain([directory]).chain(words).collect())
+        }
+        Command::Default => Command::Default,
+    }
+}
+
+/// Limits are what a task gets; requests count where there is no limit.
+pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    let mut limits = asked.object("limits")?;
+    let mut requests = asked.object("requests")?;
+    let mut one = |name: &str, losses: &mut Vec<Loss>| -> Result<Option<String>, ImportError> {
+        let (limit, request) = (limits.text(name)?, requests.text(name)?);
+        if let (Some(limit), Some(request)) = (&limit, &request)
+            && quantity(limit) != quantity(request)
+        {
+            losses.push(requests.loss(name, format!("{request}; a task here has its limit, {limit}, for itself")));
+        }
+        Ok(limit.or(request))
+    };
+    let cpu = one("cpu", losses)?;
+    let memory = one("memory", losses)?;
+    let gpu = one("nvidia.com/gpu", losses)?;
+    let bad = |name: &str, text: &str| asked.refuse(name, format!("{text:?} is no quantity of Kubernetes"));
+    let number =
+        |name: &str, text: Option<String>| text.map(|text| quantity(&text).ok_or_else(|| bad(name, &text))).transpose();
+    role.resources.cpu = number("cpu", cpu)?;
+    role.resources.gpu = number("nvidia.com/gpu", gpu)?.map(|count| count as u64);
+    role.resources.memory = memory.map(|text| bytes(&text).ok_or_else(|| bad("memory", &text))).transpose()?;
+    if role.resources.memory.is_none() {
+        losses.push(asked.loss(
+            "limits.memory",
+            "none is set, so there was no limit; a task gets 1GiB here unless resources.memory says more",
+        ));
+    }
+    if role.resources.cpu.is_none() {
+        losses.push(asked.loss(
+            "limits.cpu",
+            "none is set, so there was no limit; a task gets 1 core here unless resources.cpu says more",
+        ));
+    }
+    for name in limits.names() {
+        losses.push(limits.loss(&name, "there is no such resource here"));
+    }
+    let fresh: Vec<String> = requests.names().into_iter().filter(|name| !limits.has(name)).collect();
+    for name in fresh {
+        losses.push(requests.loss(&name, "there is no such resource here"));
+    }
+    asked.leave(&[], losses);
+    Ok(())
+}
+
+/// What volumes of a kind become.
+const VOLUMES: [(&str, &str); 5] = [
+    ("emptyDir", "is empty at the start; /tmp and the container's own disk do for that"),
+    ("configMap", "put these files into the workspace's code/NAME and write code = \"NAME\""),
+    ("secret", "put these files where only the job's owner reads them"),
+    (
+        "hostPath",
+        "put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], or results into /output",
+    ),
+    ("nfs", "mount it on the machine, put it into datasets/NAME and write datasets = [\"NAME\"]"),
+];
+const VOLUME: &str =
+    "put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], or results into /output";
+
+fn volumes(
+    pod: &mut Fields,
+    container: &mut Fields,
+    role: &mut DraftRole,
+    losses: &mut Vec<Loss>,
+) -> Result<(), ImportError> {
+    let mut mounts = Vec::new();
+    for mut mount in container.objects("volumeMounts")? {
+        mounts.push((mount.needed("name")?, mount.text("mountPath")?.unwrap_or_default()));
+    }
+    for mut volume in pod.objects("volumes")? {
+        let name = volume.needed("name")?;
+        let paths: Vec<String> = mounts.iter().filter(|(of, _)| *of == name).map(|(_, path)| path.clone()).collect();
+        let memory = volume.object("emptyDir")?;
+        if is_shm(memory, &paths, role)? {
+            continue;
+        }
+        let kind = volume.names().into_iter().next().unwrap_or_else(|| "emptyDir".to_owned());
+        let advice = VOLUMES.iter().find(|(known, _)| *known == kind).map_or(VOLUME, |(_, advice)| advice);
+        let place = if paths.is_empty() { "nowhere".to_owned() } else { paths.join(", ") };
+        losses.push(volume.loss(&kind, format!("{name:?}, mounted at {place}: {advice}")));
+    }
+    Ok(())
+}
+
+/// The usual way to a larger `/dev/shm`.
+fn is_shm(mut volume: Fields, paths: &[String], role: &mut DraftRole) -> Result<bool, ImportError> {
+    let memory = volume.text("medium")?.as_deref() == Some("Memory");
+    if !memory || paths != ["/dev/shm"] {
+        return Ok(false);
+    }
+    if let Some(limit) = volume.text("sizeLimit")? {
+        let size = bytes(&limit).ok_or_else(|| volume.refuse("sizeLimit", "is no quantity of Kubernetes"))?;
+        role.resources.shm = Some(size);
+    }
+    Ok(true)
+}
+
+/// `metadata` of a job: its name; labels and annotations go to `extras`.
+pub(super) fn name(metadata: &mut Fields) -> Result<String, ImportError> {
+    if metadata.has("name") {
+        return metadata.needed("name");
+    }
+    match metadata.text("generateName")? {
+        Some(prefix) => Ok(prefix.trim_end_matches('-').to_owned()),
+        None => Err(metadata.refuse("name", "is missing")),
+    }
+}
+
+const JOB_METADATA: &Fates = &[
+    ("creationTimestamp", Fate::Nothing("written by Kubernetes")),
+    ("resourceVersion", Fate::Nothing("written by Kubernetes")),
+    ("uid", Fate::Nothing("written by Kubernetes")),
+    ("generation", Fate::Nothing("written by Kubernetes")),
+    ("managedFields", Fate::Nothing("written by Kubernetes")),
+    ("generateName", Fate::Lost("no letters are added to a job's name")),
+];
+
+pub(super) fn keep_metadata(mut metadata: Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    if let Some(space) = metadata.text("namespace")?.filter(|space| space != "default") {
+        draft.losses.push(metadata.loss("namespace", format!("{space:?}: put the job file into jobs.d/WORKSPACE/")));
+    }
+    for name in ["labels", "annotations"] {
+        let path = metadata.at(name);
+        let value = metadata.take(name).and_then(|node| to_toml(&node, &path, &mut draft.losses));
+        draft.extras.extend(value.map(|value| (name.to_owned(), value)));
+    }
+    metadata.leave(JOB_METADATA, &mut draft.losses);
+    Ok(())
+}

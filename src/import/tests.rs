@@ -1,0 +1,569 @@
+use super::*;
+use crate::spec::Main;
+use crate::spec::{self, Command, JobSpec, MinSucceeded};
+
+fn jobs(text: &str) -> Vec<Imported> {
+    import(text).unwrap_or_else(|error| panic!("{error}")).jobs
+}
+
+fn only(text: &str) -> Imported {
+    let mut jobs = jobs(text);
+    assert_eq!(jobs.len(), 1);
+    jobs.remove(0)
+}
+
+fn refusal(text: &str) -> String {
+    import(text).map(|contents| format!("{contents:?}")).unwrap_err().to_string()
+}
+
+fn fields(job: &Imported) -> Vec<&str> {
+    job.losses.iter().map(|loss| loss.field.as_str()).collect()
+}
+
+/// What the job file says: only keys of the language, if need be without those that this version does not act on yet.
+fn spec_of(job: &Imported) -> JobSpec {
+    let file = format!("{}.toml", job.name);
+    let (spec, found) = spec::parse(&file, &job.toml);
+    if let Some(spec) = spec {
+        return spec;
+    }
+    let later = |found: &&spec::Diagnostic| !found.message.contains("is known, but not supported by this version yet");
+    let wrong: Vec<_> = found.iter().filter(later).collect();
+    assert!(wrong.is_empty(), "{wrong:?}\n{}", job.toml);
+    let mut table: toml::Table = job.toml.parse().unwrap();
+    for key in found.iter().filter_map(|found| found.key.clone()) {
+        remove(&mut table, &key);
+    }
+    let (spec, found) = spec::parse(&file, &table.to_string());
+    spec.unwrap_or_else(|| panic!("{found:?}\n{}", job.toml))
+}
+
+fn remove(table: &mut toml::Table, key: &str) {
+    match key.split_once('.') {
+        None => drop(table.remove(key)),
+        Some((first, rest)) => remove(table[first].as_table_mut().unwrap(), rest),
+    }
+}
+
+fn role<'s>(spec: &'s JobSpec, name: &str) -> &'s spec::Role {
+    spec.roles.iter().find(|role| role.name.as_str() == name).unwrap()
+}
+
+const PS_JSON: &str = r#"{
+  "jobName": "tf-ps",
+  "image": "lab/tf:1",
+  "dataDir": "$PAI_DEFAULT_FS_URI/data",
+  "virtualCluster": "default",
+  "taskRoles": [
+    {"name": "ps_server", "taskNumber": 2, "cpuNumber": 2, "memoryMB": 8192, "gpuNumber": 0, "command": "python tf.py --ps"},
+    {"name": "worker", "taskNumber": 2, "cpuNumber": 2, "memoryMB": 16384, "gpuNumber": 4,
+     "command": "python tf.py", "minSucceededTaskCount": 2,
+     "portList": [{"label": "http2", "beginAt": 0, "portNumber": 1}, {"label": "fixed", "beginAt": 9000, "portNumber": 2}]}
+  ],
+  "jobEnvs": {"A": "x y", "isDebug": true},
+  "retryCount": 3,
+  "extras": {"ticket": "ML-1"}
+}"#;
+
+#[test]
+fn a_parameter_server_job_of_openpai_v1_is_written_like_this() {
+    let job = only(PS_JSON);
+    assert_eq!(
+        job.toml,
+        r#"# Imported from a job of OpenPAI (protocol v1).
+# not carried: dataDir: an address of the cluster; put the files into the workspace's datasets/NAME and write datasets = ["NAME"], seen at /dataset
+
+image = "lab/tf:1"
+contract = "openpai"
+retries = 3
+debug = true
+
+[env]
+A = "x y"
+
+[roles.ps_server]
+count = 2
+command = "python tf.py --ps"
+
+[roles.ps_server.resources]
+cpu = 2
+memory = "8GiB"
+shm = "64MiB"
+
+[roles.worker]
+count = 2
+main = true
+ports = { http2 = 1, fixed = { count = 2, begin = 9000 } }
+command = "python tf.py"
+
+[roles.worker.resources]
+cpu = 2
+memory = "16GiB"
+shm = "64MiB"
+gpu = 4
+
+[extras]
+ticket = "ML-1"
+"#
+    );
+    let spec = spec_of(&job);
+    assert_eq!((role(&spec, "worker").count, role(&spec, "worker").main == Main::Role, spec.retries), (2, true, 3));
+    assert!(!role(&spec, "ps_server").serves, "OpenPAI waits for every role");
+}
+
+#[test]
+fn the_smallest_job_of_openpai_v1_needs_no_table_of_roles() {
+    let job =
+        only(r#"{"jobName": "m", "image": "i", "taskRoles": [{"name": "main", "taskNumber": 1, "command": "true"}]}"#);
+    assert_eq!(
+        job.toml,
+        "# Imported from a job of OpenPAI (protocol v1).\n\nimage = \"i\"\ncontract = \"openpai\"\ncommand = \"true\"\n\n\
+         [resources]\ncpu = 1\nmemory = \"100MiB\"\nshm = \"64MiB\"\n"
+    );
+    assert!(job.losses.is_empty());
+}
+
+fn v1(role: &str, job: &str) -> String {
+    format!(
+        r#"{{"jobName": "j", "image": "i", {job} "taskRoles": [{{"name": "w", "taskNumber": 4, "command": "c"{role}}}]}}"#
+    )
+}
+
+#[test]
+fn policies_of_openpai_v1_keep_their_meaning() {
+    let policy = |text: &str| {
+        let spec = spec_of(&only(&v1(text, "")));
+        let role = &spec.roles[0];
+        (role.min_failed, role.min_succeeded)
+    };
+    assert_eq!(policy(""), (Some(1), MinSucceeded::All));
+    assert_eq!(policy(r#", "minFailedTaskCount": null"#), (None, MinSucceeded::All));
+    assert_eq!(policy(r#", "minSucceededTaskCount": 2"#), (Some(1), MinSucceeded::Count(2)));
+    let tolerant = only(&v1(r#", "minFailedTaskCount": 2"#, ""));
+    assert_eq!(fields(&tolerant), ["taskRoles[0].minFailedTaskCount"]);
+}
+
+#[test]
+fn retries_without_end_and_unknown_fields_are_named() {
+    let job = only(&v1(r#", "colour": "red""#, r#""retryCount": -2, "authFile": "hdfs://x", "#));
+    assert_eq!(fields(&job), ["retryCount", "taskRoles[0].colour", "authFile"]);
+    assert!(job.losses[0].why.contains("even after success"), "{}", job.losses[0]);
+    assert!(job.toml.starts_with("# Imported from a job of OpenPAI (protocol v1).\n# not carried: retryCount: -2 "));
+    assert_eq!(spec_of(&job).retries, 0);
+}
+
+#[test]
+fn what_openpai_refuses_is_refused_with_its_field() {
+    let cases = [
+        (v1(r#", "minFailedTaskCount": 5"#, ""), "`taskRoles[0]` waits for 5 failed tasks and has only 4"),
+        (v1(r#", "taskNumber": 2"#, ""), "line 1, column 102: not JSON: the field \"taskNumber\" stands here twice"),
+        (v1("", r#""retryCount": -3, "#), "`retryCount` is -3, must be at least -2"),
+        (r#"{"jobName": "j", "taskRoles": []}"#.to_owned(), "`image` is missing"),
+        (r#"{"jobName": "j", "image": "i", "taskRoles": []}"#.to_owned(), "`roles` a job has at least one role or task group"),
+        (
+            r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a_b", "command": "c"}, {"name": "a.b", "command": "c"}]}"#
+                .to_owned(),
+            "`role a.b` and role a_b would both be A_B in the environment",
+        ),
+    ];
+    for (text, wanted) in cases {
+        assert_eq!(refusal(&text), wanted, "{text}");
+    }
+}
+
+#[test]
+fn nearly_json_is_refused_with_line_and_column() {
+    assert_eq!(
+        refusal("{\n  // the name\n  \"jobName\": \"j\"\n}"),
+        "line 2, column 3: not JSON: key must be a string; JSON has no comments: remove them"
+    );
+    assert_eq!(refusal("{\"jobName\": \"j\",\n}"), "line 2, column 1: not JSON: trailing comma");
+}
+
+const V2: &str = r#"
+protocolVersion: 2
+name: cifar
+type: job
+version: 1.0
+description: two lines
+parameters:
+  lr: 1e-4
+prerequisites:
+  - name: torch
+    type: dockerimage
+    uri: lab/torch:2
+    auth: {username: u, password: <% $secrets.pw %>}
+  - name: cifar10
+    type: data
+    uri: [https://example.org/c.tgz]
+taskRoles:
+  master:
+    instances: 1
+    dockerImage: torch
+    data: cifar10
+    completion: {minSucceededInstances: 1}
+    resourcePerInstance: {cpu: 2, memoryMB: 6500, gpu: 0, ports: {SynPort: 1}}
+    commands:
+      - printf '%s\n' one
+      - curl <% $data.uri[0] %> && train --lr <% $parameters.lr %> --key <% $secrets.key %>
+  worker:
+    instances: 2
+    dockerImage: torch
+    completion: {minFailedInstances: -1, minSucceededInstances: -1}
+    taskRetryCount: 2
+    extraContainerOptions: {shmMB: 4096}
+    resourcePerInstance: {cpu: 4, memoryMB: 8192, gpu: 0}
+    commands: [sleep infinity]
+deployments:
+  - name: prod
+    taskRoles: {master: {preCommands: [echo before], postCommands: [echo after]}}
+  - name: other
+    taskRoles: {master: {preCommands: [echo never]}}
+defaults: {deployment: prod}
+secrets: {key: s3cret, pw: hunter2}
+extras:
+  submitFrom: web
+  hivedScheduler: {jobPriorityClass: oppo}
+  com.microsoft.pai.runtimeplugin: [{plugin: ssh}]
+"#;
+
+#[test]
+fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
+    let job = only(V2);
+    let spec = spec_of(&job);
+    let commands = "echo before\nprintf '%s\\n' one\ncurl https://example.org/c.tgz && train --lr 1e-4 --key <% $secrets.key %>\necho after";
+    assert_eq!(role(&spec, "master").command, Command::Shell(commands.to_owned()));
+    assert!(role(&spec, "master").main == Main::Role && role(&spec, "worker").main == Main::No);
+    assert_eq!(role(&spec, "worker").min_failed, None);
+    assert_eq!(role(&spec, "worker").resources.shm, crate::ids::Bytes::mib(4096));
+    assert_eq!(role(&spec, "master").ports[0].label, "SynPort");
+    assert!(job.toml.contains("priority = \"low\""), "{}", job.toml);
+    assert_eq!(
+        fields(&job),
+        [
+            "deployments[1].taskRoles",
+            "taskRoles.master.commands",
+            "taskRoles.worker.taskRetryCount",
+            "extras.com.microsoft.pai.runtimeplugin[0].plugin",
+            "extras.hivedScheduler",
+            "prerequisites.torch.auth",
+            "prerequisites.cifar10.uri",
+            "secrets",
+        ]
+    );
+}
+
+#[test]
+fn secrets_never_reach_the_job_file() {
+    let job = only(V2);
+    let said = job.losses.iter().map(Loss::to_string).collect::<String>();
+    assert!(["s3cret", "hunter2"].iter().all(|secret| !job.toml.contains(secret) && !said.contains(secret)));
+}
+
+#[test]
+fn a_role_of_openpai_v2_without_a_policy_ends_the_job_by_itself() {
+    let text = V2.replace("    completion: {minFailedInstances: -1, minSucceededInstances: -1}\n", "");
+    assert_ne!(role(&spec_of(&only(&text)), "worker").main, Main::No);
+    let missing = V2.replace("dockerImage: torch", "dockerImage: tensor");
+    assert!(refusal(&missing).contains("`taskRoles.master.dockerImage` names \"tensor\""), "{}", refusal(&missing));
+}
+
+const VCJOB: &str = r#"apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: mpi, labels: {team: vision}}
+spec:
+  minAvailable: 3
+  schedulerName: volcano
+  queue: gold
+  plugins: {ssh: [], svc: [], env: [], mpi: []}
+  policies:
+    - {event: PodEvicted, action: RestartJob}
+    - {event: PodFailed, action: RestartJob}
+  tasks:
+    - replicas: 1
+      name: mpimaster
+      policies: [{event: TaskCompleted, action: CompleteJob}]
+      template:
+        spec:
+          containers:
+            - name: m
+              image: lab/mpi:1
+              command: [/bin/sh, -c, "mpiexec hello\n"]
+              workingDir: /home
+              resources: {limits: {cpu: 500m, memory: 100M}}
+              ports: [{containerPort: 22, name: mpijob-port}]
+    - replicas: 2
+      name: mpiworker
+      dependsOn: {name: [mpimaster]}
+      template:
+        spec:
+          volumes:
+            - {name: seq, hostPath: {path: /home/work}}
+            - {name: dshm, emptyDir: {medium: Memory, sizeLimit: 1Gi}}
+          containers:
+            - image: lab/mpi:1
+              command: [sshd]
+              args: [-D]
+              volumeMounts: [{name: seq, mountPath: /mnt/seq}, {name: dshm, mountPath: /dev/shm}]
+              env:
+                - {name: A, value: "1"}
+                - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+              resources: {limits: {cpu: 1, memory: 2Gi, nvidia.com/gpu: 1}}
+"#;
+
+#[test]
+fn a_volcano_job_is_written_like_this() {
+    let job = only(VCJOB);
+    assert_eq!(
+        job.toml,
+        r#"# Imported from a job of Volcano.
+# not carried: spec.plugins.ssh: no keys are made: tasks cannot log in to each other unless the image brings that
+# not carried: spec.tasks[1].template.spec.volumes[0].hostPath: "seq", mounted at /mnt/seq: put the files into the workspace's datasets/NAME and write datasets = ["NAME"], or results into /output
+# not carried: spec.tasks[1].template.spec.containers[0].env[1].valueFrom: POD_IP is filled in by Kubernetes; set it in [env] or in the command
+# not carried: spec.tasks[1].dependsOn: all tasks of a job start together here; let the command wait for the others
+# not carried: spec.queue: one machine has one queue; the job file's directory says which workspace, priority which place
+
+image = "lab/mpi:1"
+contract = "volcano"
+framework = "mpi"
+retries = 3
+
+[roles.mpimaster]
+main = true
+command = '''
+cd '/home' || exit
+mpiexec hello
+'''
+
+[roles.mpimaster.resources]
+cpu = 0.5
+memory = "100MB"
+
+[roles.mpiworker]
+count = 2
+command = ["sshd", "-D"]
+
+[roles.mpiworker.env]
+A = "1"
+
+[roles.mpiworker.resources]
+cpu = 1
+memory = "2GiB"
+shm = "1GiB"
+gpu = 1
+
+[extras]
+labels = { team = "vision" }
+"#
+    );
+    assert_eq!(role(&spec_of(&job), "mpimaster").main, Main::Role);
+}
+
+#[test]
+fn volcano_jobs_that_its_admission_refuses_are_refused() {
+    let cases = [
+        (
+            VCJOB.replace("name: mpiworker", "name: mpimaster"),
+            "`spec.tasks[1].name` \"mpimaster\" is the name of another task of this job",
+        ),
+        (
+            VCJOB.replace("minAvailable: 3", "minAvailable: 4"),
+            "`spec.minAvailable` is 4, more than the 3 replicas of all tasks",
+        ),
+        (VCJOB.replace("PodEvicted", "PodFailed"), "`spec.policies[1].event` PodFailed has an action already"),
+    ];
+    for (text, wanted) in cases {
+        assert!(refusal(&text).ends_with(wanted), "{}", refusal(&text));
+    }
+}
+
+#[test]
+fn policies_without_a_counterpart_and_partial_gangs_are_named() {
+    let text = VCJOB
+        .replace("PodEvicted, action: RestartJob", "PodPending, action: RestartTask")
+        .replace("minAvailable: 3", "minAvailable: 1");
+    let job = only(&text);
+    for wanted in ["spec.policies[0]", "spec.minAvailable"] {
+        assert!(fields(&job).contains(&wanted), "{:?}", fields(&job));
+    }
+}
+
+#[test]
+fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
+    let second = VCJOB.replace("name: mpi,", "name: mpi2,");
+    let text = format!("{VCJOB}---\n{second}---\nkind: Queue\nmetadata: {{name: gold}}\n---\n");
+    let contents = import(&text).unwrap();
+    assert_eq!(contents.jobs.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["mpi", "mpi2"]);
+    assert_eq!(contents.skipped, ["Queue \"gold\""]);
+    assert_eq!(refusal("kind: Queue\n"), "no job of OpenPAI, Volcano or Kubeflow is in it, only Queue");
+}
+
+fn kubeflow(kind: &str, specs: &str, more: &str, roles: &[(&str, u32)]) -> String {
+    let mut text =
+        format!("apiVersion: kubeflow.org/v1\nkind: {kind}\nmetadata: {{name: k}}\nspec:\n{more}  {specs}:\n");
+    for (role, count) in roles {
+        text += &format!(
+            "    {role}:\n      replicas: {count}\n      restartPolicy: Never\n      template:\n        spec:\n          containers:\n            \
+             - {{name: c, image: lab/{kind}, command: [python, x.py], resources: {{limits: {{cpu: 1, memory: 1Gi}}}}}}\n"
+        );
+    }
+    text
+}
+
+#[test]
+fn kubeflow_kinds_end_as_their_operator_ends_them() {
+    type Case<'c> = (&'c str, &'c str, &'c [(&'c str, u32)], &'c str, Option<&'c str>, &'c [&'c str]);
+    let cases: [Case<'_>; 7] = [
+        ("TFJob", "tfReplicaSpecs", &[("Chief", 1), ("PS", 1), ("Worker", 2)], "tensorflow", Some("chief"), &["ps"]),
+        ("PyTorchJob", "pytorchReplicaSpecs", &[("Master", 1), ("Worker", 3)], "pytorch", Some("master"), &[]),
+        (
+            "MXJob",
+            "mxReplicaSpecs",
+            &[("Scheduler", 1), ("Server", 2), ("Worker", 2)],
+            "mxnet",
+            None,
+            &["scheduler", "server"],
+        ),
+        ("XGBoostJob", "xgbReplicaSpecs", &[("Master", 1), ("Worker", 2)], "xgboost", Some("master"), &[]),
+        ("PaddleJob", "paddleReplicaSpecs", &[("Worker", 2)], "paddle", None, &[]),
+        ("JAXJob", "jaxReplicaSpecs", &[("Worker", 2)], "jax", None, &[]),
+        ("MPIJob", "mpiReplicaSpecs", &[("Launcher", 1), ("Worker", 2)], "mpi", Some("launcher"), &["worker"]),
+    ];
+    for (kind, specs, roles, framework, main, serving) in cases {
+        let job = only(&kubeflow(kind, specs, "", roles));
+        assert!(job.losses.is_empty(), "{kind}: {:?}", job.losses);
+        assert!(job.toml.contains(&format!("contract = \"kubeflow\"\nframework = \"{framework}\"")), "{}", job.toml);
+        let spec = spec_of(&job);
+        let names = |is: fn(&spec::Role) -> bool| {
+            spec.roles.iter().filter(|role| is(role)).map(|role| role.name.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(|role| role.main != Main::No), main.into_iter().collect::<Vec<_>>(), "{kind}");
+        assert_eq!(names(|role| role.serves), serving, "{kind}");
+        assert_eq!(
+            spec.roles.iter().map(|role| role.count).sum::<u32>(),
+            roles.iter().map(|(_, count)| count).sum::<u32>()
+        );
+    }
+}
+
+#[test]
+fn run_policies_processes_and_elasticity_of_kubeflow() {
+    let more = "  nprocPerNode: \"2\"\n  elasticPolicy: {minReplicas: 1}\n  runPolicy: {suspend: true, backoffLimit: 2, activeDeadlineSeconds: 90, cleanPodPolicy: None, ttlSecondsAfterFinished: 5}\n";
+    let job = only(&kubeflow("PyTorchJob", "pytorchReplicaSpecs", more, &[("Worker", 2)]));
+    assert_eq!(
+        job.toml.split_once("\n\n").unwrap().1,
+        "image = \"lab/PyTorchJob\"\ncontract = \"kubeflow\"\nframework = \"pytorch\"\nretries = 2\nmax_duration = \"90s\"\nstate = \"held\"\n\
+         command = [\"python\", \"x.py\"]\n\n[env]\nPET_NPROC_PER_NODE = \"2\"\n\n[resources]\ncpu = 1\nmemory = \"1GiB\"\n\n[roles.worker]\ncount = 2\n"
+    );
+    assert_eq!(fields(&job), ["spec.runPolicy.ttlSecondsAfterFinished", "spec.elasticPolicy"]);
+    let slots =
+        only(&kubeflow("MPIJob", "mpiReplicaSpecs", "  slotsPerWorker: 2\n", &[("Launcher", 1), ("Worker", 2)]));
+    assert_eq!(fields(&slots), ["spec.slotsPerWorker"]);
+}
+
+#[test]
+fn a_container_without_limits_and_with_restarts_says_so() {
+    let text = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Worker", 2)])
+        .replace("restartPolicy: Never", "restartPolicy: OnFailure")
+        .replace("limits: {cpu: 1, memory: 1Gi}", "requests: {cpu: 1}");
+    assert_eq!(
+        fields(&only(&text)),
+        [
+            "spec.tfReplicaSpecs.Worker.restartPolicy",
+            "spec.tfReplicaSpecs.Worker.template.spec.containers[0].resources.limits.memory",
+            "spec.successPolicy",
+        ]
+    );
+}
+
+#[test]
+fn a_train_job_is_known_by_the_name_of_its_runtime() {
+    let text = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: t}\nspec:\n  suspend: true\n  \
+                runtimeRef: {name: torch-distributed}\n  trainer:\n    numNodes: 3\n    image: lab/t\n    command: [torchrun, x.py]\n    \
+                resourcesPerNode: {limits: {cpu: \"4\", memory: 8Gi}}\n";
+    let job = only(text);
+    assert_eq!(fields(&job), ["spec.runtimeRef.name"]);
+    let spec = spec_of(&job);
+    assert_eq!((role(&spec, "node").count, spec.state), (3, spec::DesiredState::Held));
+    assert!(job.toml.contains("framework = \"pytorch\""));
+}
+
+#[test]
+fn aliases_are_expanded_but_not_for_ever() {
+    let text = VCJOB
+        .replace("cpu: 500m, memory: 100M", "<<: &r {cpu: 1, memory: 2Gi}")
+        .replace("limits: {cpu: 1, memory: 2Gi, nvidia.com/gpu: 1}", "limits: *r");
+    assert_eq!(role(&spec_of(&only(&text)), "mpiworker").resources.memory, crate::ids::Bytes(2 << 30));
+    let mut bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n".to_owned();
+    for level in 1..10 {
+        bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(","));
+    }
+    assert!(refusal(&bomb).contains("aliases"), "{}", refusal(&bomb));
+    assert!(refusal(&format!("a: {}", "[".repeat(5000))).contains("nested"), "{}", refusal(&"[".repeat(5000)));
+    assert!(refusal("a: 1\na: 2\n").starts_with("line 2, column 1: the field \"a\" stands here twice"));
+}
+
+#[test]
+fn names_that_do_not_fit_are_fitted_and_told() {
+    let long = PS_JSON.replace("tf-ps", &"x".repeat(70));
+    let job = only(&long);
+    assert_eq!((job.name.len(), fields(&job).last().copied()), (64, Some("name")));
+}
+
+/// Everything that an export has to bring back.
+const OURS: &str = r#"
+description = "digits"
+image = "lab/torch:2"
+user = "1000:100"
+code = "digits"
+datasets = ["mnist@v3", "labels"]
+network = "job"
+retries = 2
+max_duration = "1h30m"
+stop_grace = "5s"
+state = "held"
+rerun = 4
+[params]
+lr = 1e-4
+tags = ["a", "b c"]
+fast = true
+[env]
+SHARED = "x y"
+[roles.ps]
+command = ["python", "ps.py", "it's"]
+resources = { cpu = 0.5, memory = "100MB", shm = "16MiB" }
+[roles.worker]
+count = 3
+main = true
+min_failed = "never"
+min_succeeded = 2
+command = "python train.py --rank $RANK\n"
+env = { OWN = "1" }
+ports = { grpc = 2, http = { count = 1, begin = 8080 } }
+[roles.watch]
+serves = true
+min_succeeded = "never"
+"#;
+
+#[test]
+fn an_exported_job_comes_back_as_it_was() {
+    for text in [OURS, "command = \"true\"", "debug = true\ncommand = [\"x\"]\nimage = \"oci:/i:t\"", ""] {
+        let before = spec::parse("x.toml", text).0.unwrap();
+        let document = openpai_export::export("digits", &before).to_string();
+        let job = only(&document);
+        assert_eq!(job.losses, [], "{document}");
+        let (after, found) = spec::parse("digits.toml", &job.toml);
+        assert_eq!(after, Some(before), "{found:?}\n{}", job.toml);
+    }
+}
+
+#[test]
+fn what_somebody_changed_in_an_exported_document_counts() {
+    let before = spec::parse("x.toml", "command = \"true\"\n[resources]\nmemory = \"100MB\"").0.unwrap();
+    let mut document = openpai_export::export("j", &before);
+    document["taskRoles"][0]["command"] = "false".into();
+    document["taskRoles"][0]["memoryMB"] = 200.into();
+    let spec = spec_of(&only(&document.to_string()));
+    assert_eq!(spec.roles[0].command, Command::Shell("false".to_owned()));
+    assert_eq!(spec.roles[0].resources.memory, crate::ids::Bytes::mib(200));
+}

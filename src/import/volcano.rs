@@ -1,0 +1,214 @@
+//! Volcano's jobs: `batch.volcano.sh/v1alpha1`, kind `Job`.
+
+use std::collections::BTreeSet;
+
+use super::draft::{Draft, DraftRole, Holds};
+use super::fields::{Fate, Fates, Fields};
+use super::node::Node;
+use super::{ImportError, Imported, Loss, pod};
+use crate::spec::{Main, MinSucceeded};
+
+/// How often Volcano starts a job anew without `maxRetry`.
+const MAX_RETRY: i64 = 3;
+const TOGETHER: &str = "all tasks of a job start together here";
+
+const DOCUMENT: &Fates = &[
+    ("apiVersion", Fate::Nothing("says the format")),
+    ("kind", Fate::Nothing("says the format")),
+    ("status", Fate::Nothing("written by Volcano")),
+];
+
+const SPEC: &Fates = &[
+    ("schedulerName", Fate::Nothing("there is one scheduler")),
+    (
+        "queue",
+        Fate::Lost("one machine has one queue; the job file's directory says which workspace, priority which place"),
+    ),
+    ("priorityClassName", Fate::Lost("write priority = \"low\", \"normal\" or \"high\"")),
+    ("ttlSecondsAfterFinished", Fate::Lost("records stay until `trainyard rm`")),
+    (
+        "volumes",
+        Fate::Lost(
+            "put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], or results into /output",
+        ),
+    ),
+    ("runningEstimate", Fate::Lost("write expected_duration")),
+    ("networkTopology", Fate::Lost("one machine: there is nothing to choose")),
+];
+
+const TASK: &Fates = &[
+    ("maxRetry", Fate::Lost("single tasks are not tried again; retries tries the whole job again")),
+    ("topologyPolicy", Fate::Lost("one machine: there is nothing to choose")),
+    ("dependsOn", Fate::Lost("all tasks of a job start together here; let the command wait for the others")),
+];
+
+/// Plugins by what becomes of them.
+const PLUGINS: [(&str, Plugin); 7] = [
+    ("env", Plugin::Contract),
+    ("svc", Plugin::Contract),
+    ("pytorch", Plugin::Framework("pytorch")),
+    ("tensorflow", Plugin::Framework("tensorflow")),
+    ("mpi", Plugin::Framework("mpi")),
+    ("ssh", Plugin::Lost("no keys are made: tasks cannot log in to each other unless the image brings that")),
+    ("ray", Plugin::Lost("start Ray in the commands; the head is at $VC_HEAD_HOSTS")),
+];
+
+#[derive(Clone, Copy)]
+enum Plugin {
+    /// Its variables are those of `contract = "volcano"`.
+    Contract,
+    Framework(&'static str),
+    Lost(&'static str),
+}
+
+pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
+    let mut document = Fields::of(document, "")?;
+    let mut metadata = document.object("metadata")?;
+    let mut draft = Draft::new("a job of Volcano", pod::name(&mut metadata)?, "volcano");
+    pod::keep_metadata(metadata, &mut draft)?;
+    let mut spec = document.object("spec")?;
+    document.leave(DOCUMENT, &mut draft.losses);
+    let retry = spec.number("maxRetry", 0)?;
+    let policies = policies(&mut spec)?;
+    plugins(&mut spec, &mut draft)?;
+    if policies.iter().any(|policy| policy.is("PodFailed", "RestartJob")) {
+        draft.retry("spec.maxRetry", retry.unwrap_or(MAX_RETRY));
+    } else if let Some(retry) = retry {
+        draft.lose(
+            "spec.maxRetry",
+            format!("{retry}: no policy starts the job anew when a task fails; write retries if that is wanted"),
+        );
+    }
+    tasks(&mut spec, &mut draft)?;
+    for policy in policies {
+        apply(policy, &mut draft.roles, &mut draft.losses);
+    }
+    availability(&mut spec, &mut draft)?;
+    spec.leave(SPEC, &mut draft.losses);
+    draft.finish()
+}
+
+struct Policy {
+    events: Vec<String>,
+    action: String,
+    field: String,
+}
+
+impl Policy {
+    fn is(&self, event: &str, action: &str) -> bool {
+        self.action == action && self.events.iter().any(|known| known == event || known == "*")
+    }
+}
+
+/// One event has one action, as Volcano's own admission wants it.
+fn policies(fields: &mut Fields) -> Result<Vec<Policy>, ImportError> {
+    let mut seen = BTreeSet::new();
+    let mut policies = Vec::new();
+    for mut policy in fields.objects("policies")? {
+        let mut events = policy.texts("events")?;
+        events.extend(policy.text("event")?);
+        events.extend(policy.text("exitCode")?.map(|code| format!("exit code {code}")));
+        if let Some(twice) = events.iter().find(|event| !seen.insert((*event).clone())) {
+            return Err(policy.refuse("event", format!("{twice} has an action already")));
+        }
+        let action = policy.needed("action")?;
+        let field = policy.path().to_owned();
+        if let Some(timeout) = policy.text("timeout")? {
+            events.push(format!("after {timeout}"));
+        }
+        policies.push(Policy { events, action, field });
+    }
+    Ok(policies)
+}
+
+/// What a policy comes to for the roles that it is about.
+fn apply(policy: Policy, roles: &mut [DraftRole], losses: &mut Vec<Loss>) {
+    let Policy { events, action, field } = policy;
+    let mut strange = Vec::new();
+    for event in events {
+        match (event.as_str(), action.as_str()) {
+            ("TaskCompleted", "CompleteJob") => roles.iter_mut().for_each(|role| role.main = Main::Role),
+            // A failed task ends the attempt by itself, and retries starts the job anew.
+            ("PodFailed" | "TaskFailed", "AbortJob" | "TerminateJob") | ("PodFailed", "RestartJob") => {}
+            // Nothing evicts tasks here; what the machine has lost is tried again.
+            ("PodEvicted", "RestartJob" | "RestartTask" | "RestartPod") => {}
+            _ => strange.push(event),
+        }
+    }
+    if !strange.is_empty() {
+        let why = format!(
+            "{} → {action}: there is no such rule here; see min_failed, min_succeeded and retries",
+            strange.join(", ")
+        );
+        losses.push(Loss { field, line: 0, why });
+    }
+}
+
+fn plugins(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    let mut plugins = spec.object("plugins")?;
+    for name in plugins.names() {
+        let arguments = plugins.texts(&name)?;
+        match PLUGINS.iter().find(|(known, _)| *known == name).map(|(_, plugin)| *plugin) {
+            Some(Plugin::Contract) => {}
+            Some(Plugin::Framework(framework)) => draft.framework = Some(framework),
+            Some(Plugin::Lost(why)) => draft.losses.push(plugins.loss(&name, why)),
+            None => draft.losses.push(plugins.loss(&name, "there is no such plugin here")),
+        }
+        if !arguments.is_empty() {
+            draft.losses.push(plugins.loss(&name, format!("its arguments: {}", arguments.join(" "))));
+        }
+    }
+    Ok(())
+}
+
+fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    for (index, mut task) in spec.objects("tasks")?.into_iter().enumerate() {
+        let name = task.text("name")?.unwrap_or_else(|| format!("default{index}"));
+        if draft.roles.iter().any(|role| role.name == name) {
+            return Err(task.refuse("name", format!("{name:?} is the name of another task of this job")));
+        }
+        let replicas = task.number("replicas", 1)?.unwrap_or(1);
+        let count = u32::try_from(replicas).map_err(|_| task.refuse("replicas", "is too large"))?;
+        let mut role = DraftRole::new(name, count);
+        role.holds_open(Holds::Yes);
+        if let Some(least) = task.number("minAvailable", 0)? {
+            if least > replicas {
+                return Err(task.refuse("minAvailable", format!("is {least}, more than its {replicas} replicas")));
+            }
+            if least < replicas {
+                draft.losses.push(task.loss("minAvailable", TOGETHER));
+            }
+        }
+        let own = policies(&mut task)?;
+        pod::read(task.object("template")?, &mut role, draft)?;
+        for policy in own {
+            if policy.is("PodFailed", "RestartJob") {
+                draft.retries = draft.retries.max(3);
+            }
+            apply(policy, std::slice::from_mut(&mut role), &mut draft.losses);
+        }
+        task.leave(TASK, &mut draft.losses);
+        draft.roles.push(role);
+    }
+    Ok(())
+}
+
+fn availability(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    let total: i64 = draft.roles.iter().map(|role| i64::from(role.count)).sum();
+    if let Some(least) = spec.number("minAvailable", 0)? {
+        if least > total {
+            return Err(spec.refuse("minAvailable", format!("is {least}, more than the {total} replicas of all tasks")));
+        }
+        if least < total {
+            draft.losses.push(spec.loss("minAvailable", format!("{least} of {total} would do to start; {TOGETHER}")));
+        }
+    }
+    let Some(least) = spec.number("minSuccess", 1)? else { return Ok(()) };
+    match (draft.roles.as_mut_slice(), u32::try_from(least)) {
+        ([role], Ok(least)) => role.min_succeeded = MinSucceeded::Count(least),
+        _ => draft.losses.push(
+            spec.loss("minSuccess", format!("{least} of all tasks; write min_succeeded for the role that decides")),
+        ),
+    }
+    Ok(())
+}
