@@ -1,0 +1,156 @@
+//! Code from Git repositories, served by git itself over http.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::support::images::in_network;
+use super::support::{Instance, has_tools, text};
+
+/// Serves the repositories of a directory by `git http-backend`; what lies in `private/` wants a login.
+const SERVER: &str = r#"
+import base64, http.server, os, subprocess, sys
+LOGIN = 'Basic ' + base64.b64encode(b'ada:s3cr@t').decode()
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.0'
+    def log_message(self, *args):
+        pass
+    def answer(self):
+        path, _, query = self.path.partition('?')
+        if path.startswith('/private/') and self.headers.get('Authorization') != LOGIN:
+            self.send_response(401)
+            self.send_header('WWW-Authenticate', 'Basic realm="lab"')
+            self.end_headers()
+            return
+        body = self.rfile.read(int(self.headers.get('Content-Length') or 0))
+        env = dict(os.environ, GIT_PROJECT_ROOT=sys.argv[1], GIT_HTTP_EXPORT_ALL='1', PATH_INFO=path, QUERY_STRING=query,
+            REQUEST_METHOD=self.command, CONTENT_TYPE=self.headers.get('Content-Type') or '',
+            HTTP_CONTENT_ENCODING=self.headers.get('Content-Encoding') or '', GIT_PROTOCOL=self.headers.get('Git-Protocol') or '',
+            GIT_CONFIG_COUNT='1', GIT_CONFIG_KEY_0='safe.directory', GIT_CONFIG_VALUE_0='*')
+        out = subprocess.run(['git', 'http-backend'], input=body, env=env, stdout=subprocess.PIPE).stdout
+        head, _, rest = out.partition(b'\r\n\r\n')
+        status = 200
+        lines = [line.split(': ', 1) for line in head.decode().split('\r\n')]
+        for name, value in lines:
+            if name == 'Status':
+                status = int(value.split()[0])
+        self.send_response(status)
+        for name, value in lines:
+            if name != 'Status':
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(rest)
+    do_GET = do_POST = answer
+http.server.ThreadingHTTPServer.allow_reuse_address = True
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 8418), Handler)
+print('up', flush=True)
+server.serve_forever()
+"#;
+
+struct Server(Child);
+
+impl Server {
+    fn start(instance: &Instance, repositories: &Path) -> Self {
+        in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
+        let mut child = Command::new("nsenter")
+            .arg(format!("--net=/proc/{}/ns/net", instance.network_holder()))
+            .args(["/usr/bin/python3", "-c", SERVER])
+            .arg(repositories)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "up\n");
+        Self(child)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn git(directory: &Path, words: &[&str]) -> String {
+    let output = Command::new("git")
+        .args(["-c", "user.name=t", "-c", "user.email=t@t", "-c", "init.defaultBranch=main", "-C"])
+        .arg(directory)
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "git {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// A repository with two versions and a tag on the first; the commits.
+fn make(path: &Path) -> (String, String) {
+    fs::create_dir_all(path).unwrap();
+    git(path, &["init", "--quiet"]);
+    let commit = |content: &str| {
+        fs::write(path.join("train.py"), content).unwrap();
+        // What a repository brings to run by itself must not run.
+        fs::write(path.join(".gitattributes"), "* filter=lfs\n").unwrap();
+        git(path, &["add", "."]);
+        git(path, &["commit", "--quiet", "-m", content]);
+        git(path, &["rev-parse", "HEAD"])
+    };
+    let first = commit("print('first')\n");
+    git(path, &["tag", "v1"]);
+    (first, commit("print('second')\n"))
+}
+
+#[test]
+fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
+    const TEST: &str = "code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted";
+    if !has_tools(TEST, &["git", "ip", "setpriv", "prlimit"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = make(&dir.path().join("open/x"));
+    make(&dir.path().join("private/x"));
+    let _server = Server::start(&instance, dir.path());
+    let open = "http://127.0.0.1:8418/open/x/.git";
+    for (job, reference, says, commit) in [
+        ("default", String::new(), "second", &second),
+        ("branch", "ref = \"main\"".to_owned(), "second", &second),
+        ("tag", "ref = \"v1\"".to_owned(), "first", &first),
+        ("commit", format!("ref = \"{first}\""), "first", &first),
+    ] {
+        let comma = if reference.is_empty() { "" } else { ", " };
+        let file =
+            format!("command = 'python3 train.py; echo w > /model/w'\ncode = {{ git = \"{open}\"{comma}{reference} }}");
+        let report = instance.run_job(job, &file);
+        assert_eq!(report["state"], "succeeded", "{job}: {report:#}");
+        assert_eq!(instance.log(job, "main-0"), format!("{says}\n"), "{job}");
+        let about = fs::read_to_string(instance.mount().join("models").join(job).join("1/MODEL.toml")).unwrap();
+        assert!(about.contains(&format!("commit = \"{commit}\"")), "{about}");
+        assert!(!instance.run_dir(job, 1).join("code/.git").exists());
+    }
+    let private = "http://127.0.0.1:8418/private/x/.git";
+    let refused = instance.run_job("refused", &format!("command = 'true'\ncode = {{ git = \"{private}\" }}"));
+    let reason = text(&refused["reason"]);
+    assert!(reason.contains("secret:NAME") && reason.contains(private), "{reason}");
+    let secrets = instance.root().join("etc/trainyard/secrets/default");
+    fs::create_dir_all(&secrets).unwrap();
+    fs::write(secrets.join("git"), "s3cr@t\n").unwrap();
+    fs::set_permissions(secrets.join("git"), fs::Permissions::from_mode(0o600)).unwrap();
+    let login = format!("code = {{ git = \"{private}\", user = \"ada\", password = \"secret:git\" }}");
+    let report = instance.run_job("let-in", &format!("command = 'python3 train.py'\n{login}"));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let wrong = format!("command = 'true'\n{}", login.replace("private/x", "private/y"));
+    let missing = text(&instance.run_job("missing", &wrong)["reason"]);
+    assert!(missing.contains("private/y") && !missing.contains("s3cr"), "{missing}");
+    let unknown = format!("command = 'true'\ncode = {{ git = \"{open}\", ref = \"no-such\" }}");
+    let unknown = text(&instance.run_job("unknown", &unknown)["reason"]);
+    assert!(unknown.contains("no-such") && unknown.contains("a branch, a tag or a whole commit"), "{unknown}");
+    // Nothing of the login is left anywhere that people look.
+    let kept = Command::new("grep").args(["-rIl", "s3cr"]).arg(instance.root().join("var")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
+    assert!(!instance.journal().contains("s3cr"));
+    instance.shutdown();
+}

@@ -1,0 +1,125 @@
+//! What a job file says of retries, of other jobs, and of its own edits.
+
+use std::fs;
+
+use super::support::{Instance, text, wait_for};
+
+fn reason(report: &serde_json::Value) -> String {
+    text(&report["reason"])
+}
+
+#[test]
+fn only_the_named_kinds_of_failure_are_tried_again_and_after_the_named_time() {
+    let test = "only_the_named_kinds_of_failure_are_tried_again_and_after_the_named_time";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let report = instance.run_job("spared", "command = 'exit 1'\nretries = 2\nretry.on = [\"lost\"]");
+    assert_eq!((text(&report["state"]), &report["attempt"]), ("failed".into(), &1.into()), "{report:#}");
+    let hungry =
+        "command = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'\"\nresources.memory = \"64MiB\"\nretries = 1\n";
+    let report = instance.run_job("hungry", hungry);
+    assert_eq!(report["attempt"], 1, "out of memory is no failure that goes by itself: {report:#}");
+    let report = instance.run_job("again", &format!("{hungry}retry.on = [\"oom\"]"));
+    assert_eq!(report["attempt"], 2, "{report:#}");
+    let slow = "command = 'date +%s%N >> /output/times; exit 1'\nretries = 2\nretry.backoff = \"400ms\"";
+    instance.drop_job("slow", slow);
+    let waiting = wait_for("the wait between two attempts", || {
+        instance.report("slow").filter(|report| text(&report["reason"]).contains("tries again at"))
+    });
+    assert_eq!(waiting["state"], "waiting");
+    let report = instance.wait_end("slow", 1);
+    assert_eq!(report["attempt"], 3, "{report:#}");
+    let times = fs::read_to_string(instance.run_dir("slow", 1).join("output/times")).unwrap();
+    let times: Vec<u64> = times.lines().map(|line| line.parse().unwrap()).collect();
+    let apart: Vec<u64> = times.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000_000).collect();
+    assert!(apart[0] >= 400 && apart[1] >= 800, "twice as long each time: {apart:?} ms");
+    instance.shutdown();
+}
+
+#[test]
+fn a_back_off_goes_on_after_a_restart_of_the_daemon() {
+    let Some(mut instance) = Instance::start("a_back_off_goes_on_after_a_restart_of_the_daemon", "") else { return };
+    instance.drop_job("slow", "command = 'exit 1'\nretries = 1\nretry.backoff = \"2s\"");
+    wait_for("the wait between two attempts", || {
+        instance.report("slow").filter(|report| text(&report["reason"]).contains("tries again at"))
+    });
+    instance.kill_daemon();
+    instance.restart_daemon();
+    let report = instance.wait_end("slow", 1);
+    assert_eq!((text(&report["state"]), &report["attempt"]), ("failed".into(), &2.into()), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn a_job_that_comes_after_another_waits_for_its_success() {
+    let Some(mut instance) = Instance::start("a_job_that_comes_after_another_waits_for_its_success", "") else {
+        return;
+    };
+    instance.drop_job("second", "command = 'echo second'\nafter = [\"first\"]");
+    let waiting = instance.wait_state("second", "waiting");
+    assert!(reason(&waiting).contains("waits for job first, which does not exist yet"), "{waiting:#}");
+    instance.drop_job("first", "command = 'exit 4'");
+    instance.wait_end("first", 1);
+    wait_for("the word on the first", || {
+        instance.report("second").filter(|report| text(&report["reason"]).contains("exited with code 4"))
+    });
+    // It is not forgotten with a daemon.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(instance.state("second"), "waiting");
+    instance.drop_job("first", "command = 'sleep 0.1'");
+    let report = instance.wait_end("second", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let first = instance.report("first").unwrap();
+    assert!(text(&first["ended"]) <= text(&report["started"]), "{first:#} {report:#}");
+    instance.drop_job("own", "command = 'true'\nafter = [\"own\"]");
+    let refused = instance.wait_state("own", "invalid");
+    assert!(reason(&refused).contains("names the job itself"), "{refused:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn an_edit_waits_or_restarts_as_the_file_says_and_live_keys_do_neither() {
+    let test = "an_edit_waits_or_restarts_as_the_file_says_and_live_keys_do_neither";
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.drop_job("job", "command = 'sleep 1000.96875'\non_edit = \"restart\"");
+    instance.wait_state("job", "running");
+    instance.drop_job(
+        "job",
+        "description = \"told\"\ncommand = 'sleep 1000.96875'\non_edit = \"restart\"\nextras.ticket = 12",
+    );
+    wait_for("the description", || (instance.report("job")?["description"] == "told").then_some(()));
+    assert_eq!(instance.report("job").unwrap()["run"], 1, "what is only told runs nothing");
+    let shown: serde_json::Value =
+        serde_json::from_str(&instance.ok(&["show", "job", "--effective", "--json"])).unwrap();
+    assert_eq!(shown["extras"]["ticket"], 12);
+    instance.drop_job("job", "command = 'echo new'\non_edit = \"restart\"");
+    let report = instance.wait_end("job", 2);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert!(
+        instance.ok(&["events", "job"]).contains("replaced by a newer version"),
+        "{}",
+        instance.ok(&["events", "job"])
+    );
+    instance.drop_job("patient", "command = 'while [ ! -e /output/go ]; do sleep 0.02; done'");
+    instance.wait_state("patient", "running");
+    instance.drop_job("patient", "command = 'echo new'");
+    assert_eq!(instance.report("patient").unwrap()["run"], 1);
+    fs::write(instance.run_dir("patient", 1).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("patient", 2)["state"], "succeeded");
+    instance.shutdown();
+}
+
+#[test]
+fn an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so() {
+    let test = "an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let missing = "image = \"oci:/no/such/layout:x\"\ncommand = 'true'\nretries = 2\nretry.backoff = \"50ms\"\n";
+    let report = instance.run_job("once", missing);
+    assert_eq!(report["state"], "failed", "{report:#}");
+    assert!(!instance.ok(&["events", "once"]).contains("tries again"));
+    let report = instance.run_job("thrice", &format!("{missing}retry.on = [\"image\"]"));
+    assert_eq!(report["state"], "failed", "{report:#}");
+    let events = instance.ok(&["events", "thrice"]);
+    assert_eq!(events.matches("its image cannot be had, tries again").count(), 2, "{events}");
+    instance.shutdown();
+}
