@@ -121,8 +121,11 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn unwritable(path: &Path) -> String {
-    let directory = path.parent().unwrap_or(path).display();
-    format!("cannot write {}; the permissions of {directory} say who may", path.display())
+    let directory = path.parent().unwrap_or(path);
+    match directory.is_dir() {
+        true => format!("cannot write {}; the permissions of {} say who may", path.display(), directory.display()),
+        false => format!("cannot write {}; its workspace has no directory in jobs.d", path.display()),
+    }
 }
 
 /// Copies the overrides of one job file for another, which has none.

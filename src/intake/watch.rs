@@ -12,7 +12,6 @@ use super::Arrival;
 use super::read::{Look, Part, Scan, is_workspace_name, part_of, read_path};
 use super::sources::OVERRIDES_SUFFIX;
 use crate::ids::JobKey;
-use crate::sys::file::is_being_written;
 
 /// How long a file that nobody has closed must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -148,10 +147,6 @@ impl Intake {
     }
 
     fn read(&mut self, path: &Path) -> Option<Arrival> {
-        if is_being_written(path) {
-            self.due.insert(path.to_owned(), Instant::now() + QUIET);
-            return None;
-        }
         let arrival = match read_path(&self.root, path) {
             Look::Nothing => return None,
             Look::Unfinished => {

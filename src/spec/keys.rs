@@ -220,9 +220,9 @@ pub fn find(path: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// The key that a dotted path of a job file stands for: `roles.worker.count` is `roles.*.count`.
+/// The key that a dotted path of a job file or template stands for: `roles.worker.count` is `roles.*.count`.
 pub fn lookup(path: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| {
+    KEYS.iter().chain(TEMPLATE_KEYS).find(|key| {
         let mut wanted = path.split('.');
         let matches = key.path.split('.').all(|part| wanted.next().is_some_and(|given| part == "*" || part == given));
         matches && wanted.next().is_none()

@@ -66,6 +66,7 @@ fn explain_knows_keys_and_names_the_nearest() {
     let text = stdout(&trainyard(&["explain", "resources.shm"]));
     assert!(text.contains("half of memory") && text.contains("Size of /dev/shm"), "{text}");
     assert!(stdout(&trainyard(&["explain", "roles.worker.count"])).contains("1 to 1000"));
+    assert!(stdout(&trainyard(&["explain", "template.params.lr.help"])).contains("in a sentence"));
     let output = trainyard(&["explain", "resources.cpus"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the nearest is \"resources.cpu\""));
