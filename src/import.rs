@@ -128,6 +128,9 @@ fn reader_of(document: &Node) -> Option<Reader> {
 
 fn description(document: &Node) -> String {
     let word = |name: &str| document.get(name).and_then(Node::scalar);
+    if document.get("protocol_version").is_some() {
+        return "a job in the form that OpenPAI had before its protocol v2".to_owned();
+    }
     let kind = word("kind").or_else(|| word("type")).unwrap_or_else(|| "an object of no known kind".to_owned());
     let named = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::scalar);
     match named.or_else(|| word("name")) {

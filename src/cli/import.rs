@@ -34,7 +34,10 @@ pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -
     for job in &jobs {
         let shown = match directory {
             Some(directory) => write_new(directory, job, format),
-            None => print(job, several, format),
+            None if several && format == Format::People => {
+                output::line(&format!("# ---- {}.toml", job.name)).and_then(|()| print(job, format))
+            }
+            None => print(job, format),
         };
         if let Err(error) = shown {
             output::error(&format!("{error:#}"));
@@ -76,12 +79,9 @@ fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result
     }
 }
 
-fn print(job: &Imported, several: bool, format: Format) -> anyhow::Result<()> {
+fn print(job: &Imported, format: Format) -> anyhow::Result<()> {
     if format == Format::Json {
         return output::json(&as_json(job));
-    }
-    if several {
-        output::line(&format!("# ---- {}.toml", job.name))?;
     }
     output::line(job.toml.trim_end())
 }
@@ -103,4 +103,35 @@ pub(super) fn run_export(name: &str, text: &str) -> anyhow::Result<Exit> {
     let document = export(job.trim_end_matches(".toml"), &spec);
     output::line(&serde_json::to_string_pretty(&document)?)?;
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_file_that_is_there_is_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let job = Imported { name: "digits".to_owned(), toml: "image = \"i\"\n".to_owned(), losses: Vec::new() };
+        write_new(directory.path(), &job, Format::People).unwrap();
+        let other = Imported { toml: "image = \"other\"\n".to_owned(), ..job.clone() };
+        let refused = write_new(directory.path(), &other, Format::People).unwrap_err().to_string();
+        assert!(refused.contains("digits.toml is there already"), "{refused}");
+        assert_eq!(fs::read_to_string(directory.path().join("digits.toml")).unwrap(), job.toml);
+    }
+
+    #[test]
+    fn one_refused_file_does_not_keep_the_others_from_being_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let good = r#"{"jobName": "good", "image": "i", "taskRoles": [{"name": "w", "command": "c"}]}"#;
+        let files = [file("bad.json", "{,}"), file("good.json", good)];
+        let exit = run(&files, Some(directory.path()), Format::People).unwrap();
+        assert_eq!(exit, Exit::Failure);
+        assert!(directory.path().join("good.toml").exists());
+    }
 }

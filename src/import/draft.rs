@@ -106,7 +106,7 @@ impl Draft {
                 self.lose(field, format!("is {count}; retries is 1000 at most"));
             }
             Err(_) => {
-                let again = if count == -2 { ", even after success," } else { "" };
+                let again = if count == -2 { ", even after success" } else { "" };
                 self.lose(
                     field,
                     format!("{count} tries again for ever{again}; retries is an upper bound here: set it"),

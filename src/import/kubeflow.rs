@@ -4,7 +4,7 @@ use super::draft::{Draft, DraftRole, Holds};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
 use super::{ImportError, Imported, pod};
-use crate::spec::Main;
+use crate::spec::{Command, Main};
 
 struct Kind {
     name: &'static str,
@@ -182,6 +182,9 @@ fn roles(kind: &Kind, specs: Fields, draft: &mut Draft) -> Result<(), ImportErro
             pod::restarts(draft, fields.at("restartPolicy"), &policy);
         }
         pod::read(fields.object("template")?, &mut role, draft)?;
+        if kind.framework == "mpi" && serves && role.command == Command::Default {
+            draft.losses.push(fields.loss("template", "has no command; the operator starts sshd there: write command"));
+        }
         fields.leave(&[], &mut draft.losses);
         draft.roles.push(role);
     }

@@ -34,6 +34,8 @@ const PREREQUISITE: &Fates = &[
     ("auth", Fate::Lost("holds a password; give it to the registry's entry in trainyard.toml")),
 ];
 
+const ROLE: &Fates = &[("prerequisites", Fate::Nothing("what they stand for is told at the prerequisite itself"))];
+
 const CONTAINER: &Fates = &[("infiniband", Fate::Lost("there is no InfiniBand in containers here"))];
 
 const EXTRAS: &Fates = &[
@@ -73,7 +75,8 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     defaults.leave(&[], &mut draft.losses);
     let deployment = chosen_deployment(&mut fields, deployment, &mut draft.losses)?;
     let tasks = Tasks { prerequisites: &prerequisites, parameters: &parameters, deployment };
-    tasks.read(fields.object("taskRoles")?, &mut draft)?;
+    let typed = tasks.read(fields.object("taskRoles")?, &mut draft)?;
+    tell_unused(&parameters, &typed, &mut draft.losses);
     extras(&mut draft, fields.object("extras")?)?;
     tell_prerequisites(&prerequisites, &mut draft.losses)?;
     fields.leave(JOB, &mut draft.losses);
@@ -110,18 +113,26 @@ struct Tasks<'n> {
 }
 
 impl Tasks<'_> {
-    fn read(&self, roles: Fields, draft: &mut Draft) -> Result<(), ImportError> {
+    /// Returns the commands of all roles as typed.
+    fn read(&self, roles: Fields, draft: &mut Draft) -> Result<String, ImportError> {
+        let mut typed = String::new();
         let path = roles.path().to_owned();
         for (name, node) in roles.rest() {
             let fields = Fields::of(node, &format!("{path}.{name}"))?;
-            let role = self.role(name, fields, &mut draft.losses)?;
+            let role = self.role(name, fields, &mut typed, &mut draft.losses)?;
             draft.roles.push(role);
         }
         ends_at_once(&mut draft.roles);
-        Ok(())
+        Ok(typed)
     }
 
-    fn role(&self, name: String, mut fields: Fields, losses: &mut Vec<Loss>) -> Result<DraftRole, ImportError> {
+    fn role(
+        &self,
+        name: String,
+        mut fields: Fields,
+        typed: &mut String,
+        losses: &mut Vec<Loss>,
+    ) -> Result<DraftRole, ImportError> {
         let count = fields.number("instances", 1)?.unwrap_or(1);
         let count = u32::try_from(count).map_err(|_| fields.refuse("instances", "is too large"))?;
         let mut role = DraftRole::new(name, count);
@@ -129,18 +140,14 @@ impl Tasks<'_> {
         self.completion(&mut role, fields.object("completion")?, losses)?;
         let image = fields.needed("dockerImage")?;
         role.image = Some(self.image(&image, &fields)?);
-        role.command = self.commands(&role.name, &mut fields, losses)?;
+        role.command = self.commands(&role.name, &mut fields, typed, losses)?;
         resources(&mut role, &mut fields, losses)?;
         if fields.whole("taskRetryCount")?.is_some_and(|count| count != 0) {
             losses.push(
                 fields.loss("taskRetryCount", "single tasks are not tried again; retries tries the whole job again"),
             );
         }
-        for used in ["data", "script", "output", "prerequisites"] {
-            // What they stand for is told at the prerequisite itself.
-            fields.take(used);
-        }
-        fields.leave(&[], losses);
+        fields.leave(ROLE, losses);
         Ok(role)
     }
 
@@ -167,13 +174,20 @@ impl Tasks<'_> {
     }
 
     /// The deployment's and the role's commands, line by line as typed.
-    fn commands(&self, role: &str, fields: &mut Fields, losses: &mut Vec<Loss>) -> Result<Command, ImportError> {
-        let node_of = |fields: &mut Fields, name: &str| {
-            fields.text(name).ok().flatten().and_then(|name| self.prerequisite(&name))
-        };
+    fn commands(
+        &self,
+        role: &str,
+        fields: &mut Fields,
+        typed: &mut String,
+        losses: &mut Vec<Loss>,
+    ) -> Result<Command, ImportError> {
         let mut names = vec![("parameters", self.parameters)];
         for name in ["data", "script", "output"] {
-            names.extend(node_of(fields, name).map(|node| (name, node)));
+            let Some(used) = fields.text(name)? else { continue };
+            match self.prerequisite(&used) {
+                Some(node) => names.push((name, node)),
+                None => losses.push(fields.loss(name, format!("{used:?} is no prerequisite of this file"))),
+            }
         }
         let around = self.deployment.as_ref().and_then(|roles| roles.get(role)).cloned();
         let empty = Node { value: Value::Null, place: Default::default() };
@@ -187,6 +201,7 @@ impl Tasks<'_> {
         lines.extend(around.texts("postCommands")?);
         around.leave(&[], losses);
         let text = lines.iter().map(|line| line.trim_end_matches('\n')).collect::<Vec<_>>().join("\n");
+        typed.push_str(&text);
         let (text, unresolved) = render(&text, &Scope { names });
         for tag in unresolved {
             losses.push(fields.loss("commands", unresolved_tag(&tag)));
@@ -241,8 +256,12 @@ fn extras(draft: &mut Draft, mut extras: Fields) -> Result<(), ImportError> {
     }
     for mut plugin in extras.objects("com.microsoft.pai.runtimeplugin")? {
         let name = plugin.text("plugin")?.unwrap_or_default();
+        let asks = |what: &str| plugin_asks(&mut plugin, what);
+        if name == "ssh" && !["jobssh", "sshbarrier", "userssh"].map(asks).contains(&true) {
+            continue;
+        }
         let why = format!("the plugin {name:?} does not exist here; do what it does in the command");
-        draft.losses.push(plugin.loss("plugin", why));
+        draft.losses.push(plugin.loss("parameters", why));
     }
     let path = extras.path().to_owned();
     let known = |name: &str| EXTRAS.iter().any(|(known, _)| *known == name);
@@ -254,6 +273,22 @@ fn extras(draft: &mut Draft, mut extras: Fields) -> Result<(), ImportError> {
     }
     extras.leave(EXTRAS, &mut draft.losses);
     Ok(())
+}
+
+fn tell_unused(parameters: &Node, typed: &str, losses: &mut Vec<Loss>) {
+    let Value::Map(entries) = &parameters.value else { return };
+    for (name, node) in entries.iter().filter(|(name, _)| !typed.contains(&format!("$parameters.{name}"))) {
+        let why = "no command uses it".to_owned();
+        losses.push(Loss { field: format!("parameters.{name}"), line: node.place.line, why });
+    }
+}
+
+/// A parameter of the plugin says more than no.
+fn plugin_asks(plugin: &mut Fields, what: &str) -> bool {
+    let Some(parameters) = plugin.take("parameters") else { return false };
+    let asks = parameters.get(what).is_some_and(|node| !node.is_null() && node.value != Value::Bool(false));
+    plugin.keep("parameters", parameters);
+    asks
 }
 
 fn tell_prerequisites(prerequisites: &[Node], losses: &mut Vec<Loss>) -> Result<(), ImportError> {

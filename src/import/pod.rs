@@ -18,6 +18,9 @@ const METADATA: &Fates = &[
     ("namespace", Fate::Nothing("the job's own counts")),
 ];
 
+const TEMPLATE: &Fates =
+    &[("apiVersion", Fate::Nothing("a template is a pod's")), ("kind", Fate::Nothing("a template is a pod's"))];
+
 const POD: &Fates = &[
     ("schedulerName", CLUSTER),
     ("dnsPolicy", CLUSTER),
@@ -64,7 +67,7 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
     let mut template = template;
     template.object("metadata")?.leave(METADATA, &mut draft.losses);
     let mut pod = template.object("spec")?;
-    template.leave(&[], &mut draft.losses);
+    template.leave(TEMPLATE, &mut draft.losses);
     restart(&mut pod, draft)?;
     if pod.flag("hostNetwork")? == Some(true) {
         draft.network = Some("host".to_owned());
@@ -284,8 +287,10 @@ fn volumes(
     for mut mount in container.objects("volumeMounts")? {
         mounts.push((mount.needed("name")?, mount.text("mountPath")?.unwrap_or_default()));
     }
+    let mut declared = Vec::new();
     for mut volume in pod.objects("volumes")? {
         let name = volume.needed("name")?;
+        declared.push(name.clone());
         let paths: Vec<String> = mounts.iter().filter(|(of, _)| *of == name).map(|(_, path)| path.clone()).collect();
         let memory = volume.object("emptyDir")?;
         if is_shm(memory, &paths, role)? {
@@ -295,6 +300,11 @@ fn volumes(
         let advice = VOLUMES.iter().find(|(known, _)| *known == kind).map_or(VOLUME, |(_, advice)| advice);
         let place = if paths.is_empty() { "nowhere".to_owned() } else { paths.join(", ") };
         losses.push(volume.loss(&kind, format!("{name:?}, mounted at {place}: {advice}")));
+    }
+    for (name, path) in mounts.iter().filter(|(name, _)| !declared.contains(name)) {
+        losses.push(
+            container.loss("volumeMounts", format!("{name:?}, mounted at {path}, is no volume of this file: {VOLUME}")),
+        );
     }
     Ok(())
 }

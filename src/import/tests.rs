@@ -156,7 +156,7 @@ fn retries_without_end_and_unknown_fields_are_named() {
 fn what_openpai_refuses_is_refused_with_its_field() {
     let cases = [
         (v1(r#", "minFailedTaskCount": 5"#, ""), "`taskRoles[0]` waits for 5 failed tasks and has only 4"),
-        (v1(r#", "taskNumber": 2"#, ""), "line 1, column 102: not JSON: the field \"taskNumber\" stands here twice"),
+        (v1(r#", "taskNumber": 2"#, ""), "line 1, column 109: not JSON: the field \"taskNumber\" stands here twice"),
         (v1("", r#""retryCount": -3, "#), "`retryCount` is -3, must be at least -2"),
         (r#"{"jobName": "j", "taskRoles": []}"#.to_owned(), "`image` is missing"),
         (r#"{"jobName": "j", "image": "i", "taskRoles": []}"#.to_owned(), "`roles` a job has at least one role or task group"),
@@ -188,6 +188,7 @@ version: 1.0
 description: two lines
 parameters:
   lr: 1e-4
+  idle: 1
 prerequisites:
   - name: torch
     type: dockerimage
@@ -224,7 +225,7 @@ secrets: {key: s3cret, pw: hunter2}
 extras:
   submitFrom: web
   hivedScheduler: {jobPriorityClass: oppo}
-  com.microsoft.pai.runtimeplugin: [{plugin: ssh}]
+  com.microsoft.pai.runtimeplugin: [{plugin: ssh, parameters: {jobssh: false}}, {plugin: ssh, parameters: {jobssh: true}}]
 "#;
 
 #[test]
@@ -244,7 +245,8 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
             "deployments[1].taskRoles",
             "taskRoles.master.commands",
             "taskRoles.worker.taskRetryCount",
-            "extras.com.microsoft.pai.runtimeplugin[0].plugin",
+            "parameters.idle",
+            "extras.com.microsoft.pai.runtimeplugin[1].parameters",
             "extras.hivedScheduler",
             "prerequisites.torch.auth",
             "prerequisites.cifar10.uri",
@@ -459,6 +461,12 @@ fn run_policies_processes_and_elasticity_of_kubeflow() {
     let slots =
         only(&kubeflow("MPIJob", "mpiReplicaSpecs", "  slotsPerWorker: 2\n", &[("Launcher", 1), ("Worker", 2)]));
     assert_eq!(fields(&slots), ["spec.slotsPerWorker"]);
+    let idle = kubeflow("MPIJob", "mpiReplicaSpecs", "", &[("Launcher", 1), ("Worker", 2)]).replacen(
+        "command: [python, x.py], ",
+        "",
+        2,
+    );
+    assert_eq!(fields(&only(&idle)), ["spec.mpiReplicaSpecs.Worker.template"]);
 }
 
 #[test]
@@ -474,6 +482,18 @@ fn a_container_without_limits_and_with_restarts_says_so() {
             "spec.successPolicy",
         ]
     );
+}
+
+#[test]
+fn a_mount_of_no_volume_and_arguments_of_an_unknown_program_are_named() {
+    let text = VCJOB
+        .replace("            - {name: seq, hostPath: {path: /home/work}}\n", "")
+        .replace("              command: [sshd]\n", "");
+    let job = only(&text);
+    for wanted in ["volumeMounts", "args"] {
+        let field = format!("spec.tasks[1].template.spec.containers[0].{wanted}");
+        assert!(fields(&job).contains(&field.as_str()), "{:?}", fields(&job));
+    }
 }
 
 #[test]
@@ -499,7 +519,8 @@ fn aliases_are_expanded_but_not_for_ever() {
         bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(","));
     }
     assert!(refusal(&bomb).contains("aliases"), "{}", refusal(&bomb));
-    assert!(refusal(&format!("a: {}", "[".repeat(5000))).contains("nested"), "{}", refusal(&"[".repeat(5000)));
+    assert!(refusal(&format!("a: {}{}", "[".repeat(100), "]".repeat(100))).contains("nested"));
+    assert!(refusal(&format!("a: {}", "[".repeat(5000))).contains("not YAML"));
     assert!(refusal("a: 1\na: 2\n").starts_with("line 2, column 1: the field \"a\" stands here twice"));
 }
 
