@@ -121,6 +121,16 @@ mod tests {
     }
 
     #[test]
+    fn an_export_names_its_form() {
+        use clap::{CommandFactory, Parser};
+        super::super::Cli::command().debug_assert();
+        let parse = |words: &str| super::super::Cli::try_parse_from(words.split(' '));
+        assert!(parse("trainyard export digits --openpai").is_ok());
+        assert!(parse("trainyard export digits").unwrap_err().to_string().contains("--openpai"));
+        assert!(parse("trainyard import a.json b.yaml -o jobs.d").is_ok());
+    }
+
+    #[test]
     fn one_refused_file_does_not_keep_the_others_from_being_written() {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
