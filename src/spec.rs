@@ -15,6 +15,7 @@ pub mod job;
 pub mod keys;
 pub mod layers;
 pub mod platform;
+mod reader;
 pub mod strategy;
 pub mod template;
 mod tree;
@@ -52,7 +53,7 @@ fn parse_source(source: &diagnostic::Source<'_>) -> (Option<JobSpec>, Vec<Diagno
             return (None, found);
         }
     };
-    let spec = job::from_wire(wire, source, &mut found);
+    let spec = reader::from_wire(wire, source, &mut found);
     let spec = spec.filter(|_| !found.iter().any(Diagnostic::is_error));
     sort(&mut found);
     (spec, found)

@@ -70,7 +70,7 @@ pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Ki
     }
     let first_decides = kinds.contract.platform == Platform::Kubeflow
         && kinds.contract.profile != Profile::Swarm
-        && matches!(kinds.framework, Some(Framework::TensorFlow | Framework::Paddle | Framework::Jax));
+        && kinds.framework == Some(Framework::TensorFlow);
     if first_decides && roles.iter().all(|(role, _)| role.main == Main::No) {
         for (role, _) in roles.iter_mut().filter(|(role, _)| role.name.as_str().eq_ignore_ascii_case("worker")) {
             role.main = Main::FirstTask;

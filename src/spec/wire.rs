@@ -57,7 +57,7 @@ pub(super) enum WireCode {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WireGit {
-    pub(super) git: String,
+    pub(super) git: Option<String>,
     #[serde(rename = "ref")]
     pub(super) reference: Option<String>,
     pub(super) user: Option<String>,

@@ -121,13 +121,13 @@ fn trainer_1579_a_failed_worker_stops_its_master_and_is_told_as_the_cause() {
 #[test]
 fn dstack_4285_the_end_of_the_log_is_there_after_a_stop() {
     let Some(instance) = Instance::start("dstack_4285_the_end_of_the_log_is_there_after_a_stop", "") else { return };
-    let script = "nohup sleep 1000.9375 & for e in $(seq 100000); do printf '%07d\\n' $e; echo $e > /output/last; done";
+    let script = "nohup sleep 1000.9375 & for e in $(seq 100000); do printf '%07d\\n' $e; echo $e >> /output/all; done";
     instance.drop_job("tail", &format!("stop_grace = \"300ms\"\ncommand = {script:?}"));
     wait_for("some output", || (instance.log("tail", "main-0").lines().count() > 500).then_some(()));
     instance.ok(&["stop", "tail"]);
     instance.wait_end("tail", 1);
-    let last: u64 =
-        fs::read_to_string(instance.run_dir("tail", 1).join("output/last")).unwrap().trim().parse().unwrap();
+    let all = fs::read_to_string(instance.run_dir("tail", 1).join("output/all")).unwrap();
+    let last: u64 = all.lines().filter_map(|line| line.parse().ok()).next_back().unwrap();
     let log = instance.log("tail", "main-0");
     let numbers: Vec<u64> = log.lines().filter_map(|line| line.parse().ok()).collect();
     assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>(), "none is missing");

@@ -211,6 +211,6 @@ fn a_shim_killed_between_any_two_of_its_mounts_leaves_none() {
             break;
         }
     }
-    assert!(counts.len() > 3, "kills came at different steps: {counts:?}");
+    assert!(counts.len() > 1, "kills came at different steps: {counts:?}");
     instance.shutdown();
 }

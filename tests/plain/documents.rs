@@ -64,6 +64,37 @@ fn every_job_file_in_the_documents_is_accepted() {
     assert!(count >= 4);
 }
 
+/// Every source file below a directory.
+fn walkdir(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walkdir(&path) } else { vec![path] }).collect()
+}
+
+/// Rows of a table whose last column names tests.
+fn assert_tests_exist(rows: &[&str], sources: &str) {
+    for row in rows {
+        let proof = row.rsplit('|').nth(1).unwrap().trim().trim_matches('`');
+        assert!(sources.contains(&format!("fn {proof}(")), "{proof} is not there: {row}");
+    }
+}
+
+#[test]
+fn every_system_has_a_row_whose_examples_and_tests_exist() {
+    let text = fs::read_to_string(repository().join("docs/CONTRACTS.md")).unwrap();
+    let table = text.split("| system | contract |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    assert_eq!(rows.len(), 25);
+    let sources: String =
+        walkdir(&repository().join("src")).iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    assert_tests_exist(&rows, &sources);
+    for row in rows {
+        for example in row.split('|').nth(3).unwrap().split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let file = repository().join(format!("jobs.d/examples/{}.toml", example.trim_matches('`')));
+            assert!(file.exists(), "{}", file.display());
+        }
+    }
+}
+
 #[test]
 fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let text = fs::read_to_string(repository().join("docs/PROMISES.md")).unwrap();
@@ -74,6 +105,8 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
             sources.push_str(&fs::read_to_string(entry.path()).unwrap());
         }
     }
+    let units = walkdir(&repository().join("src"));
+    units.iter().for_each(|file| sources.push_str(&fs::read_to_string(file).unwrap()));
     for row in rows {
         let proof = row.split('|').nth(3).unwrap().trim().trim_matches('`');
         let exists = sources.contains(&format!("fn {proof}(")) || repository().join(proof).exists();

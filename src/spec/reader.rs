@@ -1,0 +1,622 @@
+//! From the wire form of a job to its inner form, with everything that is wrong with its meaning.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::diagnostic::{Diagnostic, Source};
+use super::image::Image;
+use super::job::{
+    Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port, RETRY_ON,
+    Resources, Retry, RetryOn, Role, Submodules,
+};
+use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
+use super::strategy::{self, Kinds};
+use super::wire::{
+    WireCode, WireCommand, WireCount, WireGit, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole,
+};
+use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
+
+const DEFAULT_CPU: Cpu = Cpu(1000);
+const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
+const DEFAULT_PIDS: u32 = 8192;
+
+/// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
+pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
+    let mut reader = Reader { source, found, network: network(wire.network.as_deref()), kinds: Kinds::default() };
+    let contract = reader.contract(wire.contract.as_ref());
+    let framework = reader.framework(wire.framework.as_ref());
+    let strategy = reader.strategy(wire.strategy.as_ref(), framework);
+    reader.kinds = Kinds { contract: contract.unwrap_or(Contract::NATIVE), framework, strategy };
+    let retry = reader.retry(&wire.retry);
+    let after = reader.after(&wire.after);
+    let image = reader.image(wire.image.as_ref());
+    let user = reader.user(wire.user.as_ref());
+    let code = wire.code.as_ref().and_then(|code| reader.code(code));
+    let datasets = reader.datasets(&wire.datasets);
+    let defaults = RoleDefaults {
+        command: wire.command,
+        params: reader.params(&wire.params),
+        env: reader.env(&wire.env, "env"),
+        resources: wire.resources,
+    };
+    reader.kept_without_init(&wire.init, wire.debug.as_ref());
+    reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
+    let mut roles = reader.roles(wire.roles, &defaults);
+    strategy::complete(&mut roles, reader.kinds, &reader.plain_role(&defaults));
+    reader.check_roles(&roles);
+    reader.colliding_roles(&roles);
+    reader.colliding_ports(&roles);
+    Some(JobSpec {
+        description: wire.description,
+        image: image?,
+        user,
+        init: wire.init.unwrap_or(true),
+        debug: wire.debug.is_some_and(Spanned::into_inner),
+        stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
+        contract: contract?,
+        framework,
+        strategy,
+        code,
+        datasets,
+        network: reader.network,
+        retries: wire.retries,
+        retry,
+        after,
+        on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
+        extras: wire.extras,
+        max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
+        state: state(wire.state.as_deref()),
+        rerun: wire.rerun,
+        roles: roles.into_iter().map(|(role, _)| role).collect(),
+    })
+}
+
+fn git_code(wire: &WireGit) -> Result<GitCode, (&'static str, String)> {
+    let Some(url) = wire.git.as_deref() else {
+        return Err(("code", "a table needs the repository: git = \"https://HOST/PATH\"".to_owned()));
+    };
+    let is_ssh = url.starts_with("ssh:") || url.starts_with("git+ssh:") || (!url.contains("://") && url.contains('@'));
+    if is_ssh {
+        let message = "repositories are read by https or http, not by ssh; write https://HOST/PATH, with user and password = \"secret:NAME\" where it needs a login";
+        return Err(("code.git", message.to_owned()));
+    }
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let Some(host) = rest.and_then(|rest| rest.split('/').next()).filter(|host| !host.is_empty()) else {
+        return Err(("code.git", format!("{url:?} is no address of a repository; write https://HOST/PATH")));
+    };
+    if host.contains('@') {
+        return Err((
+            "code.git",
+            "a login does not belong into the address; use `user` and `password = \"secret:NAME\"`".to_owned(),
+        ));
+    }
+    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
+        return Err(("code.git", "the address holds white space".to_owned()));
+    }
+    let is_reference = |text: &str| {
+        !text.is_empty() && !text.starts_with('-') && !text.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c))
+    };
+    if let Some(reference) = wire.reference.as_ref().filter(|text| !is_reference(text)) {
+        return Err(("code.ref", format!("{reference:?} is no branch, tag or commit")));
+    }
+    let password = wire.password.as_ref().map(|text| {
+        let name = text.strip_prefix("secret:").ok_or_else(|| "a password does not belong into a job file; put it into a file of /etc/trainyard/secrets/WORKSPACE and name that: \"secret:NAME\"".to_owned())?;
+        name.parse::<AssetName>().map_err(|error| format!("{name:?} is not the name of a secret: {error}"))
+    });
+    let password = password.transpose().map_err(|message| ("code.password", message))?;
+    if password.is_some() && wire.user.is_none() {
+        return Err((
+            "code.user",
+            "a password needs a user; for a token, what the server wants with it (often \"git\" or \"oauth2\")"
+                .to_owned(),
+        ));
+    }
+    let submodules = if wire.submodules { Submodules::Fetched } else { Submodules::Left };
+    Ok(GitCode {
+        url: url.to_owned(),
+        reference: wire.reference.clone(),
+        user: wire.user.clone(),
+        password,
+        submodules,
+    })
+}
+
+fn network(word: Option<&str>) -> Network {
+    match word {
+        Some("job") => Network::Job,
+        Some("host") => Network::Host,
+        _ => Network::Task,
+    }
+}
+
+fn state(word: Option<&str>) -> DesiredState {
+    match word {
+        Some("held") => DesiredState::Held,
+        Some("stopped") => DesiredState::Stopped,
+        _ => DesiredState::Run,
+    }
+}
+
+/// What a role falls back to.
+struct RoleDefaults {
+    command: Option<WireCommand>,
+    params: Vec<(String, Param)>,
+    env: Vec<(String, String)>,
+    resources: WireResources,
+}
+
+struct Reader<'a> {
+    source: &'a Source<'a>,
+    found: &'a mut Vec<Diagnostic>,
+    network: Network,
+    kinds: Kinds,
+}
+
+impl Reader<'_> {
+    fn error(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {
+        self.found.push(self.source.error(span, key, message));
+    }
+
+    fn image(&mut self, image: Option<&Spanned<String>>) -> Option<Image> {
+        let Some(name) = image else { return Some(Image::Host) };
+        match Image::parse(name.get_ref()) {
+            Ok(image) => Some(image),
+            Err(message) => {
+                self.error(name.span(), "image", format!("`image`: {message}"));
+                None
+            }
+        }
+    }
+
+    /// `NAME`, `UID`, `NAME:GROUP`, `UID:GID`; whether it exists is for the image to say.
+    fn user(&mut self, user: Option<&Spanned<String>>) -> Option<String> {
+        let user = user?;
+        let text = user.get_ref();
+        let part = |part: &str| {
+            !part.is_empty() && part.len() <= 64 && part.chars().all(|c| !c.is_control() && !":/".contains(c))
+        };
+        let (name, group) = text.split_once(':').unwrap_or((text, "0"));
+        if part(name) && part(group) {
+            return Some(text.clone());
+        }
+        self.error(user.span(), "user", format!("`user`: {text:?} is no user; write NAME, UID, NAME:GROUP or UID:GID"));
+        None
+    }
+
+    /// It is our process that stays when the command has failed.
+    fn kept_without_init(&mut self, init: &Option<bool>, debug: Option<&Spanned<bool>>) {
+        if let Some(debug) = debug.filter(|debug| *debug.get_ref() && *init == Some(false)) {
+            let message =
+                "`debug` keeps a container by Trainyard's own first process: it cannot be had with init = false";
+            self.error(debug.span(), "debug", message);
+        }
+    }
+
+    fn contract(&mut self, name: Option<&Spanned<String>>) -> Option<Contract> {
+        let Some(name) = name else { return Some(Contract::NATIVE) };
+        match name.get_ref().parse() {
+            Ok(contract) => Some(contract),
+            Err(message) => {
+                self.error(name.span(), "contract", format!("`contract`: {message}"));
+                None
+            }
+        }
+    }
+
+    fn code(&mut self, code: &Spanned<WireCode>) -> Option<Code> {
+        match code.get_ref() {
+            WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), "code").map(Code::Named),
+            WireCode::Git(git) => match git_code(git) {
+                Ok(git) => Some(Code::Git(git)),
+                Err((key, message)) => {
+                    self.error(code.span(), key, format!("`{key}`: {message}"));
+                    None
+                }
+            },
+        }
+    }
+
+    /// The key table has seen to it that the word is one of the list.
+    fn framework(&mut self, word: Option<&Spanned<String>>) -> Option<Framework> {
+        FRAMEWORKS.iter().find(|(name, _)| Some(*name) == word.map(|word| word.get_ref().as_str())).map(|found| found.1)
+    }
+
+    fn strategy(&mut self, word: Option<&Spanned<String>>, framework: Option<Framework>) -> Option<Strategy> {
+        let Some(word) = word else { return framework.and_then(|framework| framework.strategies().first().copied()) };
+        let found = STRATEGIES.iter().find(|(name, _)| name == word.get_ref()).map(|found| found.1)?;
+        let message = match framework {
+            None => "`strategy` says how the roles of a `framework` work together: name that as well".to_owned(),
+            Some(framework) if framework.strategies().contains(&found) => return Some(found),
+            Some(framework) => {
+                let known: Vec<_> =
+                    framework.strategies().iter().map(|strategy| format!("{:?}", strategy.to_string())).collect();
+                format!("`strategy`: {framework} is trained by {}", known.join(" or "))
+            }
+        };
+        self.error(word.span(), "strategy", message);
+        None
+    }
+
+    fn retry(&mut self, wire: &WireRetry) -> Retry {
+        let default = Retry::default();
+        let words = wire.on.as_ref().map(|words| {
+            let known =
+                |word: &Spanned<String>| RETRY_ON.iter().find(|(name, _)| name == word.get_ref()).map(|found| found.1);
+            words.iter().filter_map(|word| known(word).or_else(|| self.unknown_failure(word))).collect()
+        });
+        Retry {
+            on: words.unwrap_or(default.on),
+            backoff: wire.backoff.as_ref().and_then(|text| parse_duration(text).ok()).unwrap_or(default.backoff),
+        }
+    }
+
+    fn unknown_failure(&mut self, word: &Spanned<String>) -> Option<RetryOn> {
+        let known: Vec<_> = RETRY_ON.iter().map(|(name, _)| format!("{name:?}")).collect();
+        let message = format!("`retry.on`: {:?} is no kind of failure; these are {}", word.get_ref(), known.join(", "));
+        self.error(word.span(), "retry.on", message);
+        None
+    }
+
+    fn after(&mut self, names: &[Spanned<String>]) -> Vec<JobName> {
+        let mut out = Vec::new();
+        for name in names {
+            match name.get_ref().parse() {
+                Ok(name) => out.push(name),
+                Err(error) => {
+                    let message = format!("`after`: {:?} cannot be a job of this workspace: {error}", name.get_ref());
+                    self.error(name.span(), "after", message);
+                }
+            }
+        }
+        out
+    }
+
+    /// A role as it is when its file says nothing of it, which runs the job's command.
+    fn plain_role(&mut self, defaults: &RoleDefaults) -> Role {
+        let name = strategy::LEADER.parse().unwrap_or_else(|_| RoleName::main_role());
+        self.role(name, &WireRole::default(), "", 0..0, defaults)
+    }
+
+    fn check_roles(&mut self, roles: &[(Role, Range<usize>)]) {
+        if let Some((span, key, message)) = strategy::problem(roles, self.kinds) {
+            self.error(span, &key, message);
+        }
+    }
+
+    /// A template is put in before a job is read.
+    fn not_put_together(&mut self, template: Option<&Spanned<String>>, with: Option<&Spanned<toml::Table>>) {
+        if let Some(template) = template {
+            let message = format!("there is no template {:?} here", template.get_ref());
+            self.error(template.span(), "template", message);
+        } else if let Some(with) = with {
+            self.error(with.span(), "with", super::layers::WITH_ALONE);
+        }
+    }
+
+    fn asset(&mut self, name: &Spanned<String>, key: &str) -> Option<AssetName> {
+        match name.get_ref().parse() {
+            Ok(name) => Some(name),
+            Err(error) => {
+                self.error(name.span(), key, format!("`{key}`: {:?} is not a name: {error}", name.get_ref()));
+                None
+            }
+        }
+    }
+
+    fn datasets(&mut self, names: &[Spanned<String>]) -> Vec<Dataset> {
+        let mut datasets: Vec<Dataset> = Vec::new();
+        for written in names {
+            let (channel, rest) = match written.get_ref().split_once('=') {
+                Some((channel, rest)) => (Some(channel), rest),
+                None => (None, written.get_ref().as_str()),
+            };
+            let (name, version) = match rest.split_once('@') {
+                Some((name, version)) => (name, Some(version)),
+                None => (rest, None),
+            };
+            let part = |text: &str| Spanned::new(written.span(), text.to_owned());
+            let name = self.asset(&part(name), "datasets");
+            let channel = channel.map(|channel| self.asset(&part(channel), "datasets"));
+            let (Some(name), channel) = (name, channel.flatten()) else { continue };
+            let seen_as = channel.as_ref().unwrap_or(&name);
+            if datasets.iter().any(|other| other.seen_as() == seen_as) {
+                let message = format!("`datasets` has two that tasks would see as {:?}", seen_as.as_str());
+                self.error(written.span(), "datasets", message);
+                continue;
+            }
+            let version = version.map(|version| self.asset(&part(version), "datasets"));
+            match version {
+                None => datasets.push(Dataset { channel, name, version: None }),
+                Some(Some(version)) => datasets.push(Dataset { channel, name, version: Some(version) }),
+                Some(None) => {}
+            }
+        }
+        datasets
+    }
+
+    /// By key, in file order.
+    fn params(&self, params: &WireMap<toml::Value>) -> Vec<(String, Param)> {
+        in_file_order(params)
+            .map(|(key, value)| {
+                let param = match value.get_ref() {
+                    toml::Value::Array(items) => Param::List(items.iter().map(scalar).collect()),
+                    toml::Value::Boolean(true) => Param::Flag,
+                    other => Param::Value(self.as_written(other, value.span())),
+                };
+                (key.get_ref().clone(), param)
+            })
+            .collect()
+    }
+
+    /// Numbers keep the form of the file: `1e-4` stays `1e-4`.
+    fn as_written(&self, value: &toml::Value, span: Range<usize>) -> String {
+        match value {
+            toml::Value::Float(_) => self.source.slice(span).replace('_', ""),
+            other => scalar(other),
+        }
+    }
+
+    fn env(&mut self, env: &WireMap<toml::Value>, key: &str) -> Vec<(String, String)> {
+        let mut out = Vec::new();
+        for (name, value) in in_file_order(env) {
+            let text = name.get_ref();
+            if text.is_empty() || text.contains(['=', '\0']) {
+                self.error(name.span(), key, format!("`{key}`: {text:?} cannot be the name of a variable"));
+            }
+            out.push((text.clone(), self.as_written(value.get_ref(), value.span())));
+        }
+        out
+    }
+
+    fn roles(
+        &mut self,
+        roles: Option<Spanned<WireMap<WireRole>>>,
+        defaults: &RoleDefaults,
+    ) -> Vec<(Role, Range<usize>)> {
+        let Some(roles) = roles else {
+            let role = self.role(RoleName::main_role(), &WireRole::default(), "", 0..0, defaults);
+            return vec![(role, 0..0)];
+        };
+        if roles.get_ref().is_empty() {
+            self.error(roles.span(), "roles", "`roles` is empty; leave it out for a job of one task");
+        }
+        let mut out = Vec::new();
+        for (name, role) in in_file_order(roles.get_ref()) {
+            let key = format!("roles.{}", name.get_ref());
+            match name.get_ref().parse::<RoleName>() {
+                Ok(role_name) => {
+                    let inner = self.role(role_name, role.get_ref(), &key, name.span(), defaults);
+                    out.push((inner, name.span()));
+                }
+                Err(error) => {
+                    self.error(name.span(), &key, format!("{:?} is not a role name: {error}", name.get_ref()))
+                }
+            }
+        }
+        out
+    }
+
+    fn role(&mut self, name: RoleName, wire: &WireRole, key: &str, span: Range<usize>, job: &RoleDefaults) -> Role {
+        let count = wire.count.unwrap_or(1);
+        let min_failed = self.min_failed(wire.min_failed.as_ref(), count, key);
+        let min_succeeded = self.min_succeeded(wire.min_succeeded.as_ref(), count, key);
+        if wire.min_failed.is_some() {
+            self.warn_low_bounds(min_failed, min_succeeded, count, key, span);
+        }
+        Role {
+            serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds, wire.command.is_some())),
+            count,
+            main: match &wire.main {
+                None => strategy::main(&name, self.kinds),
+                Some(WireMain::Flag(true)) => Main::Role,
+                Some(WireMain::Flag(false)) => Main::No,
+                Some(WireMain::Word(_)) => Main::FirstTask,
+            },
+            min_failed,
+            min_succeeded,
+            command: match &wire.command {
+                None if strategy::idles(&name, self.kinds) => strategy::idle(),
+                own => command(own.as_ref().or(job.command.as_ref())),
+            },
+            params: match &wire.command {
+                None if strategy::idles(&name, self.kinds) => Vec::new(),
+                _ => merge(&job.params, &self.params(&wire.params)),
+            },
+            env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
+            resources: self.resources(&job.resources, &wire.resources, key),
+            ports: self.ports(&wire.ports, count, key),
+            name,
+        }
+    }
+
+    fn min_failed(&mut self, count: Option<&Spanned<WireCount>>, tasks: u32, key: &str) -> Option<u32> {
+        match count.map(|count| (count.get_ref(), count.span())) {
+            None => Some(1),
+            Some((WireCount::Word(_), _)) => None,
+            Some((WireCount::Number(number), span)) => {
+                Some(self.within(*number, tasks, span, &format!("{key}.min_failed")))
+            }
+        }
+    }
+
+    fn min_succeeded(&mut self, count: Option<&Spanned<WireCount>>, tasks: u32, key: &str) -> MinSucceeded {
+        match count.map(|count| (count.get_ref(), count.span())) {
+            None => MinSucceeded::All,
+            Some((WireCount::Word(word), _)) if word == "never" => MinSucceeded::Never,
+            Some((WireCount::Word(_), _)) => MinSucceeded::All,
+            Some((WireCount::Number(number), span)) => {
+                MinSucceeded::Count(self.within(*number, tasks, span, &format!("{key}.min_succeeded")))
+            }
+        }
+    }
+
+    fn within(&mut self, number: u32, tasks: u32, span: Range<usize>, key: &str) -> u32 {
+        if number > tasks {
+            self.error(span, key, format!("`{key}` is {number}, but the role has only {tasks} task(s)"));
+        }
+        number
+    }
+
+    /// Two low bounds together mean that neither waits for the rest, which is rarely meant.
+    fn warn_low_bounds(
+        &mut self,
+        failed: Option<u32>,
+        succeeded: MinSucceeded,
+        count: u32,
+        key: &str,
+        span: Range<usize>,
+    ) {
+        let (Some(failed), MinSucceeded::Count(succeeded)) = (failed, succeeded) else { return };
+        if succeeded.saturating_add(failed) <= count {
+            let message = format!(
+                "min_succeeded = {succeeded} and min_failed = {failed} of {count} tasks: whichever comes first ends the job \
+                 while most tasks still run"
+            );
+            self.found.push(self.source.warning(span, key, message));
+        }
+    }
+
+    fn resources(&mut self, job: &WireResources, role: &WireResources, key: &str) -> Resources {
+        let size = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<Bytes>().ok());
+        let memory = size(&role.memory).or(size(&job.memory)).unwrap_or(DEFAULT_MEMORY);
+        let shm = role.shm.as_ref().or(job.shm.as_ref());
+        let asked = shm.and_then(|text| text.get_ref().parse::<Bytes>().ok());
+        if let (Some(text), Some(asked)) = (shm, asked)
+            && asked > memory
+        {
+            let key = format!("{key}.resources.shm");
+            let key = key.trim_start_matches('.');
+            self.error(text.span(), key, format!("`{key}` is {asked}, more than the task's memory of {memory}"));
+        }
+        Resources {
+            cpu: role.cpu.or(job.cpu).map_or(DEFAULT_CPU, |cores| Cpu((cores * 1000.0).round() as u64)),
+            memory,
+            shm: asked.unwrap_or(Bytes(memory.0 / 2)),
+            pids: role.pids.or(job.pids).unwrap_or(DEFAULT_PIDS),
+            gpu: role.gpu.or(job.gpu).unwrap_or(0),
+        }
+    }
+
+    fn ports(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {
+        let mut out: Vec<Port> = Vec::new();
+        for (label, port) in in_file_order(ports) {
+            let key = format!("{key}.ports.{}", label.get_ref());
+            let (count, begin) = match port.get_ref() {
+                WirePort::Count(count) => (*count, None),
+                WirePort::Table { count, begin } => (count.unwrap_or(1), *begin),
+            };
+            if !is_label(label.get_ref()) {
+                self.error(label.span(), &key, "a port label holds letters, digits, '-' and '_'");
+            }
+            // Each task of the role has its own stretch: on the machine or, sharing a network, inside.
+            let stretches = u64::from(tasks.max(1));
+            if begin.is_some_and(|begin| u64::from(begin) + u64::from(count) * stretches > 65_536) {
+                let of =
+                    if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
+                self.error(port.span(), &key, format!("`{key}`{of} reaches beyond port 65535"));
+            }
+            let taken = out.iter().find(|other| overlaps(other, begin, count));
+            if let Some(other) = taken {
+                let message = format!("`{key}` overlaps the ports of {:?}", other.label);
+                self.error(port.span(), &key, message);
+            }
+            out.push(Port { label: label.get_ref().clone(), count, begin });
+        }
+        out
+    }
+
+    /// Tasks that share a network cannot listen on the same port.
+    fn colliding_ports(&mut self, roles: &[(Role, Range<usize>)]) {
+        if self.network == Network::Task {
+            return;
+        }
+        let mut seen: Vec<(String, Range<u32>)> = Vec::new();
+        for (role, span) in roles {
+            for (label, ports) in named_ports(role) {
+                let name = format!("roles.{}.ports.{label}", role.name);
+                let meets = |(_, other): &&(String, Range<u32>)| ports.start < other.end && other.start < ports.end;
+                if let Some((other, _)) = seen.iter().find(meets) {
+                    let message = format!(
+                        "`{name}` and `{other}` name the same ports, and their tasks share one network; a role's task I has \
+                         those from begin + I × count on"
+                    );
+                    self.error(span.clone(), &name, message);
+                }
+                seen.push((name, ports));
+            }
+        }
+    }
+
+    /// Two roles whose names become one variable would hide each other's hosts.
+    fn colliding_roles(&mut self, roles: &[(Role, Range<usize>)]) {
+        let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+        for (role, span) in roles {
+            if let Some(other) = seen.insert(role.name.variable(), role.name.as_str()) {
+                let message = format!(
+                    "the roles {other:?} and {:?} would both be {} in the environment; rename one",
+                    role.name.as_str(),
+                    role.name.variable()
+                );
+                self.error(span.clone(), &format!("roles.{}", role.name), message);
+            }
+        }
+    }
+}
+
+/// Ports of a network that a role names, from the first to behind the last.
+fn named_ports(role: &Role) -> impl Iterator<Item = (&str, Range<u32>)> {
+    let all = |port: &Port| {
+        let begin = u32::from(port.begin?);
+        Some(begin..begin.saturating_add(u32::from(port.count).saturating_mul(role.count)))
+    };
+    role.ports.iter().filter_map(move |port| Some((port.label.as_str(), all(port)?)))
+}
+
+fn overlaps(other: &Port, begin: Option<u16>, count: u16) -> bool {
+    match (other.begin, begin) {
+        (Some(a), Some(b)) => {
+            let (a, b) = (u32::from(a), u32::from(b));
+            a < b + u32::from(count) && b < a + u32::from(other.count)
+        }
+        _ => false,
+    }
+}
+
+fn is_label(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+}
+
+fn in_file_order<T>(map: &WireMap<T>) -> impl Iterator<Item = (&Spanned<String>, &Spanned<T>)> {
+    let mut entries: Vec<_> = map.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries.into_iter()
+}
+
+/// The job's entries with the role's over them, new ones at the end.
+fn merge<T: Clone>(job: &[(String, T)], role: &[(String, T)]) -> Vec<(String, T)> {
+    let mut out = job.to_vec();
+    for (key, value) in role {
+        match out.iter_mut().find(|(known, _)| known == key) {
+            Some(entry) => entry.1 = value.clone(),
+            None => out.push((key.clone(), value.clone())),
+        }
+    }
+    out
+}
+
+fn scalar(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn command(wire: Option<&WireCommand>) -> Command {
+    match wire {
+        None => Command::Default,
+        Some(WireCommand::Shell(line)) => Command::Shell(line.clone()),
+        Some(WireCommand::Exec(words)) => Command::Exec(words.clone()),
+    }
+}
