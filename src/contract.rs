@@ -223,8 +223,14 @@ pub fn view(task: &Task<'_>) -> View {
     let mut env = Environment::default();
     env.extend(native::base(task));
     env.extend(task.inside.env.iter().cloned());
-    env.extend(openpai::variables(task));
-    env.extend(volcano::variables(task));
+    // Where no other platform's names could be meant: some of them mean other things elsewhere.
+    let platform = task.spec.contract.platform;
+    if matches!(platform, Platform::Native | Platform::OpenPai) {
+        env.extend(openpai::variables(task));
+    }
+    if matches!(platform, Platform::Native | Platform::Volcano) {
+        env.extend(volcano::variables(task));
+    }
     if says_nothing_of_frameworks(task) {
         env.extend(frameworks::variables(task));
     }
@@ -267,7 +273,7 @@ fn of_platform(task: &Task<'_>) -> Vec<(String, String)> {
         (Platform::Paddle, _) => paddle::variables(task),
         (Platform::Kubeflow, _) => kubeflow::variables(task),
         (Platform::Mpi, _) => mpi::variables(task),
-        // Theirs are given to every task.
+        // Theirs are given above.
         (Platform::Native | Platform::OpenPai | Platform::Volcano, _) => Vec::new(),
     }
 }

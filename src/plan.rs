@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::config::AddressRange;
 use crate::ids::{Bytes, Cpu, JobKey, Timestamp};
-use crate::spec::{JobSpec, Network};
+use crate::spec::{JobSpec, Network, OnOverrun};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
 
@@ -89,6 +89,10 @@ pub struct Live {
     pub all_ended: bool,
     pub running_since: Option<Timestamp>,
     pub max_duration: Option<Duration>,
+    pub expected_duration: Option<Duration>,
+    pub on_overrun: OnOverrun,
+    /// That it takes longer than expected has been told.
+    pub overrun_told: bool,
     /// Somebody wants the run stopped.
     pub wanted_stop: Option<StopCause>,
     pub verdict: Option<Verdict>,
@@ -131,6 +135,8 @@ pub struct Snapshot<'a> {
 pub enum Step {
     /// The attempt is decided; what still runs is told to stop for `cause`.
     Decide { key: JobKey, verdict: Verdict, cause: StopCause },
+    /// The attempt takes longer than expected: tell its owner, once.
+    TellOverrun { key: JobKey, expected: Duration },
     /// All its tasks have ended: clean up after it.
     Release { key: JobKey },
     /// The run makes another attempt when it fits.
@@ -167,7 +173,9 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
         if !live.released {
             room = room.minus(&live.amount);
         }
-        plan.wake_at = earliest(plan.wake_at, attempt::deadline(live).filter(|_| live.verdict.is_none()));
+        plan.steps.extend(attempt::overrun(live, snapshot.now));
+        let next = earliest(attempt::deadline(live), attempt::expected_end(live).filter(|_| !live.overrun_told));
+        plan.wake_at = earliest(plan.wake_at, next.filter(|_| live.verdict.is_none()));
     }
     fill(snapshot, room, &mut plan);
     plan

@@ -387,6 +387,7 @@ impl<S: Store> Reconciler<S> {
     fn apply(&mut self, step: Step) {
         match step {
             Step::Decide { key, verdict, cause } => self.decide(&key, verdict, cause),
+            Step::TellOverrun { key, expected } => self.tell_overrun(&key, expected),
             Step::Release { key } => self.release(&key),
             Step::Retry { key, reason } => self.retry(&key, &reason),
             Step::End { key, verdict } => self.end(&key, verdict),
@@ -403,6 +404,13 @@ impl<S: Store> Reconciler<S> {
         if open > 0 {
             self.note(key, format!("stopping {open} task(s): {verdict}"));
         }
+    }
+
+    fn tell_overrun(&mut self, key: &JobKey, expected: Duration) {
+        let Some(attempt) = self.attempt_mut(key) else { return };
+        attempt.overrun_told = true;
+        let expected = crate::ids::format_duration(expected);
+        self.note(key, format!("alarm: it takes longer than its expected_duration of {expected}"));
     }
 
     fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
@@ -485,6 +493,7 @@ impl<S: Store> Reconciler<S> {
             created: now,
             block,
             running_since: None,
+            overrun_told: false,
             stopping: None,
             verdict: None,
             ended: None,

@@ -84,6 +84,8 @@ pub enum StopCause {
     FileRemoved,
     /// `max_duration` has passed.
     TimedOut { limit_ms: u64 },
+    /// It took longer than `expected_duration`, and `on_overrun = "stop"`.
+    Overrun { expected_ms: u64 },
     /// The attempt is decided; what still ran was stopped.
     Decided,
     /// Trainyard itself was asked to stop everything.
@@ -103,6 +105,10 @@ impl fmt::Display for StopCause {
             StopCause::TimedOut { limit_ms } => {
                 let limit = crate::ids::format_duration(std::time::Duration::from_millis(*limit_ms));
                 write!(f, "timed out after its max_duration of {limit}")
+            }
+            StopCause::Overrun { expected_ms } => {
+                let expected = crate::ids::format_duration(std::time::Duration::from_millis(*expected_ms));
+                write!(f, "stopped since it took longer than its expected_duration of {expected}")
             }
             StopCause::Decided => f.write_str("stopped because the attempt was decided"),
             StopCause::ShimSignalled => {

@@ -39,6 +39,12 @@ pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     })
 }
 
+/// Those that the platform keeps for itself.
+fn reserved(task: &Task<'_>) -> Value {
+    let own = task.role.params.iter().filter(|(key, _)| key.starts_with(RESERVED));
+    own.map(|(key, param)| (key.clone(), parameters::decoded(param))).collect::<Map<_, _>>().into()
+}
+
 fn hosts(task: &Task<'_>) -> Vec<String> {
     let mut hosts: Vec<String> = task.peers().iter().map(host::primary).collect();
     hosts.sort();
@@ -112,6 +118,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         ("SM_IS_HETERO", "false"),
         ("SM_DISTRIBUTION_INSTANCE_GROUPS", "[]"),
         ("SAGEMAKER_REGION", "local"),
+        ("SM_FRAMEWORK_MODULE", ""),
     ];
     let mut out: Pairs = plain.iter().map(|(name, value)| pair(*name, value)).collect();
     out.extend([
@@ -131,7 +138,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_INSTANCE_GROUPS_DICT", json!({ "homogeneousCluster": group.get(0) })),
         pair("SM_RESOURCE_CONFIG", resource_config(task)),
         pair("SM_INPUT_DATA_CONFIG", input_config(task)),
-        pair("SM_FRAMEWORK_PARAMS", json!({ "sagemaker_program": program })),
+        pair("SM_FRAMEWORK_PARAMS", reserved(task)),
         pair("TRAINING_JOB_NAME", &task.identity.key.job),
         pair("SAGEMAKER_JOB_NAME", &task.identity.key.job),
     ]);

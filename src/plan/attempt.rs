@@ -2,6 +2,7 @@
 
 use super::{Live, Step};
 use crate::ids::{RoleName, Timestamp};
+use crate::spec::OnOverrun;
 use crate::status::{Decision, StopCause, Verdict, judge};
 
 /// What to do about a live attempt now, if anything.
@@ -19,6 +20,19 @@ pub(super) fn deadline(live: &Live) -> Option<Timestamp> {
     Some(Timestamp(live.running_since?.0.saturating_add(limit)))
 }
 
+/// When the attempt should have ended.
+pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
+    let expected = u64::try_from(live.expected_duration?.as_millis()).unwrap_or(u64::MAX);
+    Some(Timestamp(live.running_since?.0.saturating_add(expected)))
+}
+
+/// That the attempt takes longer than expected, the first time that it is seen.
+pub(super) fn overrun(live: &Live, now: Timestamp) -> Option<Step> {
+    let is_new = live.verdict.is_none() && !live.overrun_told && expected_end(live).is_some_and(|end| now >= end);
+    let expected = live.expected_duration.filter(|_| is_new)?;
+    Some(Step::TellOverrun { key: live.key.clone(), expected })
+}
+
 fn decide(live: &Live, now: Timestamp) -> Option<Step> {
     let (verdict, cause) = if let Some(decision) = judge(&live.tallies) {
         (verdict_of(live, decision), StopCause::Decided)
@@ -28,6 +42,10 @@ fn decide(live: &Live, now: Timestamp) -> Option<Step> {
         let limit_ms = live.max_duration.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         let cause = StopCause::TimedOut { limit_ms };
         (Verdict::Failed { reason: cause.to_string() }, cause)
+    } else if live.on_overrun == OnOverrun::Stop && expected_end(live).is_some_and(|end| now >= end) {
+        let expected_ms = live.expected_duration.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let cause = StopCause::Overrun { expected_ms };
+        (Verdict::Stopped { cause: cause.clone() }, cause)
     } else {
         return None;
     };

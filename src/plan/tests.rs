@@ -41,6 +41,9 @@ fn live(number: u64, cpu: u64) -> Live {
         all_ended: false,
         running_since: Some(Timestamp(1000)),
         max_duration: None,
+        expected_duration: None,
+        on_overrun: OnOverrun::Alert,
+        overrun_told: false,
         wanted_stop: None,
         verdict: None,
         released: false,
@@ -207,4 +210,18 @@ fn a_port_that_somebody_holds_is_waited_for_by_name() {
     assert!(
         past.passed_over[1].reason.contains("port 8081") && past.passed_over[1].reason.contains("j2 is to have first")
     );
+}
+
+#[test]
+fn an_attempt_that_takes_longer_than_expected_is_told_of_once_and_stopped_only_if_asked() {
+    let late = Live { expected_duration: Some(Duration::from_millis(500)), ..live(1, 1) };
+    assert_eq!(attempt::overrun(&late, Timestamp(1400)), None, "it runs since 1000");
+    assert!(matches!(attempt::overrun(&late, Timestamp(1500)), Some(Step::TellOverrun { .. })));
+    assert_eq!(attempt::overrun(&Live { overrun_told: true, ..late.clone() }, Timestamp(1500)), None);
+    assert_eq!(attempt::next_step(&late, Timestamp(1500)), None, "it runs on");
+    let stopped = Live { on_overrun: OnOverrun::Stop, ..late };
+    let Some(Step::Decide { verdict, .. }) = attempt::next_step(&stopped, Timestamp(1500)) else {
+        panic!("not stopped")
+    };
+    assert!(verdict.to_string().contains("expected_duration of 500ms"), "{verdict}");
 }

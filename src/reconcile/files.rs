@@ -210,7 +210,8 @@ fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
     }
     if attempt.running_since.is_some() {
         let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
-        return (State::Running, format!("{running} of {} task(s) running", attempt.tasks.len()));
+        let late = if attempt.overrun_told { ", longer than expected" } else { "" };
+        return (State::Running, format!("{running} of {} task(s) running{late}", attempt.tasks.len()));
     }
     (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
 }

@@ -38,6 +38,9 @@ pub struct JobSpec {
     /// Kept and shown.
     pub extras: toml::Table,
     pub max_duration: Option<Duration>,
+    /// How long an attempt should take.
+    pub expected_duration: Option<Duration>,
+    pub on_overrun: OnOverrun,
     pub state: DesiredState,
     /// A changed number asks for a new run.
     pub rerun: u64,
@@ -108,6 +111,15 @@ pub enum OnEdit {
     After,
     /// It is stopped for the next run.
     Restart,
+}
+
+/// What is done about an attempt that takes longer than expected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnOverrun {
+    /// Its owner is told.
+    Alert,
+    /// It is stopped as well.
+    Stop,
 }
 
 /// Which failures are tried again, and when.
@@ -255,6 +267,8 @@ impl JobSpec {
             description: String::new(),
             state: DesiredState::Run,
             max_duration: None,
+            expected_duration: None,
+            on_overrun: OnOverrun::Alert,
             rerun: 0,
             extras: toml::Table::new(),
             on_edit: OnEdit::After,

@@ -8,8 +8,8 @@ use toml::Spanned;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Port, RETRY_ON,
-    Resources, Retry, RetryOn, Role, Submodules,
+    Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param,
+    Port, RETRY_ON, Resources, Retry, RetryOn, Role, Submodules,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
@@ -44,7 +44,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
     reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
     let mut roles = reader.roles(wire.roles, &defaults);
-    strategy::complete(&mut roles, reader.kinds, &reader.plain_role(&defaults));
+    let kinds = reader.kinds;
+    strategy::complete(&mut roles, kinds, || reader.plain_role(&defaults));
     reader.check_roles(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
@@ -66,6 +67,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         after,
         on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
         extras: wire.extras,
+        expected_duration: wire.expected_duration.and_then(|text| parse_duration(&text).ok()),
+        on_overrun: if wire.on_overrun.as_deref() == Some("stop") { OnOverrun::Stop } else { OnOverrun::Alert },
         max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
         state: state(wire.state.as_deref()),
         rerun: wire.rerun,

@@ -62,10 +62,9 @@ pub(in crate::spec) fn idle() -> Command {
 }
 
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
-pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: &Role) {
+pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: impl FnOnce() -> Role) {
     if let Some(name) = missing(roles, kinds) {
-        let role =
-            Role { serves: serves(&name, kinds, true), main: main(&name, kinds), count: 1, name, ..plain.clone() };
+        let role = Role { serves: serves(&name, kinds, true), main: main(&name, kinds), count: 1, name, ..plain() };
         roles.insert(0, (role, 0..0));
     }
     let first_decides = kinds.contract.platform == Platform::Kubeflow

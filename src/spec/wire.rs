@@ -29,6 +29,8 @@ pub(super) struct WireJob {
     pub(super) on_edit: Option<String>,
     pub(super) extras: toml::Table,
     pub(super) max_duration: Option<String>,
+    pub(super) expected_duration: Option<String>,
+    pub(super) on_overrun: Option<String>,
     pub(super) state: Option<String>,
     pub(super) rerun: u64,
     pub(super) params: WireMap<toml::Value>,

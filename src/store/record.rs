@@ -133,6 +133,9 @@ pub struct AttemptRecord {
     pub block: Option<AddressBlock>,
     /// When all tasks ran for the first time.
     pub running_since: Option<Timestamp>,
+    /// That it takes longer than expected has been told.
+    #[serde(default)]
+    pub overrun_told: bool,
     /// Why its tasks are being stopped.
     pub stopping: Option<StopCause>,
     /// What ended it; known before its last tasks have gone.

@@ -18,6 +18,7 @@ mod jobs;
 mod kills;
 mod logs;
 mod mount;
+mod mpi;
 mod network;
 mod policies;
 mod quickstart;

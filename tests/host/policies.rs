@@ -110,6 +110,22 @@ fn an_edit_waits_or_restarts_as_the_file_says_and_live_keys_do_neither() {
 }
 
 #[test]
+fn a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked() {
+    let test = "a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let text = "command = 'while [ ! -e /output/go ]; do sleep 0.02; done'\nexpected_duration = \"200ms\"\n";
+    instance.drop_job("late", text);
+    wait_for("the alarm", || instance.report("late").filter(|report| reason(report).contains("longer than expected")));
+    fs::write(instance.run_dir("late", 1).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("late", 1)["state"], "succeeded");
+    assert_eq!(instance.ok(&["events", "late"]).matches("alarm: ").count(), 1);
+    let report = instance.run_job("stopped", &format!("{text}on_overrun = \"stop\""));
+    assert_eq!(report["state"], "stopped", "{report:#}");
+    assert!(reason(&report).contains("expected_duration of 200ms"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
 fn an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so() {
     let test = "an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so";
     let Some(instance) = Instance::start(test, "") else { return };
