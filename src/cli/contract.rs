@@ -82,7 +82,7 @@ fn as_text(about: &About, task: &str, seen: &View) -> String {
             Access::ReadWrite => "kept",
             Access::Scratch => "changes are the task's own",
         };
-        let _ = writeln!(out, "  {}  {:?}, {access}", place.path, place.content);
+        let _ = writeln!(out, "  {:44} {}, {access}", place.path, place.content);
     }
     for file in &seen.files {
         let _ = writeln!(out, "  {}", file.path);

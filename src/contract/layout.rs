@@ -17,6 +17,18 @@ pub enum Content {
     Model,
 }
 
+impl std::fmt::Display for Content {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code => f.write_str("the code"),
+            Self::Dataset(name) => write!(f, "dataset {name}"),
+            Self::Output => f.write_str("the output"),
+            Self::OutputPart(part) => write!(f, "{part}/ of the output"),
+            Self::Model => f.write_str("the model"),
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
     ReadOnly,

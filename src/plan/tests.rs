@@ -223,5 +223,5 @@ fn an_attempt_that_takes_longer_than_expected_is_told_of_once_and_stopped_only_i
     let Some(Step::Decide { verdict, .. }) = attempt::next_step(&stopped, Timestamp(1500)) else {
         panic!("not stopped")
     };
-    assert!(verdict.to_string().contains("expected_duration of 500ms"), "{verdict}");
+    assert!(verdict.to_string().contains("expected_duration of 0.5s"), "{verdict}");
 }

@@ -286,6 +286,14 @@ impl Reader<'_> {
         if let Some((span, key, message)) = strategy::problem(roles, self.kinds) {
             self.error(span, &key, message);
         }
+        let waiting = roles.iter().find(|(role, _)| role.command == strategy::idle());
+        if let Some((role, span)) = waiting.filter(|_| self.network != Network::Task) {
+            let message = format!(
+                "tasks of {} wait for ranks, and a launcher tells hosts apart by their addresses: use network = \"task\"",
+                role.name
+            );
+            self.error(span.clone(), "network", message);
+        }
     }
 
     /// A template is put in before a job is read.

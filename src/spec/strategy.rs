@@ -191,6 +191,7 @@ mod tests {
             ("framework = \"pytorch\"\nstrategy = \"ps\"", "pytorch is trained by \"allreduce\""),
             ("strategy = \"ps\"", "name that as well"),
             ("contract = \"openpai\"\n[roles.ps-1]", "holds letters, digits"),
+            ("network = \"job\"\nframework = \"mpi\"\n[roles.worker]\ncount = 2", "use network = \"task\""),
             ("contract = \"seldon\"", "Seldon Core serves models"),
             ("contract = \"sagmaker\"", "did you mean \"sagemaker\""),
             ("framework = \"keras\"", "must be \"pytorch\""),

@@ -48,23 +48,16 @@ fn open_mpi_starts_its_ranks_on_the_tasks_of_the_job() {
     program(&instance);
     let job = "framework = \"mpi\"\ncode = \"pi\"\ncommand = \"mpirun /code/pi\"\nmax_duration = \"50s\"\n\
         resources = { cpu = 0.5, memory = \"256MiB\" }\n[roles.worker]\ncount = 2\nresources.cpu = 2\n";
-    for network in ["task", "job"] {
-        let report = instance.run_job(network, &format!("network = {network:?}\n{job}"));
-        let log = instance.log(network, "launcher-0");
-        assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
-        let mut ranks: Vec<&str> = log.lines().filter(|line| line.starts_with("rank ")).collect();
-        ranks.sort_unstable();
-        assert_eq!(
-            ranks,
-            [
-                "rank 0 of 4 on worker-0",
-                "rank 1 of 4 on worker-0",
-                "rank 2 of 4 on worker-1",
-                "rank 3 of 4 on worker-1"
-            ]
-        );
-        assert!(log.contains("pi is 3.141593"), "{log}");
-    }
+    let report = instance.run_job("pi", job);
+    let log = instance.log("pi", "launcher-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+    let mut ranks: Vec<&str> = log.lines().filter(|line| line.starts_with("rank ")).collect();
+    ranks.sort_unstable();
+    assert_eq!(
+        ranks,
+        ["rank 0 of 4 on worker-0", "rank 1 of 4 on worker-0", "rank 2 of 4 on worker-1", "rank 3 of 4 on worker-1"]
+    );
+    assert!(log.contains("pi is 3.141593"), "{log}");
     // The end of the launcher is the job's, and a rank that fails is told.
     let failing = job.replace("mpirun /code/pi", "mpirun sh -c 'exit 7'");
     let report = instance.run_job("failing", &failing);

@@ -121,7 +121,7 @@ fn a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_aske
     assert_eq!(instance.ok(&["events", "late"]).matches("alarm: ").count(), 1);
     let report = instance.run_job("stopped", &format!("{text}on_overrun = \"stop\""));
     assert_eq!(report["state"], "stopped", "{report:#}");
-    assert!(reason(&report).contains("expected_duration of 200ms"), "{report:#}");
+    assert!(reason(&report).contains("expected_duration of 0.2s"), "{report:#}");
     instance.shutdown();
 }
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{OpenOptionsExt, chown};
+use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 use std::process::Output;
 
@@ -138,7 +138,8 @@ impl Login {
         let line = format!("{scheme}://{}:{}@{host}\n", escaped(user), escaped(password));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(line.as_bytes())?;
-        chown(&path, Some(owner.uid), Some(owner.gid))?;
+        // By the file itself: its directory is the owner's, who may have put a link in its place by now.
+        fchown(&file, Some(owner.uid), Some(owner.gid))?;
         Ok(Self { file: Some(path), password: Some(password.to_owned()) })
     }
 

@@ -15,6 +15,7 @@ use crate::spec::{Code, Dataset, GitCode, JobSpec};
 use crate::status::Verdict;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
+use crate::sys::rooted::{Ids, Rooted};
 
 /// Makes `runs/N` with the job file, the snapshot of the code, `output/` and `model/`.
 pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
@@ -174,12 +175,14 @@ pub(super) fn mounts(
 
 /// Makes the parts of the output that the places ask for.
 pub(super) fn make_parts(paths: &Paths, launch: &Identity, owner: Owner, places: &[Place]) -> Result<(), EngineError> {
-    let output = paths.run(&launch.key, launch.run).join("output");
+    // The run's directory is its owner's: what of it is a link leads nowhere else.
+    let run = Rooted::open(&paths.run(&launch.key, launch.run)).map_err(failed("open the run's directory"))?;
+    let ids = Ids { uid: owner.uid, gid: owner.gid };
     let parts = places.iter().filter_map(|place| match place.content {
         Content::OutputPart(part) => Some(part),
         _ => None,
     });
-    let mut made = parts.map(|part| create_dir_for(&output.join(part), 0o750, owner.uid, owner.gid));
+    let mut made = parts.map(|part| run.directory(&Path::new("output").join(part), ids).map(drop));
     made.try_for_each(|made| made).map_err(failed("make a directory of the run's output"))
 }
 
