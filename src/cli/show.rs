@@ -12,7 +12,7 @@ use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
-use crate::spec::{Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, Role, parse};
+use crate::spec::{Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, parse};
 
 /// A file that need not be in `jobs.d`, with its overrides and its template.
 pub(super) fn run_file(path: &Path, shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
@@ -95,6 +95,26 @@ fn main(role: &Role) -> &'static str {
     }
 }
 
+/// What the file says of retries, edits, other jobs and durations.
+fn policies(spec: &JobSpec) -> String {
+    let names = |items: Vec<String>| format!("{items:?}");
+    let mut out = format!(
+        "retry = {{ on = {}, backoff = \"{}s\" }}\nafter = {}\non_edit = \"{}\"\non_overrun = \"{}\"\n",
+        names(spec.retry.on.iter().map(ToString::to_string).collect()),
+        spec.retry.backoff.as_secs_f64(),
+        names(spec.after.iter().map(ToString::to_string).collect()),
+        if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
+        if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
+    );
+    if let Some(expected) = spec.expected_duration {
+        let _ = writeln!(out, "expected_duration = \"{}s\"", expected.as_secs_f64());
+    }
+    for (key, value) in &spec.extras {
+        let _ = writeln!(out, "extras.{key} = {value}");
+    }
+    out
+}
+
 fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     let mut out = format!(
         "description = {:?}\nimage = \"{}\"\nuser = {}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
@@ -121,6 +141,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
     }
+    out.push_str(&policies(spec));
     if let Some(grace) = spec.stop_grace {
         let _ = writeln!(out, "stop_grace = \"{}s\"", grace.as_secs_f64());
     }
@@ -193,6 +214,13 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "contract": spec.contract.to_string(), "framework": spec.framework.map(|framework| framework.to_string()),
         "strategy": spec.strategy.map(|strategy| strategy.to_string()),
         "stop_grace_s": spec.stop_grace.map(|d| d.as_secs_f64()), "network": network(spec), "retries": spec.retries,
+        "retry": {
+            "on": spec.retry.on.iter().map(ToString::to_string).collect::<Vec<_>>(), "backoff_s": spec.retry.backoff.as_secs_f64(),
+        },
+        "after": spec.after.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "on_edit": if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
+        "expected_duration_s": spec.expected_duration.map(|d| d.as_secs_f64()),
+        "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
         "code": spec.code.as_ref().map(ToString::to_string), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
