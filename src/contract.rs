@@ -107,16 +107,6 @@ impl<'a> Task<'a> {
         ["launcher", "chief", "master"].contains(&self.role.name.as_str().to_lowercase().as_str())
     }
 
-    /// Of its role, by file order with the one that leads first.
-    fn role_number(&self) -> usize {
-        let mut names: Vec<(bool, usize, &str)> = Vec::new();
-        for (number, role) in self.spec.roles.iter().enumerate() {
-            names.push((!Self { role, ..*self }.leads(), number, role.name.as_str()));
-        }
-        names.sort_unstable();
-        names.iter().position(|(_, _, name)| *name == self.role.name.as_str()).unwrap_or(0)
-    }
-
     /// It only waits to be told to start something.
     fn is_idle(&self) -> bool {
         matches!(&self.role.command, Command::Exec(words) if words == &[AGENT])
@@ -233,6 +223,9 @@ pub fn view(task: &Task<'_>) -> View {
     }
     if says_nothing_of_frameworks(task) {
         env.extend(frameworks::variables(task));
+    }
+    if task.spec.is_launched() {
+        env.extend(mpi::variables(task));
     }
     env.extend(of_platform(task));
     env.extend(native::variables(task));

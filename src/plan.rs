@@ -174,7 +174,13 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
             room = room.minus(&live.amount);
         }
         plan.steps.extend(attempt::overrun(live, snapshot.now));
-        let next = earliest(attempt::deadline(live), attempt::expected_end(live).filter(|_| !live.overrun_told));
+        let next = earliest(
+            attempt::deadline(live),
+            attempt::expected_end(live).filter(|_| {
+                // Told already, it may still be stopped by a newer word of its file.
+                !live.overrun_told || live.on_overrun == OnOverrun::Stop
+            }),
+        );
         plan.wake_at = earliest(plan.wake_at, next.filter(|_| live.verdict.is_none()));
     }
     fill(snapshot, room, &mut plan);

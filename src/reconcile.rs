@@ -232,7 +232,7 @@ impl<S: Store> Reconciler<S> {
             }
             return;
         }
-        if !run.record.prepared {
+        if !run.record.prepared && run.record.unprepared.is_none() {
             self.prepare(key);
         }
         self.settle(key);
@@ -283,8 +283,7 @@ impl<S: Store> Reconciler<S> {
             self.backing_off.keys().filter(|key| self.backs_off(key, now).is_none()).cloned().collect();
         for key in due {
             self.backing_off.remove(&key);
-            let unprepared = self.jobs.get(&key).and_then(Job::open_run).is_some_and(|run| !run.record.prepared);
-            if unprepared {
+            if self.jobs.get(&key).and_then(Job::open_run).is_some_and(world::Run::awaits_preparation) {
                 self.prepare(&key);
             }
             self.settle(&key);
@@ -534,7 +533,8 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn prepare(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        run.is_preparing = true;
         let prepare = Prepare {
             identity: run.identity(key, 0),
             owner: run.record.source.owner,
@@ -575,17 +575,19 @@ impl<S: Store> Reconciler<S> {
         if run.record.number != number {
             return;
         }
+        run.is_preparing = false;
         match result {
             Ok(()) => run.record.prepared = true,
             Err(error) if run.prepares_again() => {
                 let failures = run.record.unprepared.as_ref().map_or(0, |unprepared| unprepared.failures) + 1;
                 run.record.unprepared = Some(Unprepared { failures, at: self.now });
-                self.note(key, format!("its image cannot be had, tries again: {error}"));
+                self.note(key, format!("it cannot be made ready, tries again: {error}"));
             }
             Err(error) => {
                 let reason = format!("failed to start: {error}");
                 run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: reason.clone() }, at: self.now });
                 self.note(key, reason);
+                self.tell_those_awaiting(key);
             }
         }
         self.settle(key);
@@ -640,12 +642,21 @@ impl<S: Store> Reconciler<S> {
         self.queue.retain(|_, waiting| waiting.key != *key);
         self.await_others(key);
         self.backing_off.remove(key);
-        if let Some(until) = self.backs_off(key, self.now) {
+        if let Some(until) = self.put_off_until(key) {
             self.backing_off.insert(key.clone(), until);
         }
         if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(order, waiting);
         }
+    }
+
+    /// When a tick is to see to the job again. What waits to be prepared is due also when its time has come already.
+    fn put_off_until(&self, key: &JobKey) -> Option<Timestamp> {
+        let run = self.jobs.get(key).and_then(Job::open_run)?;
+        if run.awaits_preparation() {
+            return run.next_try().map(|(_, due)| due);
+        }
+        run.backs_off_until(self.now)
     }
 
     /// Looks whether the jobs that come before this one have succeeded.
@@ -655,11 +666,24 @@ impl<S: Store> Reconciler<S> {
                 let keys = run.spec.after.iter().map(|job| JobKey::new(key.workspace.clone(), job.clone()));
                 keys.into_iter().find_map(|other| Some((other.clone(), self.why_not_succeeded(&other)?)))
             });
+        let before = self.jobs.get(key).and_then(|job| job.run.as_ref()).and_then(|run| run.awaited.clone());
+        if let Some((other, _)) = before {
+            self.no_longer_awaits(key, &other);
+        }
         if let Some((other, _)) = &unmet {
             self.awaiting.entry(other.clone()).or_default().insert(key.clone());
         }
-        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+        if let Some(run) = self.jobs.get_mut(key).and_then(|job| job.run.as_mut()) {
             run.awaited = unmet;
+        }
+    }
+
+    fn no_longer_awaits(&mut self, key: &JobKey, other: &JobKey) {
+        if let Some(waiting) = self.awaiting.get_mut(other) {
+            waiting.remove(key);
+            if waiting.is_empty() {
+                self.awaiting.remove(other);
+            }
         }
     }
 
@@ -691,6 +715,7 @@ impl<S: Store> Reconciler<S> {
         let message = format!("{verdict}, before it started");
         run.record.ended = Some(RunEnd { verdict, at: now });
         self.note(key, message);
+        self.tell_those_awaiting(key);
     }
 
     /// A run that has never started makes way for the newer version of its file.

@@ -2,7 +2,7 @@
 
 use super::topology::{self, Alone, Pairs, TfConfig, pair};
 use super::{Task, host, join, parameters};
-use crate::spec::Framework;
+use crate::spec::{Command, Framework, Platform, Role};
 
 const INPUT: &str = "${{inputs.";
 const OUTPUT: &str = "${{outputs.";
@@ -32,6 +32,18 @@ pub(super) fn substitute(task: &Task<'_>, command: &str) -> String {
     out
 }
 
+/// Directories of the outputs that a command names.
+pub(super) fn outputs(role: &Role, platform: Platform) -> Vec<String> {
+    let text = match &role.command {
+        Command::Shell(text) => text.clone(),
+        Command::Exec(words) => words.join(" "),
+        Command::Default => return Vec::new(),
+    };
+    let names = text.split(OUTPUT).skip(1).filter_map(|rest| rest.split("}}").next());
+    let plain = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    names.filter(|_| platform == Platform::AzureMl).filter(plain).map(|name| format!("/output/{name}")).collect()
+}
+
 /// The parameters and datasets that a command asks for and nobody gives.
 pub(super) fn unknown_inputs(task: &Task<'_>, command: &str) -> Vec<String> {
     let left = substitute(task, command);
@@ -42,19 +54,23 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let job = &task.identity.key.job;
     let id = format!("{job}-{}", task.identity.run);
     let nodes = topology::nodes(task);
-    let rank = topology::rank(task).unwrap_or(0);
     let mut out = vec![
         pair("AZUREML_RUN_ID", &id),
         pair("AZUREML_ROOT_RUN_ID", &id),
         pair("AZUREML_EXPERIMENT_ID", job),
         pair("MLFLOW_RUN_ID", &id),
         pair("MLFLOW_EXPERIMENT_NAME", job),
-        pair("AZUREML_CR_NODE_RANK", rank),
         pair("AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "/code"),
-        pair("AZUREML_PROCESS_NAME", format!("rank_{rank}")),
-        pair("NODE_RANK", rank),
         pair("AZ_BATCH_HOST_LIST", join(nodes.iter().map(host::primary), ",")),
     ];
+    // Tasks that only serve have no rank.
+    out.extend(topology::rank(task).into_iter().flat_map(|rank| {
+        [
+            pair("AZUREML_CR_NODE_RANK", rank),
+            pair("AZUREML_PROCESS_NAME", format!("rank_{rank}")),
+            pair("NODE_RANK", rank),
+        ]
+    }));
     out.extend(nodes.first().into_iter().flat_map(|master| {
         [
             pair("AZ_BATCH_MASTER_NODE", topology::endpoint(master, 6105)),

@@ -34,17 +34,40 @@ fn tf_config(task: &Task<'_>) -> Option<Value> {
     Some(config)
 }
 
+/// The pool of a task and its place there: the first node is the primary alone, then the workers, those that serve, and
+/// the evaluator.
+pub(super) fn pool(task: &Task<'_>) -> (usize, usize) {
+    let evaluates = |peer: &Task<'_>| peer.role.name.as_str().eq_ignore_ascii_case("evaluator");
+    match topology::rank(task) {
+        Some(0) => (0, 0),
+        Some(rank) => (1, rank - 1),
+        None => {
+            let alike = |peer: &&Task<'_>| peer.role.serves && evaluates(peer) == evaluates(task);
+            let peers = task.peers();
+            let place = peers.iter().filter(alike).position(|peer| peer.ordinal == task.ordinal).unwrap_or(0);
+            (if evaluates(task) { 3 } else { 2 }, place)
+        }
+    }
+}
+
 fn cluster_spec(task: &Task<'_>) -> Value {
-    let roles = &task.spec.roles;
+    let mut pools: [Vec<(usize, String)>; 4] = Default::default();
+    for peer in task.peers() {
+        let (number, place) = pool(&peer);
+        if let Some(members) = pools.get_mut(number) {
+            members.push((place, topology::endpoint(&peer, 2222)));
+        }
+    }
     let mut cluster = Map::new();
-    for number in 0..roles.len() {
-        let members = task.peers().into_iter().filter(|peer| peer.role_number() == number);
-        let members: Vec<String> = members.map(|peer| topology::endpoint(&peer, 2222)).collect();
+    for (number, mut members) in pools.into_iter().enumerate().filter(|(_, members)| !members.is_empty()) {
+        members.sort();
+        let members: Vec<String> = members.into_iter().map(|(_, endpoint)| endpoint).collect();
         cluster.insert(format!("workerpool{number}"), json!(members));
     }
+    let (own, place) = pool(task);
     json!({
         "cluster": cluster, "environment": "cloud",
-        "task": { "type": format!("workerpool{}", task.role_number()), "index": task.index, "trial": "1" },
+        "task": { "type": format!("workerpool{own}"), "index": place, "trial": "1" },
         "open_ports": [topology::port(task, 3333)],
     })
 }

@@ -35,11 +35,18 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
             vec![format!("{}-{index}", task.role.name)]
         }
         (Platform::SageMaker, _) => vec![format!("algo-{}", node_number(task) + 1)],
-        (Platform::Volcano, _) | (Platform::ModelArts, _) => vec![format!("{plain}.{job}"), plain],
+        (Platform::Volcano, _) => vec![format!("{plain}.{job}"), plain],
+        // Whatever its role is called: scripts build the address of a node from its number.
+        (Platform::ModelArts, _) => {
+            let node = topology::rank(task).map(|rank| format!("{job}-worker-{rank}"));
+            let plain = node.unwrap_or(plain);
+            vec![format!("{plain}.{job}"), plain]
+        }
         (Platform::Pai, Profile::Dlc) => vec![format!("dlc{plain}.{space}.svc"), format!("dlc{plain}")],
         (Platform::Pai, _) => vec![plain],
         (Platform::Google, Profile::Vertex) => {
-            vec![format!("cmle-training-workerpool{}-{job}-{index}", task.role_number())]
+            let (pool, index) = super::google::pool(task);
+            vec![format!("cmle-training-workerpool{pool}-{job}-{index}")]
         }
         (Platform::Google, _) => vec![format!("cmle-training-{role}-{job}-{index}")],
         (Platform::Kubeflow, Profile::Swarm) => vec![format!("{role}{index}")],

@@ -9,7 +9,7 @@ use crate::spec::{Platform, Profile};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     Code,
-    /// By its name in the workspace.
+    /// By the name that tasks know it by, of which there is only one.
     Dataset(AssetName),
     Output,
     /// A directory of the output.
@@ -75,7 +75,7 @@ fn native(task: &Task<'_>) -> Vec<Place> {
     ];
     for top in ["/dataset", "/input"] {
         match task.spec.datasets.as_slice() {
-            [one] => out.push(place(Content::Dataset(one.name.clone()), top, Access::ReadOnly)),
+            [one] => out.push(place(Content::Dataset(one.seen_as().clone()), top, Access::ReadOnly)),
             several => out.extend(channels(several, top)),
         }
     }
@@ -85,14 +85,14 @@ fn native(task: &Task<'_>) -> Vec<Place> {
 /// Each dataset in a directory by the name that scripts know it by.
 fn channels<'a>(datasets: &'a [crate::spec::Dataset], top: &'a str) -> impl Iterator<Item = Place> + 'a {
     datasets.iter().map(move |dataset| {
-        place(Content::Dataset(dataset.name.clone()), format!("{top}/{}", dataset.seen_as()), Access::ReadOnly)
+        place(Content::Dataset(dataset.seen_as().clone()), format!("{top}/{}", dataset.seen_as()), Access::ReadOnly)
     })
 }
 
 /// The only dataset at `top`, or several in it.
 fn at_or_in(task: &Task<'_>, top: &str) -> Vec<Place> {
     match task.spec.datasets.as_slice() {
-        [one] => vec![place(Content::Dataset(one.name.clone()), top, Access::ReadOnly)],
+        [one] => vec![place(Content::Dataset(one.seen_as().clone()), top, Access::ReadOnly)],
         several => channels(several, top).collect(),
     }
 }
@@ -126,7 +126,8 @@ pub(super) fn directories(task: &Task<'_>) -> Vec<String> {
         (Platform::Mpi, Profile::Nauta) => &["/mnt/input/root/public", "/mnt/output/root/public"],
         _ => &[],
     };
-    all.iter().map(|path| (*path).to_owned()).collect()
+    let named = task.spec.roles.iter().flat_map(|role| super::azureml::outputs(role, task.spec.contract.platform));
+    all.iter().map(|path| (*path).to_owned()).chain(named).collect()
 }
 
 fn of_platform(task: &Task<'_>) -> Vec<Place> {
@@ -184,7 +185,7 @@ fn datasets_of_platform(task: &Task<'_>) -> Vec<Place> {
         (Platform::ModelArts, _) => {
             let one = |(number, dataset): (usize, &crate::spec::Dataset)| {
                 let path = format!("/home/ma-user/modelarts/inputs/data_url_{number}");
-                place(Content::Dataset(dataset.name.clone()), path, Access::ReadOnly)
+                place(Content::Dataset(dataset.seen_as().clone()), path, Access::ReadOnly)
             };
             datasets.iter().enumerate().map(one).collect()
         }

@@ -32,15 +32,19 @@ if [ ! -p "$place/inbox" ]; then
     echo "trainyard: no task of this job is called $host" >&2
     exit 255
 fi
-name=$(hostname 2>/dev/null || cat /proc/sys/kernel/hostname).$$
-call=$place/$name
-mkdir "$call" && mkfifo "$call/out" "$call/err" "$call/end" || exit 255
+call=$(mktemp -d "$place/call.XXXXXX") || exit 255
+name=${call##*/}
+mkfifo "$call/out" "$call/err" "$call/end" || exit 255
 printf '%s' "$*" > "$call/command"
 trap 'echo "stop $name" > "$place/inbox"' HUP INT TERM
 echo "start $name" > "$place/inbox"
 cat "$call/err" >&2 &
-cat "$call/out"
-wait
+cat "$call/out" &
+# A signal interrupts a wait, and nothing else.
+while :; do
+    wait
+    [ $? -gt 128 ] || break
+done
 read -r code < "$call/end"
 rm -r "$call"
 exit "${code:-255}"
@@ -71,7 +75,10 @@ pub(super) fn programs(task: &Task<'_>) -> Vec<SeenFile> {
     }
     out
 }
+/// As Open MPI reads it.
 const HOSTFILE: &str = "/etc/mpi/hostfile";
+/// As Intel MPI and MPICH read it.
+const HYDRA_HOSTFILE: &str = "/etc/mpi/hostfile.hydra";
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     parameters::with_equals(&task.role.params)
@@ -92,15 +99,15 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", 1),
         pair("PRTE_ALLOW_RUN_AS_ROOT", 1),
         pair("PRTE_ALLOW_RUN_AS_ROOT_CONFIRM", 1),
-        pair("I_MPI_HYDRA_HOST_FILE", HOSTFILE),
+        pair("I_MPI_HYDRA_HOST_FILE", HYDRA_HOSTFILE),
         pair("I_MPI_HYDRA_BOOTSTRAP", "rsh"),
         pair("I_MPI_HYDRA_BOOTSTRAP_EXEC", RSH),
         pair("I_MPI_PERHOST", slots),
-        pair("HYDRA_HOST_FILE", HOSTFILE),
+        pair("HYDRA_HOST_FILE", HYDRA_HOSTFILE),
         pair("HYDRA_LAUNCHER", "rsh"),
         pair("HYDRA_LAUNCHER_EXEC", RSH),
         pair("HOROVOD_SSH_COMMAND", RSH),
-        pair("K_MPI_JOB_ROLE", if task.leads() || task.peers().len() == 1 { "launcher" } else { "worker" }),
+        pair("K_MPI_JOB_ROLE", if task.is_idle() { "worker" } else { "launcher" }),
     ];
     out.extend(of_profile(task));
     out
@@ -136,7 +143,7 @@ fn of_profile(task: &Task<'_>) -> Pairs {
     }
 }
 
-/// Open MPI's form of the host file, which MPICH's launchers read as well when there is one slot.
+/// The host files, and the list of hosts for those that ask a program.
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     let hosts = topology::mpi_hosts(task);
     let lines: Vec<String> =
@@ -145,7 +152,7 @@ pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     let hydra = hosts.iter().map(|node| format!("{}:{}\n", name(node), topology::slots(node)));
     vec![
         SeenFile::new(HOSTFILE, lines.concat()),
-        SeenFile::new("/etc/mpi/hostfile.hydra", join(hydra, "")),
+        SeenFile::new(HYDRA_HOSTFILE, join(hydra, "")),
         SeenFile::program("/etc/mpi/discover_hosts.sh", discover),
         SeenFile::new("/job/hostfile", lines.concat()),
     ]

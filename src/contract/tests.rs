@@ -280,6 +280,9 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
                "workerpool1":["cmle-training-workerpool1-digits-0:2222","cmle-training-workerpool1-digits-1:2222"]})
     );
     assert_eq!(spec["task"], json!({"type":"workerpool1","index":1,"trial":"1"}));
+    let alike = seen(&job("google/vertex", "command = \"x\"\n[roles.worker]\ncount = 3\n"), 2);
+    let spec: Value = serde_json::from_str(&variable(&alike, "CLUSTER_SPEC").unwrap()).unwrap();
+    assert_eq!((spec["cluster"]["workerpool0"].as_array().unwrap().len(), &spec["task"]["index"]), (1, &json!(1)));
     assert_variables(&vertex, &[("AIP_MODEL_DIR", "/gcs/job/model/")]);
     assert!(places(&vertex).contains(&"/gcs/job/model"));
 }
@@ -331,6 +334,8 @@ fn modelarts_adds_task_names_for_parameter_servers_alone() {
     assert_eq!(second.working_directory, "/home/ma-user/modelarts/user-job-dir/code");
     let ps = seen(&job("modelarts", PS), 0);
     assert_eq!(arguments(&ps)[1..], ["--task_name=ps", "--task_index=0"]);
+    let plain = seen(&job("modelarts", "command = 'x'\n[roles.trainer]\ncount = 2\n"), 1);
+    assert!(plain.hosts.contains("digits-worker-0.digits"), "whatever the role is called: {}", plain.hosts);
     let old = seen(&job("modelarts/1", NODES), 1);
     assert_variables(
         &old,
@@ -547,6 +552,37 @@ fn frameworks_have_their_cluster_without_any_contract() {
         tf_config(&shared)["cluster"]["worker"],
         json!(["worker-0:2222", "worker-1:2223"]),
         "ports differ where tasks share a network"
+    );
+}
+
+#[test]
+fn two_versions_of_a_dataset_are_two_places() {
+    let view = seen("command = 'x'\ndatasets = [\"train=flowers@v1\", \"val=flowers@v2\"]", 0);
+    let content = |path: &str| view.places.iter().find(|place| place.path == path).map(|place| place.content.clone());
+    assert_ne!(content("/dataset/train"), content("/dataset/val"));
+}
+
+#[test]
+fn servers_that_the_file_has_are_those_that_workers_are_told_of() {
+    let text = job("sagemaker", PS);
+    let (server, worker) = (seen(&text, 0), seen(&text, 2));
+    assert_eq!(tf_config(&server)["task"], json!({"type":"ps","index":0}));
+    assert_eq!(tf_config(&server)["cluster"]["ps"], json!(["algo-3:2223"]));
+    assert_eq!(tf_config(&worker)["cluster"]["ps"], json!(["algo-3:2223"]));
+}
+
+#[test]
+fn ranks_are_started_under_any_contract_that_has_a_launcher() {
+    let text = "framework = \"mpi\"\ncommand = \"mpirun x\"\nresources.gpu = 2\n[roles.worker]\ncount = 2\n";
+    let launcher = seen(&job("azureml", text), 0);
+    assert_variables(&launcher, &[("OMPI_MCA_plm_rsh_agent", "/run/trainyard/rsh"), ("K_MPI_JOB_ROLE", "launcher")]);
+    assert_eq!(file(&launcher, "/etc/mpi/hostfile.hydra").lines().next(), Some("10.213.0.3:2"));
+    assert_variables(&launcher, &[("HYDRA_HOST_FILE", "/etc/mpi/hostfile.hydra"), ("AZUREML_CR_NODE_RANK", "0")]);
+    let spec = parse("a.toml", text).0.unwrap();
+    assert_eq!(
+        spec.roles.iter().map(|role| role.resources.gpu).collect::<Vec<_>>(),
+        [0, 2],
+        "a launcher computes nothing"
     );
 }
 

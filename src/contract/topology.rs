@@ -45,6 +45,9 @@ pub(super) fn called<'a>(task: &Task<'a>, names: &[&str]) -> Vec<Task<'a>> {
     task.peers().into_iter().filter(is).collect()
 }
 
+/// What roles of parameter servers are called.
+pub(super) const SERVERS: &[&str] = &["ps", "server", "pserver"];
+
 /// How a platform writes `TF_CONFIG`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TfConfig {
@@ -133,15 +136,22 @@ pub(super) fn tf_config_by_nodes(
     ps_port: u16,
     with_ps: &[Task<'_>],
 ) -> Option<String> {
-    let nodes = nodes(task);
-    let rank = rank(task).filter(|_| nodes.len() > 1)?;
+    let (nodes, own_servers) = (nodes(task), called(task, SERVERS));
+    // Where the file has servers of its own, these are meant.
+    let servers = if own_servers.is_empty() { with_ps } else { own_servers.as_slice() };
+    let serves = own_servers.iter().position(|server| server.ordinal == task.ordinal);
+    let own = match (serves, rank(task).filter(|_| nodes.len() > 1)) {
+        (Some(index), _) => ("ps", index),
+        (None, Some(0)) => ("master", 0),
+        (None, Some(rank)) => ("worker", rank - 1),
+        (None, None) => return None,
+    };
     let (master, workers) = nodes.split_first()?;
     let mut cluster = vec![("master", vec![endpoint(master, worker_port)])];
-    if !with_ps.is_empty() {
-        cluster.push(("ps", with_ps.iter().map(|node| endpoint(node, ps_port)).collect()));
+    if !servers.is_empty() {
+        cluster.push(("ps", servers.iter().map(|node| endpoint(node, ps_port)).collect()));
     }
     cluster.push(("worker", workers.iter().map(|node| endpoint(node, worker_port)).collect()));
-    let own = if rank == 0 { ("master", 0) } else { ("worker", rank - 1) };
     Some(tf_json(&cluster, own, Environment::Cloud))
 }
 
@@ -237,7 +247,7 @@ pub(super) fn endpoints(tasks: &[Task<'_>], base: u16) -> String {
 
 /// Flags of TensorFlow's first generation: `--job_name`, `--task_index`, `--ps_hosts`, `--worker_hosts`.
 pub(super) fn ps_flags(task: &Task<'_>) -> Vec<String> {
-    let (ps, workers) = (called(task, &["ps"]), nodes(task));
+    let (ps, workers) = (called(task, SERVERS), nodes(task));
     let kind = if tf_type(task, None) == "ps" { "ps" } else { "worker" };
     let index = if kind == "ps" { task.index as usize } else { rank(task).unwrap_or(0) };
     vec![

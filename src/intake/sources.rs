@@ -42,14 +42,14 @@ impl Reader<'_> {
         let mut stack = Stack::of(job);
         stack.overrides = self.overrides(&overrides_of(path), owner)?;
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
-            stack.template = self.template(&wanted, templates)?;
+            stack.template = self.template(&wanted, templates, owner)?;
         }
         Ok((stack, owner))
     }
 
-    fn template(self, name: &JobName, directories: &[PathBuf]) -> Result<Option<Layer>, Unread> {
+    fn template(self, name: &JobName, directories: &[PathBuf], owner: Owner) -> Result<Option<Layer>, Unread> {
         for directory in directories {
-            match self.layer(&directory.join(format!("{name}{TEMPLATE_SUFFIX}")), None) {
+            match self.layer(&directory.join(format!("{name}{TEMPLATE_SUFFIX}")), Some(owner)) {
                 Err(Unread::Missing) => {}
                 other => return other.map(|(layer, _)| Some(layer)),
             }

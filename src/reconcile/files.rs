@@ -95,6 +95,7 @@ impl<S: Store> Reconciler<S> {
         self.retired.retain(|(other, _)| other != key);
         self.last_words.retain(|(other, _)| other != key);
         self.removed.insert(key.clone(), last_run);
+        self.tell_those_awaiting(key);
     }
 
     fn job_entry(&mut self, key: &JobKey) -> &mut Job {

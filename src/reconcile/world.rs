@@ -7,7 +7,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Waiting};
-use crate::spec::{DesiredState, Image, JobSpec, OnEdit, RetryOn};
+use crate::spec::{Code, DesiredState, Image, JobSpec, OnEdit, RetryOn};
 use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
 
@@ -31,6 +31,8 @@ pub(super) struct Run {
     pub(super) held_back_told: Option<String>,
     /// The job that must have succeeded first, and what keeps it from that.
     pub(super) awaited: Option<(JobKey, String)>,
+    /// Its preparation is under way.
+    pub(super) is_preparing: bool,
     /// How far its preparation has come.
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
@@ -80,7 +82,7 @@ impl Job {
     /// Why the newest run is to be stopped, if it is.
     pub(super) fn wanted_stop(&self) -> Option<StopCause> {
         let run = self.open_run()?;
-        let makes_way = self.spec.as_ref().is_some_and(|spec| spec.on_edit == OnEdit::Restart) && self.is_outdated();
+        let makes_way = self.live_word(run).on_edit == OnEdit::Restart && self.is_outdated();
         let by_file = match (self.record.file_present, self.desired()) {
             (false, _) => Some(StopCause::FileRemoved),
             (true, DesiredState::Stopped) => Some(StopCause::File),
@@ -137,6 +139,12 @@ impl Job {
         Some((run.record.order, waiting))
     }
 
+    /// What counts for keys that act at once: the file's newest word, but what a template says only for later runs.
+    fn live_word<'a>(&'a self, run: &'a Run) -> &'a Spec {
+        let has_template = self.record.source.as_ref().is_some_and(|source| source.template.is_some());
+        self.spec.as_ref().filter(|_| !has_template).unwrap_or(&run.spec)
+    }
+
     /// A live key: the file's newest word counts, but a template's only for later runs.
     fn max_duration(&self, run: &Run) -> Option<Duration> {
         let template = self.record.source.as_ref().and_then(|source| source.template.as_ref());
@@ -160,8 +168,8 @@ impl Job {
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
             running_since: attempt.running_since,
             max_duration: self.max_duration(run),
-            expected_duration: self.spec.as_ref().map_or(run.spec.expected_duration, |spec| spec.expected_duration),
-            on_overrun: self.spec.as_ref().map_or(run.spec.on_overrun, |spec| spec.on_overrun),
+            expected_duration: self.live_word(run).expected_duration,
+            on_overrun: self.live_word(run).on_overrun,
             overrun_told: attempt.overrun_told,
             wanted_stop: self.wanted_stop(),
             verdict: attempt.verdict.clone(),
@@ -190,6 +198,7 @@ impl Run {
             held_back: None,
             held_back_told: None,
             awaited: None,
+            is_preparing: false,
         }
     }
 
@@ -220,6 +229,18 @@ const LOST_MAX: usize = 3;
 impl Run {
     /// When the next attempt may be made, while that is still to come.
     pub(super) fn backs_off_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let (ended, due) = self.next_try()?;
+        // A clock that was set back makes nobody wait longer than was said.
+        (now < due && now >= ended).then_some(due)
+    }
+
+    /// Its image is to be asked for again, when its time has come.
+    pub(super) fn awaits_preparation(&self) -> bool {
+        !self.record.prepared && self.record.unprepared.is_some() && !self.is_preparing
+    }
+
+    /// When the last try ended, and when the next one may be.
+    pub(super) fn next_try(&self) -> Option<(Timestamp, Timestamp)> {
         let (failed, ended) = match self.record.unprepared.filter(|_| !self.record.prepared) {
             Some(unprepared) => (unprepared.failures, unprepared.at),
             None => {
@@ -229,16 +250,14 @@ impl Run {
         let wait =
             self.spec.retry.backoff.saturating_mul(2u32.saturating_pow(failed.saturating_sub(1))).min(BACKOFF_MAX);
         let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let due = Timestamp(ended.0.saturating_add(wait));
-        // A clock that was set back makes nobody wait longer than was said.
-        (now < due && now >= ended).then_some(due)
+        Some((ended, Timestamp(ended.0.saturating_add(wait))))
     }
 
-    /// Whether its image is asked for once more when it could not be had.
+    /// Whether its image, or its code from a repository, is asked for once more when it could not be had.
     pub(super) fn prepares_again(&self) -> bool {
         let failures = self.record.unprepared.map_or(0, |unprepared| unprepared.failures);
-        let has_image = self.spec.image != Image::Host;
-        has_image && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
+        let comes_from_elsewhere = self.spec.image != Image::Host || matches!(self.spec.code, Some(Code::Git(_)));
+        comes_from_elsewhere && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
     }
 
     /// Whether a failure like that of this attempt is tried again.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::job::{Command, Main, Role};
+use super::job::{Command, Main, Resources, Role};
 use super::platform::{Contract, Framework, Platform, Profile, Strategy};
 use crate::ids::RoleName;
 
@@ -64,7 +64,11 @@ pub(in crate::spec) fn idle() -> Command {
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
 pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: impl FnOnce() -> Role) {
     if let Some(name) = missing(roles, kinds) {
-        let role = Role { serves: serves(&name, kinds, true), main: main(&name, kinds), count: 1, name, ..plain() };
+        let plain = plain();
+        // It brings the others together, and computes nothing.
+        let resources = Resources { gpu: 0, ..plain.resources };
+        let (serves, main) = (serves(&name, kinds, true), main(&name, kinds));
+        let role = Role { serves, main, count: 1, name, resources, ..plain };
         roles.insert(0, (role, 0..0));
     }
     let first_decides = kinds.contract.platform == Platform::Kubeflow

@@ -142,6 +142,15 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let login = format!("code = {{ git = \"{private}\", user = \"ada\", password = \"secret:git\" }}");
     let report = instance.run_job("let-in", &format!("command = 'python3 train.py'\n{login}"));
     assert_eq!(report["state"], "succeeded", "{report:#}");
+    // As people who are not root do, to whom the daemon's directories are closed.
+    let theirs = instance.jobs_d().join("theirs.toml");
+    fs::write(theirs.with_extension("new"), format!("command = 'python3 train.py; id -u > /output/id'\n{login}"))
+        .unwrap();
+    std::os::unix::fs::chown(theirs.with_extension("new"), Some(65534), Some(65534)).unwrap();
+    fs::rename(theirs.with_extension("new"), &theirs).unwrap();
+    let report = instance.wait_end("theirs", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("theirs", "main-0"), "second\n");
     let wrong = format!("command = 'true'\n{}", login.replace("private/x", "private/y"));
     let missing = text(&instance.run_job("missing", &wrong)["reason"]);
     assert!(missing.contains("private/y") && !missing.contains("s3cr"), "{missing}");
@@ -149,6 +158,9 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let unknown = text(&instance.run_job("unknown", &unknown)["reason"]);
     assert!(unknown.contains("no-such") && unknown.contains("a branch, a tag or a whole commit"), "{unknown}");
     // Nothing of the login is left anywhere that people look.
+    let names = |run: &Path| fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let left = names(instance.run_dir("let-in", 1).parent().unwrap());
+    assert!(!left.iter().any(|name| name.to_string_lossy().contains("fetch")), "{left:?}");
     let kept = Command::new("grep").args(["-rIl", "s3cr"]).arg(instance.root().join("var")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
     assert!(!instance.journal().contains("s3cr"));

@@ -2,10 +2,11 @@
 //! http and https are spoken, no hook, filter or submodule is run, and what comes is bounded.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, Instant};
 
 use crate::engine::EngineError;
 use crate::spec::{GitCode, Submodules};
@@ -13,10 +14,12 @@ use crate::store::record::Owner;
 use crate::sys::file::{create_dir_for, remove_tree};
 use crate::sys::process::run_tool;
 
-/// Most bytes of a repository's files, and of what is fetched for them.
+/// Most bytes of one file, and so of what is fetched at once.
 const BYTES_MAX: u64 = 4 << 30;
-/// Longest time for one fetch, as `timeout` takes it.
-const PATIENCE: &str = "1800";
+/// Longest time for all of it.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// Most bytes of what git says that are read.
+const SAID_MAX: u64 = 64 << 10;
 
 /// What git is never to do, whatever the repository or the machine's configuration says.
 const SAFE: [&str; 9] = [
@@ -31,26 +34,28 @@ const SAFE: [&str; 9] = [
     "advice.detachedHead=false",
 ];
 
-/// Fetches the code into `target`, which does not exist yet; the commit that it is. `secret` is the password, where the
-/// job names one.
-pub(super) fn fetch(code: &GitCode, secret: Option<&str>, target: &Path, owner: Owner) -> Result<String, EngineError> {
+/// Where git sees the place in its own mount namespace: the daemon's directories are closed to those that it runs as.
+const SEEN_AT: &str = "/mnt";
+
+/// Fetches the code into `place/code`; the commit that it is. `secret` is the password, where the job names one.
+pub(super) fn fetch(code: &GitCode, secret: Option<&str>, place: &Path, owner: Owner) -> Result<String, EngineError> {
     let told = |error: io::Error| EngineError(format!("code: cannot fetch {}: {error}", code.url));
-    create_dir_for(target, 0o700, owner.uid, owner.gid).map_err(told)?;
-    let login = Login::put(code, secret, target, owner).map_err(told)?;
-    let git = Git { code, target, owner, login: &login };
-    let commit = git.check_out();
-    login.take_away().map_err(told)?;
-    let commit = commit?;
+    create_dir_for(&place.join("code"), 0o700, owner.uid, owner.gid).map_err(told)?;
+    let login = Login::put(code, secret, place, owner).map_err(told)?;
+    let git = Git { code, place, owner, login: &login, until: Instant::now() + PATIENCE };
+    let commit = git.check_out()?;
     // The files are what is wanted; the repository itself is the next fetch's business.
-    remove_tree(&target.join(".git")).map_err(told)?;
+    remove_tree(&place.join("code/.git")).map_err(told)?;
     Ok(commit)
 }
 
 struct Git<'a> {
     code: &'a GitCode,
-    target: &'a Path,
+    place: &'a Path,
     owner: Owner,
     login: &'a Login,
+    /// By when all of it must be done.
+    until: Instant,
 }
 
 impl Git<'_> {
@@ -62,7 +67,7 @@ impl Git<'_> {
         let found = match shallow {
             Ok(_) => "FETCH_HEAD",
             // Some servers hand out no single commit, some no part of a history: then all of it, and the commit out of that.
-            Err(_) if is_commit(wanted) => {
+            Err(error) if is_commit(wanted) && is_refused_alone(&error) => {
                 self.run(&["fetch", "--quiet", "--no-tags", "--", url, "+refs/*:refs/fetched/*"])?;
                 wanted
             }
@@ -78,14 +83,23 @@ impl Git<'_> {
     /// Runs git as the job's owner, without rights and with bounds, in the directory.
     fn run(&self, words: &[&str]) -> Result<String, EngineError> {
         let (uid, gid) = (format!("--reuid={}", self.owner.uid), format!("--regid={}", self.owner.gid));
-        let directory = self.target.display().to_string();
+        let (place, directory) = (self.place.display().to_string(), format!("{SEEN_AT}/code"));
         let bound = format!("--fsize={BYTES_MAX}");
+        let left = self.until.saturating_duration_since(Instant::now()).as_secs().max(1).to_string();
         let helper = format!("credential.helper={}", self.login.helper());
-        let mut all =
-            vec!["-i", "HOME=/nonexistent", "PATH=/usr/bin:/bin", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0"];
-        all.extend(["LC_ALL=C.UTF-8", "timeout", PATIENCE]);
-        all.extend(["prlimit", &bound, "setpriv", &uid, &gid, "--clear-groups", "--no-new-privs", "--inh-caps=-all"]);
-        all.extend(["--bounding-set=-all", "git", "-C", &directory, "-c", "credential.helper=", "-c", &helper]);
+        let mut all = vec!["-i", "HOME=/nonexistent", "PATH=/usr/bin:/bin:/usr/sbin:/sbin", "GIT_CONFIG_NOSYSTEM=1"];
+        all.extend(["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "unshare", "--mount", "--propagation", "private", "--"]);
+        all.extend([
+            "sh",
+            "-c",
+            "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\" 2> /mnt/said",
+            "sh",
+            &place,
+            SEEN_AT,
+        ]);
+        all.extend(["timeout", &left, "prlimit", &bound, "setpriv", &uid, &gid, "--clear-groups", "--no-new-privs"]);
+        all.extend(["--inh-caps=-all", "--bounding-set=-all", "git", "-C", &directory]);
+        all.extend(["-c", "credential.helper=", "-c", &helper]);
         let safe: Vec<&str> = SAFE.iter().flat_map(|setting| ["-c", setting]).collect();
         all.extend(safe);
         all.extend(words);
@@ -97,9 +111,21 @@ impl Git<'_> {
         }
     }
 
+    /// What went to standard error, of which a server may send as much as it likes.
+    fn said(&self, output: &Output) -> String {
+        let mut said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if let Ok(file) = fs::File::open(self.place.join("said")) {
+            let mut bytes = Vec::new();
+            // What cannot be read is not told.
+            let _ = file.take(SAID_MAX).read_to_end(&mut bytes);
+            said.push_str(&String::from_utf8_lossy(&bytes));
+        }
+        said
+    }
+
     /// What git said, without what it must not say.
     fn failure(&self, output: &Output) -> EngineError {
-        let said = String::from_utf8_lossy(&output.stderr);
+        let said = self.said(output);
         let said = self.login.hidden_in(said.trim());
         let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("hint:")).collect();
         let last = lines.last().copied().unwrap_or("no reason given");
@@ -117,6 +143,11 @@ impl Git<'_> {
     }
 }
 
+/// The server hands out branches and tags only.
+fn is_refused_alone(error: &EngineError) -> bool {
+    ["not our ref", "unadvertised object", "shallow"].iter().any(|words| error.to_string().contains(words))
+}
+
 /// A name that only a commit has.
 fn is_commit(reference: &str) -> bool {
     matches!(reference.len(), 40 | 64) && reference.chars().all(|c| c.is_ascii_hexdigit())
@@ -124,28 +155,29 @@ fn is_commit(reference: &str) -> bool {
 
 /// User and password, in a file that git's own helper reads: never in an argument or a variable, which others could see.
 struct Login {
-    file: Option<std::path::PathBuf>,
+    is_there: bool,
     password: Option<String>,
 }
 
 impl Login {
-    fn put(code: &GitCode, secret: Option<&str>, target: &Path, owner: Owner) -> io::Result<Self> {
-        use std::io::Write;
-        let (Some(user), Some(password)) = (&code.user, secret) else { return Ok(Self { file: None, password: None }) };
-        let Some((scheme, rest)) = code.url.split_once("://") else { return Ok(Self { file: None, password: None }) };
+    fn put(code: &GitCode, secret: Option<&str>, place: &Path, owner: Owner) -> io::Result<Self> {
+        let (Some(user), Some(password)) = (&code.user, secret) else {
+            return Ok(Self { is_there: false, password: None });
+        };
+        let Some((scheme, rest)) = code.url.split_once("://") else {
+            return Ok(Self { is_there: false, password: None });
+        };
         let host = rest.split('/').next().unwrap_or(rest);
-        let path = target.with_extension("login");
+        let path = place.join("login");
         let line = format!("{scheme}://{}:{}@{host}\n", escaped(user), escaped(password));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(line.as_bytes())?;
-        // By the file itself: its directory is the owner's, who may have put a link in its place by now.
         fchown(&file, Some(owner.uid), Some(owner.gid))?;
-        Ok(Self { file: Some(path), password: Some(password.to_owned()) })
+        Ok(Self { is_there: true, password: Some(password.to_owned()) })
     }
 
     fn helper(&self) -> String {
-        let file = self.file.as_ref().map(|file| crate::contract::command::quote(&file.display().to_string()));
-        file.map_or(String::new(), |file| format!("store --file={file}"))
+        if self.is_there { format!("store --file={SEEN_AT}/login") } else { String::new() }
     }
 
     fn hidden_in(&self, text: &str) -> String {
@@ -153,10 +185,6 @@ impl Login {
             return text.to_owned();
         };
         text.replace(password.as_str(), "******").replace(&escaped(password), "******")
-    }
-
-    fn take_away(&self) -> io::Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| crate::sys::file::remove_if_there(file))
     }
 }
 
@@ -173,7 +201,7 @@ mod tests {
     #[test]
     fn a_login_is_escaped_and_never_told() {
         assert_eq!(escaped("p@ss wörd"), "p%40ss%20w%C3%B6rd");
-        let login = Login { file: None, password: Some("p@ss".into()) };
+        let login = Login { is_there: true, password: Some("p@ss".into()) };
         assert_eq!(login.hidden_in("bad p@ss, p%40ss"), "bad ******, ******");
         assert!(is_commit(&"a".repeat(40)) && !is_commit("main") && !is_commit(&"g".repeat(40)));
     }

@@ -74,18 +74,24 @@ fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), Engine
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
 fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, directory: &Path) -> Result<(), EngineError> {
-    let (target, draft) = (directory.join("code"), directory.join(".code.tmp"));
+    let target = directory.join("code");
     if target.exists() {
         return Ok(());
     }
+    // Beside the run's directory, which is its owner's: what is done there by name nobody else can lead elsewhere.
+    let place = directory.with_file_name(format!(".{}.fetch", run.identity.run));
+    remove_tree(&place).map_err(failed("fetch the code"))?;
+    create_dir(&place, 0o755).map_err(failed("fetch the code"))?;
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
-    remove_tree(&draft).map_err(failed("fetch the code"))?;
-    crate::sys::file::remove_if_there(&draft.with_extension("login")).map_err(failed("fetch the code"))?;
-    let commit = super::git::fetch(code, secret.as_deref(), &draft, run.owner)?;
-    let told = directory.join("code.commit");
-    write_whole(&told, format!("{commit}\n").as_bytes(), 0o644, Durability::Process)
-        .map_err(failed("note the commit"))?;
-    fs::rename(&draft, &target).map_err(failed("fetch the code"))
+    let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
+    let kept = fetched.and_then(|commit| {
+        let note = format!("{commit}\n");
+        let told = directory.join("code.commit");
+        write_whole(&told, note.as_bytes(), 0o644, Durability::Process).map_err(failed("note the commit"))?;
+        fs::rename(place.join("code"), &target).map_err(failed("fetch the code"))
+    });
+    remove_tree(&place).map_err(failed("clean up after fetching the code"))?;
+    kept
 }
 
 /// Longest secret, bytes.
@@ -160,7 +166,7 @@ pub(super) fn mounts(
             Content::Model => run.join("model"),
             Content::Code => run.join("code"),
             Content::Dataset(name) => {
-                let dataset = spec.datasets.iter().find(|dataset| dataset.name == *name);
+                let dataset = spec.datasets.iter().find(|dataset| dataset.seen_as() == name);
                 let unknown = || EngineError(format!("datasets: {name} is not one of the job's"));
                 dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?
             }
@@ -208,8 +214,7 @@ pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineErro
             // The name is ours, whatever the job has put there.
             remove_tree(&about_file).map_err(failed(told))?;
         }
-        let commit = fs::read_to_string(paths.run(&identity.key, identity.run).join("code.commit")).ok();
-        let about = about(identity, commit.as_deref());
+        let about = about(identity, commit_of(&paths.run(&identity.key, identity.run)).as_deref());
         write_whole(&about_file, about.as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
         if let Some(parent) = target.parent() {
             create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
@@ -222,6 +227,15 @@ pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineErro
     // Who looks into the run finds it as well.
     let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(identity.run.to_string());
     crate::sys::file::replace_symlink(&up, &model).map_err(failed(told))
+}
+
+/// The commit that a run's code is. Its owner may have put something else there since.
+fn commit_of(run: &Path) -> Option<String> {
+    let (_, bytes) = crate::sys::file::read_limited(&run.join("code.commit"), 128).ok()?;
+    let text = String::from_utf8(bytes).ok()?;
+    let commit = text.trim();
+    let is_commit = !commit.is_empty() && commit.chars().all(|c| c.is_ascii_hexdigit());
+    is_commit.then(|| commit.to_owned())
 }
 
 fn about(identity: &Identity, commit: Option<&str>) -> String {
