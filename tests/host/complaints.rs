@@ -136,3 +136,23 @@ fn dstack_4285_the_end_of_the_log_is_there_after_a_stop() {
     assert!(end == last || end == last + 1, "the log ends at {end}, the task at {last}");
     instance.shutdown();
 }
+
+/// microsoft/pai#1178, and its rule of 200 MB: no code is no error, too much of it is one.
+#[test]
+fn pai_1178_empty_code_runs_and_too_much_of_it_is_refused_with_its_size() {
+    let test = "pai_1178_empty_code_runs_and_too_much_of_it_is_refused_with_its_size";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let code = instance.root().join("var/lib/trainyard/workspaces/default/code");
+    for name in ["empty", "large"] {
+        fs::create_dir_all(code.join(name)).unwrap();
+    }
+    fs::File::create(code.join("large/weights")).unwrap().set_len(200_000_001).unwrap();
+    let job =
+        |name: &str, contract: &str| format!("contract = {contract:?}\ncode = {name:?}\ncommand = 'ls /code | wc -l'");
+    let report = instance.run_job("empty", &job("empty", "openpai"));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let report = instance.run_job("large", &job("large", "openpai"));
+    assert!(reason(&report).contains("200000001 bytes"), "{report:#}");
+    assert_eq!(instance.run_job("elsewhere", &job("large", "native"))["state"], "succeeded", "its rule is its own");
+    instance.shutdown();
+}

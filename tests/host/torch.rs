@@ -51,3 +51,47 @@ fn two_workers_of_torch_reach_a_barrier_and_the_right_sum() {
     }
     instance.shutdown();
 }
+
+/// As kubeflow's script has it: everything by `env://`, which the framework's variables fill.
+const MEET: &str = r#"import os
+import torch.distributed as dist
+dist.init_process_group("gloo")
+out = [None] * dist.get_world_size()
+dist.all_gather_object(out, (dist.get_rank(), int(os.environ["LOCAL_RANK"])))
+print("met", dist.get_rank(), dist.get_world_size(), sorted(out), flush=True)
+"#;
+
+/// kubeflow/trainer#1790: nodes and processes were one number.
+#[test]
+fn trainer_1790_torchrun_makes_processes_of_nodes_and_without_it_a_task_is_one() {
+    const TEST: &str = "trainer_1790_torchrun_makes_processes_of_nodes_and_without_it_a_task_is_one";
+    if !has_tools(TEST, &["mmdebstrap", "umoci"]) {
+        return;
+    }
+    if std::env::var_os("TRAINYARD_TORCH").is_none() && !torch_is_here() {
+        return skip(TEST, "an image of PyTorch (`TRAINYARD_TORCH=1 tests/run -E 'test(torch)'` makes it)");
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let code = instance.root().join("var/lib/trainyard/workspaces/default/code/meet");
+    fs::create_dir_all(&code).unwrap();
+    fs::write(code.join("train.py"), MEET).unwrap();
+    for (job, command, world) in [
+        ("nodes", "python3 train.py", 2),
+        ("processes", "python3 -m torch.distributed.run --nproc_per_node=2 train.py", 4),
+    ] {
+        let text = format!(
+            "framework = \"pytorch\"\nimage = \"oci:{}:torch\"\ncode = \"meet\"\ncommand = {command:?}\n\
+             resources = {{ cpu = 1, memory = \"2GiB\" }}\n[roles.worker]\ncount = 2\n",
+            torch().display()
+        );
+        let report = instance.run_job(job, &text);
+        let logs: String = (0..2).map(|worker| instance.log(job, &format!("worker-{worker}"))).collect();
+        assert_eq!(report["state"], "succeeded", "{logs} {report:#}");
+        let met: Vec<&str> = logs.lines().filter(|line| line.starts_with("met ")).collect();
+        assert_eq!(met.len(), world, "{logs}");
+        let ranks: std::collections::BTreeSet<_> = met.iter().map(|line| line.split(' ').nth(1).unwrap()).collect();
+        assert_eq!(ranks.len(), world, "{logs}");
+        assert!(met.iter().all(|line| line.split(' ').nth(2) == Some(world.to_string().as_str())), "{logs}");
+    }
+    instance.shutdown();
+}

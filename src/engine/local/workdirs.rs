@@ -11,7 +11,7 @@ use crate::engine::{EngineError, Prepare, Release};
 use crate::ids::AssetName;
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
-use crate::spec::{Code, Dataset, GitCode, JobSpec};
+use crate::spec::{Code, Dataset, GitCode, JobSpec, Platform};
 use crate::status::Verdict;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
@@ -69,7 +69,36 @@ fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), Engine
     let draft = directory.join(".code.tmp");
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
+    if run.spec.contract.platform == Platform::OpenPai {
+        refuse_large(&draft, code)?;
+    }
     fs::rename(&draft, &target).map_err(failed("take a snapshot of the code"))
+}
+
+/// Most bytes of code under OpenPAI, which refuses more.
+const OPENPAI_CODE_MAX: u64 = 200_000_000;
+
+fn refuse_large(code: &Path, name: &AssetName) -> Result<(), EngineError> {
+    let size = size_of(code).map_err(failed("measure the code"))?;
+    if size <= OPENPAI_CODE_MAX {
+        return Ok(());
+    }
+    remove_tree(code).map_err(failed("take back the snapshot of the code"))?;
+    Err(EngineError(format!(
+        "code = {:?}: it has {size} bytes, and under contract openpai code has {OPENPAI_CODE_MAX} at most; data belongs into datasets/",
+        name.as_str()
+    )))
+}
+
+/// Bytes of the files of a snapshot, in which nobody else writes.
+fn size_of(directory: &Path) -> io::Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        sum += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.len() };
+    }
+    Ok(sum)
 }
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
