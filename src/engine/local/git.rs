@@ -87,7 +87,12 @@ impl Git<'_> {
         let bound = format!("--fsize={BYTES_MAX}");
         let left = self.until.saturating_duration_since(Instant::now()).as_secs().max(1).to_string();
         let helper = format!("credential.helper={}", self.login.helper());
-        let mut all = vec!["-i", "HOME=/nonexistent", "PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin", "GIT_CONFIG_NOSYSTEM=1"];
+        let mut all = vec![
+            "-i",
+            "HOME=/nonexistent",
+            "PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin",
+            "GIT_CONFIG_NOSYSTEM=1",
+        ];
         all.extend(["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "unshare", "--mount", "--propagation", "private", "--"]);
         all.extend([
             "sh",
