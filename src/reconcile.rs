@@ -9,6 +9,7 @@ mod files;
 mod publishing;
 mod requests;
 mod tasks;
+mod waiting;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -647,62 +648,6 @@ impl<S: Store> Reconciler<S> {
         }
         if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(order, waiting);
-        }
-    }
-
-    /// When a tick is to see to the job again. What waits to be prepared is due also when its time has come already.
-    fn put_off_until(&self, key: &JobKey) -> Option<Timestamp> {
-        let run = self.jobs.get(key).and_then(Job::open_run)?;
-        if run.awaits_preparation() {
-            return run.next_try().map(|(_, due)| due);
-        }
-        run.backs_off_until(self.now)
-    }
-
-    /// Looks whether the jobs that come before this one have succeeded.
-    fn await_others(&mut self, key: &JobKey) {
-        let unmet =
-            self.jobs.get(key).and_then(Job::open_run).filter(|run| run.record.attempts.is_empty()).and_then(|run| {
-                let keys = run.spec.after.iter().map(|job| JobKey::new(key.workspace.clone(), job.clone()));
-                keys.into_iter().find_map(|other| Some((other.clone(), self.why_not_succeeded(&other)?)))
-            });
-        let before = self.jobs.get(key).and_then(|job| job.run.as_ref()).and_then(|run| run.awaited.clone());
-        if let Some((other, _)) = before {
-            self.no_longer_awaits(key, &other);
-        }
-        if let Some((other, _)) = &unmet {
-            self.awaiting.entry(other.clone()).or_default().insert(key.clone());
-        }
-        if let Some(run) = self.jobs.get_mut(key).and_then(|job| job.run.as_mut()) {
-            run.awaited = unmet;
-        }
-    }
-
-    fn no_longer_awaits(&mut self, key: &JobKey, other: &JobKey) {
-        if let Some(waiting) = self.awaiting.get_mut(other) {
-            waiting.remove(key);
-            if waiting.is_empty() {
-                self.awaiting.remove(other);
-            }
-        }
-    }
-
-    fn why_not_succeeded(&self, key: &JobKey) -> Option<String> {
-        let Some(job) = self.jobs.get(key).filter(|job| !job.record.removed) else {
-            return Some(format!("waits for job {key}, which does not exist yet"));
-        };
-        let end = job.run.as_ref().and_then(|run| run.record.ended.as_ref());
-        match end.map(|end| &end.verdict) {
-            Some(Verdict::Succeeded { .. }) => None,
-            Some(verdict) => Some(format!("waits for job {key} to succeed; its newest run did not: {verdict}")),
-            None => Some(format!("waits for job {key} to succeed")),
-        }
-    }
-
-    /// Those that wait for a job look at it again.
-    fn tell_those_awaiting(&mut self, key: &JobKey) {
-        for other in self.awaiting.remove(key).unwrap_or_default() {
-            self.settle(&other);
         }
     }
 
