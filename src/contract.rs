@@ -29,6 +29,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 pub use layout::{Access, Content, Place};
+pub use parameters::with_equals;
 
 use crate::ids::JobKey;
 use crate::spec::strategy::AGENT;

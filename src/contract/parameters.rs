@@ -6,7 +6,7 @@ use super::command::quote;
 use crate::spec::Param;
 
 /// `--key=value`; a flag alone, a list repeated.
-pub(super) fn with_equals(params: &[(String, Param)]) -> Vec<String> {
+pub fn with_equals(params: &[(String, Param)]) -> Vec<String> {
     let one = |(key, param): &(String, Param)| match param {
         Param::Flag => vec![format!("--{key}")],
         Param::Value(value) => vec![format!("--{key}={value}")],

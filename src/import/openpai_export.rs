@@ -6,9 +6,9 @@ use super::ImportError;
 use super::draft::{Draft, DraftRole};
 use super::fields::Fields;
 use super::node::Node;
-use crate::contract::{Sample, Task, command};
+use crate::contract::{Sample, Task, command, with_equals};
 use crate::ids::Bytes;
-use crate::spec::{Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Param, Retry, Role};
+use crate::spec::{Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role};
 
 /// Our own field of `extras`.
 pub(super) const KEY: &str = "trainyard";
@@ -96,16 +96,6 @@ fn min_succeeded(role: &Role) -> Option<u32> {
     }
 }
 
-/// As they stand in a file's `params`, one word each.
-fn arguments(role: &Role) -> Vec<String> {
-    let one = |(key, param): &(String, Param)| match param {
-        Param::Flag => vec![format!("--{key}")],
-        Param::Value(value) => vec![format!("--{key}={value}")],
-        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
-    };
-    role.params.iter().flat_map(one).collect()
-}
-
 /// Keys of ours that are one line of a file, where they are not as they are by themselves.
 fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     let quoted = |text: &dyn ToString| format!("{:?}", text.to_string());
@@ -183,7 +173,7 @@ fn own_role(task: &Task<'_>, shared: &[(String, String)]) -> Value {
         "min_succeeded": min_succeeded,
         "command": command,
         "shown": command_line(task),
-        "arguments": arguments(role),
+        "arguments": with_equals(&role.params),
         "env": env.map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>(),
         "millicores": role.resources.cpu.0,
         "memory": role.resources.memory.0,
