@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod digest;
+mod document;
 mod error;
 mod layers;
 pub mod names;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::ImageError;
-use super::digest::Digest;
+use super::digest::{Digest, NotADigest};
+use super::{ImageError, document};
 
 /// Most layers: overlayfs takes its list of layers in one page.
 pub const LAYERS_MAX: usize = 200;
@@ -32,67 +32,24 @@ pub struct ImageConfig {
     pub created: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct WireConfig {
-    architecture: String,
-    os: String,
-    created: Option<String>,
-    config: Option<WireRun>,
-    rootfs: WireRootfs,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-struct WireRun {
-    env: Option<Vec<String>>,
-    entrypoint: Option<Vec<String>>,
-    cmd: Option<Vec<String>>,
-    working_dir: Option<String>,
-    user: Option<String>,
-    stop_signal: Option<String>,
-    labels: Option<BTreeMap<String, String>>,
-    volumes: Option<BTreeMap<String, serde_json::Value>>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct WireRootfs {
-    diff_ids: Vec<Digest>,
-}
-
 /// Reads a configuration: what to act on, and the layers by the digest of their content, bottom first.
 pub(super) fn read(bytes: &[u8]) -> Result<(ImageConfig, Vec<Digest>), ImageError> {
-    let wire: WireConfig = serde_json::from_slice(bytes)
-        .map_err(|error| ImageError::Damaged { what: "its configuration".to_owned(), why: error.to_string() })?;
     let damaged = |why: String| ImageError::Damaged { what: "its configuration".to_owned(), why };
-    if !wire.os.is_empty() && wire.os != "linux" {
-        return Err(damaged(format!("it is made for {}, not for linux", wire.os)));
+    let wire = document::configuration(bytes).map_err(|error| damaged(error.to_string()))?;
+    let (os, architecture) = (wire.os().to_string(), wire.architecture().to_string());
+    if os != "linux" {
+        return Err(damaged(format!("it is made for {os}, not for linux")));
     }
-    if !wire.architecture.is_empty() && wire.architecture != machine() {
-        return Err(damaged(format!("it is made for {} machines, this is {}", wire.architecture, machine())));
+    if architecture != machine() {
+        return Err(damaged(format!("it is made for {architecture} machines, this is {}", machine())));
     }
-    if wire.rootfs.diff_ids.len() > LAYERS_MAX {
-        let count = wire.rootfs.diff_ids.len();
-        return Err(damaged(format!("it has {count} layers, {LAYERS_MAX} are possible; squash it")));
+    let layers = wire.rootfs().diff_ids();
+    if layers.len() > LAYERS_MAX {
+        return Err(damaged(format!("it has {} layers, {LAYERS_MAX} are possible; squash it", layers.len())));
     }
-    let run = wire.config.unwrap_or_default();
-    let pair = |entry: String| match entry.split_once('=') {
-        Some((name, value)) => (name.to_owned(), value.to_owned()),
-        None => (entry, String::new()),
-    };
-    let config = ImageConfig {
-        env: run.env.unwrap_or_default().into_iter().map(pair).filter(|(name, _)| !name.is_empty()).collect(),
-        entrypoint: run.entrypoint.unwrap_or_default(),
-        command: run.cmd.unwrap_or_default(),
-        working_directory: run.working_dir.filter(|path| path.starts_with('/')),
-        user: run.user.unwrap_or_default(),
-        stop_signal: run.stop_signal.filter(|name| !name.is_empty()),
-        labels: run.labels.unwrap_or_default(),
-        volumes: run.volumes.unwrap_or_default().into_keys().collect(),
-        architecture: wire.architecture,
-        created: wire.created,
-    };
+    let layers: Result<Vec<Digest>, NotADigest> = layers.iter().map(|text| text.parse()).collect();
+    let layers = layers.map_err(|error| damaged(error.to_string()))?;
+    let config = acted_on(wire.config().clone().unwrap_or_default(), architecture, wire.created().clone());
     let env_bytes = config.env.iter().fold(0, |sum, (name, value)| sum + name.len() + value.len());
     if config.env.len() > ENV_MAX || env_bytes > ENV_BYTES_MAX {
         let count = config.env.len();
@@ -101,7 +58,29 @@ pub(super) fn read(bytes: &[u8]) -> Result<(ImageConfig, Vec<Digest>), ImageErro
     if has_nul(&config) {
         return Err(damaged("a value holds a NUL".to_owned()));
     }
-    Ok((config, wire.rootfs.diff_ids))
+    Ok((config, layers))
+}
+
+fn acted_on(run: document::Config, architecture: String, created: Option<String>) -> ImageConfig {
+    let pair = |entry: &String| match entry.split_once('=') {
+        Some((name, value)) => (name.to_owned(), value.to_owned()),
+        None => (entry.clone(), String::new()),
+    };
+    let texts = |texts: &Option<Vec<String>>| texts.clone().unwrap_or_default();
+    let mut volumes = texts(run.volumes());
+    volumes.sort();
+    ImageConfig {
+        env: run.env().iter().flatten().map(pair).filter(|(name, _)| !name.is_empty()).collect(),
+        entrypoint: texts(run.entrypoint()),
+        command: texts(run.cmd()),
+        working_directory: run.working_dir().clone().filter(|path| path.starts_with('/')),
+        user: run.user().clone().unwrap_or_default(),
+        stop_signal: run.stop_signal().clone().filter(|name| !name.is_empty()),
+        labels: run.labels().clone().unwrap_or_default().into_iter().collect(),
+        volumes,
+        architecture,
+        created,
+    }
 }
 
 fn has_nul(config: &ImageConfig) -> bool {

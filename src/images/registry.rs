@@ -4,7 +4,7 @@
 //! checked by their digests, blobs are bounded by their manifest and checked by theirs. Never unpacks, never keeps
 //! credentials longer than the process, never runs a credential helper.
 //!
-//! `oci-client` gives the grammar of names and the shapes of manifests. Its `Client` is not used: it reads manifests and
+//! `oci-client` gives the grammar of names and the shapes of refusals, `oci-spec` those of documents. The former's `Client` is not used: it reads manifests and
 //! refusals of any length into memory, sends credentials to whatever token server a registry names, keeps the first
 //! credentials of a registry for everybody, and drops `Retry-After`. What stands below it (reqwest) is used directly.
 //!

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::config::machine;
-use super::digest::Digest;
+use super::digest::{Digest, NotADigest};
+use super::document::{self, Descriptor, ImageManifest, Platform};
 use super::unpack::decompress;
 use super::{ImageError, Local};
 use crate::sys::rooted::Rooted;
@@ -85,37 +86,6 @@ impl Read for BlobReader {
         self.at += count as u64;
         Ok(count)
     }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Index {
-    #[serde(default)]
-    manifests: Vec<Descriptor>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Descriptor {
-    digest: Digest,
-    #[serde(default)]
-    media_type: String,
-    #[serde(default)]
-    annotations: BTreeMap<String, String>,
-    platform: Option<Platform>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Platform {
-    architecture: String,
-    os: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct Manifest {
-    config: Descriptor,
-    #[serde(default)]
-    layers: Vec<Descriptor>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -312,8 +282,17 @@ impl Parts for Archive {
     }
 }
 
-fn document<T: for<'de> Deserialize<'de>>(name: &str, bytes: &[u8]) -> Result<T, ImageError> {
-    serde_json::from_slice(bytes).map_err(|error| ImageError::Damaged { what: name.to_owned(), why: error.to_string() })
+fn parsed<T>(name: &str, read: serde_json::Result<T>) -> Result<T, ImageError> {
+    read.map_err(|error| ImageError::Damaged { what: name.to_owned(), why: error.to_string() })
+}
+
+fn digest_of(descriptor: &Descriptor) -> Result<Digest, ImageError> {
+    let damaged = |error: NotADigest| ImageError::Damaged { what: "the image".to_owned(), why: error.to_string() };
+    descriptor.digest().to_string().parse().map_err(damaged)
+}
+
+fn name_of(descriptor: &Descriptor) -> Option<&str> {
+    descriptor.annotations().as_ref()?.get(REF_NAME).map(String::as_str)
 }
 
 fn needed(parts: &dyn Parts, name: &str) -> Result<Blob, ImageError> {
@@ -338,23 +317,23 @@ fn blob_name(digest: &Digest) -> String {
 }
 
 fn read_layout(parts: &dyn Parts, tag: Option<&str>) -> Result<Source, ImageError> {
-    let index: Index = document("index.json", &read_part(parts, "index.json")?)?;
-    let chosen = choose(&index.manifests, tag)?;
+    let index = parsed("index.json", document::index(&read_part(parts, "index.json")?))?;
+    let chosen = choose(index.manifests(), tag)?;
     let (digest, manifest) = manifest(parts, chosen, 0)?;
-    let layers = manifest
-        .layers
-        .iter()
-        .map(|layer| Ok(Blob { digest: Some(layer.digest.clone()), ..needed(parts, &blob_name(&layer.digest))? }));
+    let layer = |descriptor| {
+        let digest = digest_of(descriptor)?;
+        let blob = needed(parts, &blob_name(&digest))?;
+        Ok(Blob { digest: Some(digest), ..blob })
+    };
     Ok(Source {
         digest,
-        config: checked(parts, &manifest.config.digest)?,
-        layers: layers.collect::<Result<_, ImageError>>()?,
-        names: chosen.annotations.get(REF_NAME).cloned().into_iter().collect(),
+        config: checked(parts, &digest_of(manifest.config())?)?,
+        layers: manifest.layers().iter().map(layer).collect::<Result<_, ImageError>>()?,
+        names: name_of(chosen).map(str::to_owned).into_iter().collect(),
     })
 }
 
 fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Descriptor, ImageError> {
-    let name_of = |manifest: &'a Descriptor| manifest.annotations.get(REF_NAME).map(String::as_str);
     let tags = || manifests.iter().filter_map(name_of).map(str::to_owned).collect();
     match (tag, manifests) {
         (None, [only]) => Ok(only),
@@ -367,17 +346,18 @@ fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Desc
 }
 
 /// The manifest itself or, of an index, the one for this machine.
-fn manifest(parts: &dyn Parts, at: &Descriptor, depth: usize) -> Result<(Digest, Manifest), ImageError> {
-    let bytes = checked(parts, &at.digest)?;
-    let is_index = at.media_type.contains("index") || at.media_type.contains("manifest.list");
+fn manifest(parts: &dyn Parts, at: &Descriptor, depth: usize) -> Result<(Digest, ImageManifest), ImageError> {
+    let digest = digest_of(at)?;
+    let bytes = checked(parts, &digest)?;
+    let kind = at.media_type().to_string();
+    let is_index = kind.contains("index") || kind.contains("manifest.list");
     if !is_index {
-        return Ok((at.digest.clone(), document("the manifest", &bytes)?));
+        return Ok((digest, parsed("the manifest", document::manifest(&bytes))?));
     }
-    let index: Index = document("the index", &bytes)?;
-    let fits = |manifest: &&Descriptor| {
-        manifest.platform.as_ref().is_none_or(|platform| platform.os == "linux" && platform.architecture == machine())
-    };
-    match index.manifests.iter().find(fits) {
+    let index = parsed("the index", document::index(&bytes))?;
+    let is_ours =
+        |platform: &Platform| platform.os().to_string() == "linux" && platform.architecture().to_string() == machine();
+    match index.manifests().iter().find(|manifest| manifest.platform().as_ref().is_none_or(is_ours)) {
         Some(found) if depth < NESTING_MAX => manifest(parts, found, depth + 1),
         _ => Err(ImageError::Damaged {
             what: "the index".to_owned(),
@@ -387,7 +367,8 @@ fn manifest(parts: &dyn Parts, at: &Descriptor, depth: usize) -> Result<(Digest,
 }
 
 fn read_docker(archive: &Archive, tag: Option<&str>) -> Result<Source, ImageError> {
-    let images: Vec<DockerImage> = document("manifest.json", &read_part(archive, "manifest.json")?)?;
+    let images: Vec<DockerImage> =
+        parsed("manifest.json", serde_json::from_slice(&read_part(archive, "manifest.json")?))?;
     let tags = |image: &DockerImage| image.repo_tags.clone().unwrap_or_default();
     let all = || images.iter().flat_map(tags).collect::<Vec<_>>();
     let image = match (tag, images.as_slice()) {

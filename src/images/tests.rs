@@ -61,10 +61,17 @@ impl Fixture {
         );
         let config = blob(config.as_bytes());
         let manifest = blob(
-            format!(r#"{{"schemaVersion":2,"config":{{"digest":"{config}"}},"layers":[{{"digest":"{layer}"}}]}}"#)
-                .as_bytes(),
+            format!(
+                r#"{{"schemaVersion":2,"config":{{"mediaType":"c","digest":"{config}","size":1}},
+                    "layers":[{{"mediaType":"l","digest":"{layer}","size":1}}]}}"#
+            )
+            .as_bytes(),
         );
-        fs::write(root.join("index.json"), format!(r#"{{"manifests":[{{"digest":"{manifest}"}}]}}"#)).unwrap();
+        fs::write(
+            root.join("index.json"),
+            format!(r#"{{"manifests":[{{"mediaType":"m","digest":"{manifest}","size":1}}]}}"#),
+        )
+        .unwrap();
         root
     }
 

@@ -1,12 +1,12 @@
 //! Manifests and indexes, read from JSON that is not trusted.
 
-use oci_client::manifest::{ImageIndexEntry, OciDescriptor, OciImageIndex, OciImageManifest, Platform};
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::IgnoredAny;
 
 use super::errors::RegistryError;
 use super::{LayerBlob, Source};
 use crate::images::digest::Digest;
+use crate::images::document::{self, Descriptor, ImageIndex, Platform};
 
 const INDEXES: [&str; 2] =
     ["application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"];
@@ -30,7 +30,7 @@ pub(super) fn accepted() -> String {
 
 pub(super) enum Document {
     Image(Image),
-    Index(OciImageIndex),
+    Index(ImageIndex),
 }
 
 /// A manifest of a container image.
@@ -52,7 +52,7 @@ struct Outline {
 
 /// `media_type` is what the registry says of it; what the document says of itself goes before.
 pub(super) fn read(source: Source<'_>, bytes: &[u8], media_type: Option<&str>) -> Result<Document, RegistryError> {
-    let outline: Outline = json(source, "the manifest", bytes)?;
+    let outline: Outline = json(source, "the manifest", serde_json::from_slice(bytes))?;
     // One text that is an index for some and a manifest for others can show to each what it should not run.
     if outline.manifests.is_some() && (outline.config.is_some() || outline.layers.is_some()) {
         return Err(source.damaged("the manifest", "it is an index and a manifest at once"));
@@ -76,22 +76,22 @@ fn is_known(kind: &str) -> bool {
 }
 
 fn index(source: Source<'_>, bytes: &[u8]) -> Result<Document, RegistryError> {
-    json(source, "the index", bytes).map(Document::Index)
+    json(source, "the index", document::index(bytes)).map(Document::Index)
 }
 
 fn manifest(source: Source<'_>, bytes: &[u8]) -> Result<Document, RegistryError> {
-    let manifest: OciImageManifest = json(source, "the manifest", bytes)?;
-    let kind = manifest.config.media_type.as_str();
-    if !CONFIGS.contains(&kind) {
-        let kind = manifest.artifact_type.as_deref().unwrap_or(kind);
+    let manifest = json(source, "the manifest", document::manifest(bytes))?;
+    let kind = manifest.config().media_type();
+    if !CONFIGS.contains(&kind.as_ref()) {
+        let kind = manifest.artifact_type().as_ref().unwrap_or(kind).as_ref();
         return Err(source.not_an_image(format!("an artifact of type {}", short(kind))));
     }
-    let layers = manifest.layers.iter().map(|layer| blob(source, layer)).collect::<Result<_, _>>()?;
-    Ok(Document::Image(Image { config: digest(source, &manifest.config.digest)?, layers }))
+    let layers = manifest.layers().iter().map(|layer| blob(source, layer)).collect::<Result<_, _>>()?;
+    Ok(Document::Image(Image { config: digest(source, manifest.config().digest().as_ref())?, layers }))
 }
 
-fn blob(source: Source<'_>, layer: &OciDescriptor) -> Result<LayerBlob, RegistryError> {
-    let kind = layer.media_type.as_str();
+fn blob(source: Source<'_>, layer: &Descriptor) -> Result<LayerBlob, RegistryError> {
+    let kind = layer.media_type().as_ref();
     if kind.contains("nondistributable") || kind.contains("foreign") {
         let why =
             format!("made with a layer that its registry does not hold ({}); build it with all layers", short(kind));
@@ -100,30 +100,30 @@ fn blob(source: Source<'_>, layer: &OciDescriptor) -> Result<LayerBlob, Registry
     if !LAYERS.contains(&kind) {
         return Err(source.not_an_image(format!("made with a layer of type {}", short(kind))));
     }
-    let size = u64::try_from(layer.size).map_err(|_| source.damaged("the manifest", "a layer has a negative size"))?;
-    Ok(LayerBlob { digest: digest(source, &layer.digest)?, size, media_type: layer.media_type.clone() })
+    let digest = digest(source, layer.digest().as_ref())?;
+    Ok(LayerBlob { digest, size: layer.size(), media_type: kind.to_owned() })
 }
 
 /// The manifest of an index that is made for this machine.
-pub(super) fn choose(source: Source<'_>, index: &OciImageIndex) -> Result<Digest, RegistryError> {
+pub(super) fn choose(source: Source<'_>, index: &ImageIndex) -> Result<Digest, RegistryError> {
     let (architecture, variants) = machine();
-    let fits = |entry: &&ImageIndexEntry, variant: &str| {
-        entry.platform.as_ref().is_some_and(|platform| {
-            let is_variant = platform.variant.as_deref().unwrap_or_default() == variant;
-            is_variant && (name(&platform.os), name(&platform.architecture)) == ("linux".into(), architecture.into())
+    let platforms = || index.manifests().iter().filter_map(|entry| entry.platform().as_ref());
+    let fits = |entry: &&Descriptor, variant: &str| {
+        entry.platform().as_ref().is_some_and(|platform| {
+            let is_variant = platform.variant().as_deref().unwrap_or_default() == variant;
+            let made_for = (platform.os().to_string(), platform.architecture().to_string());
+            is_variant && made_for == ("linux".into(), architecture.into())
         })
     };
-    let exact = variants.iter().find_map(|variant| index.manifests.iter().find(|entry| fits(entry, variant)));
+    let exact = variants.iter().find_map(|variant| index.manifests().iter().find(|entry| fits(entry, variant)));
     // Of one that does not say, the configuration will.
-    let silent = || match index.manifests.as_slice() {
-        [only] if only.platform.is_none() => Some(only),
+    let silent = || match index.manifests().as_slice() {
+        [only] if only.platform().is_none() => Some(only),
         _ => None,
     };
     match exact.or_else(silent) {
-        Some(entry) => digest(source, &entry.digest),
-        None => {
-            Err(no_platform(source, index.manifests.iter().filter_map(|entry| entry.platform.as_ref()).map(spelled)))
-        }
+        Some(entry) => digest(source, entry.digest().as_ref()),
+        None => Err(no_platform(source, platforms().map(spelled))),
     }
 }
 
@@ -146,39 +146,20 @@ fn no_platform(source: Source<'_>, offered: impl Iterator<Item = String>) -> Reg
 }
 
 fn spelled(platform: &Platform) -> String {
-    let variant = platform.variant.as_deref().map(|variant| format!("/{variant}")).unwrap_or_default();
-    short(&format!("{}/{}{variant}", name(&platform.os), name(&platform.architecture)))
-}
-
-/// The word for an operating system or an architecture as it stands in the document.
-fn name(word: &impl ToString) -> String {
-    word.to_string()
-}
-
-#[derive(Deserialize)]
-struct Config {
-    #[serde(default)]
-    os: String,
-    #[serde(default)]
-    architecture: String,
-    rootfs: RootFs,
-}
-
-#[derive(Deserialize)]
-struct RootFs {
-    diff_ids: Vec<String>,
+    let variant = platform.variant().as_deref().map(|variant| format!("/{variant}")).unwrap_or_default();
+    short(&format!("{}/{}{variant}", platform.os(), platform.architecture()))
 }
 
 /// Reads a configuration: the digests of the content of its `layers` layers. One for another machine is refused, since
 /// a manifest without an index says nothing of it.
 pub(super) fn diff_ids(source: Source<'_>, bytes: &[u8], layers: usize) -> Result<Vec<Digest>, RegistryError> {
-    let config: Config = json(source, "the configuration", bytes)?;
-    let fits = |told: &str, here: &str| told.is_empty() || told == here;
-    if !fits(&config.os, "linux") || !fits(&config.architecture, machine().0) {
-        let offered = short(&format!("{}/{}", config.os, config.architecture));
-        return Err(no_platform(source, std::iter::once(offered)));
+    let config = json(source, "the configuration", document::configuration(bytes))?;
+    let (os, architecture) = (config.os().to_string(), config.architecture().to_string());
+    if (os.as_str(), architecture.as_str()) != ("linux", machine().0) {
+        return Err(no_platform(source, std::iter::once(short(&format!("{os}/{architecture}")))));
     }
-    let ids: Vec<Digest> = config.rootfs.diff_ids.iter().map(|text| digest(source, text)).collect::<Result<_, _>>()?;
+    let ids = config.rootfs().diff_ids().iter().map(|text| digest(source, text));
+    let ids: Vec<Digest> = ids.collect::<Result<_, _>>()?;
     if ids.len() != layers {
         let why = format!("it speaks of {} layers, the manifest of {layers}", ids.len());
         return Err(source.damaged("the configuration", why));
@@ -186,8 +167,8 @@ pub(super) fn diff_ids(source: Source<'_>, bytes: &[u8], layers: usize) -> Resul
     Ok(ids)
 }
 
-fn json<T: DeserializeOwned>(source: Source<'_>, what: &str, bytes: &[u8]) -> Result<T, RegistryError> {
-    serde_json::from_slice(bytes).map_err(|error| source.damaged(what, error.to_string()))
+fn json<T>(source: Source<'_>, what: &str, read: serde_json::Result<T>) -> Result<T, RegistryError> {
+    read.map_err(|error| source.damaged(what, error.to_string()))
 }
 
 fn digest(source: Source<'_>, text: &str) -> Result<Digest, RegistryError> {
