@@ -16,6 +16,14 @@ use crate::store::record::SourceRecord;
 pub use read::{Look, Scan, is_ignored, read_path};
 pub use watch::{Intake, IntakeError};
 
+/// One job of a sweep.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Swept {
+    pub key: JobKey,
+    pub source: SourceRecord,
+    pub spec: JobSpec,
+}
+
 /// What came of a job file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
@@ -23,6 +31,11 @@ pub enum Arrival {
         key: JobKey,
         source: SourceRecord,
         spec: Box<JobSpec>,
+    },
+    /// A file that makes several jobs.
+    Swept {
+        key: JobKey,
+        jobs: Vec<Swept>,
     },
     Refused {
         key: JobKey,

@@ -8,6 +8,7 @@
 mod files;
 mod publishing;
 mod requests;
+mod sweeps;
 mod tasks;
 mod waiting;
 mod world;
@@ -244,10 +245,11 @@ impl<S: Store> Reconciler<S> {
         self.attempts.keys().copied().collect()
     }
 
-    /// Jobs that the store knows and whose file was in `jobs.d`.
+    /// The files in `jobs.d` of the jobs that the store knows.
     pub fn known_files(&self) -> Vec<JobKey> {
         let present = self.jobs.iter().filter(|(_, job)| job.record.file_present && !job.record.removed);
-        present.map(|(key, _)| key.clone()).collect()
+        let file = |(key, job): (&JobKey, &Job)| job.sweep(key).unwrap_or_else(|| key.clone());
+        present.map(file).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Takes in what happened at `now`.

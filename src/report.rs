@@ -18,6 +18,9 @@ pub struct JobReport {
     /// Why it is in this state, one line.
     pub reason: String,
     pub description: String,
+    /// Of a job of a sweep: the keys that are swept, and their values here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sweep: Vec<(String, String)>,
     /// User id of the owner.
     pub owner: u32,
     /// 0 before the first run.
@@ -100,6 +103,10 @@ impl JobReport {
             state: facts.state,
             reason: facts.reason.to_owned(),
             description: facts.description.to_owned(),
+            sweep: source
+                .and_then(|source| source.sweep.as_ref())
+                .map(|sweep| sweep.values.clone())
+                .unwrap_or_default(),
             owner: source.map_or(0, |source| source.owner.uid),
             run: facts.record.last_run,
             attempt: attempt.map_or(0, |attempt| attempt.number),

@@ -5,7 +5,8 @@
 //! A broken file yields all of its errors at once, each with line, column and key.
 //!
 //! A job may be made of several files: [`layers`] puts a template, the job file and its overrides together ([`tree`]) and
-//! tells what is wrong where it was written; [`template`] reads templates and their parameters.
+//! tells what is wrong where it was written; [`template`] reads templates and their parameters, [`sweep`] makes one file
+//! many jobs.
 
 mod check;
 pub mod diagnostic;
@@ -17,6 +18,7 @@ pub mod layers;
 pub mod platform;
 mod reader;
 pub mod strategy;
+pub mod sweep;
 pub mod template;
 mod tree;
 mod wire;

@@ -10,12 +10,12 @@ use crate::contract::advice;
 use crate::ids::JobName;
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread};
 use crate::spec::template::Template;
-use crate::spec::{Diagnostic, JobSpec};
+use crate::spec::{Diagnostic, JobSpec, Stack};
 
 pub(super) fn run(files: &[PathBuf], shelf: &Shelf, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for path in files {
-        let (found, spec) = check(path, shelf);
+        let (found, jobs) = check(path, shelf);
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;
         }
@@ -27,20 +27,26 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, format: Format) -> anyhow::R
         }
         if !found.iter().any(Diagnostic::is_error) && format == Format::People {
             let told = if found.is_empty() { "ok" } else { "runs" };
-            output::line(&format!("{}: {told}", path.display()))?;
-            spec.iter()
-                .try_for_each(|spec| output::line(show::command_lines(&path.to_string_lossy(), spec).trim_end()))?;
+            let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
+            output::line(&format!("{}: {told}{sweep}", path.display()))?;
+            for (name, spec) in &jobs {
+                let lines = show::command_lines(name, spec);
+                let head = if jobs.len() > 1 { format!("{name}\n") } else { String::new() };
+                output::line(&format!("{head}{}", lines.trim_end()))?;
+            }
         }
     }
     Ok(exit)
 }
 
-fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Option<JobSpec>) {
-    let mut spec = None;
+/// What there is to say, and the jobs that the file makes by their names.
+fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
+    let mut jobs = Vec::new();
     let file = path.display().to_string();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let stem = name.strip_suffix(TEMPLATE_SUFFIX).or_else(|| name.strip_suffix(".toml"));
-    let mut found = match stem.map(str::parse::<JobName>) {
+    let job = stem.map(str::parse::<JobName>);
+    let mut found = match &job {
         Some(Ok(_)) => Vec::new(),
         Some(Err(error)) => vec![Diagnostic::of_file(&file, format!("the file's name cannot name a job: {error}"))],
         None => vec![Diagnostic::of_file(&file, "the name of a job file ends with .toml")],
@@ -48,14 +54,11 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Option<JobSpec>) {
     let read = if name.ends_with(TEMPLATE_SUFFIX) {
         Reader::Looking.layer(path, None).map(|(layer, _)| Template::read(&layer).err().unwrap_or_default())
     } else {
+        let name = job.and_then(Result::ok).or_else(|| "job".parse().ok()).expect("a plain word is a name");
         Reader::Looking.stack(path, &shelf.templates_of(path)).map(|(stack, _)| {
-            let expanded = stack.expand();
-            let mut told = expanded.diagnostics;
-            if let (Some(good), Some(Ok(name))) = (&expanded.spec, stem.map(str::parse::<JobName>)) {
-                told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, &name, good));
-            }
-            spec = expanded.spec;
-            told
+            let (found, made) = check_stack(&stack, &name);
+            jobs = made;
+            found
         })
     };
     match read {
@@ -63,5 +66,29 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Option<JobSpec>) {
         Err(Unread::Missing) => found.push(Diagnostic::of_file(&file, "cannot be read: there is no such file")),
         Err(Unread::Unfinished) => found.push(Diagnostic::of_file(&file, "is still being written")),
     }
-    (found, spec)
+    (found, jobs)
+}
+
+fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
+    let one = |stack: &Stack, name: &JobName| {
+        let expanded = stack.expand();
+        let mut told = expanded.diagnostics;
+        if let Some(good) = &expanded.spec {
+            told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, name, good));
+        }
+        (told, expanded.spec.map(|spec| (name.to_string(), spec)))
+    };
+    let combinations = match stack.combinations(name) {
+        Err(found) => return (found, Vec::new()),
+        Ok(None) => {
+            let (found, job) = one(stack, name);
+            return (found, job.into_iter().collect());
+        }
+        Ok(Some(combinations)) => combinations,
+    };
+    let made = combinations.iter().map(|combination| one(&stack.with(combination), &combination.name));
+    let (found, jobs): (Vec<_>, Vec<_>) = made.unzip();
+    let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
+    found.dedup();
+    (found, jobs.into_iter().flatten().collect())
 }

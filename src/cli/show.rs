@@ -12,11 +12,37 @@ use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
-use crate::spec::{Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, parse};
+use crate::spec::{
+    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, Stack, parse,
+};
 
 /// A file that need not be in `jobs.d`, with its overrides and its template.
 pub(super) fn run_file(path: &Path, shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
     let stack = shelf.stack(path)?;
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let combinations = match stem.parse().map(|name| stack.combinations(&name)) {
+        Ok(Ok(Some(combinations))) if effective => combinations,
+        Ok(Err(found)) => {
+            tell(&found);
+            return Ok(Exit::Failure);
+        }
+        _ => return one(&stack, effective, format),
+    };
+    for combination in &combinations {
+        if format == Format::People {
+            output::line(&format!("# {}", combination.name))?;
+        }
+        let expanded = stack.with(combination).expand();
+        if expanded.spec.is_none() {
+            tell(&expanded.diagnostics);
+            return Ok(Exit::Failure);
+        }
+        run(combination.name.as_str(), &expanded.text, effective, format)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn one(stack: &Stack, effective: bool, format: Format) -> anyhow::Result<Exit> {
     let expanded = stack.expand();
     match (effective, &expanded.spec) {
         (true, None) => {

@@ -23,6 +23,10 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     if !report.description.is_empty() {
         output::line(&format!("  {}", report.description))?;
     }
+    if !report.sweep.is_empty() {
+        let values: Vec<String> = report.sweep.iter().map(|(key, value)| format!("{key} = {value}")).collect();
+        output::line(&format!("  {}", values.join(", ")))?;
+    }
     for (label, value) in facts(report) {
         output::line(&format!("  {label:<9} {value}"))?;
     }

@@ -5,13 +5,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Arrival;
 use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
+use super::{Arrival, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
+use crate::spec::sweep::Combination;
 use crate::spec::template::Template;
-use crate::spec::{Diagnostic, JobSpec};
-use crate::store::record::{SourceRecord, TemplateRecord};
+use crate::spec::{Diagnostic, JobSpec, Stack};
+use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
 
 /// What editors and packagers leave beside the files that count.
 const IGNORED_SUFFIXES: [&str; 12] =
@@ -91,7 +92,7 @@ pub fn read_path(root: &Path, path: &Path) -> Look {
         return Look::Arrived(Arrival::Removed { key });
     }
     Look::Arrived(match read(root, path, &key) {
-        Ok((source, spec)) => Arrival::Accepted { key, source, spec: Box::new(spec) },
+        Ok(arrival) => arrival,
         Err(Unread::Missing) => Arrival::Removed { key },
         Err(Unread::Unfinished) => return Look::Unfinished,
         Err(Unread::Bad(diagnostics)) => Arrival::Refused { key, diagnostics },
@@ -134,17 +135,30 @@ fn is_mask(path: &Path) -> bool {
     fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
-fn read(root: &Path, path: &Path, key: &JobKey) -> Result<(SourceRecord, JobSpec), Unread> {
+fn read(root: &Path, path: &Path, key: &JobKey) -> Result<Arrival, Unread> {
     let own = if key.workspace == WorkspaceName::default_workspace() {
         root.to_owned()
     } else {
         root.join(key.workspace.as_str())
     };
     let (stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &[own, root.to_owned()])?;
+    let Some(combinations) = stack.combinations(&key.job).map_err(Unread::Bad)? else {
+        let (source, spec) = accept(&stack, &key.job, owner)?;
+        return Ok(Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) });
+    };
+    let job = |combination: Combination| {
+        let (mut source, spec) = accept(&stack.with(&combination), &combination.name, owner)?;
+        source.sweep = Some(SweepRecord { of: key.job.clone(), values: combination.values });
+        Ok(Swept { key: JobKey::new(key.workspace.clone(), combination.name), source, spec })
+    };
+    Ok(Arrival::Swept { key: key.clone(), jobs: combinations.into_iter().map(job).collect::<Result<_, _>>()? })
+}
+
+fn accept(stack: &Stack, job: &JobName, owner: Owner) -> Result<(SourceRecord, JobSpec), Unread> {
     let expanded = stack.expand();
     let Some(spec) = expanded.spec else { return Err(Unread::Bad(expanded.diagnostics)) };
     let mut told = expanded.diagnostics;
-    told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, &key.job, &spec));
+    told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, job, &spec));
     if told.iter().any(Diagnostic::is_error) {
         return Err(Unread::Bad(told));
     }
@@ -154,7 +168,7 @@ fn read(root: &Path, path: &Path, key: &JobKey) -> Result<(SourceRecord, JobSpec
         own_max_duration: used.own_max_duration,
     });
     let meaning = spec.meaning();
-    Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template }, spec))
+    Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template, sweep: None }, spec))
 }
 
 /// Whether a directory of this name in `jobs.d` is a workspace's.

@@ -156,7 +156,9 @@ impl Intake {
             Look::Arrived(arrival) => arrival,
         };
         match &arrival {
-            Arrival::Accepted { key, .. } | Arrival::Refused { key, .. } => drop(self.present.insert(key.clone())),
+            Arrival::Accepted { key, .. } | Arrival::Swept { key, .. } | Arrival::Refused { key, .. } => {
+                self.present.insert(key.clone());
+            }
             Arrival::Removed { key } => drop(self.present.remove(key)),
             Arrival::Stray { diagnostics, .. } if diagnostics.is_empty() => drop(self.strays.remove(path)),
             Arrival::Stray { .. } => drop(self.strays.insert(path.to_owned())),

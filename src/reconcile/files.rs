@@ -14,15 +14,16 @@ use crate::store::record::{AttemptRecord, JobRecord, SourceRecord, TaskPhase};
 impl<S: Store> Reconciler<S> {
     pub(super) fn file(&mut self, arrival: Arrival) {
         match arrival {
-            Arrival::Accepted { key, source, spec } => self.accepted(&key, source, *spec),
-            Arrival::Refused { key, diagnostics } => self.refused(&key, diagnostics),
-            Arrival::Removed { key } => self.file_removed(&key),
+            Arrival::Accepted { key, source, spec } => self.plain_file(&key, source, *spec),
+            Arrival::Swept { key, jobs } => self.swept(&key, jobs),
+            Arrival::Refused { key, diagnostics } => self.plain_file_refused(&key, diagnostics),
+            Arrival::Removed { key } => self.plain_file_removed(&key),
             Arrival::Stray { file, diagnostics } if diagnostics.is_empty() => drop(self.strays.remove(&file)),
             Arrival::Stray { file, diagnostics } => self.stray(file, diagnostics),
         }
     }
 
-    fn stray(&mut self, file: String, diagnostics: Vec<Diagnostic>) {
+    pub(super) fn stray(&mut self, file: String, diagnostics: Vec<Diagnostic>) {
         if self.strays.get(&file) != Some(&diagnostics) {
             let error = diagnostics.first().map(ToString::to_string).unwrap_or_default();
             tracing::warn!(%error, "a file in jobs.d is ignored");
@@ -30,11 +31,12 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
+    pub(super) fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
         if let Some(reason) = never_fits(&Amount::of(&spec), &self.settings.inventory) {
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
         }
-        if spec.after.contains(&key.job) {
+        let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
+        if spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep)) {
             let message = "`after` names the job itself, which could never start".to_owned();
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), message)]);
         }
@@ -56,7 +58,7 @@ impl<S: Store> Reconciler<S> {
         self.settle(key);
     }
 
-    fn refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
+    pub(super) fn refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
         let known = self.jobs.get(key).map(|job| &job.record);
         if known.is_some_and(|job| job.file_present && job.invalid == diagnostics) {
             return;
@@ -69,7 +71,7 @@ impl<S: Store> Reconciler<S> {
         self.note(key, format!("the job file cannot be used: {first}{kept}"));
     }
 
-    fn file_removed(&mut self, key: &JobKey) {
+    pub(super) fn file_removed(&mut self, key: &JobKey) {
         let present = |job: &&mut Job| job.record.file_present && !job.record.removed;
         let Some(job) = self.jobs.get_mut(key).filter(present) else { return };
         job.record.file_present = false;

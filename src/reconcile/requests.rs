@@ -79,6 +79,8 @@ pub struct JobDetail {
 pub enum Refusal {
     #[error("there is no job {0}; `trainyard ps` lists the jobs")]
     Unknown(JobKey),
+    #[error("{key} is a sweep of {} jobs; name one of them: {}", jobs.len(), jobs.join(", "))]
+    Sweep { key: JobKey, jobs: Vec<String> },
     #[error("job {key} belongs to another user; only its owner and root may do that")]
     NotYours { key: JobKey },
     #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
@@ -105,9 +107,9 @@ impl<S: Store> Reconciler<S> {
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
                 let result = match verb {
-                    Verb::Stop => self.stop(&caller, &key),
-                    Verb::Rerun => self.rerun(&caller, &key),
-                    Verb::Remove => self.remove(&caller, &key),
+                    Verb::Stop => self.of_each(&key, &caller, Self::stop),
+                    Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
+                    Verb::Remove => self.of_each(&key, &caller, Self::remove),
                 };
                 self.answers.push(Box::new(move || answer(result)));
             }
@@ -128,7 +130,7 @@ impl<S: Store> Reconciler<S> {
 
     /// The job, if the caller may act on it.
     fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
-        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| Refusal::Unknown(key.clone()))?;
+        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| self.unknown(key))?;
         if may(caller, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
     }
 

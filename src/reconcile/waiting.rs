@@ -45,6 +45,10 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn why_not_succeeded(&self, key: &JobKey) -> Option<String> {
+        let jobs: Vec<JobKey> = self.jobs_of_sweep(key).collect();
+        if !jobs.is_empty() {
+            return jobs.iter().find_map(|job| self.why_not_succeeded(job));
+        }
         let Some(job) = self.jobs.get(key).filter(|job| !job.record.removed) else {
             return Some(format!("waits for job {key}, which does not exist yet"));
         };
@@ -56,9 +60,11 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// Those that wait for a job look at it again.
+    /// Those that wait for a job, or for the sweep that it is of, look at it again.
     pub(super) fn tell_those_awaiting(&mut self, key: &JobKey) {
-        for other in self.awaiting.remove(key).unwrap_or_default() {
+        let sweep = self.jobs.get(key).and_then(|job| job.sweep(key));
+        let awaiting = [Some(key.clone()), sweep].into_iter().flatten().filter_map(|key| self.awaiting.remove(&key));
+        for other in awaiting.flatten().collect::<Vec<_>>() {
             self.settle(&other);
         }
     }

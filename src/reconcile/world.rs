@@ -66,6 +66,12 @@ impl Job {
         Self { record, spec: None, run: None }
     }
 
+    /// The sweep whose file makes the job.
+    pub(super) fn sweep(&self, key: &JobKey) -> Option<JobKey> {
+        let sweep = self.record.source.as_ref()?.sweep.as_ref()?;
+        Some(JobKey::new(key.workspace.clone(), sweep.of.clone()))
+    }
+
     /// The newest run while it is not over.
     pub(super) fn open_run(&self) -> Option<&Run> {
         self.run.as_ref().filter(|run| run.record.ended.is_none())

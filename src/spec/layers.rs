@@ -2,15 +2,18 @@
 //!
 //! Each file is checked by itself. Tables merge, everything else is replaced; the result is read as a job file is, and
 //! what is wrong with it is told at the place in the file that said it. A job of one file is that file, untouched.
+//! The values of one job of a sweep lie on top of all as one more file.
 
 use sha2::{Digest, Sha256};
 
 use super::check::{self, Language};
 use super::diagnostic::{self, Diagnostic, Source};
 use super::job::JobSpec;
+use super::sweep::{self, Combination};
 use super::template::{Given, Template, error, too_large};
 use super::tree::{self, Entry};
 use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
+use crate::ids::JobName;
 
 /// Most overrides of a job.
 pub const OVERRIDES_MAX: usize = 64;
@@ -47,6 +50,8 @@ pub struct Stack {
     pub overrides: Vec<Layer>,
     /// The template that [`Stack::wanted`] names, if it is there.
     pub template: Option<Layer>,
+    /// The values of one job of a sweep.
+    combination: Option<Layer>,
 }
 
 /// What a job says beside its template.
@@ -70,7 +75,7 @@ pub struct Expanded {
 
 impl Stack {
     pub fn of(job: Layer) -> Self {
-        Self { job, overrides: Vec::new(), template: None }
+        Self { job, overrides: Vec::new(), template: None, combination: None }
     }
 
     /// The name of the template that the job lies on top of.
@@ -83,12 +88,28 @@ impl Stack {
     }
 
     fn own_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
-        std::iter::once(&self.job).chain(&self.overrides)
+        std::iter::once(&self.job).chain(&self.overrides).chain(&self.combination)
     }
 
     fn is_plain(&self) -> bool {
         let says = |word| self.job.text.contains(word);
-        self.overrides.is_empty() && !says("template") && !says("with")
+        self.own_layers().count() == 1 && !says("template") && !says("with")
+    }
+
+    /// The jobs that the files make of themselves, if they are a sweep.
+    pub fn combinations(&self, job: &JobName) -> Result<Option<Vec<Combination>>, Vec<Diagnostic>> {
+        if !self.own_layers().any(|layer| layer.text.contains("sweep")) {
+            return Ok(None);
+        }
+        // What is wrong with the files beside that is told when they are read.
+        let Ok(own) = self.own() else { return Ok(None) };
+        let sweep = tree::get(&own, "sweep");
+        sweep.map(|sweep| sweep::combinations(sweep, job, &self.layers())).transpose()
+    }
+
+    /// One of the jobs.
+    pub fn with(&self, combination: &Combination) -> Self {
+        Self { combination: Some(combination.layer.clone()), ..self.clone() }
     }
 
     /// Puts the files together and reads the job.
@@ -97,7 +118,7 @@ impl Stack {
             return plain(&self.job);
         }
         match self.merge() {
-            Ok(Merged { template: None, .. }) if self.overrides.is_empty() => plain(&self.job),
+            Ok(Merged { template: None, .. }) if self.own_layers().count() == 1 => plain(&self.job),
             Ok(merged) => self.read(merged),
             Err(mut diagnostics) => {
                 sort(&mut diagnostics);
@@ -128,6 +149,9 @@ impl Stack {
 
     fn merge(&self) -> Result<Merged, Vec<Diagnostic>> {
         let mut own = self.own()?;
+        if self.combination.is_some() {
+            take(&mut own, "sweep");
+        }
         let hash = hash(&own);
         let own_max_duration = tree::get(&own, "max_duration").is_some();
         let (name, with) = (take(&mut own, "template"), take(&mut own, "with"));

@@ -43,6 +43,9 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
     reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
+    if let Some(sweep) = &wire.sweep {
+        reader.error(sweep.span(), "sweep", "a sweep is many jobs; name one of them");
+    }
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
     strategy::complete(&mut roles, kinds, || reader.plain_role(&defaults));

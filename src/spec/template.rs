@@ -49,7 +49,7 @@ const KINDS: [(&str, ParamKind); 6] = [
 ];
 
 /// Keys that are the job's own to say: they act at once, and an edited template acts on later runs only.
-const NOT_IN_TEMPLATES: [&str; 3] = ["state", "rerun", "with"];
+const NOT_IN_TEMPLATES: [&str; 4] = ["state", "rerun", "with", "sweep"];
 
 impl ParamKind {
     pub fn name(self) -> &'static str {

@@ -234,6 +234,13 @@ impl Origins<'_> {
     }
 }
 
+/// A value as a document has it.
+pub(super) fn written(node: &Node) -> String {
+    let mut writer = Writer { layers: Vec::new(), text: String::new(), pieces: Vec::new() };
+    writer.value(node);
+    writer.text
+}
+
 /// Writes a document: first what is no table, then each table under its name.
 pub(super) fn write<'a>(head: &str, entries: &[Entry], layers: Vec<&'a Layer>) -> (String, Origins<'a>) {
     let mut writer = Writer { layers, text: head.to_owned(), pieces: Vec::new() };

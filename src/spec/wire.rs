@@ -40,6 +40,7 @@ pub(super) struct WireJob {
     /// Put in by `layers`, which takes these out.
     pub(super) template: Option<Spanned<String>>,
     pub(super) with: Option<Spanned<toml::Table>>,
+    pub(super) sweep: Option<Spanned<toml::Table>>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, RoleName, TaskName, Timestamp};
+use crate::ids::{AttemptId, JobName, RoleName, TaskName, Timestamp};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, StopCause, Verdict};
 
@@ -44,6 +44,9 @@ pub struct SourceRecord {
     /// The template that is part of the text.
     #[serde(default)]
     pub template: Option<TemplateRecord>,
+    /// Set when the file makes several jobs.
+    #[serde(default)]
+    pub sweep: Option<SweepRecord>,
 }
 
 impl SourceRecord {
@@ -54,6 +57,15 @@ impl SourceRecord {
             _ => self.meaning != run.meaning,
         }
     }
+}
+
+/// Which job of a sweep it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepRecord {
+    /// The name of the file.
+    pub of: JobName,
+    /// The keys that are swept, and their values here.
+    pub values: Vec<(String, String)>,
 }
 
 /// What a job says beside its template.

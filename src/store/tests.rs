@@ -35,6 +35,7 @@ fn run(number: u32) -> RunRecord {
             owner,
             warnings: Vec::new(),
             template: None,
+            sweep: None,
         },
         prepared: false,
         unprepared: None,

@@ -192,9 +192,11 @@ fn declared_ports_lead_from_the_machine_to_the_task_until_it_is_over() {
     let Some(mut instance) = Instance::start(test, "") else { return };
     let _outside = Outside::beside(&instance);
     let started = |job: &str| {
-        let log = wait_for("the server", || Some(instance.log(job, "main-0")).filter(|log| log.ends_with('\n')));
-        let mut ports = log.split_whitespace().map(str::to_owned);
-        (ports.next().unwrap(), ports.next().unwrap())
+        let two = |log: String| {
+            let mut ports = log.split_whitespace().map(str::to_owned);
+            ports.next().zip(ports.next())
+        };
+        wait_for("the server", || two(instance.log(job, "main-0")))
     };
     for job in ["one", "two"] {
         instance.drop_job(job, &format!("{HTTP}[roles.main]\nports = {{ http = 1 }}\n"));
@@ -414,10 +416,10 @@ fn equal_named_ports_of_two_roles_differ_outside_also_after_a_restart() {
     let port = "ports = { http = { begin = 8087 } }";
     instance.drop_job("pair", &format!("{serve}[roles.a]\n{port}\n[roles.b]\n{port}\n"));
     let ports_of = |instance: &Instance, task: &str| {
-        let log = wait_for("the server", || Some(instance.log("pair", task)).filter(|log| log.ends_with('\n')));
-        let ports: Vec<String> = log.split_whitespace().map(str::to_owned).collect();
-        assert_eq!(ports[0], "8087", "inside it is as the file says");
-        ports[1].clone()
+        let log = || instance.log("pair", task);
+        let log = wait_for("the server", || Some(log()).filter(|log| log.split_whitespace().count() > 1));
+        assert!(log.starts_with("8087 "), "inside it is as the file says: {log}");
+        log.split_whitespace().nth(1).unwrap().to_owned()
     };
     let (a, b) = (ports_of(&instance, "a-0"), ports_of(&instance, "b-0"));
     assert!(a == "8087" && a != b, "{a} {b}");
@@ -452,8 +454,7 @@ fn flushed_rules_and_damaged_records_hold_up_nobody() {
     let _outside = Outside::beside(&instance);
     let job = format!("{HTTP}[roles.main]\nports = {{ http = 1 }}\n");
     let port_of = |instance: &Instance, job: &str| {
-        let log = wait_for("the server", || Some(instance.log(job, "main-0")).filter(|log| log.ends_with('\n')));
-        log.split_whitespace().nth(1).unwrap().to_owned()
+        wait_for("the server", || instance.log(job, "main-0").split_whitespace().nth(1).map(str::to_owned))
     };
     for name in ["one", "two", "three"] {
         instance.drop_job(name, &job);

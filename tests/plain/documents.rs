@@ -57,8 +57,14 @@ fn every_job_file_in_the_documents_is_accepted() {
                 template = Some(layer);
                 continue;
             }
-            let expanded = Stack { job: layer, overrides: Vec::new(), template: template.clone() }.expand();
-            assert!(expanded.spec.is_some(), "{:?}", expanded.diagnostics);
+            let mut stack = Stack::of(layer);
+            stack.template = template.clone();
+            let sweep = stack.combinations(&"example".parse().unwrap()).unwrap();
+            let jobs = sweep.iter().flatten().map(|combination| stack.with(combination));
+            let jobs = if sweep.is_some() { jobs.collect() } else { vec![stack.clone()] };
+            for expanded in jobs.iter().map(Stack::expand) {
+                assert!(expanded.spec.is_some(), "{:?}", expanded.diagnostics);
+            }
         }
     }
     assert!(count >= 4);

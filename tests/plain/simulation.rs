@@ -117,6 +117,7 @@ fn arrival(key: &JobKey, spec: usize) -> Arrival {
         owner: Owner { uid: 0, gid: 0 },
         warnings: Vec::new(),
         template: None,
+        sweep: None,
     };
     Arrival::Accepted { key: key.clone(), source, spec: Box::new(parsed) }
 }

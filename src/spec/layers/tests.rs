@@ -38,9 +38,9 @@ min = "1m"
 fn stack(job: &str, overrides: &[&str], template: Option<&str>) -> Stack {
     let number = |(number, text): (usize, &&str)| Layer::new(&format!("j.toml.d/{number}.toml"), text);
     Stack {
-        job: Layer::new("j.toml", job),
         overrides: overrides.iter().enumerate().map(number).collect(),
         template: template.map(|text| Layer::new("t.template.toml", text)),
+        ..Stack::of(Layer::new("j.toml", job))
     }
 }
 
@@ -224,4 +224,84 @@ proptest::proptest! {
         let _ = stack(&format!("template = 't'\nwith.x = 1\n{job}"), &[&over], Some(&template)).expand();
         let _ = stack("template = 't'", &[], Some(&format!("env.A = {template:?}\n[template.params.A]\ndefault = 1"))).expand();
     }
+}
+
+fn sweep(job: &str, overrides: &[&str], template: Option<&str>) -> Result<Vec<(String, Expanded)>, String> {
+    let stack = stack(job, overrides, template);
+    let combinations = stack.combinations(&"j".parse().unwrap()).map_err(|found| found[0].to_string())?;
+    let expanded = |combination: Combination| (combination.name.to_string(), stack.with(&combination).expand());
+    Ok(combinations.into_iter().flatten().map(expanded).collect())
+}
+
+#[test]
+fn a_sweep_is_a_job_for_each_combination() {
+    let job = "command = 'x'\n[sweep]\nlr = [1e-1, 0.01]\nenv.SEED = [7, 8, 9]\n[params]\nlr = 3\n";
+    let jobs = sweep(job, &[], None).unwrap();
+    let names: Vec<_> = jobs.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["j~1e-1~7", "j~1e-1~8", "j~1e-1~9", "j~0.01~7", "j~0.01~8", "j~0.01~9"]);
+    let last = jobs[5].1.spec.as_ref().unwrap();
+    assert_eq!(last.roles[0].params, [("lr".to_owned(), crate::spec::Param::Value("0.01".into()))]);
+    assert_eq!(last.roles[0].env, [("SEED".to_owned(), "9".to_owned())]);
+    let meanings: std::collections::BTreeSet<_> =
+        jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().meaning()).collect();
+    assert_eq!(meanings.len(), 6);
+    // What is put together is a job file like any other, without a sweep.
+    assert_eq!(parse("j.toml", &jobs[0].1.text).0, jobs[0].1.spec);
+    assert!(stack(job, &[], None).expand().spec.is_none(), "a sweep is no job");
+}
+
+#[test]
+fn a_sweep_reaches_keys_overrides_and_the_values_of_a_template() {
+    let template = "command = 'python ${script}'\n[template.params.script]\ntype = 'string'\n";
+    let jobs = sweep("template = 't'\n[sweep]\nwith.script = ['a.py', 'b c.py']", &[], Some(template)).unwrap();
+    assert_eq!(jobs[1].0, "j~b-c.py");
+    let commands: Vec<_> = jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().roles[0].command.clone()).collect();
+    assert_eq!(commands[1], crate::spec::Command::Shell("python b c.py".into()));
+    assert_ne!(commands[0], commands[1]);
+    let jobs = sweep("command = 'x'", &["sweep.roles.worker.count = [1, 2]", "sweep.network = ['job']"], None).unwrap();
+    assert_eq!(jobs.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["j~1~job", "j~2~job"]);
+    let spec = jobs[1].1.spec.as_ref().unwrap();
+    assert_eq!((spec.roles[0].count, spec.network), (2, crate::spec::Network::Job));
+    // An argument that is called as a key is.
+    let jobs = sweep("command = 'x'\n[sweep]\nparams.network = ['mlp']\nlayers = [[64, 32], [8]]", &[], None).unwrap();
+    assert_eq!(jobs[0].0, "j~mlp~64-32");
+    assert_eq!(jobs[0].1.spec.as_ref().unwrap().roles[0].params.len(), 2);
+}
+
+#[test]
+fn names_of_a_sweep_that_say_too_little_or_too_much_are_hashes() {
+    let jobs = sweep("command = 'x'\n[sweep]\na = ['x/y', 'x y', 'z']", &[], None).unwrap();
+    let names: Vec<_> = jobs.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(names[0].len() == 14 && names[1].len() == 14 && names[0] != names[1] && names[2] == "j~z", "{names:?}");
+    let long = format!("command = 'x'\n[sweep]\na = ['{}']", "y".repeat(70));
+    assert_eq!(sweep(&long, &[], None).unwrap()[0].0.len(), 14);
+    let stack = stack("command = 'x'\n[sweep]\na = [1, 2]", &[], None);
+    let error = stack.combinations(&"j".repeat(63).parse().unwrap()).unwrap_err();
+    assert!(error[0].to_string().contains("leaves no room"), "{error:?}");
+}
+
+#[test]
+fn what_is_wrong_with_a_sweep_is_told_at_its_place() {
+    for (text, word) in [
+        ("[sweep]", "j.toml:1:2: `sweep` names nothing to sweep"),
+        ("[sweep]\nlr = 0.1", "j.toml:2:6: `sweep.lr` is a single value"),
+        ("[sweep]\nlr = []", "j.toml:2:6: `sweep.lr` is an empty list"),
+        ("[sweep]\nlr = [1, 2, 1]", "j.toml:2:13: `sweep.lr` holds 1 twice"),
+        ("[sweep]\nroles = [{ a = 1 }]", "j.toml:2:10: `sweep.roles` holds a table"),
+        ("[sweep]\nsweep = [1]", "`sweep` cannot be swept"),
+        ("[sweep]\ntemplate = ['a']", "`template` cannot be swept"),
+    ] {
+        let error = sweep(&format!("{text}\n"), &[], None).unwrap_err();
+        assert!(error.contains(word), "{error}");
+    }
+    let many = (0..17).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    let error = sweep(&format!("[sweep]\na = [{many}]\nb = [{many}]\n"), &[], None).unwrap_err();
+    assert!(error.contains("17 × 17 combinations are more than 256"), "{error}");
+    // A bad value is told with its combination.
+    let jobs = sweep("command = 'x'\n[sweep]\nresources.cpu = [1, -1]", &[], None).unwrap();
+    let told = jobs[1].1.diagnostics[0].to_string();
+    assert!(told.starts_with("j.toml (sweep, resources.cpu = -1):1:17: `resources.cpu`: is -1"), "{told}");
+    assert!(problems("template = 't'", &[], Some("command = 'x'\n[sweep]\na = [1]"))[0].contains("a template cannot"));
+    let everything = "[sweep]\na = [1]\n[params]\nb = {}";
+    assert!(sweep(everything, &[], None).unwrap().is_empty(), "the rest is told when the file is read");
 }

@@ -1,0 +1,118 @@
+//! Files that make several jobs: what they do to them, and what is asked of all of them at once.
+
+use std::collections::BTreeSet;
+
+use super::world::Job;
+use super::{Caller, Reconciler, Refusal};
+use crate::ids::JobKey;
+use crate::intake::Swept;
+use crate::spec::{Diagnostic, JobSpec, sweep};
+use crate::store::Store;
+use crate::store::record::SourceRecord;
+
+impl<S: Store> Reconciler<S> {
+    /// A file that makes one job, and may have been a sweep before.
+    pub(super) fn plain_file(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
+        if let Some(problem) = self.is_of_sweep(key) {
+            return self.stray(file_of(key), vec![problem]);
+        }
+        self.strays.remove(&file_of(key));
+        self.sweep_shrinks(key, &BTreeSet::new());
+        self.accepted(key, source, spec);
+    }
+
+    pub(super) fn plain_file_refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
+        match self.is_of_sweep(key) {
+            Some(problem) => self.stray(file_of(key), vec![problem]),
+            None => self.refused(key, diagnostics),
+        }
+    }
+
+    /// What is wrong with a file whose name a sweep has given to one of its jobs.
+    fn is_of_sweep(&self, key: &JobKey) -> Option<Diagnostic> {
+        let sweep = self.jobs.get(key).filter(|job| is_present(job))?.sweep(key)?;
+        let message = format!("its name is that of a job of {}, which is a sweep; rename it", file_of(&sweep));
+        Some(Diagnostic::of_file(&file_of(key), message))
+    }
+
+    pub(super) fn plain_file_removed(&mut self, key: &JobKey) {
+        self.sweep_shrinks(key, &BTreeSet::new());
+        self.strays.remove(&file_of(key));
+        // What goes may have had the name of a job of a sweep, which stays.
+        if self.jobs.get(key).is_some_and(|job| job.sweep(key).is_none()) {
+            self.file_removed(key);
+        }
+    }
+
+    pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
+        let is_taken = |swept: &&Swept| {
+            self.jobs.get(&swept.key).is_some_and(|job| is_present(job) && job.sweep(&swept.key).as_ref() != Some(key))
+        };
+        if let Some(taken) = jobs.iter().find(is_taken) {
+            let message = format!("one of its jobs would be {}, but that has a file of its own; rename one", taken.key);
+            return self.refused(key, vec![Diagnostic::of_file(&file_of(key), message)]);
+        }
+        // The file may have been one job before, or one that could not be used.
+        self.file_removed(key);
+        self.sweep_shrinks(key, &jobs.iter().map(|swept| swept.key.clone()).collect());
+        jobs.into_iter().for_each(|swept| self.accepted(&swept.key, swept.source, swept.spec));
+        self.tell_those_awaiting(key);
+    }
+
+    /// The jobs that the file does not make any more.
+    fn sweep_shrinks(&mut self, key: &JobKey, kept: &BTreeSet<JobKey>) {
+        for gone in self.jobs_of_sweep(key).filter(|job| !kept.contains(job)).collect::<Vec<_>>() {
+            self.file_removed(&gone);
+        }
+    }
+
+    /// The jobs that a file makes now, if it is a sweep.
+    pub(super) fn jobs_of_sweep(&self, key: &JobKey) -> impl Iterator<Item = JobKey> {
+        self.known_of_sweep(key).filter(|(_, job)| job.record.file_present).map(|(key, _)| key.clone())
+    }
+
+    /// With those that it has made before.
+    fn known_of_sweep(&self, key: &JobKey) -> impl Iterator<Item = (&JobKey, &Job)> {
+        let prefix = format!("{}{}", key.job, sweep::SEPARATOR);
+        let first = prefix.parse().ok().map(|job| JobKey::new(key.workspace.clone(), job));
+        let is_near = move |job: &JobKey| job.workspace == key.workspace && job.job.as_str().starts_with(&prefix);
+        let jobs =
+            first.into_iter().flat_map(|first| self.jobs.range(first..)).take_while(move |(job, _)| is_near(job));
+        jobs.filter(|(job, known)| !known.record.removed && known.sweep(job).as_ref() == Some(key))
+    }
+
+    /// Asks the same of all jobs of a sweep: what some of them cannot do is told when none can.
+    pub(super) fn of_each(
+        &mut self,
+        key: &JobKey,
+        caller: &Caller,
+        ask: impl Fn(&mut Self, &Caller, &JobKey) -> Result<String, Refusal>,
+    ) -> Result<String, Refusal> {
+        let is_one = self.jobs.get(key).is_some_and(|job| !job.record.removed);
+        let jobs: Vec<JobKey> = self.known_of_sweep(key).map(|(key, _)| key.clone()).collect();
+        if is_one || jobs.is_empty() {
+            return ask(self, caller, key);
+        }
+        let (done, refused): (Vec<_>, Vec<_>) = jobs.iter().map(|job| ask(self, caller, job)).partition(Result::is_ok);
+        let done: Vec<String> = done.into_iter().flatten().collect();
+        match refused.into_iter().next() {
+            Some(refusal) if done.is_empty() => refusal,
+            _ => Ok(done.join("\n")),
+        }
+    }
+
+    /// A sweep is no job of which there is something to show.
+    pub(super) fn unknown(&self, key: &JobKey) -> Refusal {
+        let jobs: Vec<String> = self.known_of_sweep(key).map(|(key, _)| key.to_string()).collect();
+        if jobs.is_empty() { Refusal::Unknown(key.clone()) } else { Refusal::Sweep { key: key.clone(), jobs } }
+    }
+}
+
+/// The path of a job's file below `jobs.d`.
+fn file_of(key: &JobKey) -> String {
+    format!("{key}.toml")
+}
+
+fn is_present(job: &Job) -> bool {
+    job.record.file_present && !job.record.removed
+}

@@ -1,0 +1,193 @@
+//! `[sweep]`: one job file, a job for each combination of values.
+//!
+//! A combination is one more file on top of the others: it is checked, merged and told of as an override is. Its name
+//! is made of its values, so that a file that gets more of them only adds jobs.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+use super::diagnostic::Diagnostic;
+use super::keys;
+use super::layers::Layer;
+use super::template::error;
+use super::tree::{Entry, Node, Origin, Value, written};
+use crate::ids::JobName;
+
+/// Most jobs of a sweep.
+pub const SWEEP_MAX: usize = 256;
+/// Between the name of a sweep and the values of one of its jobs.
+pub const SEPARATOR: char = '~';
+/// Keys that say which jobs there are, so that no job can have its own.
+const NOT_SWEPT: [&str; 2] = ["sweep", "template"];
+
+/// One job of a sweep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Combination {
+    pub name: JobName,
+    /// The keys as they are written in the sweep, and their values.
+    pub values: Vec<(String, String)>,
+    pub(super) layer: Layer,
+}
+
+/// A key of the sweep and the values that it takes.
+struct Axis<'e> {
+    /// As written in the sweep.
+    label: String,
+    /// As a job file has it.
+    path: Vec<String>,
+    values: &'e [Node],
+}
+
+/// All combinations, the last key's values changing first.
+pub(super) fn combinations(
+    sweep: &Entry,
+    job: &JobName,
+    layers: &[&Layer],
+) -> Result<Vec<Combination>, Vec<Diagnostic>> {
+    let mut reader = Reader { layers, found: Vec::new(), axes: Vec::new() };
+    reader.table(&mut Vec::new(), sweep.node.entries());
+    if reader.axes.is_empty() && reader.found.is_empty() {
+        reader.error(sweep.at, "`sweep` names nothing to sweep; write lists into it, such as lr = [0.1, 0.01]");
+    }
+    let count = reader.axes.iter().try_fold(1usize, |product, axis| product.checked_mul(axis.values.len()));
+    if count.is_none_or(|count| count > SWEEP_MAX) {
+        let sizes: Vec<String> = reader.axes.iter().map(|axis| axis.values.len().to_string()).collect();
+        let message = format!(
+            "`sweep`: {} combinations are more than {SWEEP_MAX}; split it into several files",
+            sizes.join(" × ")
+        );
+        reader.error(sweep.at, message);
+    }
+    if !reader.found.is_empty() {
+        return Err(reader.found);
+    }
+    let file = layers.first().map_or("", |layer| layer.file.as_str());
+    let chosen = (0..count.unwrap_or(0)).map(|number| choose(&reader.axes, number)).collect::<Vec<_>>();
+    let names = names(job, &chosen).map_err(|message| vec![error(layers, sweep.at, "sweep", message)])?;
+    Ok(chosen.iter().zip(names).map(|(values, name)| combination(file, &reader.axes, values, name)).collect())
+}
+
+struct Reader<'e, 'l> {
+    layers: &'l [&'l Layer],
+    found: Vec<Diagnostic>,
+    axes: Vec<Axis<'e>>,
+}
+
+impl<'e> Reader<'e, '_> {
+    fn error(&mut self, at: Origin, message: impl Into<String>) {
+        self.found.push(error(self.layers, at, "sweep", message));
+    }
+
+    /// Lists in tables of tables: `env.SEED = [1, 2]`.
+    fn table(&mut self, path: &mut Vec<String>, entries: &'e [Entry]) {
+        for entry in entries {
+            path.push(entry.name.clone());
+            match &entry.node.value {
+                Value::Table(entries) => self.table(path, entries),
+                Value::Array(values) => self.axis(path, entry, values),
+                Value::Scalar(_) => {
+                    let label = path.join(".");
+                    let message =
+                        format!("`sweep.{label}` is a single value; write a list, or `{label}` outside of `sweep`");
+                    self.error(entry.node.at, message);
+                }
+            }
+            path.pop();
+        }
+    }
+
+    fn axis(&mut self, path: &[String], entry: &'e Entry, values: &'e [Node]) {
+        let label = path.join(".");
+        let first = path.first().map_or("", String::as_str);
+        if NOT_SWEPT.contains(&first) {
+            return self.error(entry.at, format!("`sweep.{label}`: `{first}` cannot be swept"));
+        }
+        if values.is_empty() {
+            return self
+                .error(entry.node.at, format!("`sweep.{label}` is an empty list: there would be no job at all"));
+        }
+        let table = values.iter().find(|node| matches!(node.value, Value::Table(_)));
+        if let Some(node) = table {
+            return self.error(node.at, format!("`sweep.{label}` holds a table; name the keys in it, one list each"));
+        }
+        let twice =
+            values.iter().enumerate().find(|(place, node)| values[..*place].iter().any(|other| same(other, node)));
+        if let Some((_, node)) = twice {
+            return self.error(node.at, format!("`sweep.{label}` holds {} twice", shown(node)));
+        }
+        // What is no key of a job file is an argument.
+        let is_argument = path.len() == 1 && keys::lookup(first).is_none();
+        let path = is_argument.then(|| "params".to_owned()).into_iter().chain(path.iter().cloned()).collect();
+        self.axes.push(Axis { label, path, values });
+    }
+}
+
+fn same(one: &Node, other: &Node) -> bool {
+    shown(one) == shown(other)
+}
+
+/// As it stands in a command line; lists by commas.
+fn shown(node: &Node) -> String {
+    match &node.value {
+        Value::Scalar(scalar) => scalar.within_text(),
+        Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(","),
+        Value::Table(_) => String::new(),
+    }
+}
+
+/// One value of each axis.
+fn choose<'e>(axes: &[Axis<'e>], mut number: usize) -> Vec<&'e Node> {
+    let mut chosen: Vec<&Node> = axes
+        .iter()
+        .rev()
+        .filter_map(|axis| {
+            let value = axis.values.get(number % axis.values.len());
+            number /= axis.values.len();
+            value
+        })
+        .collect();
+    chosen.reverse();
+    chosen
+}
+
+fn combination(file: &str, axes: &[Axis<'_>], chosen: &[&Node], name: JobName) -> Combination {
+    let values: Vec<(String, String)> =
+        axes.iter().zip(chosen).map(|(axis, node)| (axis.label.clone(), shown(node))).collect();
+    let told: Vec<String> = values.iter().map(|(label, value)| format!("{label} = {value}")).collect();
+    let lines = axes.iter().zip(chosen).map(|(axis, node)| format!("{} = {}\n", key(&axis.path), written(node)));
+    let told = told.join(", ").replace(char::is_control, "?");
+    let layer = Layer { file: format!("{file} (sweep, {told})"), text: lines.collect() };
+    Combination { name, values, layer }
+}
+
+fn key(path: &[String]) -> String {
+    let is_bare =
+        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    let part = |part: &String| if is_bare(part) { part.clone() } else { toml::Value::String(part.clone()).to_string() };
+    path.iter().map(part).collect::<Vec<_>>().join(".")
+}
+
+/// `JOB~0.1~64`. Where values do not make a name, or not one of its own, a hash of them does.
+fn names(job: &JobName, chosen: &[Vec<&Node>]) -> Result<Vec<JobName>, String> {
+    let readable: Vec<String> = chosen.iter().map(|values| format!("{job}{SEPARATOR}{}", words(values))).collect();
+    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+    readable.iter().for_each(|name| *uses.entry(name).or_default() += 1);
+    let name = |(name, values): (&String, &Vec<&Node>)| {
+        let is_own = uses.get(name.as_str()) == Some(&1);
+        let readable = name.parse().ok().filter(|_| is_own);
+        readable.map_or_else(|| format!("{job}{SEPARATOR}{}", hash(values)).parse(), Ok)
+    };
+    let names: Result<Vec<JobName>, _> = readable.iter().zip(chosen).map(name).collect();
+    names.map_err(|error| format!("the name of this file leaves no room for the jobs of a sweep: {error}"))
+}
+
+fn words(values: &[&Node]) -> String {
+    let word = |node: &&Node| shown(node).replace(|c: char| !c.is_alphanumeric() && !"-_.".contains(c), "-");
+    values.iter().map(word).collect::<Vec<_>>().join(&SEPARATOR.to_string())
+}
+
+fn hash(values: &[&Node]) -> String {
+    let text = values.iter().map(|node| shown(node)).collect::<Vec<_>>().join("\0");
+    Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
