@@ -88,11 +88,13 @@ impl<S: Store> Reconciler<S> {
         caller: &Caller,
         ask: impl Fn(&mut Self, &Caller, &JobKey) -> Result<String, Refusal>,
     ) -> Result<String, Refusal> {
-        let is_one = self.jobs.get(key).is_some_and(|job| !job.record.removed);
-        let jobs: Vec<JobKey> = self.known_of_sweep(key).map(|(key, _)| key.clone()).collect();
-        if is_one || jobs.is_empty() {
+        let mut jobs: Vec<JobKey> = self.known_of_sweep(key).map(|(key, _)| key.clone()).collect();
+        let one = self.jobs.get(key).filter(|job| !job.record.removed);
+        if jobs.is_empty() || one.is_some_and(is_present) {
             return ask(self, caller, key);
         }
+        // The file was one job before.
+        jobs.extend(one.map(|_| key.clone()));
         let (done, refused): (Vec<_>, Vec<_>) = jobs.iter().map(|job| ask(self, caller, job)).partition(Result::is_ok);
         let done: Vec<String> = done.into_iter().flatten().collect();
         match refused.into_iter().next() {
