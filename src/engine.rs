@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::contract::Identity;
 use crate::ids::{AttemptId, TaskId};
 use crate::rundir::Found;
-use crate::spec::{Code, Image, JobSpec};
+use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
 use crate::store::record::{AddressBlock, Owner};
 
@@ -42,7 +42,7 @@ pub struct Prepare {
 impl Prepare {
     /// It may wait for a registry, for hours.
     pub fn may_take_long(&self) -> bool {
-        self.spec.image != Image::Host || matches!(self.spec.code, Some(Code::Git(_)))
+        self.spec.comes_from_elsewhere()
     }
 }
 

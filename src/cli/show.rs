@@ -143,10 +143,8 @@ fn policies(spec: &JobSpec) -> String {
 
 fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     let mut out = format!(
-        "description = {:?}\nimage = \"{}\"\nuser = {}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
+        "description = {:?}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
         spec.description,
-        spec.image,
-        spec.user.as_ref().map_or("\"the image's\"".to_owned(), |user| format!("{user:?}")),
         spec.init,
         spec.debug,
         network(spec),
@@ -161,9 +159,6 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let (Some(framework), Some(strategy)) = (spec.framework, spec.strategy) {
         let _ = writeln!(out, "framework = \"{framework}\"\nstrategy = \"{strategy}\"");
     }
-    if let Some(code) = &spec.code {
-        let _ = writeln!(out, "code = {:?}", code.to_string());
-    }
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
     }
@@ -176,9 +171,11 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let resources = role.resources;
         let _ = writeln!(
             out,
-            "\n[roles.{}]\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\n\
+            "\n[roles.{}]\nimage = {:?}\nuser = {}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\n\
              resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}",
             role.name,
+            role.image.to_string(),
+            role.user.as_ref().map_or("\"the image's\"".to_owned(), |user| format!("{user:?}")),
             role.count,
             main(role),
             role.serves,
@@ -189,6 +186,9 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
             resources.pids,
             resources.gpu
         );
+        if let Some(code) = &role.code {
+            let _ = writeln!(out, "code = {:?}", code.to_string());
+        }
         for port in &role.ports {
             let begin = port.begin.map_or_else(|| "\"allotted\"".to_owned(), |begin| begin.to_string());
             let _ = writeln!(out, "ports.{} = {{ count = {}, begin = {begin} }}", port.label, port.count);
@@ -213,7 +213,7 @@ pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
 /// The final command line, as far as it is known without the image.
 fn runs(task: &Task<'_>) -> String {
     let line = command::line(task);
-    match (&task.spec.image, &task.role.command) {
+    match (&task.role.image, &task.role.command) {
         (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => command::display(&line),
         (_, Command::Default) if line == ["sleep", "infinity"] => "what the image runs by itself".to_owned(),
         (_, Command::Default) => format!("what the image runs by itself, then {}", command::display(&line)),
@@ -224,7 +224,8 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
     let role = |role: &Role| {
         let tasks: Vec<Task<'_>> = sample.tasks(spec).filter(|task| task.role.name == role.name).collect();
         json!({
-            "role": role.name.as_str(), "count": role.count, "main": role.main != Main::No, "serves": role.serves,
+            "role": role.name.as_str(), "image": role.image.to_string(), "user": role.user,
+            "code": role.code.as_ref().map(ToString::to_string), "count": role.count, "main": role.main != Main::No, "serves": role.serves,
             "min_failed": role.min_failed, "min_succeeded": min_succeeded(role).trim_matches('"'),
             "resources": {
                 "cpu": role.resources.cpu.0 as f64 / 1000.0, "memory": role.resources.memory.0,
@@ -236,7 +237,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         })
     };
     json!({
-        "description": spec.description, "image": spec.image.to_string(), "user": spec.user, "init": spec.init, "debug": spec.debug,
+        "description": spec.description, "init": spec.init, "debug": spec.debug,
         "contract": spec.contract.to_string(), "framework": spec.framework.map(|framework| framework.to_string()),
         "strategy": spec.strategy.map(|strategy| strategy.to_string()),
         "stop_grace_s": spec.stop_grace.map(|d| d.as_secs_f64()), "network": network(spec), "retries": spec.retries,
@@ -248,7 +249,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "expected_duration_s": spec.expected_duration.map(|d| d.as_secs_f64()),
         "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
-        "code": spec.code.as_ref().map(ToString::to_string), "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
+        "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })
 }

@@ -60,7 +60,7 @@ pub(super) fn places(task: &Task<'_>) -> Vec<Place> {
             None => out.push(one),
         }
     }
-    if task.spec.code.is_none() {
+    if task.role.code.is_none() {
         out.retain(|place| place.content != Content::Code);
     }
     out.sort_by(|a, b| a.path.cmp(&b.path));
@@ -99,7 +99,7 @@ fn at_or_in(task: &Task<'_>, top: &str) -> Vec<Place> {
 
 /// Where a platform's scripts start.
 pub(super) fn working_directory(task: &Task<'_>) -> Option<&'static str> {
-    let has_code = task.spec.code.is_some();
+    let has_code = task.role.code.is_some();
     match (task.spec.contract.platform, task.spec.contract.profile) {
         (Platform::SageMaker | Platform::Tione, _) => Some("/opt/ml/code"),
         (Platform::Pai, _) => Some("/ml/usercode"),

@@ -192,7 +192,7 @@ impl LocalEngine {
         let namespace = self.network_namespace(launch, task, shared)?;
         let view = view(task);
         workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
-        let mut workspace = workdirs::mounts(&self.paths, &launch.identity, &launch.spec, &view.places)?;
+        let mut workspace = workdirs::mounts(&self.paths, &launch.identity, task, &view.places)?;
         workspace.extend(shared.mounts());
         let own = root::Own {
             view: &view,
@@ -246,14 +246,13 @@ impl LocalEngine {
         seen.then(|| root.to_owned()).into_iter().collect()
     }
 
-    /// What the tasks of a run are made from, once it has its image.
-    fn base(&self, run: &Prepare) -> Result<Base, EngineError> {
-        let further = workdirs::groups_of(run.owner);
-        let whom = root::Whom { owner: run.owner, further: &further, user: run.spec.user.as_deref() };
-        match &run.spec.image {
+    /// What the tasks of a role are made from, once the run has its images.
+    fn base(&self, run: &Prepare, role: &Role, further: &[u32]) -> Result<Base, EngineError> {
+        let whom = root::Whom { owner: run.owner, further, user: role.user.as_deref() };
+        match &role.image {
             Image::Host => Base::of_host(&self.host, &self.subordinates, whom),
             Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
-                let digest = workdirs::image_of(&self.paths, &run.identity)?;
+                let digest = workdirs::image_of(&self.paths, &run.identity, &role.image)?;
                 let image = self.images.get(&digest).map_err(told)?;
                 Base::of_image(&self.images, image, self.maps_ids, &self.subordinates, whom)
             }
@@ -262,8 +261,11 @@ impl LocalEngine {
 
     /// Images that these runs have been given.
     pub fn images_of(&self, runs: &[Identity]) -> io::Result<BTreeSet<Digest>> {
-        let given = runs.iter().map(|run| workdirs::image_if_given(&self.paths, run));
-        given.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(io::Error::other)
+        let mut images = BTreeSet::new();
+        for run in runs {
+            images.extend(workdirs::images_given(&self.paths, run).map_err(io::Error::other)?);
+        }
+        Ok(images)
     }
 
     /// Layers of attempts that have not been cleaned up after.
@@ -452,6 +454,31 @@ fn open_shim(pid: i32, dir: &TaskDir) -> io::Result<Option<PidFd>> {
     Ok(words.split(|byte| *byte == 0).any(is_name).then_some(process))
 }
 
+/// What tasks are made from, for each image and user of the roles.
+struct Bases<'a>(Vec<(&'a Role, Base)>);
+
+impl<'a> Bases<'a> {
+    fn of(engine: &LocalEngine, run: &'a Prepare) -> Result<Self, EngineError> {
+        let further = workdirs::groups_of(run.owner);
+        let mut bases: Vec<(&Role, Base)> = Vec::new();
+        for role in &run.spec.roles {
+            if !bases.iter().any(|(other, _)| is_alike(other, role)) {
+                bases.push((role, engine.base(run, role, &further)?));
+            }
+        }
+        Ok(Self(bases))
+    }
+
+    fn of_role(&self, role: &Role) -> &Base {
+        let found = self.0.iter().find(|(other, _)| is_alike(other, role));
+        &found.expect("there is one for each role").1
+    }
+}
+
+fn is_alike(one: &Role, other: &Role) -> bool {
+    (&one.image, &one.user) == (&other.image, &other.user)
+}
+
 /// What the tasks of an attempt have in common.
 #[derive(Debug, Default)]
 struct Shared {
@@ -550,9 +577,9 @@ impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         workdirs::prepare(&self.paths, run)?;
-        acquire::image(&self.paths, &self.images, run, tell)?;
+        acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
-        self.base(run).map(drop)
+        Bases::of(self, run).map(drop)
     }
 
     fn launch(&self, attempt: &Launch) -> Launched {
@@ -568,14 +595,20 @@ impl Engine for LocalEngine {
         let everyone = |error: EngineError| {
             Launched::Tried(attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect())
         };
-        let common = self.make_common(&run, attempt).and_then(|common| Ok((common, self.base(&run)?)));
-        let ((shared, placement), base) = match common {
+        let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
+        let ((shared, placement), bases) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
         };
-        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &base.inside);
+        // What is inside is a role's own, and of no interest to its peers.
+        let inside = Inside::default();
+        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &inside);
         let wanted = tasks.iter().filter(|task| attempt.ordinals.contains(&task.ordinal));
-        let launched = wanted.map(|task| (task.ordinal, self.launch_task(attempt, task, &base, &shared)));
+        let launched = wanted.map(|task| {
+            let base = bases.of_role(task.role);
+            let task = Task { inside: &base.inside, ..*task };
+            (task.ordinal, self.launch_task(attempt, &task, base, &shared))
+        });
         Launched::Tried(launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect())
     }
 

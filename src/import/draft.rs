@@ -16,7 +16,6 @@ pub(super) struct Draft {
     pub(super) contract: &'static str,
     pub(super) framework: Option<&'static str>,
     pub(super) description: String,
-    pub(super) code: Option<String>,
     pub(super) datasets: Vec<String>,
     pub(super) network: Option<String>,
     pub(super) retries: u32,
@@ -45,6 +44,8 @@ pub(super) struct DraftRole {
     pub(super) min_succeeded: MinSucceeded,
     pub(super) image: Option<String>,
     pub(super) user: Option<String>,
+    /// Keys as they are written.
+    pub(super) own: Vec<(String, String)>,
     pub(super) command: Command,
     /// As `params` makes them: `--key=value` or `--key`.
     pub(super) arguments: Vec<String>,
@@ -77,7 +78,6 @@ impl Draft {
             contract,
             framework: None,
             description: String::new(),
-            code: None,
             datasets: Vec::new(),
             network: None,
             retries: 0,
@@ -216,6 +216,7 @@ impl DraftRole {
             min_succeeded: MinSucceeded::All,
             image: None,
             user: None,
+            own: Vec::new(),
             command: Command::Default,
             arguments: Vec::new(),
             env: Vec::new(),

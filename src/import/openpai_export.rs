@@ -8,7 +8,7 @@ use super::fields::Fields;
 use super::node::Node;
 use crate::contract::{Sample, Task, command, with_equals};
 use crate::ids::Bytes;
-use crate::spec::{Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role};
+use crate::spec::{Code, Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role, Submodules};
 
 /// Our own field of `extras`.
 pub(super) const KEY: &str = "trainyard";
@@ -25,12 +25,37 @@ pub fn export(name: &str, spec: &JobSpec) -> Value {
     }
     json!({
         "jobName": name,
-        "image": spec.image.to_string(),
+        "image": image(spec),
         "taskRoles": task_roles(name, spec),
         "retryCount": spec.retries,
         "jobEnvs": envs,
         "extras": extras(name, spec, &shared),
     })
+}
+
+/// OpenPAI has one for all roles.
+fn image(spec: &JobSpec) -> String {
+    spec.roles.first().map(|role| role.image.to_string()).unwrap_or_default()
+}
+
+/// The code of all roles, if they have the same.
+fn shared_code(spec: &JobSpec) -> Option<&Code> {
+    let first = spec.roles.first()?.code.as_ref();
+    first.filter(|_| spec.roles.iter().all(|role| role.code.as_ref() == first))
+}
+
+/// As a job file has it.
+fn code(code: &Code) -> String {
+    let Code::Git(git) = code else { return toml::Value::String(code.to_string()).to_string() };
+    let mut table = toml::Table::new();
+    table.insert("git".to_owned(), git.url.clone().into());
+    table.extend(git.reference.clone().map(|reference| ("ref".to_owned(), reference.into())));
+    table.extend(git.user.clone().map(|user| ("user".to_owned(), user.into())));
+    table.extend(git.password.as_ref().map(|name| ("password".to_owned(), format!("secret:{name}").into())));
+    if git.submodules == Submodules::Fetched {
+        table.insert("submodules".to_owned(), true.into());
+    }
+    toml::Value::Table(table).to_string()
 }
 
 /// The job's own notes, and ours.
@@ -103,6 +128,7 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if !spec.contract.is_native() {
         out.push(("contract", quoted(&spec.contract)));
     }
+    out.extend(shared_code(spec).map(|shared| ("code", code(shared))));
     out.extend(spec.framework.map(|framework| ("framework", quoted(&framework))));
     out.extend(spec.strategy.map(|strategy| ("strategy", quoted(&strategy))));
     if spec.on_edit == OnEdit::Restart {
@@ -133,17 +159,15 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let datasets = spec.datasets.iter().map(ToString::to_string);
     let roles = spec.roles.iter().filter_map(|role| {
         let task = sample.tasks(spec).find(|task| task.role.name == role.name)?;
-        Some((role.name.to_string(), own_role(&task, shared)))
+        Some((role.name.to_string(), own_role(&task, spec, shared)))
     });
     let lines: Map<String, Value> =
         lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     json!({
         "description": spec.description,
-        "user": spec.user,
         "init": spec.init,
         "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
         "lines": lines,
-        "code": spec.code.as_ref().map(ToString::to_string),
         "datasets": datasets.collect::<Vec<_>>(),
         "network": network,
         "max_duration_ms": spec.max_duration.map(|limit| limit.as_millis() as u64),
@@ -153,8 +177,10 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     })
 }
 
-fn own_role(task: &Task<'_>, shared: &[(String, String)]) -> Value {
+fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let role = task.role;
+    let own_code = role.code.as_ref().filter(|_| shared_code(spec).is_none());
+    let own_image = Some(role.image.to_string()).filter(|own| *own != image(spec));
     let command = match &role.command {
         Command::Default => Value::Null,
         Command::Shell(line) => json!(line),
@@ -170,6 +196,9 @@ fn own_role(task: &Task<'_>, shared: &[(String, String)]) -> Value {
         "main": role.main == Main::Role,
         "first": role.main == Main::FirstTask,
         "serves": role.serves,
+        "image": own_image,
+        "user": role.user,
+        "lines": own_code.map(|own| json!({ "code": code(own) })),
         "min_succeeded": min_succeeded,
         "command": command,
         "shown": command_line(task),
@@ -191,7 +220,6 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
         draft.own.push((key, node.scalar().unwrap_or_default()));
     }
     draft.description = own.text("description")?.unwrap_or_default();
-    draft.code = own.text("code")?;
     draft.datasets = own.texts("datasets")?;
     draft.network = own.text("network")?.filter(|network| network != "task");
     draft.state = own.text("state")?.filter(|state| state != "run");
@@ -206,10 +234,8 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
     if let Some(rerun) = own.number("rerun", 1).ok().flatten() {
         draft.own.push(("rerun".to_owned(), rerun.to_string()));
     }
-    let user = own.text("user")?;
     let mut roles = own.object("roles")?;
     for role in &mut draft.roles {
-        role.user.clone_from(&user);
         role_back(role, roles.object(&role.name)?)?;
     }
     roles.leave(&[], &mut draft.losses);
@@ -224,6 +250,11 @@ fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
         _ => Main::No,
     };
     role.serves = own.flag("serves")?;
+    role.image = own.text("image")?.or(role.image.take());
+    role.user = own.text("user")?;
+    for (key, node) in own.object("lines")?.rest() {
+        role.own.push((key, node.scalar().unwrap_or_default()));
+    }
     role.min_succeeded = match own.text("min_succeeded")?.as_deref() {
         Some("never") => MinSucceeded::Never,
         Some(count) => count.parse().map_or(MinSucceeded::All, MinSucceeded::Count),

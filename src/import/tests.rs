@@ -563,12 +563,16 @@ env = { OWN = "1" }
 ports = { grpc = 2, http = { count = 1, begin = 8080 } }
 [roles.watch]
 serves = true
+image = "lab/watch:1"
+user = "7"
+code = { git = "https://git.lab/x/y", ref = "v1", user = "u", password = "secret:git", submodules = true }
 min_succeeded = "never"
 "#;
 
 #[test]
 fn an_exported_job_comes_back_as_it_was() {
-    for text in [OURS, "command = \"true\"", "debug = true\ncommand = [\"x\"]\nimage = \"oci:/i:t\"", ""] {
+    let git = "command = \"true\"\ncode = { git = \"https://git.lab/x\" }\n[roles.a]\n[roles.b]";
+    for text in [OURS, git, "command = \"true\"", "debug = true\ncommand = [\"x\"]\nimage = \"oci:/i:t\"", ""] {
         let before = spec::parse("x.toml", text).0.unwrap();
         let document = openpai_export::export("digits", &before).to_string();
         let job = only(&document);

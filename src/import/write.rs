@@ -53,7 +53,6 @@ impl Page {
         self.given("user", shared(draft, |role| role.user.as_deref()));
         self.given("contract", Some(draft.contract));
         self.given("framework", draft.framework);
-        self.given("code", draft.code.as_deref());
         if !draft.datasets.is_empty() {
             self.line("datasets", array(&draft.datasets));
         }
@@ -98,6 +97,9 @@ impl Page {
         }
         if role.user.as_deref() != shared(draft, |role| role.user.as_deref()) {
             self.given("user", role.user.as_deref());
+        }
+        for (key, value) in &role.own {
+            self.line(key, value);
         }
         self.rules(role);
         self.command(&role.command);

@@ -7,7 +7,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Waiting};
-use crate::spec::{Code, DesiredState, Image, JobSpec, OnEdit, RetryOn};
+use crate::spec::{DesiredState, JobSpec, OnEdit, RetryOn};
 use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
 
@@ -262,8 +262,7 @@ impl Run {
     /// Whether its image, or its code from a repository, is asked for once more when it could not be had.
     pub(super) fn prepares_again(&self) -> bool {
         let failures = self.record.unprepared.map_or(0, |unprepared| unprepared.failures);
-        let comes_from_elsewhere = self.spec.image != Image::Host || matches!(self.spec.code, Some(Code::Git(_)));
-        comes_from_elsewhere && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
+        self.spec.comes_from_elsewhere() && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
     }
 
     /// Whether a failure like that of this attempt is tried again.

@@ -13,9 +13,6 @@ use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName};
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobSpec {
     pub description: String,
-    pub image: Image,
-    /// Whom the tasks run as inside; the image's choice when absent.
-    pub user: Option<String>,
     /// Our own process is the first of each container.
     pub init: bool,
     /// A failed container is kept to look into.
@@ -27,7 +24,6 @@ pub struct JobSpec {
     pub framework: Option<Framework>,
     /// The framework's first one where the file says nothing.
     pub strategy: Option<Strategy>,
-    pub code: Option<Code>,
     pub datasets: Vec<Dataset>,
     pub network: Network,
     pub retries: u32,
@@ -192,6 +188,10 @@ pub struct Role {
     /// Failed tasks that fail the attempt; `None` for never.
     pub min_failed: Option<u32>,
     pub min_succeeded: MinSucceeded,
+    pub image: Image,
+    /// Whom its tasks run as inside; the image's choice when absent.
+    pub user: Option<String>,
+    pub code: Option<Code>,
     pub command: Command,
     /// In file order; how they become arguments is the contract's.
     pub params: Vec<(String, Param)>,
@@ -285,7 +285,29 @@ impl JobSpec {
 
     /// Code is to be copied or an image to be got before a run may start.
     pub fn needs_preparation(&self) -> bool {
-        self.code.is_some() || self.image != Image::Host
+        self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
+    }
+
+    /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
+    pub fn comes_from_elsewhere(&self) -> bool {
+        self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
+    }
+
+    /// The images of its roles, each once.
+    pub fn images(&self) -> Vec<&Image> {
+        distinct(self.roles.iter().map(|role| &role.image))
+    }
+
+    /// The codes of its roles, each once, with the name of the directory in a run that holds the snapshot: `code` or, of
+    /// those that only some roles have, `code.ROLE`.
+    pub fn codes(&self) -> Vec<(&Code, String)> {
+        let codes = distinct(self.roles.iter().filter_map(|role| role.code.as_ref()));
+        let first = |code: &Code| self.roles.iter().find(|role| role.code.as_ref() == Some(code));
+        let name = |(place, code): (usize, &Code)| match (place, first(code)) {
+            (1.., Some(role)) => format!("code.{}", role.name),
+            _ => "code".to_owned(),
+        };
+        codes.iter().enumerate().map(|(place, code)| (*code, name((place, code)))).collect()
     }
 
     /// Ports of the machine that an attempt takes for itself, since the file names them. Of several tasks of a role, each has
@@ -308,4 +330,13 @@ impl JobSpec {
     pub fn tasks(&self) -> impl Iterator<Item = (&Role, u32)> {
         self.roles.iter().flat_map(|role| (0..role.count).map(move |index| (role, index)))
     }
+}
+
+fn distinct<'a, T: PartialEq>(items: impl Iterator<Item = &'a T>) -> Vec<&'a T> {
+    items.fold(Vec::new(), |mut found, item| {
+        if !found.contains(&item) {
+            found.push(item);
+        }
+        found
+    })
 }

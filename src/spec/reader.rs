@@ -31,11 +31,11 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     reader.kinds = Kinds { contract: contract.unwrap_or(Contract::NATIVE), framework, strategy };
     let retry = reader.retry(&wire.retry);
     let after = reader.after(&wire.after);
-    let image = reader.image(wire.image.as_ref());
-    let user = reader.user(wire.user.as_ref());
-    let code = wire.code.as_ref().and_then(|code| reader.code(code));
     let datasets = reader.datasets(&wire.datasets);
     let defaults = RoleDefaults {
+        image: reader.image(wire.image.as_ref(), "image").unwrap_or(Image::Host),
+        user: reader.user(wire.user.as_ref(), "user"),
+        code: wire.code.as_ref().and_then(|code| reader.code(code, "code")),
         command: wire.command,
         params: reader.params(&wire.params),
         env: reader.env(&wire.env, "env"),
@@ -54,15 +54,12 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     reader.colliding_ports(&roles);
     Some(JobSpec {
         description: wire.description,
-        image: image?,
-        user,
         init: wire.init.unwrap_or(true),
         debug: wire.debug.is_some_and(Spanned::into_inner),
         stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
         contract: contract?,
         framework,
         strategy,
-        code,
         datasets,
         network: reader.network,
         retries: wire.retries,
@@ -147,6 +144,9 @@ fn state(word: Option<&str>) -> DesiredState {
 
 /// What a role falls back to.
 struct RoleDefaults {
+    image: Image,
+    user: Option<String>,
+    code: Option<Code>,
     command: Option<WireCommand>,
     params: Vec<(String, Param)>,
     env: Vec<(String, String)>,
@@ -165,19 +165,20 @@ impl Reader<'_> {
         self.found.push(self.source.error(span, key, message));
     }
 
-    fn image(&mut self, image: Option<&Spanned<String>>) -> Option<Image> {
-        let Some(name) = image else { return Some(Image::Host) };
+    /// What is said of it at `key`, if that is something and right.
+    fn image(&mut self, image: Option<&Spanned<String>>, key: &str) -> Option<Image> {
+        let name = image?;
         match Image::parse(name.get_ref()) {
             Ok(image) => Some(image),
             Err(message) => {
-                self.error(name.span(), "image", format!("`image`: {message}"));
+                self.error(name.span(), key, format!("`{key}`: {message}"));
                 None
             }
         }
     }
 
     /// `NAME`, `UID`, `NAME:GROUP`, `UID:GID`; whether it exists is for the image to say.
-    fn user(&mut self, user: Option<&Spanned<String>>) -> Option<String> {
+    fn user(&mut self, user: Option<&Spanned<String>>, key: &str) -> Option<String> {
         let user = user?;
         let text = user.get_ref();
         let part = |part: &str| {
@@ -187,7 +188,8 @@ impl Reader<'_> {
         if part(name) && part(group) {
             return Some(text.clone());
         }
-        self.error(user.span(), "user", format!("`user`: {text:?} is no user; write NAME, UID, NAME:GROUP or UID:GID"));
+        let message = format!("`{key}`: {text:?} is no user; write NAME, UID, NAME:GROUP or UID:GID");
+        self.error(user.span(), key, message);
         None
     }
 
@@ -211,13 +213,14 @@ impl Reader<'_> {
         }
     }
 
-    fn code(&mut self, code: &Spanned<WireCode>) -> Option<Code> {
+    fn code(&mut self, code: &Spanned<WireCode>, key: &str) -> Option<Code> {
         match code.get_ref() {
-            WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), "code").map(Code::Named),
+            WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), key).map(Code::Named),
             WireCode::Git(git) => match git_code(git) {
                 Ok(git) => Some(Code::Git(git)),
-                Err((key, message)) => {
-                    self.error(code.span(), key, format!("`{key}`: {message}"));
+                Err((part, message)) => {
+                    let key = format!("{}{part}", key.trim_end_matches("code"));
+                    self.error(code.span(), &key, format!("`{key}`: {message}"));
                     None
                 }
             },
@@ -419,7 +422,11 @@ impl Reader<'_> {
         if wire.min_failed.is_some() {
             self.warn_low_bounds(min_failed, min_succeeded, count, key, span);
         }
+        let at = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         Role {
+            image: self.image(wire.image.as_ref(), &at("image")).unwrap_or_else(|| job.image.clone()),
+            user: self.user(wire.user.as_ref(), &at("user")).or_else(|| job.user.clone()),
+            code: wire.code.as_ref().and_then(|code| self.code(code, &at("code"))).or_else(|| job.code.clone()),
             serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds, wire.command.is_some())),
             count,
             main: match &wire.main {

@@ -1,4 +1,4 @@
-//! Gets the image of a run: from the store, from a file of the machine, or from a registry.
+//! Gets the images of a run: from the store, from a file of the machine, or from a registry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,26 +12,39 @@ use crate::spec::Image;
 
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// Gets it and keeps which one it is, so that every attempt of the run has the same.
-pub(super) fn image(
+/// Gets them and keeps which ones they are, so that every attempt of the run has the same.
+pub(super) fn images(
     paths: &Paths,
     images: &Images,
     run: &Prepare,
     tell: &(dyn Fn(String) + Sync),
 ) -> Result<(), EngineError> {
-    if run.spec.image == Image::Host || image_of(paths, &run.identity).is_ok() {
+    run.spec.images().into_iter().try_for_each(|image| one(paths, images, &Errand { run, image, tell }))
+}
+
+/// What is to be got.
+#[derive(Clone, Copy)]
+struct Errand<'a> {
+    run: &'a Prepare,
+    image: &'a Image,
+    tell: &'a (dyn Fn(String) + Sync),
+}
+
+fn one(paths: &Paths, images: &Images, errand: &Errand<'_>) -> Result<(), EngineError> {
+    let Errand { run, image, .. } = *errand;
+    if *image == Image::Host || image_of(paths, &run.identity, image).is_ok() {
         return Ok(());
     }
     // From the moment it is found until the run has it, it stays.
     let _held = images.hold();
     let progress = Arc::new(Progress::default());
-    let found = telling(run, &progress, tell, || get(images, run, &progress));
-    let found = found.map_err(|error| EngineError(format!("image = \"{}\": {error}", run.spec.image)))?;
-    keep_image(paths, &run.identity, &found.digest)
+    let found = telling(errand, &progress, || get(images, errand, &progress));
+    let found = found.map_err(|error| EngineError(format!("image = \"{image}\": {error}")))?;
+    keep_image(paths, &run.identity, image, &found.digest)
 }
 
 /// Tells once a second how far `work` has come.
-fn telling<T>(run: &Prepare, progress: &Progress, tell: &(dyn Fn(String) + Sync), work: impl FnOnce() -> T) -> T {
+fn telling<T>(errand: &Errand<'_>, progress: &Progress, work: impl FnOnce() -> T) -> T {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let teller = scope.spawn(|| {
@@ -40,7 +53,7 @@ fn telling<T>(run: &Prepare, progress: &Progress, tell: &(dyn Fn(String) + Sync)
                 if done.load(Ordering::Acquire) {
                     return;
                 }
-                tell(format!("gets its image {}: {progress}", run.spec.image));
+                (errand.tell)(format!("gets its image {}: {progress}", errand.image));
             }
         });
         let _ends = Ends { done: &done, teller: teller.thread() };
@@ -61,11 +74,12 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn get(images: &Images, run: &Prepare, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
+fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
+    let Errand { run, image, .. } = *errand;
     let workspace = run.identity.key.workspace.as_str();
     let groups = groups_of(run.owner);
     let rights = Rights { uid: run.owner.uid, gid: run.owner.gid, groups: &groups };
-    let local = match &run.spec.image {
+    let local = match image {
         Image::Named(name) => {
             if let Some(found) = images.find(workspace, &images.canonical(name)?)? {
                 images.touch(&found);
@@ -81,7 +95,7 @@ fn get(images: &Images, run: &Prepare, progress: &Arc<Progress>) -> Result<NameR
     };
     let imported = images.import(&local, rights, progress)?;
     let record = NameRecord {
-        name: run.spec.image.to_string(),
+        name: image.to_string(),
         kind: Kind::Mine { workspace: workspace.to_owned() },
         digest: imported.record.digest,
         uid: run.owner.uid,

@@ -1,17 +1,20 @@
 //! Directories of a workspace that runs read and write: the snapshot of the code, datasets, output and model.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::failed;
 use crate::config::Paths;
-use crate::contract::{Access, Content, Identity, Place};
+use crate::contract::{Access, Content, Identity, Place, Task};
 use crate::engine::{EngineError, Prepare, Release};
 use crate::ids::AssetName;
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
-use crate::spec::{Code, Dataset, GitCode, JobSpec, Platform};
+use crate::spec::{Code, Dataset, GitCode, Image, Platform};
 use crate::status::Verdict;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
@@ -36,7 +39,9 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let spec = directory.join("spec.toml");
     write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
     std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
-    snapshot(paths, run, &directory)?;
+    for (code, name) in run.spec.codes() {
+        snapshot(paths, run, code, &directory.join(name))?;
+    }
     run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
 }
 
@@ -46,11 +51,13 @@ fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
 }
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.
-fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
-    let code = match &run.spec.code {
-        None => return Ok(()),
-        Some(Code::Named(name)) => name,
-        Some(Code::Git(code)) => return fetch(paths, run, code, directory),
+fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<(), EngineError> {
+    if target.exists() {
+        return Ok(());
+    }
+    let code = match code {
+        Code::Named(name) => name,
+        Code::Git(code) => return fetch(paths, run, code, target),
     };
     let workspace = paths.workspace(&run.identity.key.workspace);
     let source = workspace.join("code").join(code.as_str());
@@ -62,17 +69,13 @@ fn snapshot(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), Engine
             run.identity.key
         )));
     }
-    let target = directory.join("code");
-    if target.exists() {
-        return Ok(());
-    }
-    let draft = directory.join(".code.tmp");
+    let draft = target.with_file_name(".code.tmp");
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
     if run.spec.contract.platform == Platform::OpenPai {
         refuse_large(&draft, code)?;
     }
-    fs::rename(&draft, &target).map_err(failed("take a snapshot of the code"))
+    fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
 }
 
 /// Most bytes of code under OpenPAI, which refuses more.
@@ -102,22 +105,20 @@ fn size_of(directory: &Path) -> io::Result<u64> {
 }
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
-fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, directory: &Path) -> Result<(), EngineError> {
-    let target = directory.join("code");
-    if target.exists() {
-        return Ok(());
-    }
+fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<(), EngineError> {
     // Beside the run's directory, which is its owner's: what is done there by name nobody else can lead elsewhere.
-    let place = directory.with_file_name(format!(".{}.fetch", run.identity.run));
+    let place = paths.run(&run.identity.key, run.identity.run).with_file_name(format!(".{}.fetch", run.identity.run));
     remove_tree(&place).map_err(failed("fetch the code"))?;
     create_dir(&place, 0o755).map_err(failed("fetch the code"))?;
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
     let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
     let kept = fetched.and_then(|commit| {
         let note = format!("{commit}\n");
-        let told = directory.join("code.commit");
+        let mut told = target.as_os_str().to_owned();
+        told.push(".commit");
+        let told = PathBuf::from(told);
         write_whole(&told, note.as_bytes(), 0o644, Durability::Process).map_err(failed("note the commit"))?;
-        fs::rename(place.join("code"), &target).map_err(failed("fetch the code"))
+        fs::rename(place.join("code"), target).map_err(failed("fetch the code"))
     });
     remove_tree(&place).map_err(failed("clean up after fetching the code"))?;
     kept
@@ -162,18 +163,50 @@ fn image_file(paths: &Paths, identity: &Identity) -> PathBuf {
     paths.job(&identity.key).join("runs").join(format!(".{}.image", identity.run))
 }
 
-pub(super) fn keep_image(paths: &Paths, identity: &Identity, image: &Digest) -> Result<(), EngineError> {
-    // The run counts as prepared, also after the machine went down.
-    write_json(&image_file(paths, identity), image, Durability::Machine).map_err(super::told)
+/// What a run has been given.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Given {
+    /// As it was written when all roles had one.
+    One(Digest),
+    /// By the images as the job file names them.
+    Each(BTreeMap<String, Digest>),
 }
 
-pub(super) fn image_if_given(paths: &Paths, identity: &Identity) -> Result<Option<Digest>, EngineError> {
+fn given(paths: &Paths, identity: &Identity) -> Result<Option<Given>, EngineError> {
     read_json(&image_file(paths, identity)).map_err(super::told)
 }
 
-pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, EngineError> {
-    image_if_given(paths, identity)?
-        .ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
+pub(super) fn keep_image(
+    paths: &Paths,
+    identity: &Identity,
+    image: &Image,
+    digest: &Digest,
+) -> Result<(), EngineError> {
+    let mut each = match given(paths, identity)? {
+        Some(Given::Each(each)) => each,
+        Some(Given::One(_)) | None => BTreeMap::new(),
+    };
+    each.insert(image.to_string(), digest.clone());
+    // The run counts as prepared, also after the machine went down.
+    write_json(&image_file(paths, identity), &Given::Each(each), Durability::Machine).map_err(super::told)
+}
+
+pub(super) fn images_given(paths: &Paths, identity: &Identity) -> Result<Vec<Digest>, EngineError> {
+    Ok(match given(paths, identity)? {
+        None => Vec::new(),
+        Some(Given::One(digest)) => vec![digest],
+        Some(Given::Each(each)) => each.into_values().collect(),
+    })
+}
+
+pub(super) fn image_of(paths: &Paths, identity: &Identity, image: &Image) -> Result<Digest, EngineError> {
+    let found = match given(paths, identity)? {
+        Some(Given::One(digest)) => Some(digest),
+        Some(Given::Each(mut each)) => each.remove(&image.to_string()),
+        None => None,
+    };
+    found.ok_or_else(|| EngineError("the run has no image; `trainyard rerun` gets it again".to_owned()))
 }
 
 /// What of the workspace a task sees, and where. Sources are named without the links that lead to the workspace: the shim
@@ -181,7 +214,7 @@ pub(super) fn image_of(paths: &Paths, identity: &Identity) -> Result<Digest, Eng
 pub(super) fn mounts(
     paths: &Paths,
     identity: &Identity,
-    spec: &JobSpec,
+    task: &Task<'_>,
     places: &[Place],
 ) -> Result<Vec<Mount>, EngineError> {
     let run = paths.run(&identity.key, identity.run);
@@ -193,9 +226,9 @@ pub(super) fn mounts(
             Content::Output => run.join("output"),
             Content::OutputPart(part) => run.join("output").join(part),
             Content::Model => run.join("model"),
-            Content::Code => run.join("code"),
+            Content::Code => run.join(code_name(task)),
             Content::Dataset(name) => {
-                let dataset = spec.datasets.iter().find(|dataset| dataset.seen_as() == name);
+                let dataset = task.spec.datasets.iter().find(|dataset| dataset.seen_as() == name);
                 let unknown = || EngineError(format!("datasets: {name} is not one of the job's"));
                 dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?
             }
@@ -206,6 +239,13 @@ pub(super) fn mounts(
         Ok(Mount { source: real(source), target: PathBuf::from(&place.path), read_only, scratch })
     };
     places.iter().map(one).collect()
+}
+
+/// The directory of the run that holds the code of a task.
+fn code_name(task: &Task<'_>) -> String {
+    let codes = task.spec.codes();
+    let own = codes.into_iter().find(|(code, _)| task.role.code.as_ref() == Some(*code));
+    own.map_or_else(|| "code".to_owned(), |(_, name)| name)
 }
 
 /// Makes the parts of the output that the places ask for.
