@@ -33,7 +33,7 @@ use nix::sys::signal::Signal;
 use super::{Engine, EngineError, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::mpi::PEERS;
-use crate::contract::{Identity, Placement, Task, view};
+use crate::contract::{Identity, Inside, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;

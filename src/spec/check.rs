@@ -168,7 +168,7 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
         Some(key) => format!("; it belongs at `{}`", key.path.replace("*", "NAME")),
         None => match supported_children(&parent.pattern, language) {
             all if all.is_empty() => String::new(),
-            all if all.len() <= 12 => format!("; the keys here are {}", all.join(", ")),
+            all if all.len() <= 16 => format!("; the keys here are {}", all.join(", ")),
             _ => "; `trainyard explain` lists all keys".to_owned(),
         },
     }

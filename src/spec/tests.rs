@@ -194,7 +194,7 @@ fn tasks_that_share_a_network_cannot_name_the_same_ports() {
 fn repositories_are_named_safely_or_refused_by_what_is_wrong() {
     let code = |text: &str| {
         let (spec, found) = parse("a.toml", &format!("code = {{ {text} }}"));
-        (spec.and_then(|spec| spec.code), found.iter().map(ToString::to_string).collect::<String>())
+        (spec.and_then(|spec| spec.roles[0].code.clone()), found.iter().map(ToString::to_string).collect::<String>())
     };
     let (good, told) =
         code("git = \"https://lab/team/x.git\", ref = \"v1\", user = \"ada\", password = \"secret:git\"");

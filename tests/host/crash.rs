@@ -144,7 +144,7 @@ fn a_killed_shim_means_a_lost_task_an_empty_cgroup_and_another_attempt() {
     };
     instance.drop_job("victim", "retries = 1\ncommand = \"sleep 1000.25\"");
     instance.wait_state("victim", "running");
-    assert!(alive("sleep 1000.25"));
+    wait_for("the command", || alive("sleep 1000.25").then_some(()));
     kill(Pid::from_raw(shim_of(&instance)), Signal::SIGKILL).unwrap();
     wait_for("the second attempt", || {
         let report = instance.report("victim")?;

@@ -22,6 +22,7 @@ mod mpi;
 mod network;
 mod policies;
 mod quickstart;
+mod roles;
 mod sweeps;
 mod tasks;
 mod templates;
