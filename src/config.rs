@@ -39,6 +39,8 @@ pub struct Config {
     pub network: NetworkConfig,
     pub images: ImagesConfig,
     pub logs: LogLimits,
+    /// Places of the machine of which jobs may see something by `mounts`; all when absent.
+    pub mounts_below: Option<Vec<PathBuf>>,
 }
 
 #[derive(Debug, Clone)]
@@ -117,6 +119,13 @@ struct WireConfig {
     network: WireNetwork,
     images: WireImages,
     logs: WireLogs,
+    mounts: WireMounts,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireMounts {
+    below: Option<Vec<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -174,12 +183,21 @@ impl Config {
             network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
             images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
             logs: logs(&wire.logs).map_err(|(key, message)| value(key, message))?,
+            mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(key, message))?,
             paths,
         })
     }
 }
 
 type BadValue = (&'static str, String);
+
+fn mounts_below(places: Option<Vec<PathBuf>>) -> Result<Option<Vec<PathBuf>>, BadValue> {
+    if let Some(bad) = places.iter().flatten().find(|place| !place.is_absolute()) {
+        return Err(("mounts.below", format!("{} is not an absolute path", bad.display())));
+    }
+    // What is shown is compared by where it really lies.
+    Ok(places.map(|places| places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()))
+}
 
 fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     if wire.cpu.is_some_and(|cpu| !(0.1..=100_000.0).contains(&cpu)) {
@@ -329,6 +347,11 @@ impl Paths {
 
     pub fn host_layer(&self) -> PathBuf {
         self.state_dir().join("images/host")
+    }
+
+    /// Python packages that were installed for jobs.
+    pub fn requirements(&self) -> PathBuf {
+        self.state_dir().join("requirements")
     }
 
     /// What the mount shows.

@@ -17,6 +17,7 @@ mod openpai;
 mod paddle;
 mod pai;
 mod parameters;
+pub mod requirements;
 mod sagemaker;
 mod tione;
 mod topology;
@@ -98,9 +99,10 @@ impl<'a> Task<'a> {
         tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, inside, role, index, ordinal }).collect()
     }
 
-    /// All tasks of its attempt, with itself.
+    /// All tasks of its attempt that are no services, with itself.
     fn peers(&self) -> Vec<Self> {
-        Self::all(self.spec, self.identity, self.placement, self.inside)
+        let all = Self::all(self.spec, self.identity, self.placement, self.inside);
+        all.into_iter().filter(|task| !task.role.is_service).collect()
     }
 
     /// Its role leads the others by its name.

@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-use crate::api::images::{AskInUse, ImageService};
+use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::server;
 use crate::api::sessions::Sessions;
 use crate::config::Config;
@@ -143,7 +143,9 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
-    let image_service = ImageService::new(images, images_in_use(&engine, &events), config.paths.jobs_d());
+    let pruning = engine.clone();
+    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune_requirements(unused));
+    let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let context = server::Context {
         paths: config.paths.clone(),

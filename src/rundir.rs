@@ -79,6 +79,9 @@ pub struct LaunchRecord {
     pub keep_failed: bool,
     /// Whether our own process is the container's first one, or the command itself.
     pub init: Init,
+    /// Python packages that are to be installed first.
+    #[serde(default)]
+    pub requirements: Option<Requirements>,
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
@@ -88,6 +91,15 @@ pub struct LaunchRecord {
     pub stop_grace_ms: u64,
     /// Datagram socket of the daemon.
     pub news_socket: PathBuf,
+}
+
+/// A list of Python packages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requirements {
+    /// Where the task sees it.
+    pub list: String,
+    /// For messages.
+    pub name: String,
 }
 
 /// What the container's first process is.

@@ -12,6 +12,7 @@ pub mod enter;
 mod init;
 mod metrics;
 mod pump;
+mod requirements;
 mod rootfs;
 pub mod step;
 mod words;

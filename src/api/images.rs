@@ -35,12 +35,16 @@ const BROUGHT_AT_ONCE: usize = 8;
 
 /// Tells what of the store is in use; blocks.
 pub type AskInUse = Arc<dyn Fn() -> io::Result<InUse> + Send + Sync>;
+/// Removes what has not been used for so long.
+pub type PruneMore = Arc<dyn Fn(Duration) -> io::Result<()> + Send + Sync>;
 
 /// The store, and what of it is in use.
 #[derive(Clone)]
 pub struct ImageService {
     images: Arc<Images>,
     in_use: AskInUse,
+    /// Removes what else was made for jobs and has not been used for so long.
+    prune_more: PruneMore,
     jobs_d: PathBuf,
     turns: Arc<Semaphore>,
 }
@@ -76,8 +80,8 @@ struct Received {
 }
 
 impl ImageService {
-    pub fn new(images: Arc<Images>, in_use: AskInUse, jobs_d: PathBuf) -> Self {
-        Self { images, in_use, jobs_d, turns: Arc::new(Semaphore::new(BROUGHT_AT_ONCE)) }
+    pub fn new(images: Arc<Images>, in_use: AskInUse, prune_more: PruneMore, jobs_d: PathBuf) -> Self {
+        Self { images, in_use, prune_more, jobs_d, turns: Arc::new(Semaphore::new(BROUGHT_AT_ONCE)) }
     }
 
     /// Who may bring images into a workspace is who may drop job files there; presets are the administrator's.
@@ -198,6 +202,9 @@ impl ImageService {
     }
 
     fn prune_now(&self, keep: Keep) -> Result<Pruned, ImageError> {
+        if let Some(Err(error)) = keep.used_within.map(|unused| (self.prune_more)(unused)) {
+            tracing::warn!(%error, "unused requirements cannot be removed");
+        }
         self.images.prune(|| (self.in_use)(), keep, crate::sys::now())
     }
 

@@ -18,12 +18,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::images::ImageService;
 use super::sessions::Sessions;
-use super::wire::{Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, RunView, unescape};
+use super::wire::{
+    Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView, unescape,
+};
 use super::{exec, logs};
 use crate::config::Paths;
+use crate::contract::TaskPlace;
 use crate::engine::local::LocalEngine;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
+use crate::store::record::RunRecord;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -149,7 +153,7 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         }
         (&Method::GET, ["v1", "jobs", workspace, job]) => {
             let detail = show(context, caller, key(workspace, job)?).await?;
-            Ok(json(StatusCode::OK, &view(detail)))
+            Ok(json(StatusCode::OK, &view(context, detail)))
         }
         (&Method::GET, ["v1", "jobs", workspace, job, "logs"]) => {
             let query = LogQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
@@ -262,13 +266,41 @@ async fn stream_logs(
     stream(channel.boxed())
 }
 
-fn view(detail: JobDetail) -> JobView {
+fn view(context: &Context, detail: JobDetail) -> JobView {
     JobView {
+        ports: ports(context, &detail.runs),
         report: detail.report,
         events: detail.events.into_iter().map(Into::into).collect(),
         runs: detail.runs.iter().map(RunView::from).collect(),
         spec: detail.text,
     }
+}
+
+/// Those of the newest attempt, while it runs.
+fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
+    let attempt = runs.last().and_then(|run| run.attempts.last()).filter(|attempt| attempt.ended.is_none());
+    let Some(attempt) = attempt else { return Vec::new() };
+    let Some(placement) = context.engine.where_is(attempt.id) else { return Vec::new() };
+    let tasks = attempt.tasks.iter().zip(&placement.tasks).filter(|(task, _)| task.phase.end().is_none());
+    tasks.flat_map(|(task, place)| ports_of(&task.name().to_string(), place, placement.on_machine)).collect()
+}
+
+fn ports_of(task: &str, place: &TaskPlace, on_machine: bool) -> Vec<PortView> {
+    let published = |label: &str, at: usize| {
+        let numbers = place.published.iter().find(|(other, _)| other == label);
+        numbers.and_then(|(_, numbers)| numbers.get(at)).copied()
+    };
+    let of_label = |(label, numbers): &(String, Vec<u16>)| {
+        let port = |(at, port): (usize, &u16)| PortView {
+            task: task.to_owned(),
+            label: label.clone(),
+            address: place.address.to_string(),
+            port: *port,
+            published: if on_machine { Some(*port) } else { published(label, at) },
+        };
+        numbers.iter().enumerate().map(port).collect::<Vec<_>>()
+    };
+    place.ports.iter().flat_map(of_label).collect()
 }
 
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {

@@ -25,6 +25,21 @@ pub struct JobView {
     pub runs: Vec<RunView>,
     /// The last good version of the job file.
     pub spec: Option<String>,
+    /// Ports that its tasks listen on while they run.
+    #[serde(default)]
+    pub ports: Vec<PortView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortView {
+    /// `ROLE-I`.
+    pub task: String,
+    pub label: String,
+    /// Where the task itself listens.
+    pub address: String,
+    pub port: u16,
+    /// The port of the machine that leads there, if one does.
+    pub published: Option<u16>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

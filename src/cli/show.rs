@@ -159,6 +159,13 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let (Some(framework), Some(strategy)) = (spec.framework, spec.strategy) {
         let _ = writeln!(out, "framework = \"{framework}\"\nstrategy = \"{strategy}\"");
     }
+    for mount in &spec.mounts {
+        let access = if mount.read_only { ", read-only" } else { "" };
+        let _ = writeln!(out, "# {} of this machine is {}{access}", mount.source.display(), mount.target.display());
+    }
+    if let Some(wanted) = spec.requirements {
+        let _ = writeln!(out, "requirements = {wanted}");
+    }
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
     }
@@ -249,6 +256,8 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "expected_duration_s": spec.expected_duration.map(|d| d.as_secs_f64()),
         "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
+        "requirements": spec.requirements,
+        "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })

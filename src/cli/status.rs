@@ -3,14 +3,18 @@
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::Client;
-use crate::api::wire::JobView;
+use crate::api::wire::{JobView, PortView};
 use crate::ids::{Bytes, JobKey, format_duration};
 use crate::report::{JobReport, TaskReport};
 
 pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
     let view = client.job(key).await?;
     if format == Format::Json {
-        output::json(&view.report)?;
+        let mut report = serde_json::to_value(&view.report)?;
+        if let Some(report) = report.as_object_mut() {
+            report.insert("ports".to_owned(), serde_json::to_value(&view.ports)?);
+        }
+        output::json(&report)?;
         return Ok(Exit::Success);
     }
     print(key, &view)?;
@@ -35,6 +39,11 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         let rows: Vec<_> = report.tasks.iter().map(task).collect();
         output::table(&["TASK", "PHASE", "MEMORY", "HOW IT ENDED"], &rows)?;
     }
+    if !view.ports.is_empty() {
+        output::line("")?;
+        let rows: Vec<_> = view.ports.iter().map(port).collect();
+        output::table(&["TASK", "PORT", "INSIDE", "AT"], &rows)?;
+    }
     for diagnostic in &report.diagnostics {
         output::line("")?;
         output::line(&diagnostic.to_string())?;
@@ -53,6 +62,19 @@ fn facts(report: &JobReport) -> Vec<(&'static str, String)> {
     let duration = report.duration_ms.map(std::time::Duration::from_millis);
     out.extend(duration.map(|duration| ("time", format_duration(duration))));
     out
+}
+
+/// Where people reach it: by the machine's name, or by its address on the machine itself.
+fn port(port: &PortView) -> Vec<String> {
+    let machine = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let at = match port.published {
+        Some(published) => format!("{}:{published}", machine.as_deref().unwrap_or("localhost")),
+        None => format!("{}:{}", port.address, port.port),
+    };
+    let at = if port.label == "http" { format!("http://{at}/") } else { at };
+    let only = if port.published.is_none() { " (from this machine)" } else { "" };
+    let at = format!("{at}{only}");
+    vec![port.task.clone(), port.label.clone(), port.port.to_string(), at]
 }
 
 fn task(task: &TaskReport) -> Vec<String> {

@@ -33,8 +33,8 @@ pub fn line(task: &Task<'_>) -> Vec<String> {
 
 /// What the platform puts after the command.
 pub(super) fn arguments(task: &Task<'_>, command: &str) -> Vec<String> {
-    // Tasks that only wait run nothing of the user's.
-    if task.is_idle() {
+    // Tasks that only wait run nothing of the user's, and services none of the platform's.
+    if task.is_idle() || task.role.is_service {
         return Vec::new();
     }
     match (task.spec.contract.platform, task.spec.contract.profile) {

@@ -51,7 +51,7 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
     set("ROLE", task.role.name.to_string());
     set("TASK_INDEX", task.index.to_string());
     set("TASK_COUNT", task.role.count.to_string());
-    set("ROLES", join(task.spec.roles.iter().map(|role| &role.name), ","));
+    set("ROLES", join(task.spec.members().map(|role| &role.name), ","));
     if let Some(place) = task.place() {
         set("ADDRESS", place.address.to_string());
         for (label, ports) in &place.ports {

@@ -7,7 +7,7 @@ use crate::spec::{MinSucceeded, Role};
 pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
     let mut out = job(task);
     out.extend(current(task));
-    for role in &task.spec.roles {
+    for role in task.spec.members() {
         out.extend(of_role(task, role));
     }
     let mut out: Pairs = out.into_iter().map(|(name, value)| (format!("PAI_{name}"), value)).collect();
@@ -33,11 +33,11 @@ fn pair(name: impl Into<String>, value: impl ToString) -> (String, String) {
 }
 
 fn job(task: &Task<'_>) -> Pairs {
-    let roles = &task.spec.roles;
+    let roles: Vec<&Role> = task.spec.members().collect();
     let tasks: u32 = roles.iter().map(|role| role.count).sum();
     let list = join(roles.iter().map(|role| &role.name), ",");
     let user = &task.identity.user;
-    let instances = task.spec.tasks().map(|(role, index)| format!("{}:{index}", role.name));
+    let instances = task.peers().into_iter().map(|peer| format!("{}:{}", peer.role.name, peer.index));
     let mut out = vec![
         pair("TASK_ROLE_INSTANCES", join(instances, ",")),
         pair("JOB_NAME", &task.identity.key.job),

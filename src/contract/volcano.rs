@@ -22,7 +22,7 @@ fn system_name(task: &Task<'_>, role: &Role) -> String {
 fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
     let all = task.peers();
     let mut out = Vec::new();
-    for role in &task.spec.roles {
+    for role in task.spec.members() {
         let tasks: Vec<Task<'a>> = all.iter().filter(|peer| peer.role.name == role.name).copied().collect();
         if is_octopus(task) {
             out.push((parameters::variable(&system_name(task, role)), tasks.clone()));

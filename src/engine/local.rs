@@ -16,7 +16,9 @@ mod owners;
 mod peers;
 mod placing;
 mod ports;
+mod requirements;
 mod root;
+mod shown;
 mod workdirs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +29,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
@@ -37,7 +40,7 @@ use crate::contract::{Identity, Inside, Placement, Task, view};
 use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
-use crate::rundir::{Found, Init, LaunchRecord, Mount, Shm, TaskDir};
+use crate::rundir::{Found, Init, LaunchRecord, Mount, Root, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
@@ -65,6 +68,7 @@ pub struct LocalEngine {
     /// Where shims put root file systems together.
     holder: PathBuf,
     host_workspaces: Vec<String>,
+    mounts_below: Option<Vec<PathBuf>>,
     networks: Networks,
     /// What tells tasks how to resolve names.
     resolv_conf: PathBuf,
@@ -106,6 +110,7 @@ impl LocalEngine {
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             holder: root::holder(paths.root()),
             host_workspaces: config.network.host_workspaces.clone(),
+            mounts_below: config.mounts_below.clone(),
             networks: Networks::open(&instance, &config.network)?,
             resolv_conf: config.network.resolv_conf.clone(),
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
@@ -190,10 +195,17 @@ impl LocalEngine {
         let log_dir = self.log_dir(&launch.identity, &name);
         make_log_dir(&self.paths, launch, &log_dir)?;
         let namespace = self.network_namespace(launch, task, shared)?;
-        let view = view(task);
+        let mut view = view(task);
         workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
         let mut workspace = workdirs::mounts(&self.paths, &launch.identity, task, &view.places)?;
         workspace.extend(shared.mounts());
+        let mut install = None;
+        // A command that is the first process itself has nobody to install them.
+        if let Some(provided) = requirements::provide(&self.paths, launch, task, base)?.filter(|_| launch.spec.init) {
+            crate::contract::requirements::reach(&mut view.env);
+            workspace.extend(provided.mounts);
+            install = provided.install;
+        }
         let own = root::Own {
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
@@ -228,6 +240,7 @@ impl LocalEngine {
             stop_signal: base.stop_signal,
             keep_failed,
             init: if launch.spec.init { Init::Ours } else { Init::Command },
+            requirements: install,
             logs: self.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
@@ -270,16 +283,28 @@ impl LocalEngine {
 
     /// Layers of attempts that have not been cleaned up after.
     pub fn layers_in_use(&self) -> io::Result<BTreeSet<PathBuf>> {
-        let mut layers = BTreeSet::new();
+        let roots = self.roots_in_use()?.into_iter();
+        Ok(roots.flat_map(|root| root.overlays).flat_map(|overlay| overlay.lower).collect())
+    }
+
+    /// Removes installed requirements that no task has used for so long.
+    pub fn prune_requirements(&self, unused: Duration) -> io::Result<()> {
+        let mounts = self.roots_in_use()?.into_iter().flat_map(|root| root.mounts);
+        requirements::prune(&self.paths, unused, &mounts.map(|mount| mount.source).collect::<Vec<_>>())
+    }
+
+    /// What tasks are made of.
+    fn roots_in_use(&self) -> io::Result<Vec<Root>> {
+        let mut roots = Vec::new();
         for attempt in fs::read_dir(self.paths.attempts())? {
             let Ok(tasks) = fs::read_dir(attempt?.path()) else { continue };
             for task in tasks {
                 // What has no record yet is being started, which keeps all layers.
                 let Ok(launch) = TaskDir::at(task?.path()).read_launch() else { continue };
-                layers.extend(launch.root.overlays.into_iter().flat_map(|overlay| overlay.lower));
+                roots.push(launch.root);
             }
         }
-        Ok(layers)
+        Ok(roots)
     }
 
     fn spawn_shim(
@@ -339,6 +364,7 @@ impl LocalEngine {
         let _one_at_a_time = lock(&self.sharing);
         self.prepare(run, &|_| ())?;
         let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
+        shared.shown = shown::mounts(run, self.mounts_below.as_deref())?;
         if launch.spec.is_launched() {
             let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
             shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
@@ -372,7 +398,7 @@ impl LocalEngine {
                     let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
                     make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
                 }
-                shared = Shared { namespace: Some(namespace), shm: Some(shm), peers: None };
+                shared = Shared { namespace: Some(namespace), shm: Some(shm), ..Shared::default() };
             }
             Network::Host => {}
         }
@@ -486,6 +512,8 @@ struct Shared {
     shm: Option<PathBuf>,
     /// By which its tasks start processes on each other.
     peers: Option<PathBuf>,
+    /// What else of the machine they see.
+    shown: Vec<Mount>,
 }
 
 impl Shared {
@@ -496,7 +524,7 @@ impl Shared {
             read_only: false,
             scratch: None,
         };
-        self.peers.iter().map(peers)
+        self.shown.iter().cloned().chain(self.peers.iter().map(peers))
     }
 
     fn shm(&self, role: &Role) -> Shm {
@@ -579,6 +607,7 @@ impl Engine for LocalEngine {
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
+        shown::mounts(run, self.mounts_below.as_deref())?;
         Bases::of(self, run).map(drop)
     }
 

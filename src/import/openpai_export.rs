@@ -8,7 +8,9 @@ use super::fields::Fields;
 use super::node::Node;
 use crate::contract::{Sample, Task, command, with_equals};
 use crate::ids::Bytes;
-use crate::spec::{Code, Command, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role, Submodules};
+use crate::spec::{
+    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role, Submodules,
+};
 
 /// Our own field of `extras`.
 pub(super) const KEY: &str = "trainyard";
@@ -58,6 +60,27 @@ fn code(code: &Code) -> String {
     toml::Value::Table(table).to_string()
 }
 
+/// As a job file has it: OpenPAI knows nothing of the kind.
+fn service(role: &Role) -> String {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let mut parts = vec![format!("image = {}", quoted(&role.image.to_string()))];
+    parts.extend(match &role.command {
+        Command::Shell(line) => Some(format!("command = {}", quoted(line))),
+        Command::Exec(words) => Some(format!("command = {}", toml::Value::from(words.clone()))),
+        Command::Default => None,
+    });
+    parts.extend(role.ports.iter().find_map(|port| port.begin).map(|port| format!("port = {port}")));
+    parts.extend(role.user.as_ref().map(|user| format!("user = {}", quoted(user))));
+    let env = role.env.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
+    parts.push(format!("env = {{ {} }}", env.collect::<Vec<_>>().join(", ")));
+    let wanted = role.resources;
+    parts.push(format!(
+        "resources = {{ cpu = {}, memory = \"{}B\", shm = \"{}B\", pids = {}, gpu = {} }}",
+        wanted.cpu, wanted.memory.0, wanted.shm.0, wanted.pids, wanted.gpu
+    ));
+    format!("{{ {} }}", parts.join(", "))
+}
+
 /// The job's own notes, and ours.
 fn extras(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let mut out = json!(spec.extras);
@@ -71,17 +94,14 @@ fn task_roles(name: &str, spec: &JobSpec) -> Vec<Value> {
     let sample = Sample::of(name, spec);
     let of_role =
         |role: &Role| sample.tasks(spec).find(|task| task.role.name == role.name).map(|task| task_role(&task));
-    spec.roles.iter().filter_map(of_role).collect()
+    spec.members().filter_map(of_role).collect()
 }
 
 /// Variables that every role has alike.
 fn shared_env(spec: &JobSpec) -> Vec<(String, String)> {
-    let first = spec.roles.first().map(|role| role.env.clone()).unwrap_or_default();
+    let first = spec.members().next().map(|role| role.env.clone()).unwrap_or_default();
     // OpenPAI takes `isDebug` for itself.
-    first
-        .into_iter()
-        .filter(|pair| pair.0 != "isDebug" && spec.roles.iter().all(|role| role.env.contains(pair)))
-        .collect()
+    first.into_iter().filter(|pair| pair.0 != "isDebug" && spec.members().all(|role| role.env.contains(pair))).collect()
 }
 
 fn task_role(task: &Task<'_>) -> Value {
@@ -131,6 +151,20 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     out.extend(shared_code(spec).map(|shared| ("code", code(shared))));
     out.extend(spec.framework.map(|framework| ("framework", quoted(&framework))));
     out.extend(spec.strategy.map(|strategy| ("strategy", quoted(&strategy))));
+    if !spec.mounts.is_empty() {
+        let mount = |mount: &HostMount| {
+            let (source, target) = (mount.source.display().to_string(), mount.target.display().to_string());
+            format!("{{ source = {source:?}, target = {target:?}, read_only = {} }}", mount.read_only)
+        };
+        out.push(("mounts", format!("[{}]", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", "))));
+    }
+    let services = spec.roles.iter().filter(|role| role.is_service);
+    let services: Vec<String> =
+        services.map(|role| format!("{} = {}", quoted(&role.name), service(role))).collect();
+    if !services.is_empty() {
+        out.push(("services", format!("{{ {} }}", services.join(", "))));
+    }
+    out.extend(spec.requirements.map(|wanted| ("requirements", wanted.to_string())));
     if spec.on_edit == OnEdit::Restart {
         out.push(("on_edit", quoted(&"restart")));
     }
@@ -138,8 +172,8 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         out.push(("after", format!("{:?}", spec.after.iter().map(ToString::to_string).collect::<Vec<_>>())));
     }
     if spec.retry != Retry::default() {
-        out.push(("retry.on", format!("{:?}", spec.retry.on.iter().map(ToString::to_string).collect::<Vec<_>>())));
-        out.push(("retry.backoff", format!("\"{}ms\"", spec.retry.backoff.as_millis())));
+        let on = spec.retry.on.iter().map(ToString::to_string).collect::<Vec<_>>();
+        out.push(("retry", format!("{{ on = {on:?}, backoff = \"{}ms\" }}", spec.retry.backoff.as_millis())));
     }
     out
 }
@@ -157,7 +191,7 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
         DesiredState::Stopped => "stopped",
     };
     let datasets = spec.datasets.iter().map(ToString::to_string);
-    let roles = spec.roles.iter().filter_map(|role| {
+    let roles = spec.members().filter_map(|role| {
         let task = sample.tasks(spec).find(|task| task.role.name == role.name)?;
         Some((role.name.to_string(), own_role(&task, spec, shared)))
     });

@@ -6,7 +6,7 @@ use super::node::Node;
 use super::openpai_export::{KEY, put_back};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
-use crate::spec::{Command, Main, MinSucceeded, Port};
+use crate::spec::{Command, Main, MinSucceeded, OutsidePort, Port};
 
 const DIRECTORY: &str = "an address of the cluster; put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], seen at /dataset";
 
@@ -112,7 +112,7 @@ fn read_role(
         let label = label(&port.needed("label")?, port.at("label"), losses);
         let count = port_number(&mut port, "portNumber")?.unwrap_or(1);
         let begin = port_number(&mut port, "beginAt")?.filter(|begin| *begin != 0);
-        role.ports.push(Port { label, count, begin });
+        role.ports.push(Port { label, count, begin, outside: OutsidePort::Same });
         port.leave(&[], losses);
     }
     Ok(role)

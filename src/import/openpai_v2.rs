@@ -7,7 +7,7 @@ use super::openpai_v1::{bound, check_bounds, ends_at_once, set_policy, tell_of_t
 use super::tags::{Scope, render};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
-use crate::spec::{Command, Port};
+use crate::spec::{Command, OutsidePort, Port};
 
 /// What a container has without `shmMB`.
 const SHM_MB: i64 = 512;
@@ -235,7 +235,7 @@ fn resources(role: &mut DraftRole, fields: &mut Fields, losses: &mut Vec<Loss>) 
     };
     let ports = asked.object("ports")?;
     for label in ports.names() {
-        role.ports.push(Port { label, count: 1, begin: None });
+        role.ports.push(Port { label, count: 1, begin: None, outside: OutsidePort::Same });
     }
     for ((_, node), port) in ports.rest().into_iter().zip(&mut role.ports) {
         let count = node.scalar().and_then(|text| text.parse().ok()).filter(|count| (1..=100).contains(count));

@@ -539,6 +539,9 @@ user = "1000:100"
 code = "digits"
 datasets = ["mnist@v3", "labels"]
 network = "job"
+requirements = false
+retry = { on = ["oom", "lost"], backoff = "3s" }
+mounts = [{ source = "/data/a b", target = "/data" }, { source = "/x", target = "/x", read_only = true }]
 retries = 2
 max_duration = "1h30m"
 stop_grace = "5s"
@@ -571,8 +574,11 @@ min_succeeded = "never"
 
 #[test]
 fn an_exported_job_comes_back_as_it_was() {
+    let services = "command = \"true\"\n[env]\nA = \"b c\"\n[tensorboard]\nlog_dir = \"/output/x\"\n\
+                    [services.notebook]\ncommand = \"jupyter lab\"\nport = 8888\nimage = \"lab/nb\"\nuser = \"7\"";
     let git = "command = \"true\"\ncode = { git = \"https://git.lab/x\" }\n[roles.a]\n[roles.b]";
-    for text in [OURS, git, "command = \"true\"", "debug = true\ncommand = [\"x\"]\nimage = \"oci:/i:t\"", ""] {
+    for text in [OURS, git, services, "command = \"true\"", "debug = true\ncommand = [\"x\"]\nimage = \"oci:/i:t\"", ""]
+    {
         let before = spec::parse("x.toml", text).0.unwrap();
         let document = openpai_export::export("digits", &before).to_string();
         let job = only(&document);

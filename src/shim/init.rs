@@ -17,8 +17,9 @@ use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, execve, setpgid};
 
+use super::requirements;
 use super::step::{CommandEnd, InitReport};
-use crate::rundir::{self, LaunchRecord};
+use crate::rundir::{self, LaunchRecord, Requirements};
 use crate::sys::process::{Fork, close_all_but, exit_now, fork, write_by_number};
 use crate::sys::seccomp;
 use crate::sys::signals;
@@ -43,6 +44,7 @@ pub(super) struct Init {
     report: RawFd,
     stop_signal: i32,
     first: rundir::Init,
+    requirements: Option<Requirements>,
     after_failure: AfterFailure,
 }
 
@@ -59,8 +61,8 @@ impl Init {
     /// container is created.
     pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord) -> Self {
         let after_failure = if launch.keep_failed { AfterFailure::Stay } else { AfterFailure::End };
-        let (stop_signal, first) = (launch.stop_signal, launch.init);
-        Self { report: report.as_raw_fd(), stop_signal, first, after_failure }
+        let (stop_signal, first, requirements) = (launch.stop_signal, launch.init, launch.requirements.clone());
+        Self { report: report.as_raw_fd(), stop_signal, first, requirements, after_failure }
     }
 }
 
@@ -117,16 +119,34 @@ impl Init {
         close_all_but(&[self.report])?;
         let watched: Vec<Signal> = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
         signals::block(&watched)?;
-        let child = match fork()? {
-            Fork::Child => start(command, self.report),
-            Fork::Parent(child) => child,
+        if let Some(requirements) = &self.requirements {
+            let installed = self.attend(&Step::Install(requirements), command, &watched)?;
+            let is_done = installed.end == CommandEnd::Exited(0);
+            if !is_done && !installed.asked_to_stop {
+                let reason = requirements::reason(requirements, &format!("{:?}", installed.end));
+                write_report(self.report, &InitReport::NotExecuted { reason });
+            }
+            if !is_done || installed.asked_to_stop {
+                return self.leave(installed, &watched);
+            }
+        }
+        let attended = self.attend(&Step::Command, command, &watched)?;
+        self.leave(attended, &watched)
+    }
+
+    /// Starts a process and stays until it has ended.
+    fn attend(&self, step: &Step<'_>, command: &Command, watched: &[Signal]) -> io::Result<Attended> {
+        let child = match (fork()?, step) {
+            (Fork::Child, Step::Install(requirements)) => install(requirements, command, self.report),
+            (Fork::Child, Step::Command) => start(command, self.report),
+            (Fork::Parent(child), _) => child,
         };
         // Also done by the child; whoever comes first, signals to the group find it.
         let _ = setpgid(child, child);
         let mut asked_to_stop = false;
         let mut ended = None;
         loop {
-            match signals::wait_for(&watched)? {
+            match signals::wait_for(watched)? {
                 Signal::SIGCHLD => ended = ended.or(reap(child)?),
                 signal => {
                     asked_to_stop |= signal == Signal::SIGTERM;
@@ -135,13 +155,46 @@ impl Init {
                 }
             }
             // A shell dies of SIGTERM at once; the program that it started may still be saving its work.
-            let Some(end) = ended.filter(|_| !(asked_to_stop && has_children())) else { continue };
-            tell(self.report, end);
-            if self.after_failure == AfterFailure::Stay && end != CommandEnd::Exited(0) && !asked_to_stop {
-                stay(&watched)?;
+            if let Some(end) = ended.filter(|_| !(asked_to_stop && has_children())) {
+                return Ok(Attended { end, asked_to_stop });
             }
-            return Ok(end.code());
         }
+    }
+
+    /// Tells how it has ended, unless something was told already; the exit code of the container.
+    fn leave(&self, attended: Attended, watched: &[Signal]) -> io::Result<i32> {
+        let Attended { end, asked_to_stop } = attended;
+        tell(self.report, end);
+        if self.after_failure == AfterFailure::Stay && end != CommandEnd::Exited(0) && !asked_to_stop {
+            stay(watched)?;
+        }
+        Ok(end.code())
+    }
+}
+
+/// What is run, one after the other.
+enum Step<'a> {
+    Install(&'a Requirements),
+    Command,
+}
+
+/// How a process of ours came to its end.
+struct Attended {
+    end: CommandEnd,
+    asked_to_stop: bool,
+}
+
+/// Becomes what installs the requirements, when it is this task's turn and still to be done.
+fn install(requirements: &Requirements, command: &Command, report: RawFd) -> ! {
+    // Told to stop while it waits for its turn, it ends.
+    let turn = signals::restore_for_exec().and_then(|()| requirements::take_turn());
+    match turn {
+        Err(error) => fail(report, &format!("cannot wait for others that install requirements: {error}")),
+        Ok(false) => exit_now(0),
+        Ok(true) => match requirements::installer(requirements, command) {
+            Some(installer) => start(&installer, report),
+            None => fail(report, "the requirements cannot be installed: their name holds a NUL"),
+        },
     }
 }
 

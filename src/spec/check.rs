@@ -126,10 +126,24 @@ impl Checker<'_> {
                 None => self.wrong_type(kind, value, place),
             };
         }
+        if kind == Kind::Tables {
+            return self.tables(value, place);
+        }
         if let Err(problem) = judge(kind, value.get_ref()) {
             match problem {
                 Problem::Type => self.wrong_type(kind, value, place),
                 Problem::Value(message) => self.error(value.span(), place, format!("`{}`: {message}", place.written)),
+            }
+        }
+    }
+
+    fn tables(&mut self, value: &Value<'_>, place: &Place) {
+        let Some(items) = value.get_ref().as_array() else { return self.wrong_type(Kind::Tables, value, place) };
+        for item in items.iter() {
+            let inner = Place { written: place.written.clone(), pattern: format!("{}.*", place.pattern) };
+            match item.get_ref().as_table() {
+                Some(table) => self.table(table, &inner),
+                None => self.wrong_type(Kind::Tables, item, place),
             }
         }
     }
@@ -216,7 +230,7 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
         Kind::Scalar => scalar(value),
         Kind::Scalars => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|item| scalar(item.get_ref())),
         Kind::Port => integer(value, 1, 100),
-        Kind::Table | Kind::Any => Ok(()),
+        Kind::Table | Kind::Tables | Kind::Any => Ok(()),
     }
 }
 

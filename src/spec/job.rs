@@ -1,5 +1,6 @@
 //! The inner form of a job: always valid, roles resolved, in the order of the file.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -24,7 +25,11 @@ pub struct JobSpec {
     pub framework: Option<Framework>,
     /// The framework's first one where the file says nothing.
     pub strategy: Option<Strategy>,
+    /// Whether Python packages that the code lists are installed first; as its contract says when absent.
+    pub requirements: Option<bool>,
     pub datasets: Vec<Dataset>,
+    /// By target.
+    pub mounts: Vec<HostMount>,
     pub network: Network,
     pub retries: u32,
     pub retry: Retry,
@@ -98,6 +103,14 @@ impl std::fmt::Display for Code {
             }
         }
     }
+}
+
+/// A place of the machine that tasks see, with the rights of the job's owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostMount {
+    pub source: PathBuf,
+    pub target: PathBuf,
+    pub read_only: bool,
 }
 
 /// What an edit does to a run that has started.
@@ -185,6 +198,8 @@ pub struct Role {
     pub main: Main,
     /// Only serves the others; never holds the job open.
     pub serves: bool,
+    /// For people, not for the other tasks: no part of the cluster that these are told of.
+    pub is_service: bool,
     /// Failed tasks that fail the attempt; `None` for never.
     pub min_failed: Option<u32>,
     pub min_succeeded: MinSucceeded,
@@ -257,6 +272,16 @@ pub struct Port {
     pub count: u16,
     /// The first port; allotted when absent.
     pub begin: Option<u16>,
+    pub outside: OutsidePort,
+}
+
+/// Which port of the machine leads to a port that the file names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OutsidePort {
+    /// The same one.
+    Same,
+    /// Any that is free.
+    Any,
 }
 
 impl JobSpec {
@@ -293,6 +318,11 @@ impl JobSpec {
         self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
     }
 
+    /// The roles that the job is made of, without its services.
+    pub fn members(&self) -> impl Iterator<Item = &Role> {
+        self.roles.iter().filter(|role| !role.is_service)
+    }
+
     /// The images of its roles, each once.
     pub fn images(&self) -> Vec<&Image> {
         distinct(self.roles.iter().map(|role| &role.image))
@@ -317,7 +347,9 @@ impl JobSpec {
             return Vec::new();
         }
         let of_task = |(role, index): (&Role, u32)| {
-            let numbers = role.ports.iter().flat_map(move |port| {
+            let named =
+                role.ports.iter().filter(|port| self.network == Network::Host || port.outside == OutsidePort::Same);
+            let numbers = named.flat_map(move |port| {
                 let first = port.begin.map(|begin| u32::from(begin) + index * u32::from(port.count));
                 first.into_iter().flat_map(move |first| first..first + u32::from(port.count))
             });

@@ -36,6 +36,8 @@ pub enum Kind {
     /// A number of ports, or a table of `count` and `begin`.
     Port,
     Table,
+    /// An array of tables with keys of their own.
+    Tables,
     /// A string, or a table with keys of its own.
     TextOrTable,
     /// Any value; kept for keys that this version only knows by name.
@@ -62,6 +64,7 @@ impl Kind {
             Kind::Scalars => "array of strings, numbers, or true and false".into(),
             Kind::Port => "integer, or { count, begin }".into(),
             Kind::Table => "table".into(),
+            Kind::Tables => "array of tables".into(),
             Kind::TextOrTable => "string or table".into(),
             Kind::Any => "any".into(),
         }
@@ -105,6 +108,7 @@ const NETWORKS: &[&str] = &["task", "job", "host"];
 const FRAMEWORKS: &[&str] =
     &["pytorch", "tensorflow", "mxnet", "xgboost", "paddle", "mindspore", "jax", "mpi", "horovod", "deepspeed"];
 const STRATEGIES: &[&str] = &["ps", "allreduce", "collective", "master-worker", "launcher"];
+const PORT: Kind = Kind::Integer { min: 1, max: 65535 };
 const GPU: Kind = Kind::Integer { min: 0, max: 64 };
 const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
 const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
@@ -129,7 +133,12 @@ pub const KEYS: &[Key] = &[
     now("code.user", Kind::Text, "none", "", "Whom it lets in."),
     now("code.password", Kind::Text, "none", "\"secret:NAME\"", "The secret of the workspace, a file in /etc/trainyard/secrets/WORKSPACE, that holds the password or token."),
     now("code.submodules", Kind::Bool, "false", "", "Whether its submodules are fetched as well."),
+    now("requirements", Kind::Bool, "false, unless the contract says otherwise", "", "Whether the Python packages of requirements.txt in the code's root are installed before the command, once for an image and a list."),
     now("datasets", Kind::Texts, "[]", "[CHANNEL=]NAME[@VERSION]", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME; CHANNEL is what a script calls it, where that differs."),
+    now("mounts", Kind::Tables, "[]", "64 at most", "Directories and files of this machine that tasks see beside those of the workspace, with the rights of the job's owner."),
+    now("mounts.*.source", Kind::Text, "must be given", "an absolute path", "The place on this machine; its owner must be able to go there."),
+    now("mounts.*.target", Kind::Text, "must be given", "an absolute path", "Where tasks see it."),
+    now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
     now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
     now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),
@@ -191,11 +200,31 @@ pub const KEYS: &[Key] = &[
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
     now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
-    now("roles.*.ports.*.begin", Kind::Integer { min: 1, max: 65535 }, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
-    later("mounts", "Further directories and buckets that tasks see."),
+    now("roles.*.ports.*.begin", PORT, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
+    now("services", Kind::Table, "none", "", "Containers beside the tasks that people look at by a browser, such as a notebook; they run as long as the job does, and never end it."),
+    now("services.*", Kind::Table, "", "", "One of them; the name is that of its role."),
+    now("services.*.command", Kind::Command, "must be given", "not empty", "What it runs; it listens on all addresses of its container."),
+    now("services.*.port", PORT, "must be given", "1 to 65535", "The port that it listens on; a free one of the machine leads there, which `trainyard status` shows."),
+    now("services.*.image", Kind::Text, "the job's", "", "Its image."),
+    now("services.*.user", Kind::Text, "the job's", "NAME, UID, NAME:GROUP or UID:GID", "Whom it runs as inside."),
+    now("services.*.env", Kind::Table, "the job's", "", "Environment variables, beside and over the job's."),
+    now("services.*.env.*", Kind::Scalar, "", "", "One environment variable."),
+    now("services.*.resources", Kind::Table, "1 core, 1GiB", "", "What it may use; the job's own do not count for it."),
+    now("services.*.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
+    now("services.*.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
+    now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
+    now("services.*.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads."),
+    now("services.*.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
+    now("tensorboard", Kind::Table, "none", "", "A service of this name that runs TensorBoard, which its image must have."),
+    now("tensorboard.log_dir", Kind::Text, "\"/output\"", "an absolute path in the tasks", "Where it finds event files."),
+    now("tensorboard.image", Kind::Text, "the job's", "", "Its image."),
+    now("tensorboard.resources", Kind::Table, "1 core, 1GiB", "", "What it may use."),
+    now("tensorboard.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
+    now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
+    now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
+    now("tensorboard.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads."),
+    now("tensorboard.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
     later("priority", "The job's place in the queue."),
-    later("tensorboard", "Where TensorBoard finds its event files."),
-    later("services", "Long-running side containers with an HTTP port."),
     later("alerts", "What to watch and whom to tell."),
     later("resources.gpu_type", "The kind of card."),
     later("resources.gpu_memory", "A share of one card."),

@@ -1,5 +1,9 @@
 //! From the wire form of a job to its inner form, with everything that is wrong with its meaning.
 
+mod git;
+mod mounts;
+mod services;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -8,13 +12,13 @@ use toml::Spanned;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, Dataset, DesiredState, GitCode, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param,
-    Port, RETRY_ON, Resources, Retry, RetryOn, Role, Submodules,
+    Code, Command, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, OutsidePort, Param,
+    Port, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
-    WireCode, WireCommand, WireCount, WireGit, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole,
+    WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole,
 };
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 
@@ -42,6 +46,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         resources: wire.resources,
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
+    reader.requirements(wire.requirements.as_ref(), wire.init);
+    let mounts = reader.mounts(&wire.mounts);
     reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
     if let Some(sweep) = &wire.sweep {
         reader.error(sweep.span(), "sweep", "a sweep is many jobs; name one of them");
@@ -49,9 +55,14 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
     strategy::complete(&mut roles, kinds, || reader.plain_role(&defaults));
+    roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
+    let has_code = roles.iter().any(|(role, _)| role.code.is_some());
+    if let Some(asked) = wire.requirements.as_ref().filter(|asked| *asked.get_ref() && !has_code) {
+        reader.error(asked.span(), "requirements", "`requirements` are those of the code: name that as well");
+    }
     Some(JobSpec {
         description: wire.description,
         init: wire.init.unwrap_or(true),
@@ -60,7 +71,9 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         contract: contract?,
         framework,
         strategy,
+        requirements: wire.requirements.as_ref().map(|flag| *flag.get_ref()),
         datasets,
+        mounts,
         network: reader.network,
         retries: wire.retries,
         retry,
@@ -73,56 +86,6 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         state: state(wire.state.as_deref()),
         rerun: wire.rerun,
         roles: roles.into_iter().map(|(role, _)| role).collect(),
-    })
-}
-
-fn git_code(wire: &WireGit) -> Result<GitCode, (&'static str, String)> {
-    let Some(url) = wire.git.as_deref() else {
-        return Err(("code", "a table needs the repository: git = \"https://HOST/PATH\"".to_owned()));
-    };
-    let is_ssh = url.starts_with("ssh:") || url.starts_with("git+ssh:") || (!url.contains("://") && url.contains('@'));
-    if is_ssh {
-        let message = "repositories are read by https or http, not by ssh; write https://HOST/PATH, with user and password = \"secret:NAME\" where it needs a login";
-        return Err(("code.git", message.to_owned()));
-    }
-    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
-    let Some(host) = rest.and_then(|rest| rest.split('/').next()).filter(|host| !host.is_empty()) else {
-        return Err(("code.git", format!("{url:?} is no address of a repository; write https://HOST/PATH")));
-    };
-    if host.contains('@') {
-        return Err((
-            "code.git",
-            "a login does not belong into the address; use `user` and `password = \"secret:NAME\"`".to_owned(),
-        ));
-    }
-    if url.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err(("code.git", "the address holds white space".to_owned()));
-    }
-    let is_reference = |text: &str| {
-        !text.is_empty() && !text.starts_with('-') && !text.chars().any(|c| c.is_control() || " ~^:?*[\\".contains(c))
-    };
-    if let Some(reference) = wire.reference.as_ref().filter(|text| !is_reference(text)) {
-        return Err(("code.ref", format!("{reference:?} is no branch, tag or commit")));
-    }
-    let password = wire.password.as_ref().map(|text| {
-        let name = text.strip_prefix("secret:").ok_or_else(|| "a password does not belong into a job file; put it into a file of /etc/trainyard/secrets/WORKSPACE and name that: \"secret:NAME\"".to_owned())?;
-        name.parse::<AssetName>().map_err(|error| format!("{name:?} is not the name of a secret: {error}"))
-    });
-    let password = password.transpose().map_err(|message| ("code.password", message))?;
-    if password.is_some() && wire.user.is_none() {
-        return Err((
-            "code.user",
-            "a password needs a user; for a token, what the server wants with it (often \"git\" or \"oauth2\")"
-                .to_owned(),
-        ));
-    }
-    let submodules = if wire.submodules { Submodules::Fetched } else { Submodules::Left };
-    Ok(GitCode {
-        url: url.to_owned(),
-        reference: wire.reference.clone(),
-        user: wire.user.clone(),
-        password,
-        submodules,
     })
 }
 
@@ -202,6 +165,15 @@ impl Reader<'_> {
         }
     }
 
+    /// It is our process that installs them.
+    fn requirements(&mut self, asked: Option<&Spanned<bool>>, init: Option<bool>) {
+        if let Some(asked) = asked.filter(|asked| *asked.get_ref() && init == Some(false)) {
+            let message =
+                "`requirements` are installed by Trainyard's own first process: they cannot be had with init = false";
+            self.error(asked.span(), "requirements", message);
+        }
+    }
+
     fn contract(&mut self, name: Option<&Spanned<String>>) -> Option<Contract> {
         let Some(name) = name else { return Some(Contract::NATIVE) };
         match name.get_ref().parse() {
@@ -216,7 +188,7 @@ impl Reader<'_> {
     fn code(&mut self, code: &Spanned<WireCode>, key: &str) -> Option<Code> {
         match code.get_ref() {
             WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), key).map(Code::Named),
-            WireCode::Git(git) => match git_code(git) {
+            WireCode::Git(git) => match git::code(git) {
                 Ok(git) => Some(Code::Git(git)),
                 Err((part, message)) => {
                     let key = format!("{}{part}", key.trim_end_matches("code"));
@@ -427,6 +399,7 @@ impl Reader<'_> {
             image: self.image(wire.image.as_ref(), &at("image")).unwrap_or_else(|| job.image.clone()),
             user: self.user(wire.user.as_ref(), &at("user")).or_else(|| job.user.clone()),
             code: wire.code.as_ref().and_then(|code| self.code(code, &at("code"))).or_else(|| job.code.clone()),
+            is_service: false,
             serves: wire.serves.unwrap_or_else(|| strategy::serves(&name, self.kinds, wire.command.is_some())),
             count,
             main: match &wire.main {
@@ -543,7 +516,7 @@ impl Reader<'_> {
                 let message = format!("`{key}` overlaps the ports of {:?}", other.label);
                 self.error(port.span(), &key, message);
             }
-            out.push(Port { label: label.get_ref().clone(), count, begin });
+            out.push(Port { label: label.get_ref().clone(), count, begin, outside: OutsidePort::Same });
         }
         out
     }

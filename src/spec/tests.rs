@@ -130,19 +130,24 @@ fn far_too_low_bounds_are_a_warning_naming_both() {
 #[test]
 fn every_key_of_the_table_is_read_by_the_wire_types() {
     // Put in before a job is read: tested with `layers`.
-    let layered = ["template", "with.*"];
+    let layered = ["template", "with.*", "sweep.*"];
     let single = keys::KEYS.iter().filter(|key| !layered.contains(&key.path));
     for key in single.filter(|key| key.support == keys::Support::Now && key.kind != keys::Kind::Table) {
         let value = match key.kind {
-            keys::Kind::Text if key.path == "image" => "\"host\"",
+            keys::Kind::Text if key.path.ends_with("image") => "\"host\"",
             keys::Kind::Text if key.path == "contract" => "\"openpai\"",
             keys::Kind::Choice(_) if key.path == "strategy" => "\"ps\"\nframework = \"tensorflow\"",
-            keys::Kind::Text if key.path == "code.git" => "\"https://lab/x\"",
-            keys::Kind::Text if key.path == "code.password" => {
-                "\"secret:x\"\ncode.user = \"x\"\ncode.git = \"https://lab/x\""
+            keys::Kind::Text if key.path.ends_with("code.git") => "\"https://lab/x\"",
+            keys::Kind::Text if key.path.ends_with("code.password") => {
+                "\"secret:x\"\nCODE.user = \"x\"\nCODE.git = \"https://lab/x\""
             }
-            keys::Kind::Text if key.path.starts_with("code.") => "\"x\"\ncode.git = \"https://lab/x\"",
-            keys::Kind::Bool if key.path.starts_with("code.") => "true\ncode.git = \"https://lab/x\"",
+            keys::Kind::Text if key.path.contains("code.") => "\"x\"\nCODE.git = \"https://lab/x\"",
+            keys::Kind::Bool if key.path.contains("code.") => "true\nCODE.git = \"https://lab/x\"",
+            keys::Kind::Text if key.path == "tensorboard.log_dir" => "\"/x\"",
+            keys::Kind::Bool if key.path == "requirements" => "true\ncode = \"x\"",
+            keys::Kind::Tables => "[{ source = \"/x\", target = \"/y\", read_only = true }]",
+            // Written with the table that they are in.
+            _ if key.path.starts_with("mounts.") => continue,
             keys::Kind::TextOrTable => "\"x\"",
             keys::Kind::Texts if key.path == "retry.on" => "[\"oom\"]",
             keys::Kind::BoolOr(words) => &format!("{:?}", words[0]),
@@ -155,7 +160,14 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             keys::Kind::Integer { min: 8, .. } => "8",
             _ => "1",
         };
-        job(&format!("{} = {value}", key.path.replace('*', "n")));
+        let value = value.replace("CODE", &key.path[..key.path.rfind('.').unwrap_or(0)].replace('*', "n"));
+        let path = key.path.replace('*', "n");
+        let mut text = format!("{path} = {value}");
+        if path.starts_with("services.") {
+            let needed = ["command = \"x\"", "port = 1"].map(|line| format!("\nservices.n.{line}"));
+            text.extend(needed.into_iter().filter(|line| !line.contains(&format!("{path} "))));
+        }
+        job(&text);
     }
 }
 
@@ -216,4 +228,74 @@ fn repositories_are_named_safely_or_refused_by_what_is_wrong() {
         assert!(code.is_none() && told.contains(words), "{text}: {told}");
         assert!(!told.contains("s3cret"), "{told}");
     }
+}
+
+#[test]
+fn services_are_roles_of_their_own_size_that_no_peer_is_told_of() {
+    let spec = job(
+        "command = \"x\"\nimage = \"lab/a\"\nenv.A = \"1\"\nparams.p = 1\nresources = { memory = \"64GiB\", gpu = 4 }\n\
+         [services.notebook]\ncommand = \"jupyter\"\nport = 8888\nresources.cpu = 2\n[tensorboard]\nimage = \"lab/tb\"",
+    );
+    let [main, notebook, board] = spec.roles.as_slice() else { panic!("{:?}", spec.roles) };
+    assert_eq!(spec.members().count(), 1);
+    assert!(!main.is_service && notebook.is_service && board.is_service && notebook.serves);
+    assert_eq!((notebook.resources.memory, notebook.resources.gpu), (crate::ids::Bytes(1 << 30), 0));
+    assert_eq!((notebook.resources.cpu.0, notebook.params.len(), notebook.env.len()), (2000, 0, 1));
+    assert_eq!((notebook.image.to_string(), board.image.to_string()), ("lab/a".into(), "lab/tb".into()));
+    assert_eq!((notebook.ports[0].begin, notebook.ports[0].outside), (Some(8888), OutsidePort::Any));
+    assert_eq!((spec.fixed_ports(), notebook.min_failed), (vec![], None), "it waits for no port and fails no job");
+    let words = ["tensorboard", "--logdir", "/output", "--host", "0.0.0.0", "--port", "6006"].map(str::to_owned);
+    assert_eq!(board.command, Command::Exec(words.to_vec()));
+    for (text, word) in [
+        ("[services.n]\nport = 1", "`services.n` needs a `command`"),
+        ("[services.n]\ncommand = \"x\"", "`services.n` needs a `port`"),
+        ("[services.n]\ncommand = \"x\"\nport = 70000", "at most 65535"),
+        ("[services.main]\ncommand = \"x\"\nport = 1", "would both be MAIN"),
+        ("[services.n]\ncommand = \"x\"\nport = 1\ncount = 2", "unknown key `services.n.count`"),
+        ("[tensorboard]\nlog_dir = \"logs\"", "is a place in the tasks"),
+        ("[services.tensorboard]\ncommand = \"x\"\nport = 1\n[tensorboard]", "would both be TENSORBOARD"),
+    ] {
+        assert!(errors(text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(text));
+    }
+}
+
+#[test]
+fn mounts_name_a_place_here_and_one_in_the_tasks() {
+    let mount = |mount: &str| format!("mounts = [{{ {mount} }}]");
+    let spec = job(
+        "mounts = [{ source = \"/b/\", target = \"/y//z\" }, { source = \"/a\", target = \"/x\", read_only = true }]",
+    );
+    let seen: Vec<_> = spec.mounts.iter().map(|mount| (mount.target.to_str().unwrap(), mount.read_only)).collect();
+    assert_eq!(seen, [("/x", true), ("/y/z", false)]);
+    for (text, word) in [
+        (mount("target = \"/x\""), "needs the place on this machine"),
+        (mount("source = \"/x\""), "needs the place at which tasks see it"),
+        (mount("source = \"x\", target = \"/x\""), "is not the absolute path"),
+        (mount("source = \"/x/../y\", target = \"/x\""), "is not the absolute path"),
+        (mount("source = \"/x\", target = \"/x/..\""), "is not an absolute path"),
+        (mount("source = \"/\", target = \"/x\""), "the whole machine"),
+        (mount("source = \"/proc/1\", target = \"/x\""), "is the kernel's"),
+        (mount("source = \"/x\", target = \"/dev/shm\""), "nothing can be put"),
+        (mount("source = \"/x\", target = \"/run/trainyard/x\""), "nothing can be put"),
+        (mount("source = \"/x\", target = \"/output\""), "is the run's own"),
+        (mount("source = \"/x\", target = \"/\""), "the root is the image's"),
+        (mount("source = \"s3:pool/x\", target = \"/x\""), "stores such as s3: are not supported"),
+        (mount("source = \"/x\", target = \"/x\", mode = 1"), "unknown key `mounts.mode`"),
+        ("mounts = [\"/x\"]".to_owned(), "takes an array of tables, not a string"),
+        ("mounts = \"/x\"".to_owned(), "takes an array of tables"),
+        (
+            "mounts = [{ source = \"/a\", target = \"/x\" }, { source = \"/b\", target = \"/x/\" }]".to_owned(),
+            "has two for /x",
+        ),
+    ] {
+        assert!(errors(&text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(&text));
+    }
+}
+
+#[test]
+fn requirements_are_those_of_the_code_and_installed_by_our_init() {
+    assert_eq!(job("code = \"x\"\nrequirements = true").requirements, Some(true));
+    assert_eq!(job("requirements = false").requirements, Some(false));
+    assert!(errors("requirements = true")[0].contains("name that as well"));
+    assert!(errors("code = \"x\"\nrequirements = true\ninit = false")[0].contains("init = false"));
 }

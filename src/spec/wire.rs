@@ -21,7 +21,9 @@ pub(super) struct WireJob {
     pub(super) framework: Option<Spanned<String>>,
     pub(super) strategy: Option<Spanned<String>>,
     pub(super) code: Option<Spanned<WireCode>>,
+    pub(super) requirements: Option<Spanned<bool>>,
     pub(super) datasets: Vec<Spanned<String>>,
+    pub(super) mounts: Vec<Spanned<WireMount>>,
     pub(super) network: Option<String>,
     pub(super) retries: u32,
     pub(super) retry: WireRetry,
@@ -41,6 +43,35 @@ pub(super) struct WireJob {
     pub(super) template: Option<Spanned<String>>,
     pub(super) with: Option<Spanned<toml::Table>>,
     pub(super) sweep: Option<Spanned<toml::Table>>,
+    pub(super) services: WireMap<WireService>,
+    pub(super) tensorboard: Option<Spanned<WireTensorboard>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireMount {
+    pub(super) source: Option<String>,
+    pub(super) target: Option<String>,
+    pub(super) read_only: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireService {
+    pub(super) command: Option<WireCommand>,
+    pub(super) port: Option<u16>,
+    pub(super) image: Option<Spanned<String>>,
+    pub(super) user: Option<Spanned<String>>,
+    pub(super) env: WireMap<toml::Value>,
+    pub(super) resources: WireResources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireTensorboard {
+    pub(super) log_dir: Option<Spanned<String>>,
+    pub(super) image: Option<Spanned<String>>,
+    pub(super) resources: WireResources,
 }
 
 #[derive(Debug, Clone, Deserialize)]

@@ -51,7 +51,12 @@ pub fn write_own_pid(lock: &OwnedFd) -> io::Result<()> {
 
 /// Waits until nobody holds the lock on `file`.
 pub fn wait_until_free(file: File) -> io::Result<()> {
-    flock(&file, nix::libc::LOCK_EX)
+    wait_until_taken(&file)
+}
+
+/// Waits until the lock on `file` is ours.
+pub fn wait_until_taken(file: &File) -> io::Result<()> {
+    flock(file, nix::libc::LOCK_EX)
 }
 
 #[expect(unsafe_code, reason = "nix wraps flock only with an unlock at the end")]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::support::{Instance, has_tools, processes_with, wait_for};
+use super::support::{Instance, has_tools, processes_with, text, wait_for};
 
 const ECHO: &str = r#"
 [roles.server]
@@ -229,7 +229,7 @@ fn a_named_port_is_waited_for_and_told_by_name() {
     instance.drop_job("second", &job);
     let report = instance.wait_state("second", "waiting");
     let reason = wait_for("the reason", || {
-        let reason = super::support::text(&instance.report("second").unwrap()["reason"]);
+        let reason = text(&instance.report("second").unwrap()["reason"]);
         Some(reason).filter(|reason| reason.contains("port"))
     });
     assert!(reason.contains("8088") && reason.contains("first"), "{reason} {report:#}");
@@ -391,7 +391,7 @@ fn a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over() {
     instance.drop_job("job", &format!("{HTTP}[roles.main]\nports = {{ http = {{ begin = 8090 }} }}\n"));
     let reason = wait_for("the reason", || {
         let report = instance.report("job")?;
-        let reason = super::support::text(&report["reason"]);
+        let reason = text(&report["reason"]);
         (report["state"] == "waiting" && reason.contains("another program")).then_some(reason)
     });
     assert!(reason.contains("port 8090"), "{reason}");
@@ -481,6 +481,56 @@ fn flushed_rules_and_damaged_records_hold_up_nobody() {
         instance.wait_end(name, 1);
     }
     wait_for("the attempts to be cleaned up", || no_attempts(&instance).then_some(()));
+    instance.shutdown();
+}
+
+#[test]
+fn services_are_reached_while_their_job_runs_and_hold_nothing_open() {
+    let test = "services_are_reached_while_their_job_runs_and_hold_nothing_open";
+    if !has_tools(test, &["ip", "nft"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let _outside = Outside::beside(&instance);
+    let serve = HTTP.replace("int(os.environ['TRAINYARD_PORT_HTTP'])", "8888");
+    let work = "command = \"echo $TRAINYARD_ROLES; while ! [ -e /output/end ]; do sleep 0.1; done\"\n\
+                resources = { cpu = 0.5, memory = \"64MiB\" }\n";
+    for job in ["one", "two"] {
+        instance.drop_job(job, &format!("{work}[services.notebook]{serve}port = 8888\nresources.cpu = 0.1\n"));
+    }
+    let mut seen = Vec::new();
+    for job in ["one", "two"] {
+        let port = wait_for("its port", || {
+            let report = instance.report(job)?;
+            let port = report["ports"].as_array()?.first()?.clone();
+            assert_eq!((text(&port["task"]), port["port"].as_u64()), ("notebook-0".into(), Some(8888)));
+            Some(port["published"].as_u64().unwrap().to_string())
+        });
+        wait_for("the page", || (ask(&instance, &port) == job).then_some(()));
+        let shown = instance.ok(&["status", job]);
+        assert!(shown.contains("http://") && shown.contains(&format!(":{port}/")), "{shown}");
+        // The tasks are told of no peer that it is.
+        wait_for("the task", || (instance.log(job, "main-0").trim() == "main").then_some(()));
+        seen.push(port);
+    }
+    assert_ne!(seen[0], seen[1], "the same inside, another one of the machine for each");
+    for job in ["one", "two"] {
+        std::fs::write(instance.run_dir(job, 1).join("output/end"), "").unwrap();
+        let report = instance.wait_end(job, 1);
+        assert_eq!(report["state"], "succeeded", "{report:#}");
+        assert!(report["ports"].as_array().unwrap().is_empty());
+    }
+    // One that cannot come up is told, and ends nothing.
+    instance.drop_job("broken", &format!("{work}[tensorboard]\nimage = \"host\"\nlog_dir = \"/output/logs\"\n"));
+    let reason = wait_for("its end", || {
+        let report = instance.report("broken")?;
+        let task = report["tasks"].as_array()?.iter().find(|task| task["task"] == "tensorboard-0")?.clone();
+        Some(text(&task["reason"])).filter(|reason| !reason.is_empty())
+    });
+    assert!(reason.contains("there is no program \"tensorboard\""), "{reason}");
+    assert_eq!(instance.state("broken"), "running");
+    std::fs::write(instance.run_dir("broken", 1).join("output/end"), "").unwrap();
+    assert_eq!(instance.wait_end("broken", 1)["state"], "succeeded");
     instance.shutdown();
 }
 

@@ -152,6 +152,11 @@ impl LocalEngine {
         }
     }
 
+    /// Where the tasks of an attempt are, while it has not been cleaned up after.
+    pub fn where_is(&self, attempt: AttemptId) -> Option<Placement> {
+        self.read_placement(attempt)
+    }
+
     /// Why a port that the file names cannot be had now. Only asked before the attempt has anything: what runs has its own.
     pub(super) fn port_in_use(&self, launch: &Launch) -> Option<String> {
         let ports = self.ports_of_the_machine(&launch.spec);

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use super::network::{Published, Publishing, is_taken};
 use crate::contract::{Placement, TaskPlace};
 use crate::plan::address::of_task;
-use crate::spec::{JobSpec, Network, Port, Role};
+use crate::spec::{JobSpec, Network, OutsidePort, Port, Role};
 use crate::store::record::AddressBlock;
 
 /// Ports that are allotted inside of a namespace of the attempt's own start here.
@@ -105,6 +105,9 @@ impl Allotter {
     fn outside(&mut self, port: &Port, index: u32, inside: &[u16]) -> io::Result<Vec<u16>> {
         if port.begin.is_none() {
             return Ok(inside.to_vec());
+        }
+        if port.outside == OutsidePort::Any {
+            return inside.iter().map(|_| self.next_port()).collect();
         }
         let shift = index.saturating_mul(u32::from(port.count));
         let one = |inside: &u16| {

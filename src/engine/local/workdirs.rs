@@ -242,7 +242,7 @@ pub(super) fn mounts(
 }
 
 /// The directory of the run that holds the code of a task.
-fn code_name(task: &Task<'_>) -> String {
+pub(super) fn code_name(task: &Task<'_>) -> String {
     let codes = task.spec.codes();
     let own = codes.into_iter().find(|(code, _)| task.role.code.as_ref() == Some(*code));
     own.map_or_else(|| "code".to_owned(), |(_, name)| name)

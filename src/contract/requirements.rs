@@ -1,0 +1,68 @@
+//! Python packages that the code lists: which platforms install them, and how a task sees them.
+
+use super::Task;
+use crate::spec::{Platform, Profile};
+
+/// Where a task sees the environment that they are installed into.
+pub const PLACE: &str = "/run/trainyard/requirements";
+/// Where pip keeps what it has built and fetched.
+pub const WHEELS: &str = "/run/trainyard/wheels";
+/// The file in it that is there once all of them are installed.
+pub const COMPLETE: &str = "complete";
+
+/// The list that is to be installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    /// In the root of the code.
+    pub file: &'static str,
+    /// The job itself asks for it.
+    pub must_be_there: bool,
+}
+
+/// Whether a list of the task's code is installed before its command: as the job says or, where it says nothing, as its
+/// platform does.
+pub fn wanted(task: &Task<'_>) -> Option<Wanted> {
+    // What a service needs is in its image: it must come up whatever the code lists.
+    task.role.code.as_ref().filter(|_| !task.role.is_service)?;
+    let of_platform = of_platform(task.spec.contract.platform, task.spec.contract.profile);
+    match task.spec.requirements {
+        Some(false) => None,
+        Some(true) => Some(Wanted { file: of_platform.unwrap_or("requirements.txt"), must_be_there: true }),
+        None => of_platform.map(|file| Wanted { file, must_be_there: false }),
+    }
+}
+
+fn of_platform(platform: Platform, profile: Profile) -> Option<&'static str> {
+    match (platform, profile) {
+        (Platform::SageMaker | Platform::Pai, _) | (Platform::Kubeflow, Profile::Swarm) => Some("requirements.txt"),
+        (Platform::ModelArts, _) => Some("pip-requirements.txt"),
+        _ => None,
+    }
+}
+
+/// Lets the task find what is installed: by its programs, also by a Python that is called by its path.
+pub fn reach(env: &mut Vec<(String, String)>) {
+    let mut before = |name: &str, first: String| match env.iter_mut().find(|(known, _)| known == name) {
+        Some((_, value)) if !value.is_empty() => *value = format!("{first}:{value}"),
+        Some((_, value)) => *value = first,
+        None => env.push((name.to_owned(), first)),
+    };
+    before("PATH", format!("{PLACE}/env/bin"));
+    before("PYTHONPATH", format!("{PLACE}/site"));
+    env.push(("VIRTUAL_ENV".to_owned(), format!("{PLACE}/env")));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_installed_comes_before_what_there_is() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let mut env = vec![pair("PATH", "/usr/bin"), pair("X", "y")];
+        reach(&mut env);
+        assert_eq!(env[0], pair("PATH", "/run/trainyard/requirements/env/bin:/usr/bin"));
+        assert_eq!(env[2], pair("PYTHONPATH", "/run/trainyard/requirements/site"));
+        assert_eq!(env[3], pair("VIRTUAL_ENV", "/run/trainyard/requirements/env"));
+    }
+}

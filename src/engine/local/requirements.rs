@@ -1,0 +1,244 @@
+//! Python packages that a job's code lists: installed once for an image, a list and an owner, by the task that needs them
+//! first, into a virtual environment on top of the image's own packages.
+//!
+//! ```text
+//! requirements/WORKSPACE/UID/KEY/   `env` (the environment), `site` (its packages), `complete`; tasks see it at PLACE
+//!                            wheels/  what pip has built and fetched; seen while something is installed
+//! ```
+//! KEY is a hash of the image, the list and what the list may name. The modification time of KEY is its last use.
+//!
+//! They are kept apart by owner, not shared in a workspace: what is installed runs as whoever uses it, and pip takes no
+//! cache of another user.
+//!
+//! **Invariant:** once `complete` is there, tasks see it read-only.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest, Sha256};
+
+use super::failed;
+use super::root::{Base, Kind};
+use super::workdirs::code_name;
+use crate::config::Paths;
+use crate::contract::{Task, requirements};
+use crate::engine::{EngineError, Launch};
+use crate::rundir::{Mount, Requirements};
+use crate::sys::file::{create_dir, create_dir_for, remove_tree};
+use crate::sys::rooted::Rooted;
+
+/// Longest list, bytes.
+const LIST_MAX: u64 = 1 << 20;
+/// Most files beside the list that may be part of what it says.
+const BESIDE_MAX: usize = 1000;
+
+/// What a task gets.
+pub(super) struct Provided {
+    pub(super) mounts: Vec<Mount>,
+    /// Unless it is there already.
+    pub(super) install: Option<Requirements>,
+}
+
+/// `None` for a task whose code lists nothing, or whose list nobody asks for.
+pub(super) fn provide(
+    paths: &Paths,
+    launch: &Launch,
+    task: &Task<'_>,
+    base: &Base,
+) -> Result<Option<Provided>, EngineError> {
+    let Some(wanted) = requirements::wanted(task) else { return Ok(None) };
+    let code = paths.run(&launch.identity.key, launch.identity.run).join(code_name(task));
+    let Some(list) = List::read(&code, wanted.file).map_err(failed(format!("read {} of the code", wanted.file)))?
+    else {
+        return match wanted.must_be_there {
+            false => Ok(None),
+            true => Err(EngineError(format!("requirements = true: there is no {} in the code's root", wanted.file))),
+        };
+    };
+    let place = Environment::of(paths, launch, &list.key(base)).map_err(failed("make room for the requirements"))?;
+    let is_complete = place.is_complete();
+    place.touch().map_err(failed("note that requirements are used"))?;
+    let mount = |source: &Path, target: &str, read_only| Mount {
+        source: source.to_owned(),
+        target: PathBuf::from(target),
+        read_only,
+        scratch: None,
+    };
+    let mut mounts = vec![mount(&place.directory, requirements::PLACE, is_complete)];
+    if !is_complete {
+        mounts.push(mount(&place.wheels, requirements::WHEELS, false));
+    }
+    let install = Requirements { list: format!("/code/{}", wanted.file), name: wanted.file.to_owned() };
+    Ok(Some(Provided { mounts, install: (!is_complete).then_some(install) }))
+}
+
+/// A list of requirements, and what else decides about what is installed.
+struct List(Sha256);
+
+impl List {
+    /// The file `name` in the root of `code`; `None` if there is none.
+    fn read(code: &Path, name: &str) -> io::Result<Option<Self>> {
+        let root = Rooted::open(code)?;
+        let Some(list) = root.read(Path::new(name), LIST_MAX)? else { return Ok(None) };
+        let mut hash = Sha256::new_with_prefix("1");
+        add(&mut hash, &list);
+        if names_files(&list) {
+            for beside in beside(code)? {
+                // Larger ones, and what is no file, are told apart by their names alone.
+                let content = root.read(Path::new(&beside), LIST_MAX).ok().flatten().unwrap_or_default();
+                add(&mut hash, beside.as_bytes());
+                add(&mut hash, &content);
+            }
+        }
+        Ok(Some(Self(hash)))
+    }
+
+    fn key(self, base: &Base) -> String {
+        let Self(mut hash) = self;
+        match &base.kind {
+            Kind::Host => add(&mut hash, python_of_machine().as_bytes()),
+            Kind::Image(image) => add(&mut hash, image.record.digest.to_string().as_bytes()),
+        }
+        hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn add(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_le_bytes());
+    hash.update(part);
+}
+
+/// Lines such as `-r other.txt`, `-c limits.txt`, `-e .` or `./package`.
+fn names_files(list: &[u8]) -> bool {
+    let mut lines = list.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    lines.any(|line| line.starts_with(b"-") || line.starts_with(b".") || line.starts_with(b"/") || line.contains(&b'@'))
+}
+
+fn beside(code: &Path) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(code)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.take(BESIDE_MAX).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// An upgrade of the machine's Python makes what was installed for the old one useless.
+fn python_of_machine() -> String {
+    let python = fs::canonicalize("/usr/bin/python3").unwrap_or_default();
+    let changed = fs::metadata(&python).map(|metadata| (metadata.ino(), metadata.mtime())).unwrap_or_default();
+    format!("host {} {changed:?}", python.display())
+}
+
+struct Environment {
+    directory: PathBuf,
+    wheels: PathBuf,
+}
+
+impl Environment {
+    fn of(paths: &Paths, launch: &Launch, key: &str) -> io::Result<Self> {
+        let (uid, gid) = (launch.owner.uid, launch.owner.gid);
+        let workspace = paths.requirements().join(launch.identity.key.workspace.as_str());
+        create_dir(&paths.requirements(), 0o711)?;
+        create_dir(&workspace, 0o711)?;
+        // Its owner's, but what is in it is made by us alone.
+        let own = workspace.join(uid.to_string());
+        create_dir(&own, 0o711)?;
+        let (directory, wheels) = (own.join(key), own.join("wheels"));
+        create_dir_for(&directory, 0o700, uid, gid)?;
+        create_dir_for(&wheels, 0o700, uid, gid)?;
+        let real = own.canonicalize()?;
+        Ok(Self { directory: real.join(key), wheels: real.join("wheels") })
+    }
+
+    /// Its modification time is its last use.
+    fn touch(&self) -> io::Result<()> {
+        fs::File::open(&self.directory)?.set_modified(SystemTime::now())
+    }
+
+    fn is_complete(&self) -> bool {
+        fs::symlink_metadata(self.directory.join(requirements::COMPLETE)).is_ok_and(|metadata| metadata.is_file())
+    }
+}
+
+/// Removes environments that nobody has used for `unused`, but not those of `in_use`.
+pub(super) fn prune(paths: &Paths, unused: Duration, in_use: &[PathBuf]) -> io::Result<()> {
+    let now = SystemTime::now();
+    for directory in
+        below(&[paths.requirements()]).and_then(|workspaces| below(&workspaces)).and_then(|all| below(&all))?
+    {
+        let used = fs::symlink_metadata(&directory)?.modified()?;
+        let is_old = now.duration_since(used).is_ok_and(|age| age > unused);
+        let is_wheels = directory.ends_with("wheels");
+        if is_old && !is_wheels && !in_use.iter().any(|used| used.starts_with(&directory)) {
+            remove_tree(&directory)?;
+        }
+    }
+    Ok(())
+}
+
+fn below(directories: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for directory in directories {
+        match fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            entries => {
+                for entry in entries? {
+                    let entry = entry?;
+                    found.extend(entry.file_type()?.is_dir().then(|| entry.path()));
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_follows_the_list_and_what_it_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let hash = |list: &str, other: &str| {
+            fs::write(dir.path().join("r.txt"), list).unwrap();
+            fs::write(dir.path().join("other.txt"), other).unwrap();
+            let List(hash) = List::read(dir.path(), "r.txt").unwrap().unwrap();
+            hash.finalize().to_vec()
+        };
+        assert_eq!(hash("numpy==1\n", "a"), hash("numpy==1\n", "b"), "what it does not name is nothing to it");
+        assert_ne!(hash("numpy==1\n", "a"), hash("numpy==2\n", "a"));
+        assert_ne!(hash("-r other.txt\n", "a"), hash("-r other.txt\n", "b"));
+        assert!(List::read(dir.path(), "none.txt").unwrap().is_none());
+        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("link.txt")).unwrap();
+        assert!(List::read(dir.path(), "link.txt").unwrap().is_none(), "links lead nowhere else");
+    }
+
+    #[test]
+    fn lines_that_name_files_are_known() {
+        for list in ["numpy\n  -r more.txt", "./wheels/x.whl", "x @ file:///code/x", "/abs/x.whl", "-e ."] {
+            assert!(names_files(list.as_bytes()), "{list}");
+        }
+        for list in ["", "numpy>=1.2 # -r\n", "a[b]==1 ; python_version < '3'"] {
+            assert!(!names_files(list.as_bytes()), "{list}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_has_used_for_long_goes_and_what_is_in_use_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path()).unwrap();
+        let own = paths.requirements().join("default/0");
+        for name in ["old", "new", "used", "wheels"] {
+            fs::create_dir_all(own.join(name).join("env")).unwrap();
+        }
+        let before = SystemTime::now() - Duration::from_secs(1000);
+        for name in ["old", "used", "wheels"] {
+            fs::File::open(own.join(name)).unwrap().set_modified(before).unwrap();
+        }
+        prune(&paths, Duration::from_secs(500), &[own.join("used")]).unwrap();
+        let left = |name: &str| own.join(name).exists();
+        assert_eq!(["old", "new", "used", "wheels"].map(left), [false, true, true, true]);
+    }
+}

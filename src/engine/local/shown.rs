@@ -1,0 +1,62 @@
+//! Places of the machine that a job asks to see: looked at with the rights of its owner, who sees no more by a job than
+//! without one.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::engine::{EngineError, Prepare};
+use crate::rundir::Mount;
+use crate::spec::HostMount;
+use crate::sys::process::with_file_rights;
+
+use super::workdirs::groups_of;
+
+/// What the shim is to show, and where. `below` are the only places of which anything may be shown; all when absent.
+pub(super) fn mounts(run: &Prepare, below: Option<&[PathBuf]>) -> Result<Vec<Mount>, EngineError> {
+    if run.spec.mounts.is_empty() {
+        return Ok(Vec::new());
+    }
+    let groups = groups_of(run.owner);
+    let found = with_file_rights(run.owner.uid, run.owner.gid, &groups, || {
+        run.spec.mounts.iter().map(|mount| (mount, find(&mount.source))).collect::<Vec<_>>()
+    });
+    let found = found.map_err(super::failed("look at the mounts with the owner's rights"))?;
+    let shown = |(mount, source): (&HostMount, io::Result<PathBuf>)| {
+        let told = |why: String| EngineError(format!("mounts: {}: {why}", mount.source.display()));
+        let source = source.map_err(|error| told(why_not(&error)))?;
+        match below {
+            Some(below) if !below.iter().any(|place| source.starts_with(place)) => {
+                let places: Vec<String> = below.iter().map(|place| place.display().to_string()).collect();
+                Err(told(format!(
+                    "this machine shows only what lies below {}; its administrator can change that ([mounts] below in trainyard.toml)",
+                    if places.is_empty() { "nothing at all".to_owned() } else { places.join(", ") }
+                )))
+            }
+            _ => Ok(Mount { source, target: mount.target.clone(), read_only: mount.read_only, scratch: None }),
+        }
+    };
+    found.into_iter().map(shown).collect()
+}
+
+/// Where the path leads, as far as whoever asks may go there.
+fn find(path: &Path) -> io::Result<PathBuf> {
+    let real = fs::canonicalize(path)?;
+    let kind = fs::metadata(&real)?.file_type();
+    let is_kernel_s = ["/proc", "/sys", "/dev"].iter().any(|place| real.starts_with(place));
+    if is_kernel_s || real == Path::new("/") {
+        return Err(io::Error::other(format!("it leads to {}, which cannot be shown", real.display())));
+    }
+    if !kind.is_dir() && !kind.is_file() {
+        return Err(io::Error::other("it is neither a directory nor a file"));
+    }
+    Ok(real)
+}
+
+fn why_not(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such place on this machine".to_owned(),
+        io::ErrorKind::PermissionDenied => "the job's owner may not go there".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,96 @@
+//! What people look at while a job runs: roles of their own that are no part of its cluster.
+
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::{Reader, RoleDefaults, in_file_order};
+use crate::ids::RoleName;
+use crate::spec::job::{MinSucceeded, OutsidePort, Port, Role};
+use crate::spec::wire::{WireCommand, WireMain, WireMap, WireResources, WireRole, WireService, WireTensorboard};
+
+const TENSORBOARD: &str = "tensorboard";
+/// Where TensorBoard listens by itself.
+const TENSORBOARD_PORT: u16 = 6006;
+
+impl Reader<'_> {
+    /// What people look at while the job runs.
+    pub(super) fn services(
+        &mut self,
+        services: &WireMap<WireService>,
+        tensorboard: Option<&Spanned<WireTensorboard>>,
+        job: &RoleDefaults,
+    ) -> Vec<(Role, Range<usize>)> {
+        let mut out = Vec::new();
+        for (name, wire) in in_file_order(services) {
+            let key = format!("services.{}", name.get_ref());
+            let wire = wire.get_ref();
+            for (given, what) in [(wire.command.is_some(), "command"), (wire.port.is_some(), "port")] {
+                if !given {
+                    self.error(name.span(), &key, format!("`{key}` needs a `{what}`"));
+                }
+            }
+            match name.get_ref().parse::<RoleName>() {
+                Ok(role) => out.push((self.service(role, wire, &key, name.span(), job), name.span())),
+                Err(error) => {
+                    self.error(name.span(), &key, format!("{:?} is not a role name: {error}", name.get_ref()));
+                }
+            }
+        }
+        let board = tensorboard.and_then(|board| {
+            let wire = self.tensorboard(board.get_ref());
+            let name = TENSORBOARD.parse::<RoleName>().ok()?;
+            Some((self.service(name, &wire, TENSORBOARD, board.span(), job), board.span()))
+        });
+        out.extend(board);
+        out
+    }
+
+    fn tensorboard(&mut self, board: &WireTensorboard) -> WireService {
+        let log_dir = board.log_dir.as_ref().map_or("/output", |path| path.get_ref().as_str());
+        if let Some(path) = board.log_dir.as_ref().filter(|path| !path.get_ref().starts_with('/')) {
+            let message = "`tensorboard.log_dir` is a place in the tasks, such as \"/output/logs\"";
+            self.error(path.span(), "tensorboard.log_dir", message);
+        }
+        let port = TENSORBOARD_PORT.to_string();
+        let words = [TENSORBOARD, "--logdir", log_dir, "--host", "0.0.0.0", "--port", &port];
+        WireService {
+            command: Some(WireCommand::Exec(words.map(str::to_owned).to_vec())),
+            port: Some(TENSORBOARD_PORT),
+            image: board.image.clone(),
+            resources: board.resources.clone(),
+            ..WireService::default()
+        }
+    }
+
+    fn service(
+        &mut self,
+        name: RoleName,
+        wire: &WireService,
+        key: &str,
+        span: Range<usize>,
+        job: &RoleDefaults,
+    ) -> Role {
+        let role = WireRole {
+            command: wire.command.clone(),
+            image: wire.image.clone(),
+            user: wire.user.clone(),
+            env: wire.env.clone(),
+            serves: Some(true),
+            main: Some(WireMain::Flag(false)),
+            ..WireRole::default()
+        };
+        // Its size has nothing to do with that of the tasks.
+        let resources = self.resources(&WireResources::default(), &wire.resources, key);
+        let http = Port { label: "http".to_owned(), count: 1, begin: wire.port, outside: OutsidePort::Any };
+        Role {
+            is_service: true,
+            min_failed: None,
+            min_succeeded: MinSucceeded::Never,
+            params: Vec::new(),
+            ports: vec![http],
+            resources,
+            ..self.role(name, &role, key, span, job)
+        }
+    }
+}
