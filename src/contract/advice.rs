@@ -2,8 +2,8 @@
 //! what no directory or variable can stand for.
 
 use super::{Sample, azureml, topology};
-use crate::ids::JobName;
-use crate::spec::{Command, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Severity};
+use crate::ids::{Bytes, Cpu, JobName};
+use crate::spec::{Command, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,10 @@ pub fn diagnostics(file: &str, text: &str, name: &JobName, spec: &JobSpec) -> Ve
 /// What keeps a job of this name from running under its contract.
 pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = name_problem(name.as_str(), spec).into_iter().collect();
-    if spec.contract.platform == Platform::AzureMl {
-        out.extend(inputs_that_nobody_gives(spec));
+    match spec.contract.platform {
+        Platform::AzureMl => out.extend(inputs_that_nobody_gives(spec)),
+        Platform::OpenPai => out.extend(spec.members().filter_map(too_small)),
+        _ => {}
     }
     out
 }
@@ -72,6 +74,19 @@ fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
         return None;
     };
     Some(Advice { key: "contract", text })
+}
+
+/// OpenPAI takes whole cores, and `memoryMB` from 100 on.
+fn too_small(role: &Role) -> Option<Advice> {
+    const MEMORY_MIN: Bytes = Bytes(100_000_000);
+    let Resources { cpu, memory, .. } = role.resources;
+    let (what, least) = match () {
+        () if cpu < Cpu(1000) => (format!("cpu = {cpu}"), "1 core (cpuNumber)"),
+        () if memory < MEMORY_MIN => (format!("memory = \"{memory}\""), "100 MB (memoryMB)"),
+        () => return None,
+    };
+    let text = format!("under contract openpai a task has {least} at least, role {} has {what}", role.name);
+    Some(Advice { key: "resources", text })
 }
 
 fn inputs_that_nobody_gives(spec: &JobSpec) -> Vec<Advice> {

@@ -97,7 +97,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
             out
         }
         Some(Framework::Mpi | Framework::Horovod) => super::mpi::variables(task),
-        Some(Framework::MindSpore) => super::frameworks::mindspore(task),
+        Some(Framework::MindSpore) => super::frameworks::mindspore::variables(task),
         // Nothing is said: what the two most scripts look for.
         None => tensorflow(task).into_iter().chain(pytorch(task)).collect(),
     };

@@ -605,3 +605,15 @@ proptest::proptest! {
         proptest::prop_assert_eq!(String::from_utf8_lossy(&output.stdout), word);
     }
 }
+
+#[test]
+fn openpai_takes_whole_cores_and_a_hundred_megabytes() {
+    let told = |resources: &str| {
+        let text = format!("contract = \"openpai\"\ncommand = \"x\"\nresources = {{ {resources} }}");
+        let spec = parse("x.toml", &text).0.unwrap();
+        advice::refusals(&"x".parse().unwrap(), &spec).into_iter().map(|advice| advice.text).collect::<String>()
+    };
+    assert_eq!(told("cpu = 1, memory = \"100MB\""), "");
+    assert!(told("cpu = 1, memory = \"99MB\"").contains("at least, role main has memory = "));
+    assert!(told("cpu = 0.5, memory = \"1GiB\"").contains("has cpu = 0.5"));
+}

@@ -159,8 +159,7 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         out.push(("mounts", format!("[{}]", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", "))));
     }
     let services = spec.roles.iter().filter(|role| role.is_service);
-    let services: Vec<String> =
-        services.map(|role| format!("{} = {}", quoted(&role.name), service(role))).collect();
+    let services: Vec<String> = services.map(|role| format!("{} = {}", quoted(&role.name), service(role))).collect();
     if !services.is_empty() {
         out.push(("services", format!("{{ {} }}", services.join(", "))));
     }

@@ -102,7 +102,7 @@ fn read_role(
     let gpu = fields.number("gpuNumber", 0)?.unwrap_or(0).unsigned_abs();
     role.resources = DraftResources {
         cpu: Some(fields.number("cpuNumber", 1)?.unwrap_or(1) as f64),
-        memory: Some(megabytes(fields.number("memoryMB", 1)?, 100)),
+        memory: Some(megabytes(fields.number("memoryMB", 100)?, 100)),
         shm: Some(megabytes(fields.number("shmMB", 1)?, 64)),
         gpu: Some(gpu).filter(|gpu| *gpu > 0),
         gpu_type: gpu_type.filter(|_| gpu > 0).map(str::to_owned),

@@ -106,7 +106,7 @@ pub const COUNT_MAX: i64 = 1000;
 const STATES: &[&str] = &["run", "held", "stopped"];
 const NETWORKS: &[&str] = &["task", "job", "host"];
 const FRAMEWORKS: &[&str] =
-    &["pytorch", "tensorflow", "mxnet", "xgboost", "paddle", "mindspore", "jax", "mpi", "horovod", "deepspeed"];
+    &["none", "pytorch", "tensorflow", "mxnet", "xgboost", "paddle", "mindspore", "jax", "mpi", "horovod", "deepspeed"];
 const STRATEGIES: &[&str] = &["ps", "allreduce", "collective", "master-worker", "launcher"];
 const PORT: Kind = Kind::Integer { min: 1, max: 65535 };
 const GPU: Kind = Kind::Integer { min: 0, max: 64 };
@@ -125,7 +125,7 @@ pub const KEYS: &[Key] = &[
     now("user", Kind::Text, "the image's", "NAME, UID, NAME:GROUP or UID:GID", "Whom the tasks run as inside; outside, what they make belongs to the job's owner, whoever it is."),
     now("command", Kind::Command, "the image's, or sleep infinity", "not empty", "What each task runs: a string by `/bin/sh -c`, where $VARS work, an array as it is."),
     now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
-    now("framework", Kind::Choice(FRAMEWORKS), "none", "", "The framework whose cluster variables are made from the roles."),
+    now("framework", Kind::Choice(FRAMEWORKS), "\"none\"", "", "The framework whose cluster variables are made from the roles."),
     now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
     now("code", Kind::TextOrTable, "none", "a name in code/, or a table", "What a run takes a snapshot of when it is accepted: a directory of the workspace's code/, or a commit of a Git repository; tasks see it at /code and start there."),
     now("code.git", Kind::Text, "", "https:// or http://", "The repository."),

@@ -21,6 +21,7 @@ mod mount;
 mod mpi;
 mod network;
 mod policies;
+mod public;
 mod quickstart;
 mod requirements;
 mod roles;

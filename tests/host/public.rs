@@ -1,0 +1,160 @@
+//! Public programs, as others have written them for other platforms, unchanged. They are not part of this project: they are
+//! looked for in `TRAINYARD_PROGRAMS`, and wheels of what they need in `TRAINYARD_WHEELS/NAME`. `tests/run --real` says how to
+//! come by them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::support::images::torch;
+use super::support::{Instance, has_tools, skip, wait_at_most};
+
+/// They install hundreds of megabytes, and train.
+const PATIENCE: Duration = Duration::from_secs(900);
+const CONFIG: &str = "[limits]\ncpu = 16\nmemory = \"32GiB\"\n";
+
+/// The programs of these names, or the test is skipped.
+fn programs(test: &str, names: &[&str]) -> Option<Vec<PathBuf>> {
+    let place = std::env::var_os("TRAINYARD_PROGRAMS").map(PathBuf::from).unwrap_or_default();
+    let found: Vec<PathBuf> = names.iter().map(|name| place.join(name)).collect();
+    let missing: Vec<&str> =
+        names.iter().zip(&found).filter(|(_, path)| !path.is_file()).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Some(found);
+    }
+    skip(test, &format!("{} in TRAINYARD_PROGRAMS", missing.join(", ")));
+    None
+}
+
+fn wheels(test: &str, name: &str) -> Option<PathBuf> {
+    let place = std::env::var_os("TRAINYARD_WHEELS").map(|place| PathBuf::from(place).join(name));
+    let found = place.filter(|place| place.is_dir());
+    if found.is_none() {
+        skip(test, &format!("wheels of {name} in TRAINYARD_WHEELS"));
+    }
+    found
+}
+
+fn workspace(instance: &Instance) -> PathBuf {
+    instance.root().join("var/lib/trainyard/workspaces/default")
+}
+
+fn lay(instance: &Instance, code: &str, files: &[PathBuf]) -> PathBuf {
+    let code = workspace(instance).join("code").join(code);
+    fs::create_dir_all(&code).unwrap();
+    for file in files {
+        fs::copy(file, code.join(file.file_name().unwrap())).unwrap();
+    }
+    code
+}
+
+/// Shows them to jobs as a dataset.
+fn offer(instance: &Instance, wheels: &Path) {
+    let datasets = workspace(instance).join("datasets/wheels");
+    fs::create_dir_all(&datasets).unwrap();
+    for wheel in fs::read_dir(wheels).unwrap() {
+        let wheel = wheel.unwrap();
+        fs::copy(wheel.path(), datasets.join(wheel.file_name())).unwrap();
+    }
+}
+
+const OFFLINE: &str =
+    "requirements = true\ndatasets = [\"wheels\"]\nenv = { PIP_NO_INDEX = \"1\", PIP_FIND_LINKS = \"/dataset\" }\n";
+
+fn run(instance: &Instance, name: &str, text: &str) -> Value {
+    instance.drop_job(name, text);
+    wait_at_most(PATIENCE, &format!("the end of {name}"), || {
+        let report = instance.report(name)?;
+        ["succeeded", "failed", "stopped"].iter().any(|state| report["state"] == *state).then_some(report)
+    })
+}
+
+#[test]
+fn kubeflow_s_dist_mnist_trains_with_a_chief_a_server_and_two_workers() {
+    const TEST: &str = "kubeflow_s_dist_mnist_trains_with_a_chief_a_server_and_two_workers";
+    let Some(files) = programs(TEST, &["dist_mnist.py", "mnist_utils.py"]) else { return };
+    let Some(wheels) = wheels(TEST, "tensorflow") else { return };
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    let code = lay(&instance, "mnist", &files);
+    fs::write(code.join("requirements.txt"), "tensorflow-cpu==2.15.*\n").unwrap();
+    offer(&instance, &wheels);
+    let text = format!(
+        "contract = \"kubeflow\"\nframework = \"tensorflow\"\ncode = \"mnist\"\n{OFFLINE}command = \"python3 dist_mnist.py --fake_data\"\n\
+         resources = {{ cpu = 1, memory = \"3GiB\" }}\n[roles.chief]\n[roles.ps]\n[roles.worker]\ncount = 2\n"
+    );
+    let text = text.replace(OFFLINE, &OFFLINE.replace("env = {", "env = { CUDA_VISIBLE_DEVICES = \"\","));
+    let report = run(&instance, "mnist", &text);
+    let log = instance.log("mnist", "chief-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+    assert!(log.contains("Number of PS replicas: 1") && log.contains("Evaluation accuracy: "), "{log}");
+    println!(
+        "{}",
+        log.lines().filter(|line| line.contains("accuracy") || line.contains("elapsed")).collect::<Vec<_>>().join("\n")
+    );
+    instance.shutdown();
+}
+
+#[test]
+fn kubeflow_s_dist_sendrecv_passes_tensors_between_a_master_and_two_workers() {
+    const TEST: &str = "kubeflow_s_dist_sendrecv_passes_tensors_between_a_master_and_two_workers";
+    let Some(files) = programs(TEST, &["dist_sendrecv.py"]) else { return };
+    if !has_tools(TEST, &["mmdebstrap", "umoci"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    lay(&instance, "sendrecv", &files);
+    let text = format!(
+        "contract = \"kubeflow\"\nframework = \"pytorch\"\nimage = \"oci:{}:torch\"\ncode = \"sendrecv\"\ncommand = \"python3 dist_sendrecv.py\"\n\
+         resources = {{ cpu = 1, memory = \"2GiB\" }}\n[roles.master]\n[roles.worker]\ncount = 2\n",
+        torch().display()
+    );
+    let report = run(&instance, "sendrecv", &text);
+    let log = instance.log("sendrecv", "master-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+    assert!(log.contains("Result from worker 1") && log.contains("Result from worker 2"), "{log}");
+    instance.shutdown();
+}
+
+#[test]
+fn mpi_operator_s_pi_is_started_on_the_tasks_by_open_mpi() {
+    const TEST: &str = "mpi_operator_s_pi_is_started_on_the_tasks_by_open_mpi";
+    let Some(files) = programs(TEST, &["pi.cc"]) else { return };
+    if !has_tools(TEST, &["mpirun", "mpicxx", "ip"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    let code = lay(&instance, "pi", &files);
+    let made = Command::new("mpicxx").arg("-o").arg(code.join("pi")).arg(code.join("pi.cc")).status().unwrap();
+    assert!(made.success());
+    // As its own example has it: a launcher and two workers.
+    let text = "contract = \"mpi\"\nframework = \"mpi\"\ncode = \"pi\"\nresources = { cpu = 1, memory = \"256MiB\" }\n\
+                [roles.launcher]\ncommand = \"mpirun -n 2 /code/pi\"\n[roles.worker]\ncount = 2\n";
+    let report = run(&instance, "pi", text);
+    let log = instance.log("pi", "launcher-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+    assert!(log.contains("Workers: 2") && log.contains("Rank 1 on host worker-1"), "{log}");
+    assert!(log.contains("pi is approximately 3.14"), "{log}");
+    instance.shutdown();
+}
+
+#[test]
+fn paddle_s_own_check_finds_two_nodes() {
+    const TEST: &str = "paddle_s_own_check_finds_two_nodes";
+    let Some(wheels) = wheels(TEST, "paddle") else { return };
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    let code = lay(&instance, "check", &[]);
+    fs::write(code.join("requirements.txt"), "paddlepaddle\nsetuptools\n").unwrap();
+    offer(&instance, &wheels);
+    let text = format!(
+        "contract = \"kubeflow\"\nframework = \"paddle\"\ncode = \"check\"\n{OFFLINE}command = \"python3 -m paddle.distributed.launch run_check\"\n\
+         resources = {{ cpu = 1, memory = \"4GiB\" }}\n[roles.worker]\ncount = 2\n"
+    );
+    let report = run(&instance, "check", &text);
+    let logs = [0, 1].map(|worker| instance.log("check", &format!("worker-{worker}")));
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{logs:#?}");
+    assert!(logs.iter().any(|log| log.contains("PaddlePaddle is installed successfully")), "{logs:#?}");
+    instance.shutdown();
+}
