@@ -25,8 +25,8 @@ pub struct Launch {
     /// The job file as it is run.
     pub text: String,
     pub stop_grace: Duration,
-    /// Tasks to start, by ordinal; the others have ended.
-    pub ordinals: Vec<u32>,
+    /// Tasks to start; the others have ended.
+    pub tasks: Vec<TaskId>,
 }
 
 /// A run whose directories and code are to be made ready.
@@ -51,7 +51,6 @@ impl Prepare {
 pub struct Release {
     pub attempt: AttemptId,
     pub identity: Identity,
-    pub tasks: u32,
     pub verdict: Verdict,
     pub owner: Owner,
 }
@@ -64,8 +63,8 @@ pub struct EngineError(pub String);
 /// What came of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launched {
-    /// By ordinal, the tasks that could not be started; the others are.
-    Tried(Vec<(u32, EngineError)>),
+    /// The tasks that could not be started; the others are.
+    Tried(Vec<(TaskId, EngineError)>),
     /// Nothing was started or made: something of the machine is in use, and will be free again.
     NotYet { reason: String },
 }

@@ -209,19 +209,35 @@ impl FromStr for AttemptId {
 pub struct TaskId {
     pub attempt: AttemptId,
     pub ordinal: u32,
+    /// How often it has been started again within the attempt.
+    #[serde(default)]
+    pub again: u32,
+}
+
+impl TaskId {
+    /// Of one that has not been started again.
+    pub fn first(attempt: AttemptId, ordinal: u32) -> Self {
+        Self { attempt, ordinal, again: 0 }
+    }
+
+    /// What tells it from the others of its attempt: `3` or, started again, `3.1`.
+    pub fn within_attempt(self) -> String {
+        if self.again == 0 { self.ordinal.to_string() } else { format!("{}.{}", self.ordinal, self.again) }
+    }
 }
 
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.attempt, self.ordinal)
+        write!(f, "{}-{}", self.attempt, self.within_attempt())
     }
 }
 
 impl FromStr for TaskId {
     type Err = std::num::ParseIntError;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (attempt, ordinal) = text.split_once('-').unwrap_or((text, ""));
-        Ok(Self { attempt: attempt.parse()?, ordinal: ordinal.parse()? })
+        let (attempt, task) = text.split_once('-').unwrap_or((text, ""));
+        let (ordinal, again) = task.split_once('.').unwrap_or((task, "0"));
+        Ok(Self { attempt: attempt.parse()?, ordinal: ordinal.parse()?, again: again.parse()? })
     }
 }
 

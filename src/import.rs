@@ -35,7 +35,7 @@ pub struct Imported {
 /// A field that could not be carried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Loss {
-    /// As in `taskRoles.worker.taskRetryCount`.
+    /// As in `taskRoles.worker.commands`.
     pub field: String,
     /// From 1; 0 where it is not known.
     pub line: usize,

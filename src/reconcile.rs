@@ -83,12 +83,12 @@ pub enum Outcome {
     },
     Launched {
         attempt: AttemptId,
-        failures: Vec<(u32, EngineError)>,
+        failures: Vec<(TaskId, EngineError)>,
     },
     /// Nothing of these tasks was started or made: something of the machine is in use, and will be free again.
     NotYet {
         attempt: AttemptId,
-        ordinals: Vec<u32>,
+        tasks: Vec<TaskId>,
         reason: String,
     },
     Stopped {
@@ -223,13 +223,12 @@ impl<S: Store> Reconciler<S> {
         let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
         if let Some(attempt) = run.live_attempt() {
             let (id, count) = (attempt.id, attempt.tasks.len());
-            let open: Vec<u32> =
-                (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none()).map(|(n, _)| n).collect();
+            let open = (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none());
+            let open: Vec<TaskId> = open.map(|(ordinal, _)| attempt.task_id(ordinal)).collect();
             self.attempts.insert(id, key.clone());
             self.live.insert(key.clone());
             tracing::info!(job = %key, attempt = %id, tasks = count, open = open.len(), "going on with an attempt");
-            for ordinal in open {
-                let task = TaskId { attempt: id, ordinal };
+            for task in open {
                 self.works.push(Work::Look { task, after: Look::Restart });
             }
             return;
@@ -417,15 +416,13 @@ impl<S: Store> Reconciler<S> {
 
     fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
         let Some(attempt) = self.attempt_mut(key) else { return };
-        let id = attempt.id;
         // What is kept to be looked into stays when the others are stopped for it; if all is well it is of no interest.
         let spares_kept = *cause == StopCause::Decided && !matches!(attempt.verdict, Some(Verdict::Succeeded { .. }));
         let wanted =
             |task: &TaskRecord| if spares_kept { task.phase.outcome().is_none() } else { task.phase.end().is_none() };
         let open = (0..).zip(&attempt.tasks).filter(|(_, task)| wanted(task));
-        let works: Vec<Work> = open
-            .map(|(ordinal, _)| Work::Stop { task: TaskId { attempt: id, ordinal }, cause: cause.clone() })
-            .collect();
+        let works: Vec<Work> =
+            open.map(|(ordinal, _)| Work::Stop { task: attempt.task_id(ordinal), cause: cause.clone() }).collect();
         self.works.extend(works);
     }
 
@@ -437,7 +434,6 @@ impl<S: Store> Reconciler<S> {
         let release = Release {
             attempt: attempt.id,
             identity: run.identity(key, attempt.number),
-            tasks: u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX),
             verdict,
             owner: run.record.source.owner,
         };
@@ -488,6 +484,7 @@ impl<S: Store> Reconciler<S> {
             role: role.name.clone(),
             index,
             phase: TaskPhase::Launching,
+            again: 0,
         });
         let attempt = AttemptRecord {
             id,
@@ -520,6 +517,7 @@ impl<S: Store> Reconciler<S> {
         self.dirty.insert(key.clone());
     }
 
+    /// Starts the tasks of these places.
     fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
         let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
         let Some(attempt) = run.live_attempt() else { return };
@@ -531,7 +529,7 @@ impl<S: Store> Reconciler<S> {
             block: attempt.block,
             text: run.record.source.text.clone(),
             stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
-            ordinals,
+            tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
         }));
     }
 
@@ -551,7 +549,7 @@ impl<S: Store> Reconciler<S> {
         match outcome {
             Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
             Outcome::Launched { attempt, failures } => self.launched(attempt, failures),
-            Outcome::NotYet { attempt, ordinals, reason } => self.put_back(attempt, &ordinals, reason),
+            Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
             Outcome::Stopped { task, result } => {

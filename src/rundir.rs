@@ -227,8 +227,8 @@ pub enum Found {
 pub struct TaskDir(PathBuf);
 
 impl TaskDir {
-    pub fn new(attempt: &Path, ordinal: u32) -> Self {
-        Self(attempt.join(ordinal.to_string()))
+    pub fn new(attempt: &Path, task: TaskId) -> Self {
+        Self(attempt.join(task.within_attempt()))
     }
 
     pub fn at(path: PathBuf) -> Self {
@@ -385,12 +385,13 @@ pub fn read_json<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>,
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::AttemptId;
     use crate::status::TaskEnd;
 
     #[test]
     fn a_directory_tells_never_started_alive_lost_and_ended_apart() {
         let dir = tempfile::tempdir().unwrap();
-        let task = TaskDir::new(dir.path(), 0);
+        let task = TaskDir::new(dir.path(), TaskId::first(AttemptId(1), 0));
         assert_eq!(task.look().unwrap(), Found::NeverStarted);
         crate::sys::file::create_dir(task.path(), 0o700).unwrap();
         assert_eq!(task.look().unwrap(), Found::NeverStarted);

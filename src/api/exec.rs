@@ -97,7 +97,7 @@ fn choose(key: &JobKey, detail: &JobDetail, wanted: Option<&str>) -> Result<Task
     };
     let (ordinal, task) = found;
     match &task.phase {
-        TaskPhase::Running { .. } | TaskPhase::Kept { .. } => Ok(TaskId { attempt: attempt.id, ordinal }),
+        TaskPhase::Running { .. } | TaskPhase::Kept { .. } => Ok(attempt.task_id(ordinal)),
         TaskPhase::Launching => Err(format!("task {} of job {key} is still starting", task.name())),
         TaskPhase::Ended(end) => Err(format!("task {} of job {key} has ended: {}", task.name(), end.end)),
     }

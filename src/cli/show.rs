@@ -178,7 +178,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let resources = role.resources;
         let _ = writeln!(
             out,
-            "\n[roles.{}]\nimage = {:?}\nuser = {}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\n\
+            "\n[roles.{}]\nimage = {:?}\nuser = {}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\nretries = {}\n\
              resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}",
             role.name,
             role.image.to_string(),
@@ -187,6 +187,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
             main(role),
             role.serves,
             min_succeeded(role),
+            role.retries,
             resources.cpu,
             resources.memory,
             resources.shm,
@@ -233,7 +234,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         json!({
             "role": role.name.as_str(), "image": role.image.to_string(), "user": role.user,
             "code": role.code.as_ref().map(ToString::to_string), "count": role.count, "main": role.main != Main::No, "serves": role.serves,
-            "min_failed": role.min_failed, "min_succeeded": min_succeeded(role).trim_matches('"'),
+            "min_failed": role.min_failed, "min_succeeded": min_succeeded(role).trim_matches('"'), "retries": role.retries,
             "resources": {
                 "cpu": role.resources.cpu.0 as f64 / 1000.0, "memory": role.resources.memory.0,
                 "shm": role.resources.shm.0, "pids": role.resources.pids, "gpu": role.resources.gpu,

@@ -58,9 +58,7 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
         }
         Work::Launch(launch) => match engine.launch(&launch) {
             Launched::Tried(failures) => Outcome::Launched { attempt: launch.attempt, failures },
-            Launched::NotYet { reason } => {
-                Outcome::NotYet { attempt: launch.attempt, ordinals: launch.ordinals, reason }
-            }
+            Launched::NotYet { reason } => Outcome::NotYet { attempt: launch.attempt, tasks: launch.tasks, reason },
         },
         Work::Stop { task, cause } => Outcome::Stopped { task, result: engine.stop(task, &cause) },
         Work::Look { task, after } => Outcome::Looked { task, after, result: engine.look(task) },
@@ -80,9 +78,8 @@ fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
         Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
         // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
         Work::Launch(launch) => {
-            let task = |ordinal: &u32| TaskId { attempt: launch.attempt, ordinal: *ordinal };
             let looked = |task: TaskId| Outcome::Looked { task, after: Look::Sign, result: Err(error.clone()) };
-            launch.ordinals.iter().map(task).map(looked).collect()
+            launch.tasks.into_iter().map(looked).collect()
         }
     }
 }

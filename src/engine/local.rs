@@ -161,7 +161,7 @@ impl LocalEngine {
     }
 
     fn task_dir(&self, task: TaskId) -> TaskDir {
-        TaskDir::new(&self.paths.attempt(task.attempt), task.ordinal)
+        TaskDir::new(&self.paths.attempt(task.attempt), task)
     }
 
     fn kernel_objects(&self, attempt: AttemptId) -> PathBuf {
@@ -181,8 +181,14 @@ impl LocalEngine {
         self.paths.task(&identity.key, identity.run, identity.attempt, task)
     }
 
-    fn launch_task(&self, launch: &Launch, task: &Task<'_>, base: &Base, shared: &Shared) -> Result<(), EngineError> {
-        let id = TaskId { attempt: launch.attempt, ordinal: task.ordinal };
+    fn launch_task(
+        &self,
+        launch: &Launch,
+        id: TaskId,
+        task: &Task<'_>,
+        base: &Base,
+        shared: &Shared,
+    ) -> Result<(), EngineError> {
         let dir = self.task_dir(id);
         create_dir(dir.path(), 0o700).map_err(failed("make the task's directory"))?;
         let Some(lock) = dir.try_lock().map_err(told)? else {
@@ -213,8 +219,9 @@ impl LocalEngine {
             workspace,
         };
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
-        // Only the last attempt's: the next one needs what it would hold.
-        let keep_failed = launch.spec.debug && launch.identity.attempt > launch.spec.retries;
+        // Only the last one's: the next one needs what it would hold.
+        let is_last = launch.identity.attempt > launch.spec.retries && id.again >= task.role.retries;
+        let keep_failed = launch.spec.debug && is_last;
         let bundle = bundle::Bundle {
             resources: task.role.resources,
             view: &view,
@@ -344,7 +351,7 @@ impl LocalEngine {
             Network::Task => {
                 let path = self.kernel_objects(launch.attempt).join(format!("net-{}", task.ordinal));
                 let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
-                let id = TaskId { attempt: launch.attempt, ordinal: task.ordinal };
+                let id = TaskId::first(launch.attempt, task.ordinal);
                 let attached = self.networks.attach(id, Peers::of(&launch.spec), block, &path);
                 attached.map_err(failed("make the task's network"))?;
                 Ok(Some(path))
@@ -576,9 +583,9 @@ fn make_log_dir(paths: &Paths, launch: &Launch, log_dir: &Path) -> Result<(), En
 const SHIM_LOG_TOLD: u64 = 4 << 10;
 
 /// What shims had to say goes into the journal before their directories go.
-fn tell_of_shims(directory: &Path, tasks: u32) {
-    for ordinal in 0..tasks {
-        let path = TaskDir::new(directory, ordinal).shim_log();
+fn tell_of_shims(directory: &Path, tasks: &[TaskId]) {
+    for task in tasks {
+        let path = TaskDir::new(directory, *task).shim_log();
         let mut text = String::new();
         let read = File::open(&path)
             .and_then(|file| io::Read::read_to_string(&mut io::Read::take(file, SHIM_LOG_TOLD), &mut text));
@@ -586,6 +593,17 @@ fn tell_of_shims(directory: &Path, tasks: u32) {
             tracing::warn!(path = %path.display(), said = text.trim(), "a shim reported trouble");
         }
     }
+}
+
+/// Every task that was begun, with those that were started again.
+fn tasks_in(directory: &Path, attempt: AttemptId) -> io::Result<Vec<TaskId>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect::<Result<_, _>>()?;
+    Ok(names.iter().filter_map(|name| format!("{attempt}-{name}").parse().ok()).collect())
 }
 
 /// Detaches every namespace and mount kept in an attempt's run directory.
@@ -621,9 +639,8 @@ impl Engine for LocalEngine {
             spec: attempt.spec.clone(),
             text: attempt.text.clone(),
         };
-        let everyone = |error: EngineError| {
-            Launched::Tried(attempt.ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect())
-        };
+        let everyone =
+            |error: EngineError| Launched::Tried(attempt.tasks.iter().map(|task| (*task, error.clone())).collect());
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
         let ((shared, placement), bases) = match common {
             Ok(common) => common,
@@ -632,13 +649,13 @@ impl Engine for LocalEngine {
         // What is inside is a role's own, and of no interest to its peers.
         let inside = Inside::default();
         let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &inside);
-        let wanted = tasks.iter().filter(|task| attempt.ordinals.contains(&task.ordinal));
-        let launched = wanted.map(|task| {
+        let wanted = attempt.tasks.iter().filter_map(|id| Some((*id, tasks.get(id.ordinal as usize)?)));
+        let launched = wanted.map(|(id, task)| {
             let base = bases.of_role(task.role);
             let task = Task { inside: &base.inside, ..*task };
-            (task.ordinal, self.launch_task(attempt, &task, base, &shared))
+            (id, self.launch_task(attempt, id, &task, base, &shared))
         });
-        Launched::Tried(launched.filter_map(|(ordinal, result)| Some((ordinal, result.err()?))).collect())
+        Launched::Tried(launched.filter_map(|(id, result)| Some((id, result.err()?))).collect())
     }
 
     fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError> {
@@ -677,11 +694,11 @@ impl Engine for LocalEngine {
 
     fn release(&self, attempt: &Release) -> Result<(), EngineError> {
         let directory = self.paths.attempt(attempt.attempt);
-        for ordinal in 0..attempt.tasks {
-            let task = TaskId { attempt: attempt.attempt, ordinal };
-            cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
+        let tasks = tasks_in(&directory, attempt.attempt).map_err(failed("list the attempt's tasks"))?;
+        for task in &tasks {
+            cgroup::remove(&self.group_of(*task)).map_err(failed("empty the task's control group"))?;
         }
-        tell_of_shims(&directory, attempt.tasks);
+        tell_of_shims(&directory, &tasks);
         let objects = self.kernel_objects(attempt.attempt);
         remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;
         remove_tree(&objects).map_err(failed("remove the attempt's network"))?;

@@ -213,6 +213,10 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
 fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let role = task.role;
     let own_code = role.code.as_ref().filter(|_| shared_code(spec).is_none());
+    let mut lines: Map<String, Value> = own_code.map(|own| ("code".to_owned(), json!(code(own)))).into_iter().collect();
+    if role.retries > 0 {
+        lines.insert("retries".to_owned(), json!(role.retries.to_string()));
+    }
     let own_image = Some(role.image.to_string()).filter(|own| *own != image(spec));
     let command = match &role.command {
         Command::Default => Value::Null,
@@ -231,7 +235,7 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
         "serves": role.serves,
         "image": own_image,
         "user": role.user,
-        "lines": own_code.map(|own| json!({ "code": code(own) })),
+        "lines": lines,
         "min_succeeded": min_succeeded,
         "command": command,
         "shown": command_line(task),

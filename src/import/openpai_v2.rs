@@ -142,10 +142,12 @@ impl Tasks<'_> {
         role.image = Some(self.image(&image, &fields)?);
         role.command = self.commands(&role.name, &mut fields, typed, losses)?;
         resources(&mut role, &mut fields, losses)?;
-        if fields.whole("taskRetryCount")?.is_some_and(|count| count != 0) {
-            losses.push(
-                fields.loss("taskRetryCount", "single tasks are not tried again; retries tries the whole job again"),
-            );
+        match fields.whole("taskRetryCount")? {
+            None | Some(0) => {}
+            Some(count @ 1..=1000) => role.own.push(("retries".to_owned(), count.to_string())),
+            Some(_) => {
+                losses.push(fields.loss("taskRetryCount", "retries of a role is 1000 at most, and never for ever"))
+            }
         }
         fields.leave(ROLE, losses);
         Ok(role)

@@ -235,7 +235,7 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
     let commands = "echo before\nprintf '%s\\n' one\ncurl https://example.org/c.tgz && train --lr 1e-4 --key <% $secrets.key %>\necho after";
     assert_eq!(role(&spec, "master").command, Command::Shell(commands.to_owned()));
     assert!(role(&spec, "master").main == Main::Role && role(&spec, "worker").main == Main::No);
-    assert_eq!(role(&spec, "worker").min_failed, None);
+    assert_eq!((role(&spec, "worker").min_failed, role(&spec, "worker").retries), (None, 2));
     assert_eq!(role(&spec, "worker").resources.shm, crate::ids::Bytes::mib(4096));
     assert_eq!(role(&spec, "master").ports[0].label, "SynPort");
     assert!(job.toml.contains("priority = \"low\""), "{}", job.toml);
@@ -244,7 +244,6 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
         [
             "deployments[1].taskRoles",
             "taskRoles.master.commands",
-            "taskRoles.worker.taskRetryCount",
             "parameters.idle",
             "extras.com.microsoft.pai.runtimeplugin[1].parameters",
             "extras.hivedScheduler",
@@ -558,6 +557,7 @@ command = ["python", "ps.py", "it's"]
 resources = { cpu = 0.5, memory = "100MB", shm = "16MiB" }
 [roles.worker]
 count = 3
+retries = 4
 main = true
 min_failed = "never"
 min_succeeded = 2

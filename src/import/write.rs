@@ -82,6 +82,9 @@ impl Page {
         self.table("env", &env);
         self.resources("resources", &role.resources);
         let mut rules = Page { text: String::new() };
+        for (key, value) in &role.own {
+            rules.line(key, value);
+        }
         rules.rules(role);
         if role.name != "main" || !rules.text.is_empty() {
             self.section(&format!("roles.{}", name(&role.name)));

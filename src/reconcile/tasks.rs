@@ -1,6 +1,6 @@
 //! What becomes of tasks: started, put back, running, kept, ended.
 
-use super::world::Job;
+use super::world::{Job, kind_of};
 use super::{Look, Reconciler, Work};
 use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId};
@@ -11,18 +11,17 @@ use crate::store::record::TaskPhase;
 
 impl<S: Store> Reconciler<S> {
     /// Nothing was started: the run waits on, as if its turn had not come, and tries again.
-    pub(super) fn put_back(&mut self, id: AttemptId, ordinals: &[u32], reason: String) {
+    pub(super) fn put_back(&mut self, id: AttemptId, tasks: &[TaskId], reason: String) {
         let Some(key) = self.attempts.get(&id).cloned() else { return };
         let Some(attempt) = self.attempt_mut(&key) else { return };
         if attempt.stopping.is_some() {
             let error = EngineError(reason);
-            return self.launched(id, ordinals.iter().map(|ordinal| (*ordinal, error.clone())).collect());
+            return self.launched(id, tasks.iter().map(|task| (*task, error.clone())).collect());
         }
-        let is_whole = attempt.tasks.len() == ordinals.len();
+        let is_whole = attempt.tasks.len() == tasks.len();
         if !is_whole || attempt.tasks.iter().any(|task| task.phase != TaskPhase::Launching) {
             // After a restart tasks are started one by one: this one alone tries again.
-            let tasks = ordinals.iter().map(|ordinal| (TaskId { attempt: id, ordinal: *ordinal }, Look::Restart));
-            self.look_again.extend(tasks);
+            self.look_again.extend(tasks.iter().map(|task| (*task, Look::Restart)));
             return self.retry_soon();
         }
         self.live.remove(&key);
@@ -41,11 +40,11 @@ impl<S: Store> Reconciler<S> {
         self.settle(&key);
     }
 
-    pub(super) fn launched(&mut self, attempt: AttemptId, failures: Vec<(u32, EngineError)>) {
-        for (ordinal, error) in failures {
+    pub(super) fn launched(&mut self, attempt: AttemptId, failures: Vec<(TaskId, EngineError)>) {
+        for (task, error) in failures {
             let end = TaskEnd::FailedToStart { reason: error.to_string() };
             let end = EndRecord { end, at: self.now, memory_peak: None, note: None };
-            self.task_ended(TaskId { attempt, ordinal }, end);
+            self.task_ended(task, end);
         }
         // A stop that came while the tasks were being started may not have reached all of them.
         let Some(key) = self.attempts.get(&attempt).cloned() else { return };
@@ -56,6 +55,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
+        if !self.is_current(task) {
+            return;
+        }
         let end = |end| EndRecord { end, at: self.now, memory_peak: None, note: None };
         match result {
             Err(error) => {
@@ -74,6 +76,11 @@ impl<S: Store> Reconciler<S> {
             Ok(Found::NeverStarted) => self.never_started(task, after),
         }
         self.stop_if_stopping(task);
+    }
+
+    /// Whether it has not been started again since.
+    fn is_current(&self, task: TaskId) -> bool {
+        self.task_attempt(task).is_none_or(|attempt| attempt.task_id(task.ordinal) == task)
     }
 
     /// A stop that was recorded may not have reached the task: before a restart, or while its shim was only beginning.
@@ -139,6 +146,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn task_ended(&mut self, task: TaskId, end: EndRecord) {
+        if !self.is_current(task) || self.started_again(task, &end) {
+            return;
+        }
         let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
         let Some(attempt) = self.attempt_mut(&key) else { return };
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
@@ -149,5 +159,27 @@ impl<S: Store> Reconciler<S> {
         record.phase = TaskPhase::Ended(end);
         self.note(&key, message);
         self.note_all_run(&key);
+    }
+
+    /// Starts a task once more if its role forgives failures like this one, as often as that may be. Nothing else of the
+    /// attempt is touched.
+    fn started_again(&mut self, task: TaskId, end: &EndRecord) -> bool {
+        let Some(key) = self.attempts.get(&task.attempt).cloned() else { return false };
+        let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { return false };
+        let spec = run.spec.clone();
+        let Some(attempt) = run.live_attempt_mut() else { return false };
+        let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.draining;
+        let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return false };
+        let retries = spec.roles.iter().find(|role| role.name == record.role).map_or(0, |role| role.retries);
+        let is_forgiven = end.end.is_failure() && spec.retry.on.contains(&kind_of(&end.end));
+        if is_over || record.phase.end().is_some() || !is_forgiven || record.again >= retries {
+            return false;
+        }
+        record.again += 1;
+        record.phase = TaskPhase::Launching;
+        let message = format!("{} {end}; it is started again ({} of {retries})", record.name(), record.again);
+        self.note(&key, message);
+        self.launch(&key, vec![task.ordinal]);
+        true
     }
 }

@@ -276,9 +276,13 @@ impl Run {
 /// What kind of failure the first failed task is.
 fn failure_kind(attempt: &AttemptRecord) -> RetryOn {
     let ends = attempt.tasks.iter().filter_map(|task| task.phase.outcome().filter(|end| end.end.is_failure()));
-    match ends.min_by_key(|end| end.at).map(|end| &end.end) {
-        Some(TaskEnd::Lost { .. }) => RetryOn::Lost,
-        Some(TaskEnd::Oom { .. }) => RetryOn::Oom,
+    ends.min_by_key(|end| end.at).map_or(RetryOn::Failure, |end| kind_of(&end.end))
+}
+
+pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
+    match end {
+        TaskEnd::Lost { .. } => RetryOn::Lost,
+        TaskEnd::Oom { .. } => RetryOn::Oom,
         _ => RetryOn::Failure,
     }
 }

@@ -203,6 +203,8 @@ pub struct Role {
     /// Failed tasks that fail the attempt; `None` for never.
     pub min_failed: Option<u32>,
     pub min_succeeded: MinSucceeded,
+    /// How often each of its tasks is started again within an attempt before it counts as failed.
+    pub retries: u32,
     pub image: Image,
     /// Whom its tasks run as inside; the image's choice when absent.
     pub user: Option<String>,

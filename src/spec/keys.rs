@@ -178,6 +178,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.serves", Kind::Bool, "true for ps, scheduler, server, tensorboard", "", "A role that only serves the others never holds the job open."),
     now("roles.*.min_failed", MIN_FAILED, "1", "1 to count", "How many failed tasks of the role fail the attempt at once."),
     now("roles.*.min_succeeded", MIN_SUCCEEDED, "\"all\"", "1 to count", "How many succeeded tasks of the role end the job as succeeded at once; \"all\" waits for every role."),
+    now("roles.*.retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How often a task of the role that failed is started again by itself, while the others go on, before it counts as failed; `retry.on` says after which failures."),
     now("roles.*.image", Kind::Text, "the job's", "", "The image of the tasks of this role."),
     now("roles.*.user", Kind::Text, "the job's", "NAME, UID, NAME:GROUP or UID:GID", "Whom the tasks of this role run as inside."),
     now("roles.*.code", Kind::TextOrTable, "the job's", "a name in code/, or a table", "What the tasks of this role see at /code."),
@@ -232,7 +233,6 @@ pub const KEYS: &[Key] = &[
     later("roles.*.resources.gpu_type", "The kind of card for this role."),
     later("roles.*.resources.gpu_memory", "A share of one card for this role."),
     later("roles.*.resources.spec", "A size from the workspace's list."),
-    later("roles.*.retries", "Attempts of single tasks of this role."),
 ];
 
 /// What a template file has beside the keys of a job.

@@ -410,6 +410,7 @@ impl Reader<'_> {
             },
             min_failed,
             min_succeeded,
+            retries: wire.retries.unwrap_or(0),
             command: match &wire.command {
                 None if strategy::idles(&name, self.kinds) => strategy::idle(),
                 own => command(own.as_ref().or(job.command.as_ref())),

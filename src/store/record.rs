@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, JobName, RoleName, TaskName, Timestamp};
+use crate::ids::{AttemptId, JobName, RoleName, TaskId, TaskName, Timestamp};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, StopCause, Verdict};
 
@@ -158,6 +158,14 @@ pub struct AttemptRecord {
     pub tasks: Vec<TaskRecord>,
 }
 
+impl AttemptRecord {
+    /// The task of this place, as it is now.
+    pub fn task_id(&self, ordinal: u32) -> TaskId {
+        let again = self.tasks.get(ordinal as usize).map_or(0, |task| task.again);
+        TaskId { attempt: self.id, ordinal, again }
+    }
+}
+
 /// A block of the private range: one network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressBlock {
@@ -170,6 +178,9 @@ pub struct TaskRecord {
     pub role: RoleName,
     pub index: u32,
     pub phase: TaskPhase,
+    /// How often it has been started again, after failures that its role forgives.
+    #[serde(default)]
+    pub again: u32,
 }
 
 impl TaskRecord {

@@ -103,6 +103,17 @@ fn make(path: &Path) -> (String, String) {
     (first, commit("print('second')\n"))
 }
 
+/// A commit of a few objects that stand for a hundred million files.
+fn make_bomb(path: &Path) {
+    fs::create_dir_all(path).unwrap();
+    git(path, &["init", "--quiet"]);
+    let script = "object=$(echo x | git hash-object -w --stdin); kind='100644 blob'; for level in 1 2 3 4; do \
+        object=$(for n in $(seq 100); do printf '%s %s\\t%s\\n' \"$kind\" $object f$n; done | git mktree); kind='040000 tree'; \
+        done; git update-ref refs/heads/main $(git -c user.name=t -c user.email=t@t commit-tree -m x $object)";
+    let made = Command::new("sh").args(["-ec", script]).current_dir(path).status().unwrap();
+    assert!(made.success());
+}
+
 #[test]
 fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     const TEST: &str = "code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted";
@@ -157,6 +168,10 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let unknown = format!("command = 'true'\ncode = {{ git = \"{open}\", ref = \"no-such\" }}");
     let unknown = text(&instance.run_job("unknown", &unknown)["reason"]);
     assert!(unknown.contains("no-such") && unknown.contains("a branch, a tag or a whole commit"), "{unknown}");
+    make_bomb(&dir.path().join("open/bomb"));
+    let bomb = open.replace("open/x", "open/bomb");
+    let large = instance.run_job("large", &format!("command = 'true'\ncode = {{ git = \"{bomb}\", ref = \"main\" }}"));
+    assert!(text(&large["reason"]).contains("has more than 1000000 files"), "{large:#}");
     // Nothing of the login is left anywhere that people look.
     let names = |run: &Path| fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let left = names(instance.run_dir("let-in", 1).parent().unwrap());

@@ -36,6 +36,45 @@ fn only_the_named_kinds_of_failure_are_tried_again_and_after_the_named_time() {
 }
 
 #[test]
+fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
+    let test = "a_task_that_failed_is_started_again_by_itself_while_the_others_go_on";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    // One waits for the other, which needs three tries and is in its third when it is told to go on.
+    let command = "if [ $TRAINYARD_TASK_INDEX = 0 ]; then echo once; until [ -e /output/done ]; do sleep 0.05; done; exit; fi; \
+                   echo x >> /output/tries; tries=$(wc -l < /output/tries); echo try $tries; [ $tries = 3 ] || exit 7; \
+                   until [ -e /output/go ]; do sleep 0.05; done; touch /output/done";
+    let role = "[roles.w]\ncount = 2\nresources = { cpu = 0.5, memory = \"64MiB\" }\n";
+    instance.drop_job("again", &format!("command = {command:?}\n{role}retries = 2\n"));
+    wait_for("its third try", || instance.log("again", "w-1").contains("try 3").then_some(()));
+    // It is the same attempt, and the daemon knows it again.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(instance.state("again"), "running");
+    assert_eq!(instance.ok(&["exec", "again", "w-1", "--", "cat", "/output/tries"]), "x\nx\nx\n");
+    fs::write(instance.run_dir("again", 1).join("output/go"), "").unwrap();
+    let report = instance.wait_end("again", 1);
+    assert_eq!((text(&report["state"]), &report["attempt"]), ("succeeded".into(), &1.into()), "{report:#}");
+    assert_eq!(
+        (instance.log("again", "w-0"), instance.log("again", "w-1")),
+        ("once\n".into(), "try 1\ntry 2\ntry 3\n".into())
+    );
+    let events = instance.ok(&["events", "again"]);
+    for told in
+        ["w-1 exited with code 7; it is started again (1 of 2)", "w-1 exited with code 7; it is started again (2 of 2)"]
+    {
+        assert!(events.contains(told), "{events}");
+    }
+    // Once too often, and what `retry.on` does not name.
+    let failing = "command = \"echo x; exit 7\"\n[roles.w]\nretries = 1\n";
+    let report = instance.run_job("often", failing);
+    assert!(report["state"] == "failed" && reason(&report).contains("w-0 exited with code 7"), "{report:#}");
+    assert_eq!((instance.log("often", "w-0").as_str(), &report["attempt"]), ("x\nx\n", &1.into()));
+    let report = instance.run_job("unnamed", &format!("retry.on = [\"lost\"]\n{failing}"));
+    assert_eq!((text(&report["state"]), instance.log("unnamed", "w-0").as_str()), ("failed".into(), "x\n"));
+    instance.shutdown();
+}
+
+#[test]
 fn a_back_off_goes_on_after_a_restart_of_the_daemon() {
     let Some(mut instance) = Instance::start("a_back_off_goes_on_after_a_restart_of_the_daemon", "") else { return };
     instance.drop_job("slow", "command = 'exit 1'\nretries = 1\nretry.backoff = \"2s\"");

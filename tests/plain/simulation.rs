@@ -23,9 +23,10 @@ use trainyard::store::record::{Owner, SourceRecord};
 use super::invariants;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 5] = [
+const SPECS: [&str; 6] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
+    "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
     "command = 'c'\n[roles.ps]\n[roles.w]\ncount = 3",
     "command = 'd'\nstate = 'stopped'",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
@@ -225,11 +226,10 @@ impl World {
                 invariants::every_start_was_recorded(launch.attempt, &runs);
                 if self.busy && !self.held.contains_key(&launch.attempt) {
                     let (attempt, reason) = (launch.attempt, "a port is in use".to_owned());
-                    return Outcome::NotYet { attempt, ordinals: launch.ordinals, reason };
+                    return Outcome::NotYet { attempt, tasks: launch.tasks, reason };
                 }
                 self.held.insert(launch.attempt, Amount::of(&launch.spec));
-                for ordinal in launch.ordinals {
-                    let task = TaskId { attempt: launch.attempt, ordinal };
+                for task in launch.tasks {
                     if !self.tasks.contains_key(&task) {
                         *self.starts.entry(task).or_default() += 1;
                         self.tasks.insert(task, Fake::Alive { running: false, stop: None });

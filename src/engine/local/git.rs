@@ -9,6 +9,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::engine::EngineError;
+use crate::ids::Bytes;
 use crate::spec::{GitCode, Submodules};
 use crate::store::record::Owner;
 use crate::sys::file::{create_dir_for, remove_tree};
@@ -16,6 +17,9 @@ use crate::sys::process::run_tool;
 
 /// Most bytes of one file, and so of what is fetched at once.
 const BYTES_MAX: u64 = 4 << 30;
+/// Most bytes of the files of a commit, and most files.
+const SUM_MAX: u64 = 8 << 30;
+const FILES_MAX: u64 = 1_000_000;
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_secs(1800);
 /// Most bytes of what git says that are read.
@@ -73,6 +77,7 @@ impl Git<'_> {
             }
             Err(error) => return Err(error),
         };
+        self.measure(found)?;
         self.run(&["checkout", "--quiet", "--detach", found])?;
         if self.code.submodules == Submodules::Fetched {
             self.run(&["submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1"])?;
@@ -80,8 +85,33 @@ impl Git<'_> {
         Ok(self.run(&["rev-parse", "HEAD"])?.trim().to_owned())
     }
 
-    /// Runs git as the job's owner, without rights and with bounds, in the directory.
+    /// A few kilobytes can name more files than a disk holds: they are counted, as far as it takes, before there are any.
+    fn measure(&self, commit: &str) -> Result<(), EngineError> {
+        let count = format!(
+            "awk '{{ size += $4; files += 1 }} files > {FILES_MAX} || size > {SUM_MAX} {{ print \"over\"; exit }}'"
+        );
+        match self.piped(&["ls-tree", "-r", "-l", commit], &count)?.trim() {
+            "" => Ok(()),
+            _ => Err(EngineError(format!(
+                "code: {commit} of {} has more than {FILES_MAX} files, or than {} in them; data belongs into datasets/",
+                self.code.url,
+                Bytes(SUM_MAX)
+            ))),
+        }
+    }
+
     fn run(&self, words: &[&str]) -> Result<String, EngineError> {
+        self.git(words, "exec \"$@\" 2> /mnt/said")
+    }
+
+    /// What becomes of what git says when `filter`, a command of a shell, reads it.
+    fn piped(&self, words: &[&str], filter: &str) -> Result<String, EngineError> {
+        self.git(words, &format!("\"$@\" 2> /mnt/said | {filter}"))
+    }
+
+    /// Runs git as the job's owner, without rights and with bounds, in the directory.
+    fn git(&self, words: &[&str], how: &str) -> Result<String, EngineError> {
+        let script = format!("mount --bind \"$1\" \"$2\" && shift 2 && {how}");
         let (uid, gid) = (format!("--reuid={}", self.owner.uid), format!("--regid={}", self.owner.gid));
         let (place, directory) = (self.place.display().to_string(), format!("{SEEN_AT}/code"));
         let bound = format!("--fsize={BYTES_MAX}");
@@ -94,14 +124,7 @@ impl Git<'_> {
             "GIT_CONFIG_NOSYSTEM=1",
         ];
         all.extend(["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "unshare", "--mount", "--propagation", "private", "--"]);
-        all.extend([
-            "sh",
-            "-c",
-            "mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\" 2> /mnt/said",
-            "sh",
-            &place,
-            SEEN_AT,
-        ]);
+        all.extend(["sh", "-c", &script, "sh", &place, SEEN_AT]);
         all.extend(["timeout", &left, "prlimit", &bound, "setpriv", &uid, &gid, "--clear-groups", "--no-new-privs"]);
         all.extend(["--inh-caps=-all", "--bounding-set=-all", "git", "-C", &directory]);
         all.extend(["-c", "credential.helper=", "-c", &helper]);

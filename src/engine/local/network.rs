@@ -149,7 +149,7 @@ impl Networks {
     /// Makes the namespace of a task at `path`, with `lo` up and `eth0` on the bridge or, alone, on the gateway itself.
     pub(super) fn attach(&self, task: TaskId, peers: Peers, block: AddressBlock, path: &Path) -> io::Result<()> {
         let outside = Netlink::open()?;
-        let TaskId { attempt, ordinal } = task;
+        let TaskId { attempt, ordinal, .. } = task;
         let veth = self.veth(attempt, ordinal);
         let bridge = match peers {
             Peers::Alone => None,
