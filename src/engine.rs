@@ -5,6 +5,7 @@
 
 pub mod local;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::contract::Identity;
@@ -53,6 +54,19 @@ pub struct Release {
     pub identity: Identity,
     pub verdict: Verdict,
     pub owner: Owner,
+}
+
+/// A port that a task listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListeningPort {
+    /// The task's place in its attempt.
+    pub ordinal: u32,
+    pub label: String,
+    /// The task's own.
+    pub address: Ipv4Addr,
+    pub port: u16,
+    /// The port of the machine that leads there, if one does.
+    pub published: Option<u16>,
 }
 
 /// Why something could not be done; told to the job's owner.

@@ -268,7 +268,7 @@ pub enum QuantityError {
 
 impl Bytes {
     pub const fn mib(count: u64) -> Self {
-        Self(count << 20)
+        Self(count.saturating_mul(1 << 20))
     }
 }
 

@@ -100,6 +100,15 @@ pub struct Requirements {
     pub list: String,
     /// For messages.
     pub name: String,
+    /// Where the task sees the place that they are installed into.
+    pub place: String,
+    /// And where pip may keep what it has built and fetched.
+    pub wheels: String,
+}
+
+impl Requirements {
+    /// The file in their place that is there once all of them are installed.
+    pub const COMPLETE: &str = "complete";
 }
 
 /// What the container's first process is.

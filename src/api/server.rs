@@ -23,7 +23,7 @@ use super::wire::{
 };
 use super::{exec, logs};
 use crate::config::Paths;
-use crate::contract::TaskPlace;
+use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
@@ -280,27 +280,12 @@ fn view(context: &Context, detail: JobDetail) -> JobView {
 fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
     let attempt = runs.last().and_then(|run| run.attempts.last()).filter(|attempt| attempt.ended.is_none());
     let Some(attempt) = attempt else { return Vec::new() };
-    let Some(placement) = context.engine.where_is(attempt.id) else { return Vec::new() };
-    let tasks = attempt.tasks.iter().zip(&placement.tasks).filter(|(task, _)| task.phase.end().is_none());
-    tasks.flat_map(|(task, place)| ports_of(&task.name().to_string(), place, placement.on_machine)).collect()
-}
-
-fn ports_of(task: &str, place: &TaskPlace, on_machine: bool) -> Vec<PortView> {
-    let published = |label: &str, at: usize| {
-        let numbers = place.published.iter().find(|(other, _)| other == label);
-        numbers.and_then(|(_, numbers)| numbers.get(at)).copied()
+    let of_task = |port: ListeningPort| {
+        let task = attempt.tasks.get(port.ordinal as usize).filter(|task| task.phase.end().is_none())?;
+        let (task, address) = (task.name().to_string(), port.address.to_string());
+        Some(PortView { task, label: port.label, address, port: port.port, published: port.published })
     };
-    let of_label = |(label, numbers): &(String, Vec<u16>)| {
-        let port = |(at, port): (usize, &u16)| PortView {
-            task: task.to_owned(),
-            label: label.clone(),
-            address: place.address.to_string(),
-            port: *port,
-            published: if on_machine { Some(*port) } else { published(label, at) },
-        };
-        numbers.iter().enumerate().map(port).collect::<Vec<_>>()
-    };
-    place.ports.iter().flat_map(of_label).collect()
+    context.engine.listening(attempt.id).into_iter().filter_map(of_task).collect()
 }
 
 fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {

@@ -256,7 +256,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "on_edit": if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
         "expected_duration_s": spec.expected_duration.map(|d| d.as_secs_f64()),
         "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
-        "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras,
+        "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras_as_json(),
         "requirements": spec.requirements,
         "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),

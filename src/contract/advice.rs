@@ -154,8 +154,11 @@ fn store_warning((scheme, store): (&str, &str)) -> Advice {
 /// UAI-Train takes as many servers as workers.
 fn uneven_servers(spec: &JobSpec) -> Option<Advice> {
     let is_uai = spec.contract.platform == Platform::Uai && spec.framework == Some(Framework::TensorFlow);
+    if !is_uai {
+        return None;
+    }
     let sample = Sample::of("job.toml", spec);
-    let first = sample.tasks(spec).next().filter(|_| is_uai)?;
+    let first = sample.tasks(spec).next()?;
     let (servers, workers) = (topology::called(&first, &["ps"]).len(), topology::nodes(&first).len());
     (servers > 0 && servers != workers).then(|| Advice {
         key: "roles",

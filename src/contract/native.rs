@@ -76,7 +76,7 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
 }
 
 fn variable(label: &str) -> String {
-    label.to_ascii_uppercase().replace('-', "_")
+    label.to_ascii_uppercase().replace(['-', '.', '~'], "_")
 }
 
 /// Relative paths of a program land in its code, where the image wants them, or where its files are kept.

@@ -7,8 +7,6 @@ use crate::spec::{Platform, Profile};
 pub const PLACE: &str = "/run/trainyard/requirements";
 /// Where pip keeps what it has built and fetched.
 pub const WHEELS: &str = "/run/trainyard/wheels";
-/// The file in it that is there once all of them are installed.
-pub const COMPLETE: &str = "complete";
 
 /// The list that is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

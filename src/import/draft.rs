@@ -2,7 +2,7 @@
 
 use crate::ids::{Bytes, JobName, RoleName};
 use crate::spec::keys::{COUNT_MAX, MEMORY_MIN};
-use crate::spec::{Command, Main, MinSucceeded, Port};
+use crate::spec::{Command, Diagnostic, Main, MinSucceeded, Port, parse};
 
 use super::node::{Node, Value};
 use super::{ImportError, Imported, Loss, write};
@@ -121,7 +121,38 @@ impl Draft {
         let name = self.job_name()?;
         self.fit_resources();
         let toml = write::job_file(&self);
+        let toml = self.checked(toml)?;
         Ok(Imported { name, toml, losses: self.losses })
+    }
+
+    /// What the job language refuses is refused here, not by the daemon; what it knows and does not act on yet is told.
+    fn checked(&mut self, toml: String) -> Result<String, ImportError> {
+        let (_, found) = parse(&format!("{}.toml", self.name), &toml);
+        let mut lines: Vec<String> = toml.lines().map(str::to_owned).collect();
+        let mut is_changed = false;
+        for finding in found.into_iter().filter(Diagnostic::is_error) {
+            let key = finding.key.clone().unwrap_or_else(|| "the job".to_owned());
+            let line = finding.line.checked_sub(1).and_then(|at| lines.get_mut(at));
+            match line.filter(|_| finding.message.contains("not supported by this version yet")) {
+                Some(line) => {
+                    self.losses.push(Loss {
+                        field: key,
+                        line: 0,
+                        why: "this version does not act on it yet".to_owned(),
+                    });
+                    line.insert_str(0, "# ");
+                    is_changed = true;
+                }
+                None => {
+                    return Err(ImportError::field(
+                        &key,
+                        super::Place::default(),
+                        format!("cannot be: {}", finding.message),
+                    ));
+                }
+            }
+        }
+        Ok(if is_changed { lines.join("\n") + "\n" } else { toml })
     }
 
     fn check_roles(&self) -> Result<(), ImportError> {

@@ -2,7 +2,7 @@
 //!
 //! YAML is built from the parser's events, so that aliases can be bounded; JSON is read strictly.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
@@ -38,6 +38,8 @@ pub(super) struct Node {
 /// Deepest nesting, and most nodes with all aliases expanded, of a file.
 const DEPTH_MAX: usize = 64;
 const NODES_MAX: usize = 200_000;
+/// So many bytes of a text take as much as a node.
+const TEXT_AS_NODE: usize = 64;
 
 impl Node {
     pub(super) fn get(&self, name: &str) -> Option<&Node> {
@@ -60,8 +62,10 @@ impl Node {
         self.value == Value::Null
     }
 
+    /// In nodes, of which a long text counts as many.
     fn size(&self) -> usize {
         1 + match &self.value {
+            Value::Text(text) | Value::Number(text) => text.len() / TEXT_AS_NODE,
             Value::List(items) => items.iter().map(Node::size).sum(),
             Value::Map(entries) => entries.iter().map(|(_, node)| node.size()).sum(),
             _ => 0,
@@ -93,11 +97,14 @@ struct Builder<'t> {
     parser: Parser<'t, StrInput<'t>>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    /// The parser tells of an end that comes too soon as behind the text.
+    last_line: usize,
 }
 
 impl<'t> Builder<'t> {
     fn new(text: &'t str) -> Self {
-        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0 }
+        let last_line = text.lines().count().max(1);
+        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, last_line }
     }
 
     fn documents(mut self) -> Result<Vec<Node>, ImportError> {
@@ -116,7 +123,8 @@ impl<'t> Builder<'t> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
-                let place = Place { line: error.marker().line(), column: error.marker().col() + 1 };
+                let line = error.marker().line().min(self.last_line);
+                let place = Place { line, column: error.marker().col() + 1 };
                 Err(ImportError::syntax(place, format!("not YAML: {}", error.info())))
             }
             None => Ok((Event::StreamEnd, Span::default())),
@@ -171,12 +179,11 @@ impl<'t> Builder<'t> {
     fn map(&mut self, depth: usize) -> Result<Value, ImportError> {
         let mut entries: Vec<(String, Node)> = Vec::new();
         let mut merged: Vec<(String, Node)> = Vec::new();
+        let mut names = HashSet::new();
         loop {
             let (event, span) = self.next()?;
             if event == Event::MappingEnd {
-                let fresh = |(name, _): &(String, Node)| !entries.iter().any(|(known, _)| known == name);
-                let merged: Vec<_> = merged.into_iter().filter(fresh).collect();
-                entries.extend(merged);
+                entries.extend(merged.into_iter().filter(|(name, _)| names.insert(name.clone())));
                 return Ok(Value::Map(entries));
             }
             let key = self.node(event, span, depth + 1)?;
@@ -186,7 +193,7 @@ impl<'t> Builder<'t> {
             let node = self.node(event, span, depth + 1)?;
             match (name.as_str(), node.value) {
                 ("<<", Value::Map(inherited)) => merged.extend(inherited),
-                _ if entries.iter().any(|(known, _)| *known == name) => {
+                _ if !names.insert(name.clone()) => {
                     return Err(ImportError::syntax(place, format!("the field {name:?} stands here twice")));
                 }
                 (_, value) => entries.push((name, Node { value, place })),
@@ -261,8 +268,9 @@ impl<'de> Visitor<'de> for JsonVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
         let mut entries: Vec<(String, Node)> = Vec::new();
+        let mut names = HashSet::new();
         while let Some((name, value)) = map.next_entry::<String, Node>()? {
-            if entries.iter().any(|(known, _)| *known == name) {
+            if !names.insert(name.clone()) {
                 return Err(de::Error::custom(format!("the field {name:?} stands here twice")));
             }
             entries.push((name, value));

@@ -3,13 +3,14 @@
 use serde_json::{Map, Value, json};
 
 use super::ImportError;
-use super::draft::{Draft, DraftRole};
+use super::draft::{Draft, DraftRole, to_toml};
 use super::fields::Fields;
-use super::node::Node;
-use crate::contract::{Sample, Task, command, with_equals};
+use super::node::{self, Node};
+use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, Retry, Role, Submodules,
+    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Retry,
+    Role, Submodules,
 };
 
 /// Our own field of `extras`.
@@ -17,6 +18,8 @@ pub(super) const KEY: &str = "trainyard";
 /// What tasks run that name no command.
 const IDLE: &str = "sleep infinity";
 const MEBIBYTE: u64 = 1 << 20;
+/// OpenPAI takes no less.
+const MEMORY_MB_MIN: u64 = 100;
 
 /// The job `name` as a document of OpenPAI.
 pub fn export(name: &str, spec: &JobSpec) -> Value {
@@ -83,9 +86,12 @@ fn service(role: &Role) -> String {
 
 /// The job's own notes, and ours.
 fn extras(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
-    let mut out = json!(spec.extras);
+    let mut out = spec.extras_as_json();
     if let Some(out) = out.as_object_mut() {
-        out.insert(KEY.to_owned(), own(name, spec, shared));
+        let theirs = out.remove(KEY);
+        let mut own = own(name, spec, shared);
+        own["theirs"] = theirs.unwrap_or_default();
+        out.insert(KEY.to_owned(), own);
     }
     out
 }
@@ -111,8 +117,8 @@ fn task_role(task: &Task<'_>) -> Value {
         "name": role.name.as_str(),
         "taskNumber": role.count,
         "cpuNumber": wanted.cpu.0.div_ceil(1000),
-        "memoryMB": wanted.memory.0.div_ceil(MEBIBYTE),
-        "shmMB": wanted.shm.0.div_ceil(MEBIBYTE),
+        "memoryMB": mebibytes(wanted.memory, MEMORY_MB_MIN),
+        "shmMB": mebibytes(wanted.shm, 1),
         "gpuNumber": wanted.gpu,
         "portList": role.ports.iter().map(|port| {
             json!({ "label": port.label, "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
@@ -143,7 +149,8 @@ fn min_succeeded(role: &Role) -> Option<u32> {
 
 /// Keys of ours that are one line of a file, where they are not as they are by themselves.
 fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
-    let quoted = |text: &dyn ToString| format!("{:?}", text.to_string());
+    let quoted = |text: &dyn ToString| toml::Value::String(text.to_string()).to_string();
+    let list = |items: Vec<String>| toml::Value::from(items).to_string();
     let mut out = Vec::new();
     if !spec.contract.is_native() {
         out.push(("contract", quoted(&spec.contract)));
@@ -154,7 +161,7 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if !spec.mounts.is_empty() {
         let mount = |mount: &HostMount| {
             let (source, target) = (mount.source.display().to_string(), mount.target.display().to_string());
-            format!("{{ source = {source:?}, target = {target:?}, read_only = {} }}", mount.read_only)
+            format!("{{ source = {}, target = {}, read_only = {} }}", quoted(&source), quoted(&target), mount.read_only)
         };
         out.push(("mounts", format!("[{}]", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", "))));
     }
@@ -164,11 +171,18 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         out.push(("services", format!("{{ {} }}", services.join(", "))));
     }
     out.extend(spec.requirements.map(|wanted| ("requirements", wanted.to_string())));
+    if !spec.description.is_empty() {
+        out.push(("description", quoted(&spec.description)));
+    }
+    out.extend(spec.expected_duration.map(|limit| ("expected_duration", format!("\"{}ms\"", limit.as_millis()))));
+    if spec.on_overrun == OnOverrun::Stop {
+        out.push(("on_overrun", quoted(&"stop")));
+    }
     if spec.on_edit == OnEdit::Restart {
         out.push(("on_edit", quoted(&"restart")));
     }
     if !spec.after.is_empty() {
-        out.push(("after", format!("{:?}", spec.after.iter().map(ToString::to_string).collect::<Vec<_>>())));
+        out.push(("after", list(spec.after.iter().map(ToString::to_string).collect())));
     }
     if spec.retry != Retry::default() {
         let on = spec.retry.on.iter().map(ToString::to_string).collect::<Vec<_>>();
@@ -197,10 +211,10 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let lines: Map<String, Value> =
         lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     json!({
-        "description": spec.description,
         "init": spec.init,
         "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
         "lines": lines,
+        "env": shared.iter().map(|(name, _)| name).collect::<Vec<_>>(),
         "datasets": datasets.collect::<Vec<_>>(),
         "network": network,
         "max_duration_ms": spec.max_duration.map(|limit| limit.as_millis() as u64),
@@ -239,13 +253,27 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
         "min_succeeded": min_succeeded,
         "command": command,
         "shown": command_line(task),
-        "arguments": with_equals(&role.params),
-        "env": env.map(|(name, value)| (name.clone(), json!(value))).collect::<Map<_, _>>(),
+        "params": params(&role.params),
+        "env": env.map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
         "millicores": role.resources.cpu.0,
         "memory": role.resources.memory.0,
         "shm": role.resources.shm.0,
         "pids": role.resources.pids,
     })
+}
+
+/// As a job file has them.
+fn params(params: &[(String, Param)]) -> String {
+    let value = |param: &Param| match param {
+        Param::Flag => "true".to_owned(),
+        Param::Value(value) => toml::Value::String(value.clone()).to_string(),
+        Param::List(values) => toml::Value::from(values.clone()).to_string(),
+    };
+    let pair = |(name, param): &(String, Param)| format!("{} = {}", toml::Value::String(name.clone()), value(param));
+    if params.is_empty() {
+        return String::new();
+    }
+    format!("{{ {} }}", params.iter().map(pair).collect::<Vec<_>>().join(", "))
 }
 
 /// Takes what `export` wrote into `extras.trainyard` over into the draft. What of it the document itself says, and somebody
@@ -256,7 +284,7 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
     for (key, node) in own.object("lines")?.rest() {
         draft.own.push((key, node.scalar().unwrap_or_default()));
     }
-    draft.description = own.text("description")?.unwrap_or_default();
+    draft.description = String::new();
     draft.datasets = own.texts("datasets")?;
     draft.network = own.text("network")?.filter(|network| network != "task");
     draft.state = own.text("state")?.filter(|state| state != "run");
@@ -270,6 +298,12 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
     }
     if let Some(rerun) = own.number("rerun", 1).ok().flatten() {
         draft.own.push(("rerun".to_owned(), rerun.to_string()));
+    }
+    let order = own.texts("env")?;
+    draft.env.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(usize::MAX));
+    if let Some(theirs) = own.take("theirs").filter(|theirs| !theirs.is_null()) {
+        let value = to_toml(&theirs, "extras.trainyard.theirs", &mut draft.losses);
+        draft.extras.extend(value.map(|value| (KEY.to_owned(), value)));
     }
     let mut roles = own.object("roles")?;
     for role in &mut draft.roles {
@@ -297,7 +331,7 @@ fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
         Some(count) => count.parse().map_or(MinSucceeded::All, MinSucceeded::Count),
         None => MinSucceeded::All,
     };
-    let arguments = own.texts("arguments")?;
+    let params = own.text("params")?.filter(|params| !params.is_empty());
     let command = match own.take("command") {
         None => Command::Default,
         Some(node) => match node.scalar() {
@@ -310,26 +344,40 @@ fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
     };
     if own.text("shown")?.map(Command::Shell).as_ref() == Some(&role.command) {
         role.command = command;
-        role.arguments = arguments;
+        role.own.extend(params.map(|params| ("params".to_owned(), params)));
     }
-    for (name, node) in own.object("env")?.rest() {
-        role.env.push((name, node.scalar().unwrap_or_default()));
+    if let Some(node) = own.take("env") {
+        role.env.extend(pairs(&node));
     }
     if let Some(cores) = own.number("millicores", 1)?.map(|cores| cores as f64 / 1000.0)
         && role.resources.cpu == Some(cores.ceil())
     {
         role.resources.cpu = Some(cores);
     }
-    exactly(&mut role.resources.memory, own.number("memory", 1)?);
-    exactly(&mut role.resources.shm, own.number("shm", 1)?);
+    exactly(&mut role.resources.memory, own.number("memory", 1)?, MEMORY_MB_MIN);
+    exactly(&mut role.resources.shm, own.number("shm", 1)?, 1);
     role.resources.pids = own.number("pids", 1)?.and_then(|pids| u32::try_from(pids).ok());
     Ok(())
 }
 
-/// A size that OpenPAI rounds up to mebibytes.
-fn exactly(size: &mut Option<Bytes>, bytes: Option<i64>) {
-    let Some(bytes) = bytes.map(i64::unsigned_abs) else { return };
-    if *size == Some(Bytes(bytes.div_ceil(MEBIBYTE) * MEBIBYTE)) {
-        *size = Some(Bytes(bytes));
+fn pairs(node: &Node) -> Vec<(String, String)> {
+    let node::Value::List(items) = &node.value else { return Vec::new() };
+    let pair = |item: &Node| match &item.value {
+        node::Value::List(pair) => Some((pair.first()?.scalar()?, pair.get(1)?.scalar()?)),
+        _ => None,
+    };
+    items.iter().filter_map(pair).collect()
+}
+
+/// As OpenPAI counts it, whole and not less than `least`.
+fn mebibytes(size: Bytes, least: u64) -> u64 {
+    size.0.div_ceil(MEBIBYTE).max(least)
+}
+
+/// A size that OpenPAI rounds up, unless somebody has changed it there.
+fn exactly(size: &mut Option<Bytes>, bytes: Option<i64>, least: u64) {
+    let Some(bytes) = bytes.map(|bytes| Bytes(bytes.unsigned_abs())) else { return };
+    if *size == Some(Bytes::mib(mebibytes(bytes, least))) {
+        *size = Some(bytes);
     }
 }

@@ -152,6 +152,8 @@ fn environment(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Lo
             let why = from(&name, entry.take("valueFrom"));
             losses.push(entry.loss("valueFrom", why));
         } else {
+            // Of two that are called alike Kubernetes takes the last.
+            role.env.retain(|(known, _)| *known != name);
             role.env.push((name, entry.text("value")?.unwrap_or_default()));
         }
         entry.leave(&[], losses);

@@ -598,3 +598,81 @@ fn what_somebody_changed_in_an_exported_document_counts() {
     assert_eq!(spec.roles[0].command, Command::Shell("false".to_owned()));
     assert_eq!(spec.roles[0].resources.memory, crate::ids::Bytes::mib(200));
 }
+
+// What fuzzing has found.
+
+#[test]
+fn what_the_job_language_refuses_is_refused_by_the_import() {
+    let v1 = |role: &str, job: &str| {
+        format!(r#"{{"jobName": "j", {job} "taskRoles": [{{"name": "w", "command": "c"{role}}}]}}"#)
+    };
+    let image = r#""image": "i","#;
+    for role in [
+        r#", "portList": [{"label": "p", "portNumber": 0}]"#,
+        r#", "portList": [{"label": "p", "portNumber": 101}]"#,
+        r#", "portList": [{"label": "p", "portNumber": 2, "beginAt": 65535}]"#,
+        r#", "portList": [{"label": "a", "portNumber": 2, "beginAt": 80}, {"label": "b", "beginAt": 81}]"#,
+        r#", "portList": [{"label": "a.b"}, {"label": "a_b"}]"#,
+        r#", "portList": [{"label": "x y"}]"#,
+        r#", "cpuNumber": 20000"#,
+        r#", "gpuNumber": 65"#,
+        r#", "memoryMB": 17592186044416"#,
+        r#", "memoryMB": 99"#,
+    ] {
+        let text = v1(role, image);
+        assert!(import(&text).is_err(), "{text}");
+    }
+    for job in [
+        r#""image": "i", "jobEnvs": {"a=b": "1"},"#,
+        r#""image": "i", "jobEnvs": {"a": "1\u0000"},"#,
+        r#""image": "UP x","#,
+        r#""image": "i", "extras": {"trainyard": {"lines": {"foo": "1"}}},"#,
+        r#""image": "i", "extras": {"trainyard": {"lines": {"after": "["}}},"#,
+        r#""image": "i", "extras": {"trainyard": {"network": "moon"}},"#,
+        r#""image": "i", "extras": {"trainyard": {"roles": {"w": {"pids": 1}}}},"#,
+    ] {
+        let text = v1("", job);
+        assert!(import(&text).is_err(), "{text}");
+    }
+    assert!(import(r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a-b", "command": "c"}]}"#).is_err());
+    assert!(import(r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "w", "command": " "}]}"#).is_err());
+    let dotted = v1(r#", "portList": [{"label": "a.b"}]"#, image);
+    assert_eq!(spec_of(&only(&dotted)).roles[0].ports[0].label, "a.b");
+    let twice = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: m}\nspec:\n  tasks:\n    - {replicas: 1, \
+                 name: w, template: {spec: {containers: [{image: i, env: [{name: A, value: x}, {name: A, value: y}]}]}}}\n";
+    assert!(spec_of(&only(twice)).roles[0].env.contains(&("A".into(), "y".into())));
+}
+
+#[test]
+fn whatever_is_exported_comes_back() {
+    for text in [
+        "code = { git = \"https://lab/x\", ref = \"v1\" }",
+        "retry = { backoff = \"1s\" }",
+        "after = [\"\u{915}\u{902}\"]",
+        "expected_duration = \"1h\"\non_overrun = \"stop\"",
+        "extras.trainyard = 1",
+        "[env]\nb = 1\na = 2",
+        "framework = \"horovod\"\n[roles.worker]\ncount = 2\ncommand = \"x\"",
+        "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",
+        "description = \"a\\n\"",
+    ] {
+        let before = spec::parse("x.toml", text).0.unwrap();
+        let job = only(&openpai_export::export("x", &before).to_string());
+        let (after, found) = spec::parse("x.toml", &job.toml);
+        assert_eq!(after, Some(before), "{text} {found:?} {}", job.toml);
+        assert_eq!(job.losses, [], "{text}");
+    }
+}
+
+#[test]
+fn large_documents_are_bounded_and_read_soon() {
+    let begun = std::time::Instant::now();
+    let text = format!("jobName: a\nx: &a {}\ny: [{}]\n", "x".repeat(500_000), vec!["*a"; 1000].join(","));
+    assert!(import(&text).unwrap_err().to_string().contains("aliases"));
+    let fields: Vec<String> = (0..80_000).map(|number| format!("\"{number}\":1")).collect();
+    assert!(import(&format!("{{{}}}", fields.join(","))).is_err());
+    assert!(import(&format!("{{{}}}", fields.join(",").replace(':', ": "))).is_err());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    let Err(ImportError::Syntax { line, .. }) = import("a: {b") else { panic!() };
+    assert_eq!(line, 1, "a place lies in the text");
+}

@@ -187,7 +187,7 @@ struct Attended {
 /// Becomes what installs the requirements, when it is this task's turn and still to be done.
 fn install(requirements: &Requirements, command: &Command, report: RawFd) -> ! {
     // Told to stop while it waits for its turn, it ends.
-    let turn = signals::restore_for_exec().and_then(|()| requirements::take_turn());
+    let turn = signals::restore_for_exec().and_then(|()| requirements::take_turn(requirements));
     match turn {
         Err(error) => fail(report, &format!("cannot wait for others that install requirements: {error}")),
         Ok(false) => exit_now(0),

@@ -13,7 +13,6 @@ use std::path::Path;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use super::init::Command;
-use crate::contract::requirements::{COMPLETE, PLACE, WHEELS};
 use crate::rundir::Requirements;
 
 /// Of what pip has told, so much of the end is looked at for a reason, bytes.
@@ -47,28 +46,28 @@ ln -s "$("$own" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" "$
 
 /// What installs them, with the environment of the task's command.
 pub(super) fn installer(requirements: &Requirements, command: &Command) -> Option<Command> {
-    let words = ["/bin/sh", "-c", SCRIPT, "sh", &requirements.list, PLACE];
+    let words = ["/bin/sh", "-c", SCRIPT, "sh", &requirements.list, &requirements.place];
     let args = words.into_iter().map(CString::new).collect::<Result<_, _>>().ok()?;
     let own_cache = command.env.iter().any(|entry| entry.as_bytes().starts_with(b"PIP_CACHE_DIR="));
-    let cache = CString::new(format!("PIP_CACHE_DIR={WHEELS}")).ok().filter(|_| !own_cache);
+    let cache = CString::new(format!("PIP_CACHE_DIR={}", requirements.wheels)).ok().filter(|_| !own_cache);
     Some(Command { args, env: command.env.iter().cloned().chain(cache).collect() })
 }
 
 /// Waits until nobody else installs there; whether it is still to be done. The lock goes with the processes that come of
 /// this one.
-pub(super) fn take_turn() -> io::Result<bool> {
-    let place = Path::new(PLACE);
+pub(super) fn take_turn(requirements: &Requirements) -> io::Result<bool> {
+    let place = Path::new(&requirements.place);
     let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(place.join("lock"))?;
     crate::sys::lock::wait_until_taken(&lock)?;
     fcntl(&lock, FcntlArg::F_SETFD(FdFlag::empty()))?;
     // Held until the last process that has it ends.
     std::mem::forget(lock);
-    Ok(!place.join(COMPLETE).is_file())
+    Ok(!place.join(Requirements::COMPLETE).is_file())
 }
 
 /// Why it has failed, as pip has told last.
 pub(super) fn reason(requirements: &Requirements, end: &str) -> String {
-    let told = last_error(&Path::new(PLACE).join("errors")).unwrap_or_else(|_| end.to_owned());
+    let told = last_error(&Path::new(&requirements.place).join("errors")).unwrap_or_else(|_| end.to_owned());
     format!("{} cannot be installed: {told}; the task's log tells more", requirements.name)
 }
 

@@ -13,6 +13,11 @@ use crate::ids::{Bytes, parse_duration};
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
+/// So many findings are told of a file: who has more has not meant to write a job.
+pub(super) const FINDINGS_MAX: usize = 100;
+/// Longest name, in bytes, that may be a slip of the pen.
+const SUGGESTED_MAX: usize = 64;
+
 /// What a file is to be.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Language<'a> {
@@ -52,7 +57,7 @@ impl Language<'_> {
 pub(super) fn check(source: &Source<'_>, language: Language<'_>) -> Vec<Diagnostic> {
     let (table, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
-        return errors.iter().map(|error| source.syntax(error)).collect();
+        return errors.iter().take(FINDINGS_MAX).map(|error| source.syntax(error)).collect();
     }
     let mut checker = Checker { source, language, found: Vec::new() };
     checker.table(table.get_ref(), &Place::root());
@@ -89,6 +94,9 @@ impl Checker<'_> {
 
     fn table(&mut self, table: &DeTable<'_>, place: &Place) {
         for (name, value) in table.iter() {
+            if self.found.len() >= FINDINGS_MAX {
+                return;
+            }
             self.entry(name, value, place);
         }
     }
@@ -96,7 +104,9 @@ impl Checker<'_> {
     fn entry(&mut self, name: &Spanned<Cow<'_, str>>, value: &Value<'_>, parent: &Place) {
         let exact = parent.child(name.get_ref(), name.get_ref());
         let free = parent.child(name.get_ref(), "*");
-        if let Some(key) = self.language.find(&exact.pattern) {
+        // A name in quotes that holds a dot is one name, and none of the table's.
+        let known = self.language.find(&exact.pattern).filter(|_| !name.get_ref().contains('.'));
+        if let Some(key) = known {
             self.value(key.kind, key.support, name.span(), value, &exact);
         } else if let Some(key) = self.language.find(&free.pattern) {
             self.value(key.kind, key.support, name.span(), value, &free);
@@ -169,6 +179,9 @@ fn a_or_an(noun: &str) -> &'static str {
 
 /// The nearest key at the same place, or where the key belongs if it is known elsewhere.
 fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
+    if name.len() > SUGGESTED_MAX {
+        return "; `trainyard explain` lists all keys".to_owned();
+    }
     let near = language
         .children(&parent.pattern)
         .map(|key| (strsim::damerau_levenshtein(key, name), key))

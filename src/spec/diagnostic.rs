@@ -105,8 +105,15 @@ impl<'a> Source<'a> {
         let written = self.origins.and_then(|origins| origins.find(span.start));
         let (file, text, offset) = written.unwrap_or((self.file, self.text, span.start));
         let (line, column) = place(text.as_bytes(), offset);
-        Diagnostic { severity, file: file.to_owned(), line, column, key, message }
+        let key = key.map(|key| printable(&key));
+        Diagnostic { severity, file: file.to_owned(), line, column, key, message: printable(&message) }
     }
+}
+
+/// One line, whatever the file has put into it.
+fn printable(text: &str) -> String {
+    let one = |letter: char| if letter.is_control() { letter.escape_debug().to_string() } else { letter.to_string() };
+    if text.contains(char::is_control) { text.chars().map(one).collect() } else { text.to_owned() }
 }
 
 /// The diagnostic for bytes that are not UTF-8 from `offset` on.

@@ -320,6 +320,11 @@ impl JobSpec {
         self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
     }
 
+    /// What `extras` holds, for programs: dates as they are written.
+    pub fn extras_as_json(&self) -> serde_json::Value {
+        self.extras.iter().map(|(name, value)| (name.clone(), as_json(value))).collect()
+    }
+
     /// The roles that the job is made of, without its services.
     pub fn members(&self) -> impl Iterator<Item = &Role> {
         self.roles.iter().filter(|role| !role.is_service)
@@ -373,4 +378,16 @@ fn distinct<'a, T: PartialEq>(items: impl Iterator<Item = &'a T>) -> Vec<&'a T> 
         }
         found
     })
+}
+
+fn as_json(value: &toml::Value) -> serde_json::Value {
+    match value {
+        toml::Value::Datetime(date) => date.to_string().into(),
+        toml::Value::Array(items) => items.iter().map(as_json).collect(),
+        toml::Value::Table(table) => table.iter().map(|(name, value)| (name.clone(), as_json(value))).collect(),
+        toml::Value::String(text) => text.clone().into(),
+        toml::Value::Boolean(flag) => (*flag).into(),
+        toml::Value::Integer(number) => (*number).into(),
+        toml::Value::Float(number) => (*number).into(),
+    }
 }

@@ -171,7 +171,7 @@ pub const KEYS: &[Key] = &[
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory."),
     now("resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads that a task may have at once."),
     now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task."),
-    now("roles", Kind::Table, "one role \"main\" with one task", "", "The parts that a job is made of, such as ps and worker."),
+    now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),
     now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
     now("roles.*.count", COUNT, "1", "1 to 1000", "How many tasks the role has, numbered from 0."),
     now("roles.*.main", Kind::BoolOr(&["first"]), "false, unless the contract or the strategy says otherwise", "", "Its success ends the job as succeeded at once, its failure as failed; \"first\" lets its first task decide."),

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
@@ -25,6 +26,9 @@ use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 const DEFAULT_CPU: Cpu = Cpu(1000);
 const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 const DEFAULT_PIDS: u32 = 8192;
+/// Most roles, and most tasks of all of them: each is made, watched and told of.
+const ROLES_MAX: usize = 64;
+const TASKS_MAX: u32 = 1000;
 
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
@@ -41,7 +45,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         user: reader.user(wire.user.as_ref(), "user"),
         code: wire.code.as_ref().and_then(|code| reader.code(code, "code")),
         command: wire.command,
-        params: reader.params(&wire.params),
+        params: reader.params(&wire.params, "params"),
         env: reader.env(&wire.env, "env"),
         resources: wire.resources,
     };
@@ -57,6 +61,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     strategy::complete(&mut roles, kinds, || reader.plain_role(&defaults));
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
+    reader.too_many_tasks(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
     let has_code = roles.iter().any(|(role, _)| role.code.is_some());
@@ -124,8 +129,11 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// More than enough is not told; an error has been by then.
     fn error(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {
-        self.found.push(self.source.error(span, key, message));
+        if self.found.iter().filter(|found| found.is_error()).count() < FINDINGS_MAX {
+            self.found.push(self.source.error(span, key, message));
+        }
     }
 
     /// What is said of it at `key`, if that is something and right.
@@ -326,7 +334,15 @@ impl Reader<'_> {
     }
 
     /// By key, in file order.
-    fn params(&self, params: &WireMap<toml::Value>) -> Vec<(String, Param)> {
+    fn params(&mut self, params: &WireMap<toml::Value>, key: &str) -> Vec<(String, Param)> {
+        for (name, _) in in_file_order(params) {
+            let text = name.get_ref();
+            if text.is_empty() || text.starts_with('-') || text.contains(|c: char| c == '=' || c.is_control()) {
+                let message =
+                    format!("`{key}`: {text:?} cannot be the name of an argument, which is written as --NAME=VALUE");
+                self.error(name.span(), key, message);
+            }
+        }
         in_file_order(params)
             .map(|(key, value)| {
                 let param = match value.get_ref() {
@@ -371,8 +387,12 @@ impl Reader<'_> {
         if roles.get_ref().is_empty() {
             self.error(roles.span(), "roles", "`roles` is empty; leave it out for a job of one task");
         }
+        if roles.get_ref().len() > ROLES_MAX {
+            let message = format!("a job has {ROLES_MAX} roles at most, this one {}", roles.get_ref().len());
+            self.error(roles.span(), "roles", message);
+        }
         let mut out = Vec::new();
-        for (name, role) in in_file_order(roles.get_ref()) {
+        for (name, role) in in_file_order(roles.get_ref()).take(ROLES_MAX) {
             let key = format!("roles.{}", name.get_ref());
             match name.get_ref().parse::<RoleName>() {
                 Ok(role_name) => {
@@ -385,6 +405,17 @@ impl Reader<'_> {
             }
         }
         out
+    }
+
+    fn too_many_tasks(&mut self, roles: &[(Role, Range<usize>)]) {
+        let mut sum = 0u32;
+        for (role, span) in roles {
+            sum = sum.saturating_add(role.count);
+            if sum > TASKS_MAX {
+                let message = format!("a job has {TASKS_MAX} tasks at most, with role {} there are more", role.name);
+                return self.error(span.clone(), &format!("roles.{}", role.name), message);
+            }
+        }
     }
 
     fn role(&mut self, name: RoleName, wire: &WireRole, key: &str, span: Range<usize>, job: &RoleDefaults) -> Role {
@@ -417,7 +448,7 @@ impl Reader<'_> {
             },
             params: match &wire.command {
                 None if strategy::idles(&name, self.kinds) => Vec::new(),
-                _ => merge(&job.params, &self.params(&wire.params)),
+                _ => merge(&job.params, &self.params(&wire.params, &format!("{key}.params"))),
             },
             env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
             resources: self.resources(&job.resources, &wire.resources, key),
@@ -503,7 +534,7 @@ impl Reader<'_> {
                 WirePort::Table { count, begin } => (count.unwrap_or(1), *begin),
             };
             if !is_label(label.get_ref()) {
-                self.error(label.span(), &key, "a port label holds letters, digits, '-' and '_'");
+                self.error(label.span(), &key, "a port label holds letters, digits, '-', '_', '.' and '~'");
             }
             // Each task of the role has its own stretch: on the machine or, sharing a network, inside.
             let stretches = u64::from(tasks.max(1));
@@ -511,6 +542,15 @@ impl Reader<'_> {
                 let of =
                     if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
                 self.error(port.span(), &key, format!("`{key}`{of} reaches beyond port 65535"));
+            }
+            if let Some(other) = out.iter().find(|other| variable(&other.label) == variable(label.get_ref())) {
+                let message = format!(
+                    "the ports {:?} and {:?} would both be {} in the environment; rename one",
+                    other.label,
+                    label.get_ref(),
+                    variable(label.get_ref())
+                );
+                self.error(label.span(), &key, message);
             }
             let taken = out.iter().find(|other| overlaps(other, begin, count));
             if let Some(other) = taken {
@@ -580,7 +620,12 @@ fn overlaps(other: &Port, begin: Option<u16>, count: u16) -> bool {
 }
 
 fn is_label(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.~".contains(c))
+}
+
+/// As labels stand in variables.
+fn variable(label: &str) -> String {
+    label.to_ascii_uppercase().replace(['-', '.', '~'], "_")
 }
 
 fn in_file_order<T>(map: &WireMap<T>) -> impl Iterator<Item = (&Spanned<String>, &Spanned<T>)> {

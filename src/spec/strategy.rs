@@ -198,7 +198,7 @@ mod tests {
             ("network = \"job\"\nframework = \"mpi\"\n[roles.worker]\ncount = 2", "use network = \"task\""),
             ("contract = \"seldon\"", "Seldon Core serves models"),
             ("contract = \"sagmaker\"", "did you mean \"sagemaker\""),
-            ("framework = \"keras\"", "must be \"pytorch\""),
+            ("framework = \"keras\"", "must be \"none\" or \"pytorch\""),
             ("retry = { on = [\"luck\"] }", "no kind of failure"),
             ("after = [\"a/b\"]", "cannot be a job of this workspace"),
             ("datasets = [\"train=a\", \"train=b\"]", "would see as \"train\""),

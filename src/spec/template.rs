@@ -49,6 +49,10 @@ const KINDS: [(&str, ParamKind); 6] = [
 ];
 
 /// Keys that are the job's own to say: they act at once, and an edited template acts on later runs only.
+/// Most parameters of a template.
+const PARAMS_MAX: usize = 100;
+/// Longest name of one that is looked for in a string, bytes.
+const NAME_MAX: usize = 200;
 const NOT_IN_TEMPLATES: [&str; 4] = ["state", "rerun", "with", "sweep"];
 
 impl ParamKind {
@@ -171,6 +175,10 @@ impl Template {
         let names: Vec<String> =
             declared.map_or(&[][..], |params| params.node.entries()).iter().map(|param| param.name.clone()).collect();
         let mut found = forbidden(&body, &source);
+        if let Some(more) = declared.and_then(|params| params.node.entries().get(PARAMS_MAX)) {
+            let message = format!("a template has {PARAMS_MAX} parameters at most, this one {}", names.len());
+            found.push(source.error(more.at.start..more.at.start, "template.params", message));
+        }
         if found.is_empty() {
             found = check::check(&source, Language::Template { params: &names });
         }
@@ -404,7 +412,8 @@ impl Filling<'_> {
 /// What stands before the next `${NAME}`, the name, and what stands behind it.
 fn next_hole(text: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = text.split_once("${")?;
-    let (name, after) = rest.split_once('}').unwrap_or((rest, ""));
+    let end = rest.bytes().take(NAME_MAX).position(|byte| byte == b'}');
+    let (name, after) = end.map_or(("", rest), |end| (&rest[..end], &rest[end + 1..]));
     Some((before, name, after))
 }
 

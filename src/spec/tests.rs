@@ -299,3 +299,53 @@ fn requirements_are_those_of_the_code_and_installed_by_our_init() {
     assert!(errors("requirements = true")[0].contains("name that as well"));
     assert!(errors("code = \"x\"\nrequirements = true\ninit = false")[0].contains("init = false"));
 }
+
+// What fuzzing has found.
+
+#[test]
+fn a_name_of_an_argument_is_one() {
+    for name in ["a\\u0000b", "", "e=f", "--x", "a\\nb"] {
+        let found = errors(&format!("command = \"x\"\n[params]\n\"{name}\" = 1\n"));
+        assert!(found[0].contains("cannot be the name of an argument"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_file_of_nothing_but_errors_is_told_of_soon_and_in_part() {
+    let keys = (0..20_000).map(|number| format!("key{number} = 1\n")).collect();
+    for text in ["=\n".repeat(130_000), "a\n".repeat(130_000), keys, format!("{} = 1", "a".repeat(250_000))] {
+        let begun = std::time::Instant::now();
+        assert!(errors(&text).len() <= 100);
+        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn roles_and_tasks_are_bounded() {
+    let env: String = (0..2000).map(|number| format!("a{number} = 1\n")).collect();
+    let roles =
+        |count: usize, with: &str| (0..count).map(|number| format!("r{number} = {{{with}}}\n")).collect::<String>();
+    assert!(errors(&format!("[env]\n{env}[roles]\n{}", roles(2000, "")))[0].contains("64 roles at most"));
+    assert!(errors(&format!("[roles]\n{}", roles(60, "count = 17")))[0].contains("1000 tasks at most"));
+    assert_eq!(job(&format!("[roles]\n{}", roles(50, "count = 20"))).tasks().count(), 1000);
+}
+
+#[test]
+fn a_finding_is_one_line_and_a_name_with_a_dot_is_one_name() {
+    let found = errors("\"a\\nfake.toml:1:1: ok\\u001b[31m\" = 1");
+    assert!(!found[0].contains(char::is_control), "{}", found[0]);
+    assert!(errors("\"retry.on\" = [\"oom\"]")[0].contains("unknown key"));
+    assert_eq!(job("command = \"x\"\nenv.\"a.b\" = 1").roles[0].env[0].0, "a.b");
+}
+
+#[test]
+fn dates_in_extras_are_shown_as_they_are_written() {
+    let spec = job("extras = { when = 1979-05-27, list = [1.5, { a = true }] }");
+    assert_eq!(spec.extras_as_json().to_string(), r#"{"list":[1.5,{"a":true}],"when":"1979-05-27"}"#);
+}
+
+#[test]
+fn labels_of_ports_are_told_apart_in_variables() {
+    assert_eq!(job("command = \"x\"\nroles.a.ports.\"x.y~z\" = 1").roles[0].ports[0].label, "x.y~z");
+    assert!(errors("command = \"x\"\n[roles.a.ports]\n\"a.b\" = 1\na_b = 1")[0].contains("would both be A_B"));
+}

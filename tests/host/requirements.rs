@@ -67,7 +67,7 @@ fn listed_packages_are_installed_once_and_seen_by_every_task() {
     // Half of it is no harm; three tasks that want the same install it once.
     assert!(Command::new("python3").args(["-c", WHEEL]).arg(&wheels).status().unwrap().success());
     let installed = run_for_ada(&instance, "installed", &format!("{wanted}{three}"));
-    assert_eq!(installed["state"], "failed", "the last command writes where nothing may be written: {installed:#}");
+    assert_eq!(installed["state"], "succeeded", "{installed:#}");
     let logs = [0, 1, 2].map(|index| instance.log("installed", &format!("worker-{index}")));
     let did = logs.iter().filter(|log| log.contains("trainyard: installing /code/requirements.txt")).count();
     assert!(did == 1 && logs.iter().all(|log| log.contains("it is there\nsaid\n")), "{logs:#?}");

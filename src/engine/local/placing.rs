@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use super::network::{Publishing, is_taken};
 use super::ports::{Outside, of_the_machine, place, published};
 use super::{LocalEngine, cores, failed, lock, told};
-use crate::contract::Placement;
-use crate::engine::{EngineError, Launch, Prepare};
+use crate::contract::{Placement, TaskPlace};
+use crate::engine::{EngineError, Launch, ListeningPort, Prepare};
 use crate::ids::AttemptId;
 use crate::rundir::{read_json, write_json};
 use crate::spec::{JobSpec, Network};
@@ -152,9 +152,11 @@ impl LocalEngine {
         }
     }
 
-    /// Where the tasks of an attempt are, while it has not been cleaned up after.
-    pub fn where_is(&self, attempt: AttemptId) -> Option<Placement> {
-        self.read_placement(attempt)
+    /// Ports that the tasks of an attempt have, while it has not been cleaned up after.
+    pub fn listening(&self, attempt: AttemptId) -> Vec<ListeningPort> {
+        let Some(placement) = self.read_placement(attempt) else { return Vec::new() };
+        let on_machine = placement.on_machine;
+        (0..).zip(&placement.tasks).flat_map(|(ordinal, place)| ports_of(ordinal, place, on_machine)).collect()
     }
 
     /// Why a port that the file names cannot be had now. Only asked before the attempt has anything: what runs has its own.
@@ -170,4 +172,22 @@ impl LocalEngine {
         let (port, why) = allotted.or_else(foreign)?;
         Some(format!("waits for port {port} of this machine, which {why}; leave `begin` out to be given a free one"))
     }
+}
+
+fn ports_of(ordinal: u32, place: &TaskPlace, on_machine: bool) -> Vec<ListeningPort> {
+    let published = |label: &str, at: usize| {
+        let numbers = place.published.iter().find(|(other, _)| other == label);
+        numbers.and_then(|(_, numbers)| numbers.get(at)).copied()
+    };
+    let of_label = |(label, numbers): &(String, Vec<u16>)| {
+        let port = |(at, port): (usize, &u16)| ListeningPort {
+            ordinal,
+            label: label.clone(),
+            address: place.address,
+            port: *port,
+            published: if on_machine { Some(*port) } else { published(label, at) },
+        };
+        numbers.iter().enumerate().map(port).collect::<Vec<_>>()
+    };
+    place.ports.iter().flat_map(of_label).collect()
 }

@@ -71,7 +71,12 @@ pub(super) fn provide(
     if !is_complete {
         mounts.push(mount(&place.wheels, requirements::WHEELS, false));
     }
-    let install = Requirements { list: format!("/code/{}", wanted.file), name: wanted.file.to_owned() };
+    let install = Requirements {
+        list: format!("/code/{}", wanted.file),
+        name: wanted.file.to_owned(),
+        place: requirements::PLACE.to_owned(),
+        wheels: requirements::WHEELS.to_owned(),
+    };
     Ok(Some(Provided { mounts, install: (!is_complete).then_some(install) }))
 }
 
@@ -158,7 +163,7 @@ impl Environment {
     }
 
     fn is_complete(&self) -> bool {
-        fs::symlink_metadata(self.directory.join(requirements::COMPLETE)).is_ok_and(|metadata| metadata.is_file())
+        fs::symlink_metadata(self.directory.join(Requirements::COMPLETE)).is_ok_and(|metadata| metadata.is_file())
     }
 }
 

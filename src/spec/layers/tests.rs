@@ -305,3 +305,15 @@ fn what_is_wrong_with_a_sweep_is_told_at_its_place() {
     let everything = "[sweep]\na = [1]\n[params]\nb = {}";
     assert!(sweep(everything, &[], None).unwrap().is_empty(), "the rest is told when the file is read");
 }
+
+#[test]
+fn many_parameters_are_refused_and_many_holes_are_looked_at_soon() {
+    let begun = std::time::Instant::now();
+    let declared: String = (0..12_000).map(|number| format!("p{number} = {{}}\n")).collect();
+    let holes = "${".repeat(60_000);
+    let found = problems("template = \"t\"", &[], Some(&format!("command = \"x\"\n[template.params]\n{declared}")));
+    assert!(found[0].contains("100 parameters at most"), "{}", found[0]);
+    let template = format!("command = \"{holes}\"\n[template.params]\na.default = 1\n");
+    assert!(stack("template = \"t\"", &[], Some(&template)).expand().spec.is_some());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+}
