@@ -94,9 +94,11 @@ pub enum ContractVerb {
 pub enum Verb {
     /// List jobs with their state and why they are in it
     Ps {
-        /// Only jobs in this state
-        #[arg(long)]
-        state: Option<String>,
+        #[command(flatten)]
+        filter: ps::Filter,
+        /// Show who submitted them and when
+        #[arg(short, long)]
+        long: bool,
     },
     /// Show one job: its tasks, how they ended, what is wrong with its file
     Status { job: JobKey },
@@ -266,7 +268,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { state } => ps::run(&client()?, state.as_deref(), format).await,
+        Verb::Ps { filter, long } => ps::run(&client()?, &filter, long, format).await,
         Verb::Status { job } => status::run(&client()?, &job, format).await,
         Verb::Logs { target, follow, lines, since, run } => {
             let request = logs::Request { target, follow, lines, since, run };

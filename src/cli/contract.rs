@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::output::{self, Format};
 use crate::contract::catalogue::{ABOUT, About, example, of};
-use crate::contract::{Access, View, command, view};
+use crate::contract::{Access, View, command, requirements, view};
 use crate::spec::Contract;
 
 pub(super) fn list(format: Format) -> anyhow::Result<Exit> {
@@ -35,6 +35,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
     // The last worker: its index is not 0, so that it can be told from the count.
     let Some(task) = tasks.last() else { bail!("contract {name} has no example") };
     let seen = view(task);
+    let installs = requirements::wanted(task).map(|wanted| wanted.file);
     let task = format!("{}-{}", task.role.name, task.index);
     match format {
         Format::Json => {
@@ -44,7 +45,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
                 all.insert(
                     "example".to_owned(),
                     json!({
-                        "task": task, "args": seen.args, "env": env, "directory": seen.working_directory,
+                        "task": task, "installs": installs, "args": seen.args, "env": env, "directory": seen.working_directory,
                         "places": seen.places.iter().map(|place| &place.path).collect::<Vec<_>>(),
                         "files": seen.files.iter().map(|file| json!([file.path, file.content])).collect::<Vec<_>>(),
                     }),
@@ -52,7 +53,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
             }
             output::json(&all)?;
         }
-        Format::People => output::line(as_text(about, &task, &seen).trim_end())?,
+        Format::People => output::line(as_text(about, &task, &seen, installs).trim_end())?,
     }
     Ok(Exit::Success)
 }
@@ -63,7 +64,7 @@ fn of_platform(seen: &View) -> impl Iterator<Item = &(String, String)> {
     seen.env.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with("TRAINYARD_"))
 }
 
-fn as_text(about: &About, task: &str, seen: &View) -> String {
+fn as_text(about: &About, task: &str, seen: &View, installs: Option<&str>) -> String {
     let mut out = format!("contract = {:?}\n  serves   {}\n", about.name, about.serves);
     for (title, text) in [("certain", about.certain), ("reading", about.reading)] {
         if !text.is_empty() {
@@ -75,6 +76,9 @@ fn as_text(about: &About, task: &str, seen: &View) -> String {
         "\nTask {task} of a job with framework = \"tensorflow\", 1 ps, 2 workers, datasets = [\"train=mnist\"], params = {{ epochs = 3 }}"
     );
     let _ = writeln!(out, "\n  runs     {}\n  starts in {}", command::display(&seen.args), seen.working_directory);
+    if let Some(file) = installs {
+        let _ = writeln!(out, "  installs the Python packages of {file} in the code's root, if there is one");
+    }
     out.push_str("\nSees\n");
     for place in &seen.places {
         let access = match place.access {

@@ -1,43 +1,109 @@
 //! `trainyard ps`
 
 use anyhow::bail;
+use clap::Args;
 
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::Client;
-use crate::ids::format_duration;
+use crate::ids::{Timestamp, format_duration, parse_duration};
 use crate::report::JobReport;
 use crate::status::State;
 
-pub(super) async fn run(client: &Client, wanted: Option<&str>, format: Format) -> anyhow::Result<Exit> {
-    let mut list = client.jobs().await?;
-    if let Some(wanted) = wanted {
-        let Some(state) = State::ALL.into_iter().find(|state| state.name() == wanted) else {
-            let names = State::ALL.map(State::name).join(", ");
-            bail!("there is no state {wanted:?}; the states are {names}");
-        };
-        list.jobs.retain(|job| job.state == state);
+/// Which jobs are listed: those that all of it is true of.
+#[derive(Debug, Args)]
+pub struct Filter {
+    /// Only jobs with this in their name, workspace or description, whatever the case
+    text: Option<String>,
+    /// Only jobs in this state
+    #[arg(long)]
+    state: Option<String>,
+    /// Only jobs of this user, by name or number
+    #[arg(long)]
+    user: Option<String>,
+    /// Only jobs submitted within this time, as in 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+}
+
+impl Filter {
+    fn apply(&self, jobs: &mut Vec<JobReport>) -> anyhow::Result<()> {
+        if let Some(text) = self.text.as_ref().map(|text| text.to_lowercase()) {
+            jobs.retain(|job| {
+                [name(job), job.description.clone()].iter().any(|field| field.to_lowercase().contains(&text))
+            });
+        }
+        if let Some(wanted) = &self.state {
+            let Some(state) = State::ALL.into_iter().find(|state| state.name() == wanted) else {
+                let names = State::ALL.map(State::name).join(", ");
+                bail!("there is no state {wanted:?}; the states are {names}");
+            };
+            jobs.retain(|job| job.state == state);
+        }
+        if let Some(user) = &self.user {
+            let Some(uid) = uid(user) else { bail!("there is no user {user:?} on this machine") };
+            jobs.retain(|job| job.owner == uid);
+        }
+        if let Some(since) = &self.since {
+            let age = u64::try_from(parse_duration(since)?.as_millis()).unwrap_or(u64::MAX);
+            let from = Timestamp(crate::sys::now().0.saturating_sub(age)).to_string();
+            // Times are written so that they sort as text does.
+            jobs.retain(|job| job.created >= from);
+        }
+        Ok(())
     }
+}
+
+fn uid(user: &str) -> Option<u32> {
+    let named = nix::unistd::User::from_name(user).ok().flatten().map(|user| user.uid.as_raw());
+    named.or_else(|| user.parse().ok())
+}
+
+pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
+    let mut list = client.jobs().await?;
+    let all = list.jobs.len();
+    filter.apply(&mut list.jobs)?;
     if format == Format::Json {
         output::json(&list)?;
         return Ok(Exit::Success);
     }
     if list.jobs.is_empty() && list.strays.is_empty() {
-        output::line("no jobs; drop a job file into jobs.d to begin")?;
+        output::line(match all {
+            0 => "no jobs; drop a job file into jobs.d to begin",
+            _ => "no such jobs; `trainyard ps` lists all",
+        })?;
         return Ok(Exit::Success);
     }
-    let rows: Vec<_> = list.jobs.iter().map(row).collect();
-    output::table(&["JOB", "STATE", "RUN", "TIME", "WHY"], &rows)?;
+    let rows: Vec<_> = list.jobs.iter().map(|job| row(job, long)).collect();
+    let heads: &[&str] = match long {
+        true => &["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "WHY"],
+        false => &["JOB", "STATE", "RUN", "TIME", "WHY"],
+    };
+    output::table(heads, &rows)?;
     for stray in &list.strays {
         output::error(&format!("ignored: {stray}"));
     }
     Ok(Exit::Success)
 }
 
-fn row(job: &JobReport) -> Vec<String> {
-    let name = if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) };
+fn name(job: &JobReport) -> String {
+    if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) }
+}
+
+fn row(job: &JobReport, long: bool) -> Vec<String> {
     let time = job.duration_ms.map(|ms| format_duration(std::time::Duration::from_millis(ms))).unwrap_or_default();
     let broken = job.diagnostics.iter().any(crate::spec::Diagnostic::is_error) && job.state != State::Invalid;
     let why = if broken { format!("{} (its file is invalid now)", job.reason) } else { job.reason.clone() };
-    vec![name, output::state(job.state), job.run.to_string(), time, why]
+    let mut row = vec![name(job), output::state(job.state), job.run.to_string()];
+    if long {
+        let user = nix::unistd::User::from_uid(job.owner.into()).ok().flatten();
+        row.extend([seconds(&job.created), user.map_or_else(|| job.owner.to_string(), |user| user.name)]);
+    }
+    row.extend([time, why]);
+    row
+}
+
+/// Without what is smaller than a second.
+fn seconds(time: &str) -> String {
+    time.split('.').next().unwrap_or(time).replace('T', " ")
 }

@@ -1,5 +1,7 @@
 //! `trainyard status JOB`
 
+use serde::Serialize;
+
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::Client;
@@ -10,15 +12,19 @@ use crate::report::{JobReport, TaskReport};
 pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
     let view = client.job(key).await?;
     if format == Format::Json {
-        let mut report = serde_json::to_value(&view.report)?;
-        if let Some(report) = report.as_object_mut() {
-            report.insert("ports".to_owned(), serde_json::to_value(&view.ports)?);
-        }
-        output::json(&report)?;
+        output::json(&Shown { report: &view.report, ports: &view.ports })?;
         return Ok(Exit::Success);
     }
     print(key, &view)?;
     Ok(Exit::Success)
+}
+
+/// The report, and where its tasks listen.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    report: &'a JobReport,
+    ports: &'a [PortView],
 }
 
 fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {

@@ -109,7 +109,7 @@ fn read_role(
         pids: None,
     };
     for mut port in fields.objects("portList")? {
-        let label = label(&port.needed("label")?, port.at("label"), losses);
+        let label = port.needed("label")?;
         let count = port_number(&mut port, "portNumber")?.unwrap_or(1);
         let begin = port_number(&mut port, "beginAt")?.filter(|begin| *begin != 0);
         role.ports.push(Port { label, count, begin, outside: OutsidePort::Same });
@@ -168,13 +168,4 @@ pub(super) fn ends_at_once(roles: &mut [DraftRole]) {
             role.min_succeeded = MinSucceeded::All;
         }
     }
-}
-
-/// Our labels have no dots.
-fn label(text: &str, field: String, losses: &mut Vec<Loss>) -> String {
-    let fitted = text.replace(['.', '~'], "_");
-    if fitted != text {
-        losses.push(Loss { field, line: 0, why: format!("{text:?} cannot be a label here; it is {fitted}") });
-    }
-    fitted
 }

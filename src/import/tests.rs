@@ -250,6 +250,7 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
             "prerequisites.torch.auth",
             "prerequisites.cifar10.uri",
             "secrets",
+            "priority",
         ]
     );
 }

@@ -11,7 +11,7 @@ pub(super) fn job_file(draft: &Draft) -> String {
     let mut page = Page { text: head(draft) };
     page.job(draft);
     // What a framework makes of a job may be more roles, which would run the job's command as well.
-    let has_framework = draft.framework.is_some() || draft.own.iter().any(|(key, _)| key == "framework");
+    let has_framework = draft.own.iter().any(|(key, _)| key == "framework");
     if let ([role], false) = (draft.roles.as_slice(), has_framework) {
         page.only_role(draft, role);
     } else {

@@ -126,10 +126,16 @@ fn of_contract(roles: &[(Role, Range<usize>)], contract: Contract) -> Option<(Ra
         Platform::OpenPai => (|c| c.is_ascii_alphanumeric() || "._~".contains(c), "letters, digits, '.', '_' and '~'"),
         _ => return None,
     };
-    let (role, span) = roles.iter().find(|(role, _)| !role.name.as_str().chars().all(may))?;
-    let message =
-        format!("under contract {contract} the name of a role holds {told} only, not {:?}", role.name.as_str());
-    Some((span.clone(), format!("roles.{}", role.name), message))
+    for (role, span) in roles {
+        let labels = role.ports.iter().map(|port| ("label of a port", port.label.as_str(), "ports"));
+        let mut names = std::iter::once(("name of a role", role.name.as_str(), "")).chain(labels);
+        let Some((what, name, key)) = names.find(|(_, name, _)| !name.chars().all(may)) else { continue };
+        let message = format!("under contract {contract} the {what} holds {told} only, not {name:?}");
+        let key =
+            if key.is_empty() { format!("roles.{}", role.name) } else { format!("roles.{}.{key}.{name}", role.name) };
+        return Some((span.clone(), key, message));
+    }
+    None
 }
 
 #[cfg(test)]
@@ -194,7 +200,8 @@ mod tests {
             ("framework = \"tensorflow\"\n[roles.chief]\n[roles.master]", "a chief or a master, not both"),
             ("framework = \"pytorch\"\nstrategy = \"ps\"", "pytorch is trained by \"allreduce\""),
             ("strategy = \"ps\"", "name that as well"),
-            ("contract = \"openpai\"\n[roles.ps-1]", "holds letters, digits"),
+            ("contract = \"openpai\"\n[roles.ps-1]", "the name of a role holds letters, digits"),
+            ("contract = \"openpai\"\nroles.a.ports.x-y = 1", "the label of a port holds letters, digits"),
             ("network = \"job\"\nframework = \"mpi\"\n[roles.worker]\ncount = 2", "use network = \"task\""),
             ("contract = \"seldon\"", "Seldon Core serves models"),
             ("contract = \"sagmaker\"", "did you mean \"sagemaker\""),

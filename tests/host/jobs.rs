@@ -138,3 +138,35 @@ fn following_logs_and_waiting_end_with_the_run() {
     let unknown = instance.cli(&["logs", "worker-9", "f"]);
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("its tasks are main-0"));
 }
+
+#[test]
+fn the_list_is_searched_by_text_state_user_and_time() {
+    let Some(instance) = Instance::start("the_list_is_searched_by_text_state_user_and_time", "") else { return };
+    instance.run_job("digits", "command = \"true\"\ndescription = \"Handwritten numbers\"");
+    let file = instance.jobs_d().join(".words.new");
+    fs::write(&file, "command = \"exit 1\"").unwrap();
+    std::os::unix::fs::chown(&file, Some(4321), Some(4321)).unwrap();
+    fs::rename(file, instance.jobs_d().join("words.toml")).unwrap();
+    instance.wait_end("words", 1);
+    let listed = |arguments: &[&str]| {
+        let out = instance.ok(&[&["ps"], arguments].concat());
+        out.lines().skip(1).map(|line| line.split(' ').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[]), ["digits", "words"]);
+    assert_eq!((listed(&["WRITTEN"]), listed(&["ord"])), (vec!["digits".to_owned()], vec!["words".to_owned()]));
+    assert_eq!(
+        (listed(&["--user", "4321"]), listed(&["--user", "root"])),
+        (vec!["words".into()], vec!["digits".into()])
+    );
+    assert_eq!((listed(&["--state", "failed"]), listed(&["--since", "1h"]).len()), (vec!["words".to_owned()], 2));
+    assert!(instance.ok(&["ps", "--since", "1ms"]).contains("no such jobs"));
+    let long = instance.ok(&["ps", "--long"]);
+    assert!(
+        long.lines().next().unwrap().contains("SUBMITTED") && long.contains("4321") && long.contains("root"),
+        "{long}"
+    );
+    for wrong in [["--state", "gone"], ["--user", "nobody-here"], ["--since", "soon"]] {
+        assert!(!instance.cli(&["ps", wrong[0], wrong[1]]).status.success());
+    }
+    instance.shutdown();
+}

@@ -73,8 +73,8 @@ fn listed_packages_are_installed_once_and_seen_by_every_task() {
     assert!(did == 1 && logs.iter().all(|log| log.contains("it is there\nsaid\n")), "{logs:#?}");
     // Whoever comes later finds it, and leaves it as it is: also under the contract of a platform that does so by itself.
     for (name, how) in [("again", "requirements = true\n"), ("pai", "contract = \"pai\"\n")] {
-        let again = run_for_ada(&instance, name, &format!("{how}{imports}{three}"));
-        let log = instance.log(name, "worker-1");
+        let again = run_for_ada(&instance, name, &format!("{how}{imports}"));
+        let log = instance.log(name, &text(&again["tasks"][0]["task"]));
         assert!(log.starts_with("it is there\nsaid\n") && log.contains("Read-only file system"), "{again:#} {log}");
     }
     let off = run_for_ada(&instance, "off", "requirements = false\ncontract = \"pai\"\ncommand = \"tiny-says\"\n");

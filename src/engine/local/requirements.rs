@@ -14,6 +14,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -28,6 +29,7 @@ use crate::contract::{Task, requirements};
 use crate::engine::{EngineError, Launch};
 use crate::rundir::{Mount, Requirements};
 use crate::sys::file::{create_dir, create_dir_for, remove_tree};
+use crate::sys::mounts;
 use crate::sys::rooted::Rooted;
 
 /// Longest list, bytes.
@@ -50,8 +52,10 @@ pub(super) fn provide(
     base: &Base,
 ) -> Result<Option<Provided>, EngineError> {
     let Some(wanted) = requirements::wanted(task) else { return Ok(None) };
-    let code = paths.run(&launch.identity.key, launch.identity.run).join(code_name(task));
-    let Some(list) = List::read(&code, wanted.file).map_err(failed(format!("read {} of the code", wanted.file)))?
+    // The run's directory is its owner's: what of it is a link leads nowhere else.
+    let run = paths.run(&launch.identity.key, launch.identity.run);
+    let Some(list) =
+        List::read(&run, &code_name(task), wanted.file).map_err(failed(format!("read {} of the code", wanted.file)))?
     else {
         return match wanted.must_be_there {
             false => Ok(None),
@@ -84,16 +88,19 @@ pub(super) fn provide(
 struct List(Sha256);
 
 impl List {
-    /// The file `name` in the root of `code`; `None` if there is none.
-    fn read(code: &Path, name: &str) -> io::Result<Option<Self>> {
-        let root = Rooted::open(code)?;
-        let Some(list) = root.read(Path::new(name), LIST_MAX)? else { return Ok(None) };
+    /// The file `name` in the directory `code` of `run`; `None` if there is none.
+    fn read(run: &Path, code: &str, name: &str) -> io::Result<Option<Self>> {
+        let (root, code) = (Rooted::open(run)?, Path::new(code));
+        let Some(list) = root.read(&code.join(name), LIST_MAX)? else { return Ok(None) };
+        if list.len() as u64 == LIST_MAX {
+            return Err(io::Error::other(format!("it has {LIST_MAX} bytes or more: that is no list of requirements")));
+        }
         let mut hash = Sha256::new_with_prefix("1");
         add(&mut hash, &list);
         if names_files(&list) {
-            for beside in beside(code)? {
+            for beside in beside(&root.handle(code)?)? {
                 // Larger ones, and what is no file, are told apart by their names alone.
-                let content = root.read(Path::new(&beside), LIST_MAX).ok().flatten().unwrap_or_default();
+                let content = root.read(&code.join(&beside), LIST_MAX).ok().flatten().unwrap_or_default();
                 add(&mut hash, beside.as_bytes());
                 add(&mut hash, &content);
             }
@@ -122,8 +129,8 @@ fn names_files(list: &[u8]) -> bool {
     lines.any(|line| line.starts_with(b"-") || line.starts_with(b".") || line.starts_with(b"/") || line.contains(&b'@'))
 }
 
-fn beside(code: &Path) -> io::Result<Vec<String>> {
-    let names = fs::read_dir(code)?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+fn beside(code: &OwnedFd) -> io::Result<Vec<String>> {
+    let names = fs::read_dir(mounts::path_of(code))?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut names: Vec<String> = names.take(BESIDE_MAX).collect();
     names.sort();
     Ok(names)
@@ -207,17 +214,18 @@ mod tests {
     fn the_key_follows_the_list_and_what_it_names() {
         let dir = tempfile::tempdir().unwrap();
         let hash = |list: &str, other: &str| {
-            fs::write(dir.path().join("r.txt"), list).unwrap();
-            fs::write(dir.path().join("other.txt"), other).unwrap();
-            let List(hash) = List::read(dir.path(), "r.txt").unwrap().unwrap();
+            fs::create_dir_all(dir.path().join("code")).unwrap();
+            fs::write(dir.path().join("code/r.txt"), list).unwrap();
+            fs::write(dir.path().join("code/other.txt"), other).unwrap();
+            let List(hash) = List::read(dir.path(), "code", "r.txt").unwrap().unwrap();
             hash.finalize().to_vec()
         };
         assert_eq!(hash("numpy==1\n", "a"), hash("numpy==1\n", "b"), "what it does not name is nothing to it");
         assert_ne!(hash("numpy==1\n", "a"), hash("numpy==2\n", "a"));
         assert_ne!(hash("-r other.txt\n", "a"), hash("-r other.txt\n", "b"));
-        assert!(List::read(dir.path(), "none.txt").unwrap().is_none());
-        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("link.txt")).unwrap();
-        assert!(List::read(dir.path(), "link.txt").unwrap().is_none(), "links lead nowhere else");
+        assert!(List::read(dir.path(), "code", "none.txt").unwrap().is_none());
+        std::os::unix::fs::symlink("/etc/hostname", dir.path().join("code/link.txt")).unwrap();
+        assert!(List::read(dir.path(), "code", "link.txt").unwrap().is_none(), "links lead nowhere else");
     }
 
     #[test]
