@@ -130,7 +130,7 @@ impl<S: Store> Reconciler<S> {
 
     /// The job, if the caller may act on it.
     fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
-        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| self.unknown(key))?;
+        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| self.unknown(caller, key))?;
         if may(caller, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
     }
 
@@ -191,6 +191,6 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-fn may(caller: &Caller, job: &Job) -> bool {
+pub(super) fn may(caller: &Caller, job: &Job) -> bool {
     caller.uid == 0 || job.record.source.as_ref().is_some_and(|source| source.owner.uid == caller.uid)
 }

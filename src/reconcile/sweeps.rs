@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::requests::may;
 use super::world::Job;
 use super::{Caller, Reconciler, Refusal};
 use crate::ids::JobKey;
@@ -104,8 +105,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// A sweep is no job of which there is something to show.
-    pub(super) fn unknown(&self, key: &JobKey) -> Refusal {
-        let jobs: Vec<String> = self.known_of_sweep(key).map(|(key, _)| key.to_string()).collect();
+    pub(super) fn unknown(&self, caller: &Caller, key: &JobKey) -> Refusal {
+        let own = self.known_of_sweep(key).filter(|(_, job)| may(caller, job));
+        let jobs: Vec<String> = own.map(|(key, _)| key.to_string()).collect();
         if jobs.is_empty() { Refusal::Unknown(key.clone()) } else { Refusal::Sweep { key: key.clone(), jobs } }
     }
 }

@@ -107,6 +107,11 @@ impl<'e> Reader<'e, '_> {
             return self
                 .error(entry.node.at, format!("`sweep.{label}` is an empty list: there would be no job at all"));
         }
+        if values.len() > SWEEP_MAX {
+            let message =
+                format!("`sweep.{label}` holds {} values, more than the {SWEEP_MAX} jobs of a sweep", values.len());
+            return self.error(entry.node.at, message);
+        }
         let table = values.iter().find(|node| matches!(node.value, Value::Table(_)));
         if let Some(node) = table {
             return self.error(node.at, format!("`sweep.{label}` holds a table; name the keys in it, one list each"));

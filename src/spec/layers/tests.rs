@@ -297,6 +297,8 @@ fn what_is_wrong_with_a_sweep_is_told_at_its_place() {
     let many = (0..17).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
     let error = sweep(&format!("[sweep]\na = [{many}]\nb = [{many}]\n"), &[], None).unwrap_err();
     assert!(error.contains("17 × 17 combinations are more than 256"), "{error}");
+    let many = (0..300).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    assert!(sweep(&format!("[sweep]\na = [{many}]\n"), &[], None).unwrap_err().contains("holds 300 values"));
     // A bad value is told with its combination.
     let jobs = sweep("command = 'x'\n[sweep]\nresources.cpu = [1, -1]", &[], None).unwrap();
     let told = jobs[1].1.diagnostics[0].to_string();
