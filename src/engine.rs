@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::contract::Identity;
-use crate::ids::{AttemptId, TaskId};
+use crate::ids::{AttemptId, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
@@ -52,6 +52,14 @@ impl Prepare {
 pub struct Release {
     pub attempt: AttemptId,
     pub identity: Identity,
+    pub spec: JobSpec,
+    /// The job file as it was run.
+    pub text: String,
+    /// When all tasks ran for the first time, or were to be started; and when the last of them ended.
+    pub started: Timestamp,
+    pub ended: Timestamp,
+    /// The run ends with this attempt.
+    pub is_last: bool,
     pub verdict: Verdict,
     pub owner: Owner,
 }

@@ -428,12 +428,18 @@ impl<S: Store> Reconciler<S> {
 
     fn release(&mut self, key: &JobKey) {
         let Some(job) = self.jobs.get_mut(key) else { return };
+        let is_stopped = job.wanted_stop().is_some();
         let Some(run) = job.open_run_mut() else { return };
         let Some(attempt) = run.live_attempt() else { return };
         let Some(verdict) = attempt.verdict.clone() else { return };
         let release = Release {
             attempt: attempt.id,
             identity: run.identity(key, attempt.number),
+            spec: JobSpec::clone(&run.spec),
+            text: run.record.source.text.clone(),
+            started: attempt.running_since.unwrap_or(attempt.created),
+            ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
+            is_last: is_stopped || !run.is_tried_again(attempt, &verdict),
             verdict,
             owner: run.record.source.owner,
         };

@@ -26,8 +26,8 @@ mod wire;
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
-    Code, Command, Dataset, DesiredState, GitCode, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun,
-    OutsidePort, Param, Port, Resources, Retry, RetryOn, Role, Submodules,
+    Code, Command, DataSource, Dataset, DesiredState, GitCode, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit,
+    OnOverrun, OutsidePort, Param, Port, Resources, Retry, RetryOn, Role, Submodules,
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};

@@ -9,6 +9,7 @@ mod cores;
 mod entry;
 mod git;
 mod host;
+mod models;
 mod names;
 mod netlink;
 mod network;
@@ -704,7 +705,7 @@ impl Engine for LocalEngine {
         remove_tree(&objects).map_err(failed("remove the attempt's network"))?;
         self.take_back_ports(attempt.attempt).map_err(failed("take back the attempt's ports"))?;
         self.networks.remove(attempt.attempt).map_err(failed("remove the job's bridge"))?;
-        workdirs::publish(&self.paths, attempt)?;
+        models::publish(&self.paths, attempt)?;
         remove_tree(&directory).map_err(failed("remove the attempt's scratch space"))
     }
 }

@@ -265,6 +265,11 @@ impl Run {
         self.spec.comes_from_elsewhere() && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
     }
 
+    /// Whether another attempt follows this one, which has come to `verdict`.
+    pub(super) fn is_tried_again(&self, attempt: &AttemptRecord, verdict: &Verdict) -> bool {
+        matches!(verdict, Verdict::Failed { .. }) && self.attempts_left() > 0 && self.is_retried(attempt)
+    }
+
     /// Whether a failure like that of this attempt is tried again.
     fn is_retried(&self, attempt: &AttemptRecord) -> bool {
         let kind = failure_kind(attempt);

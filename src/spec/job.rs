@@ -166,18 +166,32 @@ impl Default for Retry {
     }
 }
 
+/// Before the name of a job whose model is meant.
+pub(super) const MODEL_PREFIX: &str = "model:";
+
 /// A dataset as the job names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
+    pub source: DataSource,
     /// What the script calls it, where that differs from its name.
     pub channel: Option<AssetName>,
     pub name: AssetName,
     pub version: Option<AssetName>,
 }
 
+/// What data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataSource {
+    /// A directory of `datasets/`.
+    Dataset,
+    /// What a job's runs have left in `models/`; its versions are their numbers, without one it is the newest.
+    Model,
+}
+
 impl std::fmt::Display for Dataset {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.channel.as_ref().map_or(Ok(()), |channel| write!(f, "{channel}="))?;
+        f.write_str(if self.source == DataSource::Model { MODEL_PREFIX } else { "" })?;
         write!(f, "{}", self.name)?;
         self.version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
     }

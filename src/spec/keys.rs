@@ -134,7 +134,7 @@ pub const KEYS: &[Key] = &[
     now("code.password", Kind::Text, "none", "\"secret:NAME\"", "The secret of the workspace, a file in /etc/trainyard/secrets/WORKSPACE, that holds the password or token."),
     now("code.submodules", Kind::Bool, "false", "", "Whether its submodules are fetched as well."),
     now("requirements", Kind::Bool, "false, unless the contract says otherwise", "", "Whether the Python packages of requirements.txt in the code's root are installed before the command, once for an image and a list."),
-    now("datasets", Kind::Texts, "[]", "[CHANNEL=]NAME[@VERSION]", "Datasets that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME; CHANNEL is what a script calls it, where that differs."),
+    now("datasets", Kind::Texts, "[]", "[CHANNEL=]NAME[@VERSION] or [CHANNEL=]model:JOB[@RUN]", "Datasets, and models that jobs of the workspace have left, that tasks see read-only: a single one at /dataset and /input, several at /dataset/NAME; CHANNEL is what a script calls it, where that differs."),
     now("mounts", Kind::Tables, "[]", "64 at most", "Directories and files of this machine that tasks see beside those of the workspace, with the rights of the job's owner."),
     now("mounts.*.source", Kind::Text, "must be given", "an absolute path", "The place on this machine; its owner must be able to go there."),
     now("mounts.*.target", Kind::Text, "must be given", "an absolute path", "Where tasks see it."),

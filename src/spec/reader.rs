@@ -13,8 +13,8 @@ use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, OutsidePort, Param,
-    Port, RETRY_ON, Resources, Retry, RetryOn, Role,
+    Code, Command, DataSource, Dataset, DesiredState, JobSpec, MODEL_PREFIX, Main, MinSucceeded, Network, OnEdit,
+    OnOverrun, OutsidePort, Param, Port, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
@@ -309,6 +309,10 @@ impl Reader<'_> {
                 Some((channel, rest)) => (Some(channel), rest),
                 None => (None, written.get_ref().as_str()),
             };
+            let (source, rest) = match rest.strip_prefix(MODEL_PREFIX) {
+                Some(job) => (DataSource::Model, job),
+                None => (DataSource::Dataset, rest),
+            };
             let (name, version) = match rest.split_once('@') {
                 Some((name, version)) => (name, Some(version)),
                 None => (rest, None),
@@ -323,10 +327,17 @@ impl Reader<'_> {
                 self.error(written.span(), "datasets", message);
                 continue;
             }
+            let is_run = |version: &str| version == "latest" || version.parse::<u32>().is_ok();
+            if source == DataSource::Model && version.is_some_and(|version| !is_run(version)) {
+                let message =
+                    format!("`datasets`: the versions of model:{name} are the numbers of its job's runs, or latest");
+                self.error(written.span(), "datasets", message);
+                continue;
+            }
             let version = version.map(|version| self.asset(&part(version), "datasets"));
             match version {
-                None => datasets.push(Dataset { channel, name, version: None }),
-                Some(Some(version)) => datasets.push(Dataset { channel, name, version: Some(version) }),
+                None => datasets.push(Dataset { source, channel, name, version: None }),
+                Some(Some(version)) => datasets.push(Dataset { source, channel, name, version: Some(version) }),
                 Some(None) => {}
             }
         }

@@ -163,10 +163,11 @@ impl Writer {
             Err(error) => return Err(error),
         };
         for run in runs {
-            // Beside the directory of a run lies which image it had.
+            // Beside the directory of a run lies which images and models it had.
             let name = run.file_name();
             let name = name.to_str().unwrap_or_default();
-            let plain = name.strip_prefix('.').and_then(|name| name.strip_suffix(".image")).unwrap_or(name);
+            let beside = name.strip_prefix('.').and_then(|name| name.split_once('.')).map(|(number, _)| number);
+            let plain = beside.unwrap_or(name);
             let number = plain.parse::<u32>().ok();
             if number.is_some_and(|number| number <= last_run) {
                 remove_tree(&run.path())?;

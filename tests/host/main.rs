@@ -17,6 +17,7 @@ mod images;
 mod jobs;
 mod kills;
 mod logs;
+mod models;
 mod mount;
 mod mpi;
 mod network;

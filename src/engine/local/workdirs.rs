@@ -7,15 +7,14 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::failed;
+use super::{failed, models};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task};
-use crate::engine::{EngineError, Prepare, Release};
+use crate::engine::{EngineError, Prepare};
 use crate::ids::AssetName;
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
-use crate::spec::{Code, Dataset, GitCode, Image, Platform};
-use crate::status::Verdict;
+use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
 use crate::sys::rooted::{Ids, Rooted};
@@ -138,10 +137,13 @@ fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, Engi
 
 fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
     let workspace = &identity.key.workspace;
-    let mut relative = PathBuf::from("datasets").join(dataset.name.as_str());
-    if let Some(version) = &dataset.version {
-        relative.push(version.as_str());
-    }
+    let relative = match dataset.source {
+        DataSource::Model => models::place(paths, identity, dataset)?,
+        DataSource::Dataset => {
+            let named = PathBuf::from("datasets").join(dataset.name.as_str());
+            dataset.version.as_ref().map_or(named.clone(), |version| named.join(version.as_str()))
+        }
+    };
     let path = paths.workspace(workspace).join(&relative);
     // Links are not followed: whoever may write in datasets/ must not choose what of the machine a job sees.
     let plain = relative.ancestors().filter(|part| !part.as_os_str().is_empty()).all(|part| {
@@ -166,14 +168,14 @@ fn image_file(paths: &Paths, identity: &Identity) -> PathBuf {
 /// What a run has been given.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Given {
+pub(super) enum Given {
     /// As it was written when all roles had one.
     One(Digest),
     /// By the images as the job file names them.
     Each(BTreeMap<String, Digest>),
 }
 
-fn given(paths: &Paths, identity: &Identity) -> Result<Option<Given>, EngineError> {
+pub(super) fn given(paths: &Paths, identity: &Identity) -> Result<Option<Given>, EngineError> {
     read_json(&image_file(paths, identity)).map_err(super::told)
 }
 
@@ -264,57 +266,4 @@ pub(super) fn make_parts(paths: &Paths, launch: &Identity, owner: Owner, places:
 /// Further groups of the owner, so that what a group may read its members' jobs may read.
 pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
     crate::sys::process::groups_of(owner.uid).into_iter().filter(|gid| *gid != owner.gid).collect()
-}
-
-/// Moves the model of a successful run to where models are; it appears there whole. Done again it does nothing.
-pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineError> {
-    let Verdict::Succeeded { .. } = attempt.verdict else { return Ok(()) };
-    let identity = &attempt.identity;
-    let model = paths.run(&identity.key, identity.run).join("model");
-    let target = paths.model(&identity.key, identity.run);
-    let told = "publish the model";
-    let is_directory = fs::symlink_metadata(&model).is_ok_and(|metadata| metadata.is_dir());
-    if is_directory && !target.exists() {
-        if fs::read_dir(&model).map_err(failed(told))?.next().is_none() {
-            return Ok(());
-        }
-        let about_file = model.join("MODEL.toml");
-        if fs::symlink_metadata(&about_file).is_ok_and(|metadata| metadata.is_dir()) {
-            // The name is ours, whatever the job has put there.
-            remove_tree(&about_file).map_err(failed(told))?;
-        }
-        let about = about(identity, commit_of(&paths.run(&identity.key, identity.run)).as_deref());
-        write_whole(&about_file, about.as_bytes(), 0o644, Durability::Process).map_err(failed(told))?;
-        if let Some(parent) = target.parent() {
-            create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(told))?;
-        }
-        fs::rename(&model, &target).map_err(failed(told))?;
-    }
-    if !target.exists() || fs::symlink_metadata(&model).is_ok_and(|metadata| metadata.is_dir()) {
-        return Ok(());
-    }
-    // Who looks into the run finds it as well.
-    let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(identity.run.to_string());
-    crate::sys::file::replace_symlink(&up, &model).map_err(failed(told))
-}
-
-/// The commit that a run's code is. Its owner may have put something else there since.
-fn commit_of(run: &Path) -> Option<String> {
-    let (_, bytes) = crate::sys::file::read_limited(&run.join("code.commit"), 128).ok()?;
-    let text = String::from_utf8(bytes).ok()?;
-    let commit = text.trim();
-    let is_commit = !commit.is_empty() && commit.chars().all(|c| c.is_ascii_hexdigit());
-    is_commit.then(|| commit.to_owned())
-}
-
-fn about(identity: &Identity, commit: Option<&str>) -> String {
-    let commit = commit.map_or(String::new(), |commit| format!("commit = {:?}\n", commit.trim()));
-    let Identity { key, run, attempt, user, .. } = identity;
-    format!(
-        "# Where this model comes from.\nworkspace = {:?}\njob = {:?}\nrun = {run}\nattempt = {attempt}\nowner = {user:?}\n\
-         spec = \"jobs/{job}/runs/{run}/spec.toml\"\ncode = \"jobs/{job}/runs/{run}/code\"\n{commit}",
-        key.workspace.as_str(),
-        key.job.as_str(),
-        job = key.job,
-    )
 }

@@ -1,0 +1,258 @@
+//! Models: what a run leaves in `/model`, published whole when it has succeeded, and seen by other jobs.
+//!
+//! ```text
+//! runs/N/model/            while the run goes on, from attempt to attempt
+//!     success ─▶ models/JOB/N/   with MODEL.toml; `latest` leads to it; runs/N/model is a link to it
+//!     else    ─▶ runs/N/model.partial/
+//! ```
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha256};
+use toml::{Table, Value};
+
+use super::failed;
+use super::workdirs::{Given, given, groups_of};
+use crate::config::Paths;
+use crate::contract::Identity;
+use crate::engine::{EngineError, Release};
+use crate::rundir::{read_json, write_json};
+use crate::spec::{DataSource, Dataset};
+use crate::status::Verdict;
+use crate::sys::file::{Durability, create_dir_for, remove_tree, replace_symlink, write_whole};
+use crate::sys::process::with_file_rights;
+use crate::sys::rooted::Rooted;
+
+const TOLD: &str = "publish the model";
+/// Of a task's usage, so much of the end is looked at for its last row, bytes.
+const ROW_MAX: u64 = 4096;
+
+/// Moves what the run has left to where it belongs. Done again it does nothing.
+pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineError> {
+    let identity = &attempt.identity;
+    let model = paths.run(&identity.key, identity.run).join("model");
+    let is_there = fs::symlink_metadata(&model).is_ok_and(|metadata| metadata.is_dir());
+    match attempt.verdict {
+        Verdict::Succeeded { .. } => publish_whole(paths, attempt, &model, is_there),
+        _ if attempt.is_last && is_there => {
+            set_aside(&model).map_err(failed("set aside the model of a run that failed"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What a run that did not succeed has left is no model.
+fn set_aside(model: &Path) -> io::Result<()> {
+    if fs::read_dir(model)?.next().is_none() {
+        return Ok(());
+    }
+    let partial = model.with_file_name("model.partial");
+    remove_tree(&partial)?;
+    fs::rename(model, partial)
+}
+
+fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool) -> Result<(), EngineError> {
+    let identity = &attempt.identity;
+    let target = paths.model(&identity.key, identity.run);
+    if is_there && !target.exists() {
+        if fs::read_dir(model).map_err(failed(TOLD))?.next().is_none() {
+            return Ok(());
+        }
+        let about_file = model.join("MODEL.toml");
+        if fs::symlink_metadata(&about_file).is_ok_and(|metadata| metadata.is_dir()) {
+            // The name is ours, whatever the job has put there.
+            remove_tree(&about_file).map_err(failed(TOLD))?;
+        }
+        let about = about(paths, attempt)?;
+        write_whole(&about_file, about.as_bytes(), 0o644, Durability::Process).map_err(failed(TOLD))?;
+        if let Some(parent) = target.parent() {
+            create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(TOLD))?;
+        }
+        fs::rename(model, &target).map_err(failed(TOLD))?;
+    }
+    if !target.exists() || fs::symlink_metadata(model).is_ok_and(|metadata| metadata.is_dir()) {
+        return Ok(());
+    }
+    let number = identity.run.to_string();
+    replace_symlink(Path::new(&number), &target.with_file_name("latest")).map_err(failed(TOLD))?;
+    // Who looks into the run finds it as well.
+    let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(number);
+    replace_symlink(&up, model).map_err(failed(TOLD))
+}
+
+/// `MODEL.toml`: where the model comes from.
+fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
+    let Identity { key, run, attempt: number, user, .. } = &attempt.identity;
+    let mut table = Table::new();
+    let mut set = |name: &str, value: Value| drop(table.insert(name.to_owned(), value));
+    set("workspace", key.workspace.as_str().into());
+    set("job", key.job.as_str().into());
+    set("run", i64::from(*run).into());
+    set("attempt", i64::from(*number).into());
+    set("owner", user.as_str().into());
+    set("started", attempt.started.to_string().into());
+    set("ended", attempt.ended.to_string().into());
+    // None can be had yet.
+    set("gpus", Value::Array(Vec::new()));
+    let datasets = attempt.spec.datasets.iter().map(|dataset| resolved(paths, &attempt.identity, dataset));
+    set("datasets", datasets.collect::<Result<Vec<_>, _>>()?.into());
+    set("images", images(paths, attempt)?.into());
+    set("code", code(paths, attempt).map_err(failed("describe the model's code"))?.into());
+    set("metrics", metrics(paths, attempt).into());
+    set("spec", attempt.text.as_str().into());
+    Ok(format!("# Where this model comes from. `spec` is the job file as it was run.\n{table}"))
+}
+
+/// By the names in the job file.
+fn images(paths: &Paths, attempt: &Release) -> Result<Table, EngineError> {
+    let given = given(paths, &attempt.identity)?;
+    let digest = |name: &str| match &given {
+        Some(Given::One(digest)) => digest.to_string(),
+        Some(Given::Each(each)) => each.get(name).map(ToString::to_string).unwrap_or_default(),
+        None => String::new(),
+    };
+    let names = attempt.spec.images().into_iter().map(ToString::to_string);
+    Ok(names.map(|name| (name.clone(), Value::from(digest(&name)))).collect())
+}
+
+/// For each code, by the name of its directory in the run: what it is, and its commit or a hash of its files.
+fn code(paths: &Paths, attempt: &Release) -> io::Result<Table> {
+    let run = paths.run(&attempt.identity.key, attempt.identity.run);
+    let root = Rooted::open(&run)?;
+    let mut all = Table::new();
+    for (code, name) in attempt.spec.codes() {
+        let mut table = Table::new();
+        table.insert("source".to_owned(), code.to_string().into());
+        match commit(&root, &name)? {
+            Some(commit) => table.insert("commit".to_owned(), commit.into()),
+            // With the owner's rights: what lies there is the owner's, and a hash tells of what it is made from.
+            None => {
+                let (owner, groups) = (attempt.owner, groups_of(attempt.owner));
+                let hash = with_file_rights(owner.uid, owner.gid, &groups, || tree(&run.join(&name)))??;
+                table.insert("tree".to_owned(), hash.into())
+            }
+        };
+        all.insert(name, table.into());
+    }
+    Ok(all)
+}
+
+/// The commit that a run's code is. Its owner may have put something else there since.
+fn commit(run: &Rooted, code: &str) -> io::Result<Option<String>> {
+    let bytes = run.read(Path::new(&format!("{code}.commit")), 128)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+    let is_commit = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
+    Ok(is_commit.then_some(text))
+}
+
+/// A hash of the names, kinds, x bits and contents of all that lies in a snapshot: the same for the same code.
+fn tree(directory: &Path) -> io::Result<String> {
+    let mut hash = Sha256::new();
+    add_tree(directory, Path::new(""), &mut hash)?;
+    let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(format!("sha256:{digits}"))
+}
+
+fn add_tree(root: &Path, below: &Path, hash: &mut Sha256) -> io::Result<()> {
+    let mut names: Vec<_> =
+        fs::read_dir(root.join(below))?.map(|entry| entry.map(|entry| entry.file_name())).collect::<Result<_, _>>()?;
+    names.sort();
+    for name in names {
+        let (inner, path) = (below.join(&name), root.join(below).join(&name));
+        let metadata = fs::symlink_metadata(&path)?;
+        let kind = metadata.file_type();
+        let executable = kind.is_file() && metadata.permissions().mode() & 0o111 != 0;
+        add(hash, inner.as_os_str().as_encoded_bytes());
+        add(hash, &[u8::from(kind.is_dir()), u8::from(kind.is_symlink()), u8::from(executable)]);
+        if kind.is_dir() {
+            add_tree(root, &inner, hash)?;
+        } else if kind.is_symlink() {
+            add(hash, fs::read_link(&path)?.as_os_str().as_encoded_bytes());
+        } else if kind.is_file() {
+            hash.update(metadata.len().to_le_bytes());
+            io::copy(&mut File::open(&path)?, hash)?;
+        }
+    }
+    Ok(())
+}
+
+fn add(hash: &mut Sha256, part: &[u8]) {
+    hash.update((part.len() as u64).to_le_bytes());
+    hash.update(part);
+}
+
+/// The last row of each task's `metrics.csv`, as far as it is told.
+fn metrics(paths: &Paths, attempt: &Release) -> Table {
+    let Identity { key, run, attempt: number, .. } = &attempt.identity;
+    let Ok(root) = Rooted::open(&paths.run(key, *run)) else { return Table::new() };
+    let row = |task: String| {
+        let file =
+            root.file_for_reading(&Path::new("attempts").join(number.to_string()).join(&task).join("metrics.csv"));
+        Some((task, Value::Table(last_row(file.ok()?).ok()??)))
+    };
+    attempt.spec.tasks().filter_map(|(role, index)| row(format!("{}-{index}", role.name))).collect()
+}
+
+fn last_row(mut file: File) -> io::Result<Option<Table>> {
+    let mut head = vec![0; ROW_MAX as usize];
+    let count = file.read(&mut head)?;
+    let head = String::from_utf8_lossy(&head[..count]).into_owned();
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(end.saturating_sub(ROW_MAX)))?;
+    let mut tail = Vec::new();
+    file.take(ROW_MAX).read_to_end(&mut tail)?;
+    let tail = String::from_utf8_lossy(&tail).into_owned();
+    let (Some(names), Some(row)) = (head.lines().next(), tail.lines().next_back().filter(|row| !head.starts_with(row)))
+    else {
+        return Ok(None);
+    };
+    let value = |text: &str| text.parse::<f64>().map_or_else(|_| Value::from(text), Value::from);
+    let pairs = names.split(',').zip(row.split(',')).filter(|(_, text)| !text.is_empty());
+    Ok(Some(pairs.map(|(name, text)| (name.to_owned(), value(text))).collect()))
+}
+
+/// Which runs' models a run sees, by the jobs: chosen once, so that all its attempts see the same. The file lies beside the
+/// run's directory, which is the owner's.
+fn chosen_file(paths: &Paths, identity: &Identity) -> PathBuf {
+    paths.job(&identity.key).join("runs").join(format!(".{}.models", identity.run))
+}
+
+/// Where the model lies below the workspace.
+pub(super) fn place(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
+    let job = dataset.name.as_str();
+    let models = PathBuf::from("models").join(job);
+    let named = dataset.version.as_ref().map(|version| version.as_str()).filter(|version| *version != "latest");
+    if let Some(number) = named {
+        return Ok(models.join(number));
+    }
+    let file = chosen_file(paths, identity);
+    let mut chosen: BTreeMap<String, u32> = read_json(&file).map_err(super::told)?.unwrap_or_default();
+    if let Some(number) = chosen.get(job) {
+        return Ok(models.join(number.to_string()));
+    }
+    let entries = fs::read_dir(paths.workspace(&identity.key.workspace).join(&models));
+    let numbers = entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let Some(newest) = numbers.max() else {
+        return Err(EngineError(format!(
+            "datasets: job {job} of this workspace has left no model yet; `after = [\"{job}\"]` waits for it, or `trainyard rerun {}` once it has",
+            identity.key
+        )));
+    };
+    chosen.insert(job.to_owned(), newest);
+    write_json(&file, &chosen, Durability::Machine).map_err(super::told)?;
+    Ok(models.join(newest.to_string()))
+}
+
+/// As the job names it, with the version that it was.
+fn resolved(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<String, EngineError> {
+    if dataset.source == DataSource::Dataset {
+        return Ok(dataset.to_string());
+    }
+    let place = place(paths, identity, dataset)?;
+    let number = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(format!("model:{}@{number}", dataset.name))
+}

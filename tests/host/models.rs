@@ -1,0 +1,67 @@
+//! What runs leave in `/model`: published whole, described, and seen by other jobs.
+
+use std::fs;
+
+use super::support::{Instance, text};
+
+#[test]
+fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
+    let test = "a_model_tells_where_it_comes_from_and_other_jobs_see_it";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let (code, data) = (instance.mount().join("code/train"), instance.mount().join("datasets/numbers"));
+    fs::create_dir_all(&code).unwrap();
+    fs::create_dir_all(&data).unwrap();
+    fs::write(code.join("train.sh"), "echo $TRAINYARD_RUN > /model/weights\n").unwrap();
+    let job = "code = \"train\"\ndatasets = [\"numbers\"]\ncommand = \"sh train.sh\"\nparams.lr = 1e-4\n";
+    assert_eq!(instance.run_job("train", job)["state"], "succeeded");
+    let models = instance.mount().join("models/train");
+    let about = |run: &str| -> toml::Table {
+        fs::read_to_string(models.join(run).join("MODEL.toml")).unwrap().parse().unwrap()
+    };
+    let first = about("latest");
+    assert_eq!((first["job"].as_str(), first["run"].as_integer()), (Some("train"), Some(1)));
+    assert_eq!(first["spec"].as_str(), Some(job));
+    assert_eq!(first["datasets"][0].as_str(), Some("numbers"));
+    assert_eq!(first["images"]["host"].as_str(), Some(""));
+    assert!(first["started"].as_str() <= first["ended"].as_str() && first["started"].as_str() > Some("2020"));
+    assert!(first["metrics"]["main-0"]["elapsed_s"].as_float().unwrap() > 0.0, "{first}");
+    let tree = |about: &toml::Table| about["code"]["code"]["tree"].as_str().unwrap().to_owned();
+    assert!(tree(&first).starts_with("sha256:"));
+    // The same code has the same hash, other code another one; `latest` follows.
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 2);
+    assert_eq!((tree(&about("2")), fs::read_link(models.join("latest")).unwrap()), (tree(&first), "2".into()));
+    fs::write(code.join("more"), "").unwrap();
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 3);
+    assert_ne!(tree(&about("3")), tree(&first));
+    // As inputs: one run's, the newest one's.
+    let tune = "datasets = [\"model:train@1\", \"base=model:train\"]\n\
+                command = \"cat /dataset/train/weights /dataset/base/weights; touch /dataset/base/x; cp /dataset/base/weights /model/\"";
+    let report = instance.run_job("tune", tune);
+    let log = instance.log("tune", "main-0");
+    assert!(log.starts_with("1\n3\n") && log.contains("Read-only file system"), "{report:#} {log}");
+    let tuned = fs::read_to_string(instance.mount().join("models/tune/1/MODEL.toml")).unwrap();
+    assert!(tuned.contains("model:train@1") && tuned.contains("model:train@3"), "the version that it was: {tuned}");
+    let report = instance.run_job("early", "datasets = [\"model:nobody\"]\ncommand = \"true\"");
+    assert!(text(&report["reason"]).contains("job nobody of this workspace has left no model yet"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn what_a_failed_run_leaves_is_no_model_and_stays_with_the_run() {
+    let test = "what_a_failed_run_leaves_is_no_model_and_stays_with_the_run";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // From attempt to attempt it goes on; the last one fails as well.
+    let command = "command = \"echo x >> /model/weights; exit 1\"\nretries = 1\n";
+    assert_eq!(instance.run_job("fails", command)["attempt"], 2);
+    let run = instance.mount().join("jobs/fails/runs/1");
+    assert_eq!(fs::read_to_string(run.join("model.partial/weights")).unwrap(), "x\nx\n");
+    assert!(!run.join("model").exists() && !instance.mount().join("models/fails").exists());
+    instance.drop_job("stopped", "command = \"echo x > /model/weights; touch /output/there; sleep 600\"");
+    super::support::wait_for("its file", || instance.run_dir("stopped", 1).join("output/there").exists().then_some(()));
+    instance.ok(&["stop", "stopped"]);
+    instance.wait_end("stopped", 1);
+    assert!(instance.mount().join("jobs/stopped/runs/1/model.partial/weights").exists());
+    instance.shutdown();
+}
