@@ -174,10 +174,21 @@ fn add_tree(root: &Path, below: &Path, hash: &mut Sha256) -> io::Result<()> {
             add(hash, fs::read_link(&path)?.as_os_str().as_encoded_bytes());
         } else if kind.is_file() {
             hash.update(metadata.len().to_le_bytes());
-            io::copy(&mut File::open(&path)?, hash)?;
+            add_file(&path, hash)?;
         }
     }
     Ok(())
+}
+
+fn add_file(path: &Path, hash: &mut Sha256) -> io::Result<()> {
+    let mut file = File::open(path)?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => hash.update(buffer.get(..count).unwrap_or_default()),
+        }
+    }
 }
 
 fn add(hash: &mut Sha256, part: &[u8]) {
