@@ -131,7 +131,7 @@ pub(super) fn directories(task: &Task<'_>) -> Vec<String> {
 }
 
 fn of_platform(task: &Task<'_>) -> Vec<Place> {
-    use Access::{ReadWrite, Scratch};
+    use Access::{ReadOnly, ReadWrite, Scratch};
     let fixed: &[(Content, &str, Access)] = match (task.spec.contract.platform, task.spec.contract.profile) {
         (Platform::SageMaker, _) | (Platform::Tione, _) => &[
             (Content::Code, "/opt/ml/code", Scratch),
@@ -157,16 +157,18 @@ fn of_platform(task: &Task<'_>) -> Vec<Place> {
             (Content::OutputPart("log"), "/home/ma-user/modelarts/log", ReadWrite),
         ],
         (Platform::Uai, _) => &[(Content::Code, "/data", Scratch), (Content::Output, "/data/output", ReadWrite)],
-        (Platform::Volcano, Profile::Octopus) | (Platform::OpenPai | Platform::Paddle, _) => {
-            &[(Content::Code, "/code", Scratch)]
-        }
+        // What it is given, and the copy of it that the command starts in.
+        (Platform::OpenPai, _) => &[(Content::Code, "/code", Scratch), (Content::Code, "/pai/code", ReadOnly)],
         (Platform::Kubeflow, Profile::Arena) => &[(Content::Code, "/root/code", Scratch)],
-        (Platform::Kubeflow, Profile::Swarm) => &[(Content::Code, "/code", Scratch)],
         (Platform::Mpi, Profile::Nauta) => &[
             (Content::Code, "/app", Scratch),
             (Content::Output, "/mnt/output/experiment", ReadWrite),
             (Content::OutputPart("home"), "/mnt/output/home", ReadWrite),
         ],
+        // There it is a part of the image, in which everybody may write.
+        (Platform::Paddle | Platform::Volcano | Platform::Kubeflow | Platform::Mpi, _) => {
+            &[(Content::Code, "/code", Scratch)]
+        }
         _ => &[],
     };
     let mut out: Vec<Place> =
