@@ -17,8 +17,9 @@ fuzz_target!(|data: &[u8]| {
     let template = Layer::new("t.template.toml", parts.next().unwrap_or_default());
     let job = Layer::new("job.toml", parts.next().unwrap_or_default());
     let number = |(number, text): (usize, &str)| Layer::new(&format!("job.toml.d/{number}.toml"), text);
-    let overrides = parts.take(OVERRIDES_MAX).enumerate().map(number).collect();
-    expand(template.clone(), Stack { job, overrides, template: None });
+    let mut stack = Stack::of(job);
+    stack.overrides = parts.take(OVERRIDES_MAX).enumerate().map(number).collect();
+    expand(template.clone(), stack);
     start(template);
 });
 
