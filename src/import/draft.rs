@@ -152,7 +152,8 @@ impl Draft {
                 }
             }
         }
-        Ok(if is_changed { lines.join("\n") + "\n" } else { toml })
+        // What was told first may have hidden what else there is.
+        if is_changed { self.checked(lines.join("\n") + "\n") } else { Ok(toml) }
     }
 
     fn check_roles(&self) -> Result<(), ImportError> {

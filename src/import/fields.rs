@@ -37,6 +37,7 @@ impl Fields {
     }
 
     pub(super) fn at(&self, name: &str) -> String {
+        let name = if name.is_empty() { "\"\"" } else { name };
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 

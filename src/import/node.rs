@@ -103,7 +103,8 @@ struct Builder<'t> {
 
 impl<'t> Builder<'t> {
     fn new(text: &'t str) -> Self {
-        let last_line = text.lines().count().max(1);
+        // YAML ends a line at a carriage return as well.
+        let last_line = text.replace("\r\n", "\n").split(['\n', '\r']).count();
         Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, last_line }
     }
 

@@ -105,9 +105,15 @@ fn task_roles(name: &str, spec: &JobSpec) -> Vec<Value> {
 
 /// Variables that every role has alike.
 fn shared_env(spec: &JobSpec) -> Vec<(String, String)> {
-    let first = spec.members().next().map(|role| role.env.clone()).unwrap_or_default();
-    // OpenPAI takes `isDebug` for itself.
-    first.into_iter().filter(|pair| pair.0 != "isDebug" && spec.members().all(|role| role.env.contains(pair))).collect()
+    let first = spec.roles.first().map(|role| role.env.clone()).unwrap_or_default();
+    // OpenPAI takes these for itself.
+    first
+        .into_iter()
+        .filter(|pair| {
+            !["isDebug", "paiAzRDMA"].contains(&pair.0.as_str())
+                && spec.roles.iter().all(|role| role.env.contains(pair))
+        })
+        .collect()
 }
 
 fn task_role(task: &Task<'_>) -> Value {

@@ -637,6 +637,11 @@ fn what_the_job_language_refuses_is_refused_by_the_import() {
     }
     assert!(import(r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a-b", "command": "c"}]}"#).is_err());
     assert!(import(r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "w", "command": " "}]}"#).is_err());
+    // Also where a key that this version does not act on is told first.
+    let hidden = v1(r#", "gpuNumber": 1, "portList": [{"label": "x=y"}]"#, r#""image": "i", "gpuType": "K80","#);
+    assert!(import(&hidden).is_err(), "{hidden}");
+    let nameless = only(&v1("", r#""image": "i", "": "x","#));
+    assert_eq!(fields(&nameless), ["\"\""]);
     let dotted = v1(r#", "portList": [{"label": "a.b"}]"#, image);
     assert_eq!(spec_of(&only(&dotted)).roles[0].ports[0].label, "a.b");
     let twice = "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {name: m}\nspec:\n  tasks:\n    - {replicas: 1, \
@@ -656,6 +661,9 @@ fn whatever_is_exported_comes_back() {
         "framework = \"horovod\"\n[roles.worker]\ncount = 2\ncommand = \"x\"",
         "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",
         "description = \"a\\n\"",
+        "[roles.a]\nenv = { y = 1 }\n[services.s]\ncommand = \"x\"\nport = 1",
+        "[roles.a]\nuser = \"1\"\n[services.s]\ncommand = \"x\"\nport = 1",
+        "[env]\npaiAzRDMA = 1",
     ] {
         let before = spec::parse("x.toml", text).0.unwrap();
         let job = only(&openpai_export::export("x", &before).to_string());
@@ -676,4 +684,6 @@ fn large_documents_are_bounded_and_read_soon() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
     let Err(ImportError::Syntax { line, .. }) = import("a: {b") else { panic!() };
     assert_eq!(line, 1, "a place lies in the text");
+    let Err(ImportError::Syntax { line, .. }) = import("\r\r\r\r\r?") else { panic!() };
+    assert_eq!(line, 6, "a carriage return ends a line");
 }

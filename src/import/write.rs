@@ -52,7 +52,7 @@ impl Page {
     fn job(&mut self, draft: &Draft) {
         self.given("description", Some(draft.description.trim_end()));
         self.given("image", shared(draft, |role| role.image.as_deref()));
-        self.given("user", shared(draft, |role| role.user.as_deref()));
+        self.given("user", shared_user(draft));
         self.given("contract", Some(draft.contract));
         self.given("framework", draft.framework);
         if !draft.datasets.is_empty() {
@@ -84,6 +84,9 @@ impl Page {
         self.table("env", &env);
         self.resources("resources", &role.resources);
         let mut rules = Page { text: String::new() };
+        if role.user.as_deref() != shared_user(draft) {
+            rules.given("user", role.user.as_deref());
+        }
         for (key, value) in &role.own {
             rules.line(key, value);
         }
@@ -100,7 +103,7 @@ impl Page {
         if role.image.as_deref() != shared(draft, |role| role.image.as_deref()) {
             self.given("image", role.image.as_deref());
         }
-        if role.user.as_deref() != shared(draft, |role| role.user.as_deref()) {
+        if role.user.as_deref() != shared_user(draft) {
             self.given("user", role.user.as_deref());
         }
         for (key, value) in &role.own {
@@ -227,6 +230,12 @@ impl Page {
 fn shared(draft: &Draft, of: fn(&DraftRole) -> Option<&str>) -> Option<&str> {
     let all = draft.roles.iter().all(|role| of(role).is_some());
     draft.roles.first().filter(|_| all).and_then(of)
+}
+
+/// A service would have the job's.
+fn shared_user(draft: &Draft) -> Option<&str> {
+    let has_services = draft.own.iter().any(|(key, _)| key == "services");
+    shared(draft, |role| role.user.as_deref()).filter(|_| !has_services)
 }
 
 fn port(port: &Port) -> String {

@@ -129,7 +129,7 @@ impl<'e> Reader<'e, '_> {
 }
 
 fn same(one: &Node, other: &Node) -> bool {
-    shown(one) == shown(other)
+    written(one) == written(other)
 }
 
 /// As it stands in a command line; lists by commas.
@@ -193,6 +193,6 @@ fn words(values: &[&Node]) -> String {
 }
 
 fn hash(values: &[&Node]) -> String {
-    let text = values.iter().map(|node| shown(node)).collect::<Vec<_>>().join("\0");
+    let text = values.iter().map(|node| written(node)).collect::<Vec<_>>().join("\0");
     Sha256::digest(text.as_bytes()).iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }

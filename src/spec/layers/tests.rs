@@ -273,6 +273,8 @@ fn names_of_a_sweep_that_say_too_little_or_too_much_are_hashes() {
     let jobs = sweep("command = 'x'\n[sweep]\na = ['x/y', 'x y', 'z']", &[], None).unwrap();
     let names: Vec<_> = jobs.iter().map(|(name, _)| name.as_str()).collect();
     assert!(names[0].len() == 14 && names[1].len() == 14 && names[0] != names[1] && names[2] == "j~z", "{names:?}");
+    let alike = sweep("command = 'x'\n[sweep]\na = [[1, 2], ['1,2']]", &[], None).unwrap();
+    assert_ne!(alike[0].0, alike[1].0, "what only looks alike");
     let long = format!("command = 'x'\n[sweep]\na = ['{}']", "y".repeat(70));
     assert_eq!(sweep(&long, &[], None).unwrap()[0].0.len(), 14);
     let stack = stack("command = 'x'\n[sweep]\na = [1, 2]", &[], None);
