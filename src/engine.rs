@@ -55,7 +55,7 @@ pub struct Release {
     pub spec: JobSpec,
     /// The job file as it was run.
     pub text: String,
-    /// When all tasks ran for the first time, or were to be started; and when the last of them ended.
+    /// When its tasks were to be started, and when the last of them ended.
     pub started: Timestamp,
     pub ended: Timestamp,
     /// The run ends with this attempt.

@@ -437,7 +437,7 @@ impl<S: Store> Reconciler<S> {
             identity: run.identity(key, attempt.number),
             spec: JobSpec::clone(&run.spec),
             text: run.record.source.text.clone(),
-            started: attempt.running_since.unwrap_or(attempt.created),
+            started: attempt.created,
             ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
             is_last: is_stopped || !run.is_tried_again(attempt, &verdict),
             verdict,
