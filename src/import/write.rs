@@ -10,9 +10,9 @@ use crate::spec::{Command, Main, MinSucceeded, Port};
 pub(super) fn job_file(draft: &Draft) -> String {
     let mut page = Page { text: head(draft) };
     page.job(draft);
-    // What a framework makes of a job may be more roles, which would run the job's command as well.
-    let has_framework = draft.own.iter().any(|(key, _)| key == "framework");
-    if let ([role], false) = (draft.roles.as_slice(), has_framework) {
+    // A framework may make more roles of a job, and services are more: they would have what is the job's as well.
+    let has_more = draft.own.iter().any(|(key, _)| ["framework", "services"].contains(&key.as_str()));
+    if let ([role], false) = (draft.roles.as_slice(), has_more) {
         page.only_role(draft, role);
     } else {
         page.table("env", &draft.env);
