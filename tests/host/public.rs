@@ -155,6 +155,7 @@ fn paddle_s_own_check_finds_two_nodes() {
     let report = run(&instance, "check", &text);
     let logs = [0, 1].map(|worker| instance.log("check", &format!("worker-{worker}")));
     assert_eq!(report["state"], "succeeded", "{report:#}\n{logs:#?}");
-    assert!(logs.iter().any(|log| log.contains("PaddlePaddle is installed successfully")), "{logs:#?}");
+    let told = ["Prepare distributed training with 2 nodes 1 cards", "Distributed training completed"];
+    assert!(logs.iter().all(|log| told.iter().all(|told| log.contains(told))), "{logs:#?}");
     instance.shutdown();
 }
