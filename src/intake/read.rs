@@ -29,6 +29,7 @@ pub fn is_ignored(name: &str) -> bool {
 }
 
 /// What came of looking at a path.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 #[derive(Debug, PartialEq)]
 pub enum Look {
     /// Nothing of ours, or nothing that need be told.

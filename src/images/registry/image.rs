@@ -28,6 +28,7 @@ pub(super) fn accepted() -> String {
     [INDEXES, MANIFESTS].concat().join(", ")
 }
 
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 pub(super) enum Document {
     Image(Image),
     Index(ImageIndex),
