@@ -7,7 +7,8 @@ mod mounting;
 mod works;
 
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,12 @@ pub enum DaemonError {
         #[source]
         source: io::Error,
     },
+    #[error("cannot make the directory {path}")]
+    Directory {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -69,7 +76,7 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
     if !nix::unistd::Uid::effective().is_root() {
         return Err(DaemonError::NotRoot);
     }
-    make_directories(config).map_err(failed("make Trainyard's directories"))?;
+    make_directories(config)?;
     // Held to the last: whoever waits for the lock finds no process of ours.
     std::mem::forget(take_lock(config)?);
     crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
@@ -89,16 +96,29 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
     served
 }
 
-fn make_directories(config: &Config) -> io::Result<()> {
+fn make_directories(config: &Config) -> Result<(), DaemonError> {
     let paths = &config.paths;
-    create_dir(&paths.jobs_d(), 0o755)?;
-    // Who may look into workspaces does so through the mount.
-    create_dir(&paths.state_dir(), 0o700)?;
-    create_dir(&paths.run_dir(), 0o755)?;
-    create_dir(&paths.mount_point(), 0o755)?;
-    create_dir(&paths.workspaces(), 0o755)?;
     let workspace = paths.workspace(&WorkspaceName::default_workspace());
-    ["", "datasets", "code", "models", "jobs"].iter().try_for_each(|part| create_dir(&workspace.join(part), 0o755))
+    let parts = ["", "datasets", "code", "models", "jobs"].map(|part| (workspace.join(part), 0o755));
+    // Who may look into workspaces does so through the mount.
+    let own =
+        [(paths.jobs_d(), 0o755), (paths.state_dir(), 0o700), (paths.run_dir(), 0o755), (paths.workspaces(), 0o755)];
+    for (path, mode) in own.into_iter().chain(parts) {
+        create_dir(&path, mode).map_err(|source| DaemonError::Directory { path, source })?;
+    }
+    let path = paths.mount_point();
+    create_mount_point(&path).map_err(|source| DaemonError::Directory { path, source })
+}
+
+/// What is there already is not looked at: it may be a mount whose process is dead, or hangs. The mount process sees to it.
+fn create_mount_point(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        create_dir(parent, 0o755)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 fn take_lock(config: &Config) -> Result<HeldLock, DaemonError> {

@@ -54,7 +54,9 @@ fn mount(cli: &Cli, lock_fd: Option<i32>) -> anyhow::Result<ExitCode> {
 fn journal() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TRAINYARD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(std::io::stderr).init();
+    // Complaints of the subscriber itself would go to the same place, by a macro that panics where it cannot write.
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
+    subscriber.with_writer(std::io::stderr).init();
 }
 
 /// The error and its causes, one line; no text repeats its source.

@@ -89,6 +89,8 @@ fn log_to(path: &Path) -> io::Result<()> {
     let filter = tracing_subscriber::EnvFilter::new("warn,libcgroups=error,libcontainer=error");
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
+        // A full disk must not end a task: told on standard error, it would be by a macro that panics.
+        .log_internal_errors(false)
         .with_env_filter(filter)
         .with_writer(std::sync::Mutex::new(file))
         .finish();

@@ -4,6 +4,9 @@ use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
 use super::support::{Instance, pids_with, text, wait_at_most, wait_for};
 
 #[test]
@@ -79,7 +82,7 @@ fn a_killed_mount_is_back_within_two_seconds_and_jobs_do_not_notice() {
         let root = format!("--root {} mount", instance.root().display());
         let servers = pids_with(&root);
         assert_eq!(servers.len(), 1, "{servers:?}");
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(servers[0].0), nix::sys::signal::Signal::SIGKILL).unwrap();
+        kill(Pid::from_raw(servers[0].0), Signal::SIGKILL).unwrap();
         wait_for("its end", || fs::read_dir(&mount).is_err().then_some(()));
         wait_at_most(Duration::from_secs(2), "the mount to be back", || fs::read_dir(mount.join("jobs/steady")).ok());
     }
@@ -87,5 +90,40 @@ fn a_killed_mount_is_back_within_two_seconds_and_jobs_do_not_notice() {
     fs::write(instance.run_dir("steady", 1).join("output/go"), "").unwrap();
     assert_eq!(instance.wait_end("steady", 1)["state"], "succeeded");
     assert!(instance.log("steady", "main-0").contains("through"));
+    instance.shutdown();
+}
+
+#[test]
+fn a_daemon_whose_journal_nobody_reads_works_on_and_so_does_its_mount() {
+    let test = "a_daemon_whose_journal_nobody_reads_works_on_and_so_does_its_mount";
+    let Some(mut instance) = Instance::prepare(test, "") else { return };
+    instance.start_daemon(&[("TRAINYARD_LOG", "debug")]);
+    // The pipe breaks at the next line, for the daemon and for the mount process that it starts.
+    instance.forget_journal();
+    let report = instance.run_job("unheard", "command = \"echo heard\"");
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(
+        fs::read_to_string(instance.mount().join("jobs/unheard/latest/attempts/1/main-0/stdout.log")).unwrap(),
+        "heard\n"
+    );
+    assert!(!instance.daemon_has_ended());
+    instance.shutdown();
+}
+
+#[test]
+fn a_daemon_starts_over_a_mount_that_is_dead_and_puts_a_new_one_in_its_place() {
+    let test = "a_daemon_starts_over_a_mount_that_is_dead_and_puts_a_new_one_in_its_place";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    instance.run_job("before", "command = \"true\"");
+    let mount = instance.mount();
+    instance.kill_daemon();
+    let lock = fs::read_to_string(instance.root().join("run/trainyard/mount.lock")).unwrap();
+    kill(Pid::from_raw(lock.trim().parse().unwrap()), Signal::SIGKILL).unwrap();
+    wait_for("the mount's death", || {
+        let seen = fs::metadata(&mount).err().and_then(|error| error.raw_os_error());
+        (seen == Some(nix::libc::ENOTCONN)).then_some(())
+    });
+    instance.restart_daemon();
+    wait_for("a live mount", || mount.join("jobs/before/status").exists().then_some(()));
     instance.shutdown();
 }
