@@ -7,13 +7,14 @@
 pub mod address;
 mod attempt;
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::config::AddressRange;
 use crate::ids::{Bytes, Cpu, JobKey, Timestamp};
-use crate::spec::{JobSpec, Network, OnOverrun};
+use crate::spec::{JobSpec, Network, OnOverrun, Priority};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
 
@@ -106,6 +107,13 @@ pub struct Live {
     pub retried: bool,
 }
 
+/// A place in the queue: the higher priority first, then the earlier order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub priority: Reverse<Priority>,
+    pub order: u64,
+}
+
 /// A run that may start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
@@ -127,7 +135,7 @@ pub struct Snapshot<'a> {
     pub last_block: Option<AddressBlock>,
     pub live: Vec<Live>,
     /// By place in the queue.
-    pub queue: &'a BTreeMap<u64, Waiting>,
+    pub queue: &'a BTreeMap<Place, Waiting>,
 }
 
 /// One thing to do. Each may be repeated safely.

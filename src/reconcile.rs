@@ -22,7 +22,7 @@ use crate::contract::Identity;
 use crate::engine::{EngineError, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
-use crate::plan::{self, Amount, Blocked, Snapshot, Step, Waiting};
+use crate::plan::{self, Amount, Blocked, Place, Snapshot, Step, Waiting};
 use crate::report::{Change, JobReport};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
@@ -134,7 +134,7 @@ pub struct Reconciler<S> {
     settings: Settings,
     counters: Counters,
     jobs: BTreeMap<JobKey, Job>,
-    queue: BTreeMap<u64, Waiting>,
+    queue: BTreeMap<Place, Waiting>,
     /// Jobs with an attempt that is not concluded.
     live: BTreeSet<JobKey>,
     attempts: BTreeMap<AttemptId, JobKey>,
@@ -652,8 +652,8 @@ impl<S: Store> Reconciler<S> {
         if let Some(until) = self.put_off_until(key) {
             self.backing_off.insert(key.clone(), until);
         }
-        if let Some((order, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
-            self.queue.insert(order, waiting);
+        if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
+            self.queue.insert(place, waiting);
         }
     }
 

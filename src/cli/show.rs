@@ -125,10 +125,11 @@ fn main(role: &Role) -> &'static str {
 fn policies(spec: &JobSpec) -> String {
     let names = |items: Vec<String>| format!("{items:?}");
     let mut out = format!(
-        "retry = {{ on = {}, backoff = \"{}s\" }}\nafter = {}\non_edit = \"{}\"\non_overrun = \"{}\"\n",
+        "retry = {{ on = {}, backoff = \"{}s\" }}\nafter = {}\npriority = {}\non_edit = \"{}\"\non_overrun = \"{}\"\n",
         names(spec.retry.on.iter().map(ToString::to_string).collect()),
         spec.retry.backoff.as_secs_f64(),
         names(spec.after.iter().map(ToString::to_string).collect()),
+        spec.priority,
         if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
         if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
     );

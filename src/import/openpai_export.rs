@@ -9,8 +9,8 @@ use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Retry,
-    Role, Submodules,
+    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Priority,
+    Retry, Role, Submodules,
 };
 
 /// Our own field of `extras`.
@@ -183,6 +183,9 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     out.extend(spec.expected_duration.map(|limit| ("expected_duration", format!("\"{}ms\"", limit.as_millis()))));
     if spec.on_overrun == OnOverrun::Stop {
         out.push(("on_overrun", quoted(&"stop")));
+    }
+    if spec.priority != Priority::NORMAL {
+        out.push(("priority", spec.priority.to_string()));
     }
     if spec.on_edit == OnEdit::Restart {
         out.push(("on_edit", quoted(&"restart")));

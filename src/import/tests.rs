@@ -250,7 +250,6 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
             "prerequisites.torch.auth",
             "prerequisites.cifar10.uri",
             "secrets",
-            "priority",
         ]
     );
 }
@@ -655,6 +654,7 @@ fn whatever_is_exported_comes_back() {
         "code = { git = \"https://lab/x\", ref = \"v1\" }",
         "retry = { backoff = \"1s\" }",
         "after = [\"\u{915}\u{902}\"]",
+        "priority = 80",
         "expected_duration = \"1h\"\non_overrun = \"stop\"",
         "extras.trainyard = 1",
         "[env]\nb = 1\na = 2",

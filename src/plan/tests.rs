@@ -19,6 +19,10 @@ fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
     }
 }
 
+fn place(order: u64) -> Place {
+    Place { priority: Reverse(Priority::NORMAL), order }
+}
+
 fn live(number: u64, cpu: u64) -> Live {
     Live {
         key: key(number),
@@ -53,12 +57,12 @@ fn live(number: u64, cpu: u64) -> Live {
     }
 }
 
-fn run(live: Vec<Live>, queue: &BTreeMap<u64, Waiting>, cpu: u64) -> Plan {
+fn run(live: Vec<Live>, queue: &BTreeMap<Place, Waiting>, cpu: u64) -> Plan {
     let inventory = Amount { cpu, memory: cpu, gpu: 0 };
     plan(&Snapshot { now: Timestamp(5000), inventory, addresses: RANGE, last_block: None, live, queue })
 }
 
-fn no_queue() -> BTreeMap<u64, Waiting> {
+fn no_queue() -> BTreeMap<Place, Waiting> {
     BTreeMap::new()
 }
 
@@ -103,7 +107,7 @@ fn a_wanted_stop_and_a_passed_limit_decide() {
 
 #[test]
 fn the_first_that_does_not_fit_says_what_it_waits_for_and_nobody_overtakes_it() {
-    let queue = [(1, waiting(1, 8, 1)), (2, waiting(2, 1, 1))].into();
+    let queue = [(place(1), waiting(1, 8, 1)), (place(2), waiting(2, 1, 1))].into();
     let planned = run(vec![live(9, 4)], &queue, 10);
     assert_eq!(planned.steps, []);
     let blocked = planned.blocked.unwrap();
@@ -116,7 +120,7 @@ fn the_first_that_does_not_fit_says_what_it_waits_for_and_nobody_overtakes_it() 
 
 #[test]
 fn what_can_never_fit_fails_naming_what_is_missing_and_blocks_nobody() {
-    let queue = [(1, waiting(1, 11, 1)), (2, waiting(2, 1, 1))].into();
+    let queue = [(place(1), waiting(1, 11, 1)), (place(2), waiting(2, 1, 1))].into();
     let steps = run(vec![], &queue, 10).steps;
     assert!(matches!(&steps[0], Step::End { verdict: Verdict::Failed { reason }, .. } if reason.contains("cpu")));
     assert!(matches!(&steps[1], Step::Start { .. }));
@@ -143,7 +147,7 @@ proptest! {
             if *released { attempt.verdict = Some(Verdict::Succeeded { tolerated: 0 }); }
             Live { released: *released, ..attempt }
         }).collect();
-        let queue: BTreeMap<_, _> = wanted.iter().zip(0..).map(|((cpu, tasks), n)| (n, waiting(n, *cpu, *tasks))).collect();
+        let queue: BTreeMap<_, _> = wanted.iter().zip(0..).map(|((cpu, tasks), n)| (place(n), waiting(n, *cpu, *tasks))).collect();
         let planned = run(live, &queue, 10);
         let mut room = 10u64.saturating_sub(held.iter().filter(|(_, released)| !released).map(|(cpu, _)| cpu).sum());
         let mut blocks: Vec<AddressBlock> = Vec::new();
@@ -182,20 +186,20 @@ fn a_port_that_somebody_holds_is_waited_for_by_name() {
     let live_with_port = || Live { ports: vec![8080], ..live(1, 1) };
     let holder = live_with_port();
     let wanting = |number| Waiting { ports: vec![8081, 8080], ..waiting(number, 1, 1) };
-    let blocked = run(vec![holder.clone()], &BTreeMap::from([(1, wanting(2))]), 10);
+    let blocked = run(vec![holder.clone()], &BTreeMap::from([(place(1), wanting(2))]), 10);
     assert!(blocked.blocked.is_none(), "nobody waits behind it");
     let reason = &blocked.passed_over[0].reason;
     assert!(blocked.steps.is_empty() && reason.contains("port 8080") && reason.contains("j1"), "{reason}");
     let gone = Live { released: true, verdict: Some(Verdict::Succeeded { tolerated: 0 }), ..holder };
-    let started = run(vec![gone], &BTreeMap::from([(1, wanting(2)), (2, wanting(3))]), 10);
+    let started = run(vec![gone], &BTreeMap::from([(place(1), wanting(2)), (place(2), wanting(3))]), 10);
     let starts = started.steps.iter().filter(|step| matches!(step, Step::Start { .. })).count();
     assert_eq!(starts, 1, "the second of the two waits for the first");
     assert!(started.passed_over[0].reason.contains("j2 holds"));
     // Others go past them, but nobody gets what an earlier one waits for.
     let queue = BTreeMap::from([
-        (1, wanting(2)),
-        (2, waiting(3, 1, 1)),
-        (3, Waiting { ports: vec![8081], ..waiting(4, 1, 1) }),
+        (place(1), wanting(2)),
+        (place(2), waiting(3, 1, 1)),
+        (place(3), Waiting { ports: vec![8081], ..waiting(4, 1, 1) }),
     ]);
     let past = run(vec![live_with_port()], &queue, 10);
     let started: Vec<_> = past
@@ -224,4 +228,17 @@ fn an_attempt_that_takes_longer_than_expected_is_told_of_once_and_stopped_only_i
         panic!("not stopped")
     };
     assert!(verdict.to_string().contains("expected_duration of 0.5s"), "{verdict}");
+}
+
+#[test]
+fn the_higher_priority_starts_first_and_of_equal_ones_the_older() {
+    let at = |priority, order| Place { priority: Reverse(Priority(priority)), order };
+    let queue = [(at(50, 1), 1), (at(75, 3), 3), (at(75, 2), 2), (at(0, 0), 4)];
+    let queue = queue.into_iter().map(|(place, number)| (place, waiting(number, 4, 1))).collect();
+    let planned = run(vec![], &queue, 10);
+    let started: Vec<_> = planned.steps.iter().map(|step| matches!(step, Step::Start { .. })).collect();
+    assert_eq!(started, [true, true]);
+    assert!(matches!(&planned.steps[0], Step::Start { key: first, .. } if *first == key(2)), "{planned:?}");
+    assert!(matches!(&planned.steps[1], Step::Start { key: second, .. } if *second == key(3)), "{planned:?}");
+    assert_eq!(planned.blocked.unwrap().key, key(1));
 }

@@ -1,12 +1,13 @@
 //! Jobs in memory: the stored records with what is derived from them.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::ids::{JobKey, Timestamp};
-use crate::plan::{Amount, Live, Waiting};
+use crate::plan::{Amount, Live, Place, Waiting};
 use crate::spec::{DesiredState, JobSpec, OnEdit, RetryOn};
 use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
@@ -128,7 +129,7 @@ impl Job {
     }
 
     /// Its place in the queue, if it may start.
-    pub(super) fn waiting(&self, key: &JobKey, now: Timestamp) -> Option<(u64, Waiting)> {
+    pub(super) fn waiting(&self, key: &JobKey, now: Timestamp) -> Option<(Place, Waiting)> {
         let run = self.open_run()?;
         let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
         let not_yet = run.held_back.is_some() || run.awaited.is_some() || run.backs_off_until(now).is_some();
@@ -142,7 +143,8 @@ impl Job {
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
         };
-        Some((run.record.order, waiting))
+        let priority = Reverse(self.live_word(run).priority);
+        Some((Place { priority, order: run.record.order }, waiting))
     }
 
     /// What counts for keys that act at once: the file's newest word, but what a template says only for later runs.

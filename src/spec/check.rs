@@ -239,6 +239,10 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
             Some(word) => choice(word, words),
             None => integer(value, 1, keys::COUNT_MAX),
         },
+        Kind::PercentOr(words) => match value.as_str() {
+            Some(word) => choice(word, words),
+            None => integer(value, 0, 100),
+        },
         Kind::Param => param(value),
         Kind::Scalar => scalar(value),
         Kind::Scalars => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|item| scalar(item.get_ref())),

@@ -1,5 +1,6 @@
 //! The inner form of a job: always valid, roles resolved, in the order of the file.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ pub struct JobSpec {
     pub retry: Retry,
     /// Jobs of the same workspace that must have succeeded first.
     pub after: Vec<JobName>,
+    /// Which of the waiting jobs is started first.
+    pub priority: Priority,
     pub on_edit: OnEdit,
     /// Kept and shown.
     pub extras: toml::Table,
@@ -47,6 +50,28 @@ pub struct JobSpec {
     pub rerun: u64,
     /// At least one.
     pub roles: Vec<Role>,
+}
+
+/// From 0 to 100; the higher one is started first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority(pub u8);
+
+impl Priority {
+    pub const LOW: Self = Self(25);
+    pub const NORMAL: Self = Self(50);
+    pub const HIGH: Self = Self(75);
+}
+
+impl fmt::Display for Priority {
+    /// As a job file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::LOW => f.write_str("\"low\""),
+            Self::NORMAL => f.write_str("\"normal\""),
+            Self::HIGH => f.write_str("\"high\""),
+            Self(number) => write!(f, "{number}"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,8 +118,8 @@ pub enum Submodules {
     Fetched,
 }
 
-impl std::fmt::Display for Code {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Named(name) => name.fmt(f),
             Self::Git(code) => {
@@ -153,8 +178,8 @@ pub enum RetryOn {
 pub(super) const RETRY_ON: &[(&str, RetryOn)] =
     &[("failure", RetryOn::Failure), ("lost", RetryOn::Lost), ("oom", RetryOn::Oom), ("image", RetryOn::Image)];
 
-impl std::fmt::Display for RetryOn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for RetryOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = RETRY_ON.iter().find(|(_, on)| on == self);
         f.write_str(name.map_or("", |(name, _)| name))
     }
@@ -188,8 +213,8 @@ pub enum DataSource {
     Model,
 }
 
-impl std::fmt::Display for Dataset {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Dataset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.channel.as_ref().map_or(Ok(()), |channel| write!(f, "{channel}="))?;
         f.write_str(if self.source == DataSource::Model { MODEL_PREFIX } else { "" })?;
         write!(f, "{}", self.name)?;
@@ -302,7 +327,7 @@ pub enum OutsidePort {
 
 impl JobSpec {
     /// What a file means as far as it makes a new run: comments, spacing, the order of tables, and the keys that act
-    /// at once (`description`, `state`, `max_duration`, `rerun`) do not count.
+    /// at once (`description`, `state`, `priority`, `max_duration`, `rerun`…) do not count.
     pub fn meaning(&self) -> String {
         let ran = Self {
             description: String::new(),
@@ -310,6 +335,7 @@ impl JobSpec {
             max_duration: None,
             expected_duration: None,
             on_overrun: OnOverrun::Alert,
+            priority: Priority::NORMAL,
             rerun: 0,
             extras: toml::Table::new(),
             on_edit: OnEdit::After,

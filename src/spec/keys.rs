@@ -27,6 +27,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// One of the words, or an integer from 1.
     CountOr(&'static [&'static str]),
+    /// One of the words, or an integer from 0 to 100.
+    PercentOr(&'static [&'static str]),
     /// A string, number, bool, or an array of these.
     Param,
     /// A string, number or bool.
@@ -58,7 +60,7 @@ impl Kind {
             Kind::Command => "string or array of strings".into(),
             Kind::Texts => "array of strings".into(),
             Kind::Choice(words) => words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(" or "),
-            Kind::CountOr(words) => format!("integer, or {}", Kind::Choice(words).describe()),
+            Kind::CountOr(words) | Kind::PercentOr(words) => format!("integer, or {}", Kind::Choice(words).describe()),
             Kind::Param => "string, number, true or false, or an array of these".into(),
             Kind::Scalar => "string, number, or true or false".into(),
             Kind::Scalars => "array of strings, numbers, or true and false".into(),
@@ -114,6 +116,8 @@ const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
 const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
 const MEMORY: Kind = Kind::Size { min: MEMORY_MIN };
 const SHM: Kind = Kind::Size { min: 1 << 20 };
+/// The kernel's own bound on processes is the highest one.
+const PIDS: Kind = Kind::Integer { min: 8, max: 4_000_000 };
 const MIN_FAILED: Kind = Kind::CountOr(&["never"]);
 const MIN_SUCCEEDED: Kind = Kind::CountOr(&["all", "never"]);
 
@@ -141,6 +145,7 @@ pub const KEYS: &[Key] = &[
     now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
     now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
+    now("priority", Kind::PercentOr(&["low", "normal", "high"]), "\"normal\"", "0 to 100", "Which waiting job is started first: the higher one, and of equal ones the older; low is 25, normal 50, high 75. Running jobs are never stopped for it."),
     now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),
     now("retry.on", Kind::Texts, "[\"failure\", \"lost\"]", "failure, lost, oom, image", "Kinds of failure after which another attempt is made."),
     now("retry.backoff", Kind::Duration, "0s", "", "How long to wait before the second attempt; twice as long before each further one, an hour at most."),
@@ -169,7 +174,7 @@ pub const KEYS: &[Key] = &[
     now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory."),
-    now("resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads that a task may have at once."),
+    now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
     now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task."),
     now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),
     now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
@@ -196,7 +201,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.resources.cpu", CPU, "the job's", "0.1 or more", "Processor cores for each task of this role."),
     now("roles.*.resources.memory", MEMORY, "the job's", "16MiB or more", "Memory for each task of this role."),
     now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
-    now("roles.*.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "the job's", "8 or more", "Processes and threads of each task of this role."),
+    now("roles.*.resources.pids", PIDS, "the job's", "8 or more", "Processes and threads of each task of this role."),
     now("roles.*.resources.gpu", GPU, "the job's", "0 to 64", "Graphics cards for each task of this role."),
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
     now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
@@ -214,7 +219,7 @@ pub const KEYS: &[Key] = &[
     now("services.*.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
     now("services.*.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
-    now("services.*.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads."),
+    now("services.*.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
     now("services.*.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
     now("tensorboard", Kind::Table, "none", "", "A service of this name that runs TensorBoard, which its image must have."),
     now("tensorboard.log_dir", Kind::Text, "\"/output\"", "an absolute path in the tasks", "Where it finds event files."),
@@ -223,9 +228,8 @@ pub const KEYS: &[Key] = &[
     now("tensorboard.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
     now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
-    now("tensorboard.resources.pids", Kind::Integer { min: 8, max: 4_000_000 }, "8192", "8 or more", "Processes and threads."),
+    now("tensorboard.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
     now("tensorboard.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
-    later("priority", "The job's place in the queue."),
     later("alerts", "What to watch and whom to tell."),
     later("resources.gpu_type", "The kind of card."),
     later("resources.gpu_memory", "A share of one card."),

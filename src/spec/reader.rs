@@ -14,12 +14,13 @@ use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
     Code, Command, DataSource, Dataset, DesiredState, JobSpec, MODEL_PREFIX, Main, MinSucceeded, Network, OnEdit,
-    OnOverrun, OutsidePort, Param, Port, RETRY_ON, Resources, Retry, RetryOn, Role,
+    OnOverrun, OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
-    WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WireResources, WireRetry, WireRole,
+    WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
+    WireRole,
 };
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 
@@ -83,6 +84,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         retries: wire.retries,
         retry,
         after,
+        priority: priority(wire.priority.as_ref()),
         on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
         extras: wire.extras,
         expected_duration: wire.expected_duration.and_then(|text| parse_duration(&text).ok()),
@@ -99,6 +101,15 @@ fn network(word: Option<&str>) -> Network {
         Some("job") => Network::Job,
         Some("host") => Network::Host,
         _ => Network::Task,
+    }
+}
+
+fn priority(wire: Option<&WirePriority>) -> Priority {
+    match wire {
+        Some(WirePriority::Number(number)) => Priority(*number),
+        Some(WirePriority::Word(word)) if word == "low" => Priority::LOW,
+        Some(WirePriority::Word(word)) if word == "high" => Priority::HIGH,
+        _ => Priority::NORMAL,
     }
 }
 

@@ -50,9 +50,11 @@ fn every_error_names_its_place_and_what_to_do() {
         ("\n[roles.w]\ncuont = 1", "x.toml:3:1: unknown key `roles.w.cuont`; did you mean `count`?"),
         ("cpu = 1", "x.toml:1:1: unknown key `cpu`; it belongs at `resources.cpu`"),
         ("retries = \"two\"", "x.toml:1:11: `retries` takes an integer, not a string"),
+        ("priority = 101", "x.toml:1:12: `priority`: is 101, must be at least 0 and at most 100"),
+        ("priority = \"urgent\"", "x.toml:1:12: `priority`: is \"urgent\", must be \"low\" or \"normal\" or \"high\""),
         ("retries = -1", "x.toml:1:11: `retries`: is -1, must be at least 0 and at most 1000"),
         ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
-        ("priority = 3", "x.toml:1:1: `priority` is known, but not supported by this version yet; remove it"),
+        ("alerts = 3", "x.toml:1:1: `alerts` is known, but not supported by this version yet; remove it"),
         (
             "[roles.w]\ncount = 2\nmin_failed = 3",
             "x.toml:3:14: `roles.w.min_failed` is 3, but the role has only 2 task(s)",

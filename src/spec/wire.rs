@@ -29,6 +29,7 @@ pub(super) struct WireJob {
     pub(super) retry: WireRetry,
     pub(super) after: Vec<Spanned<String>>,
     pub(super) on_edit: Option<String>,
+    pub(super) priority: Option<WirePriority>,
     pub(super) extras: toml::Table,
     pub(super) max_duration: Option<String>,
     pub(super) expected_duration: Option<String>,
@@ -148,6 +149,13 @@ pub(super) enum WireMain {
 #[serde(untagged)]
 pub(super) enum WireCount {
     Number(u32),
+    Word(String),
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(super) enum WirePriority {
+    Number(u8),
     Word(String),
 }
 

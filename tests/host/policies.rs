@@ -149,6 +149,33 @@ fn an_edit_waits_or_restarts_as_the_file_says_and_live_keys_do_neither() {
 }
 
 #[test]
+fn the_higher_priority_starts_first_and_an_edit_of_it_counts_at_once() {
+    let test = "the_higher_priority_starts_first_and_an_edit_of_it_counts_at_once";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let big = |rest: &str| format!("resources = {{ cpu = 16, memory = \"16MiB\" }}\n{rest}\n");
+    let going = big("command = 'while [ ! -e /output/go ]; do sleep 0.02; done'");
+    instance.drop_job("first", &going);
+    instance.wait_state("first", "running");
+    let place = |job: &str| reason(&instance.wait_state(job, "waiting"));
+    let waits_behind = |job: &str, other: &str| {
+        wait_for(&format!("{job} to wait behind {other}"), || {
+            place(job).ends_with(&format!("of the queue, which begins with {other}")).then_some(())
+        });
+    };
+    instance.drop_job("old", &big("command = 'true'"));
+    wait_for("it to be the first that waits", || place("old").contains("waits for 16 cpu").then_some(()));
+    instance.drop_job("urgent", &big("priority = \"high\"\ncommand = 'true'"));
+    waits_behind("old", "urgent");
+    instance.drop_job("old", &big("priority = 100\ncommand = 'true'"));
+    waits_behind("urgent", "old");
+    assert_eq!(instance.report("old").unwrap()["run"], 1, "no new run");
+    fs::write(instance.run_dir("first", 1).join("output/go"), "").unwrap();
+    let (old, urgent) = (instance.wait_end("old", 1), instance.wait_end("urgent", 1));
+    assert!(text(&old["ended"]) <= text(&urgent["started"]), "{old:#} {urgent:#}");
+    instance.shutdown();
+}
+
+#[test]
 fn a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked() {
     let test = "a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked";
     let Some(instance) = Instance::start(test, "") else { return };
