@@ -3,10 +3,12 @@
 //! `GET /v1/jobs` · `GET /v1/jobs/WS/JOB` · `GET /v1/jobs/WS/JOB/logs` (a line of JSON for each line of output, going
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
 //! `…/rerun` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
-//! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `POST /v1/shutdown`.
+//! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
+//! `POST /v1/shutdown`.
 //! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end.
 
 pub mod client;
+mod datasets;
 mod exec;
 pub mod frames;
 pub mod images;
@@ -14,3 +16,18 @@ mod logs;
 pub mod server;
 pub mod sessions;
 pub mod wire;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::ids::WorkspaceName;
+
+/// Whether a user may write in the directory of a workspace's job files.
+fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
+    let own = jobs_d.join(workspace);
+    let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
+    let Ok(metadata) = std::fs::metadata(directory) else { return false };
+    let mode = metadata.mode();
+    let in_group = || crate::sys::process::groups_of(uid).contains(&metadata.gid());
+    (metadata.uid() == uid && mode & 0o200 != 0) || mode & 0o002 != 0 || (mode & 0o020 != 0 && in_group())
+}

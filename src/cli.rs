@@ -4,9 +4,11 @@ mod change;
 mod check;
 mod contract;
 mod cp;
+mod dataset;
 mod events;
 mod exec;
 mod explain;
+mod fetch;
 mod image;
 mod import;
 mod logs;
@@ -188,6 +190,9 @@ pub enum Verb {
     /// Images: where tasks get their root file system from
     #[command(subcommand)]
     Image(image::ImageVerb),
+    /// Datasets: drafts, and versions that nobody changes
+    #[command(subcommand)]
+    Dataset(dataset::DatasetVerb),
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
         #[arg(required = true)]
@@ -290,6 +295,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             show::run(&job, &show::ask(&client()?, &job).await?, effective, format)
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
+        Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
         Verb::New { job, template, param } => new::new(&cli.root, &job, &template, &param, format),
         Verb::Clone { job, new } => new::clone(&cli.root, &job, &new, format),
         Verb::Template(verb) => template::run(&cli.root, verb, format),

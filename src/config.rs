@@ -317,6 +317,15 @@ impl Paths {
         self.root.join("var/lib/trainyard")
     }
 
+    /// Where the job files of a workspace lie; those of `default` are in `jobs.d` itself.
+    pub fn job_files(&self, workspace: &WorkspaceName) -> PathBuf {
+        if *workspace == WorkspaceName::default_workspace() {
+            self.jobs_d()
+        } else {
+            self.jobs_d().join(workspace.as_str())
+        }
+    }
+
     pub fn store_file(&self) -> PathBuf {
         self.state_dir().join("state.redb")
     }

@@ -19,7 +19,8 @@ use tokio::sync::watch;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::server;
 use crate::api::sessions::Sessions;
-use crate::config::Config;
+use crate::assets;
+use crate::config::{Config, Paths};
 use crate::engine::local::LocalEngine;
 use crate::ids::{TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
@@ -98,16 +99,31 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
 
 fn make_directories(config: &Config) -> Result<(), DaemonError> {
     let paths = &config.paths;
-    let workspace = paths.workspace(&WorkspaceName::default_workspace());
-    let parts = ["", "datasets", "code", "models", "jobs"].map(|part| (workspace.join(part), 0o755));
     // Who may look into workspaces does so through the mount.
     let own =
         [(paths.jobs_d(), 0o755), (paths.state_dir(), 0o700), (paths.run_dir(), 0o755), (paths.workspaces(), 0o755)];
-    for (path, mode) in own.into_iter().chain(parts) {
+    for (path, mode) in own {
         create_dir(&path, mode).map_err(|source| DaemonError::Directory { path, source })?;
     }
+    for workspace in workspaces(paths) {
+        let path = paths.workspace(&workspace);
+        let made = assets::make_home(&path, &paths.job_files(&workspace));
+        made.map_err(|source| DaemonError::Directory { path, source })?;
+    }
+    let path = paths.workspaces();
+    assets::make_shared(&path).map_err(|source| DaemonError::Directory { path, source })?;
     let path = paths.mount_point();
     create_mount_point(&path).map_err(|source| DaemonError::Directory { path, source })
+}
+
+/// Those that have a directory for job files.
+fn workspaces(paths: &Paths) -> Vec<WorkspaceName> {
+    let entries = std::fs::read_dir(paths.jobs_d()).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    let named = directories.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    // `NAME.toml.d` holds a job's overrides.
+    let named = named.filter(|name: &WorkspaceName| !name.as_str().ends_with(".d"));
+    named.chain([WorkspaceName::default_workspace()]).collect()
 }
 
 /// What is there already is not looked at: it may be a mount whose process is dead, or hangs. The mount process sees to it.

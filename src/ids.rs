@@ -84,8 +84,8 @@ macro_rules! name {
 }
 
 name!(
-    /// A workspace: the people and directories that jobs belong to.
-    WorkspaceName, reserved: []
+    /// A workspace: the people and directories that jobs belong to. What all workspaces see lies beside them.
+    WorkspaceName, reserved: ["preset", "public"]
 );
 name!(
     /// A job: the stem of its job file. `by-state` is a directory of the mount.

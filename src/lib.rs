@@ -27,6 +27,7 @@
 //! - [`daemon`]: the composition root.
 
 pub mod api;
+pub mod assets;
 pub mod cli;
 pub mod config;
 pub mod contract;

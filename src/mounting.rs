@@ -45,7 +45,7 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
     if unmount_stale(&paths.mount_point(), &options.fs_name).map_err(failed("remove the dead mount"))? {
         tracing::warn!(path = %paths.mount_point().display(), "removed the mount of a process that died");
     }
-    let tree = WorkspaceTree::new(&paths.workspaces());
+    let tree = WorkspaceTree::open(&paths.workspaces()).map_err(failed("open the workspaces"))?;
     let mounted = mount(&paths.workspaces(), &paths.mount_point(), tree, &options)?;
     tracing::info!(path = %paths.mount_point().display(), "mounted");
     signals::wait_for(&wanted).map_err(failed("wait for a signal"))?;

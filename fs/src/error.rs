@@ -19,6 +19,8 @@ pub(crate) enum Error {
     Stale { ino: u64 },
     #[error("the place is read-only")]
     ReadOnly,
+    #[error("the place is in use")]
+    Busy,
     #[error("no open file has the handle {fh}")]
     BadHandle { fh: u64 },
     #[error("an open generated file takes no such operation")]
@@ -51,6 +53,7 @@ impl Error {
             Self::NotFound => Errno::ENOENT,
             Self::Stale { .. } => Errno::ESTALE,
             Self::ReadOnly => Errno::EROFS,
+            Self::Busy => Errno::EBUSY,
             Self::BadHandle { .. } => Errno::EBADF,
             Self::Generated => Errno::EOPNOTSUPP,
             Self::NotRegular => Errno::ENXIO,

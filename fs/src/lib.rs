@@ -28,4 +28,4 @@ mod session;
 mod tree;
 
 pub use session::{MountError, MountOptions, Mounted, mount, unmount_stale};
-pub use tree::{BadPath, Content, ContentMetadata, RelPath, Rule, Tree};
+pub use tree::{BadPath, Content, ContentMetadata, Refusal, RelPath, Rule, Tree};

@@ -113,12 +113,35 @@ pub enum Rule {
     Hidden,
 }
 
+/// How a removal is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// `EROFS`: it never goes.
+    ReadOnly,
+    /// `EBUSY`: somebody uses it now.
+    Busy,
+}
+
 /// The caller's say over the backing directory.
 pub trait Tree: Send + Sync + 'static {
     /// The rule at `path`. A change to a directory's entries (create, remove, rename) asks the rule of
     /// the entry's own path, not the directory's. Asked again for every write, so a file whose path
     /// becomes read-only while open takes no more bytes.
     fn rule(&self, path: &RelPath) -> Rule;
+
+    /// May refuse to give the entry `from` the name `to`, which the rules allow, by an error with an errno; or note that it
+    /// will have it. Called while no name below the root changes. An exchange asks both ways.
+    fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// What [`renaming`](Self::renaming) agreed to has been done, or failed.
+    fn renamed(&self, _from: &RelPath, _to: &RelPath, _done: bool) {}
+
+    /// The errno for whoever wants to remove or rename what is at `path`, where the rule is [`Rule::ReadOnly`].
+    fn refusal(&self, _path: &RelPath) -> Refusal {
+        Refusal::ReadOnly
+    }
 
     /// Names of the generated files in directory `dir`; a stored entry of the same name wins.
     fn generated(&self, dir: &RelPath) -> Vec<OsString>;

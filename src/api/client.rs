@@ -172,6 +172,12 @@ impl Client {
         self.read(Method::DELETE, &format!("/v1/images?{}", query.encode())).await
     }
 
+    /// Removes a published version of a dataset of workspace `home`, or of what all workspaces see.
+    pub async fn dataset_remove(&self, home: &str, name: &str, version: &str) -> Result<Done, ClientError> {
+        let [home, name, version] = [home, name, version].map(escape);
+        self.read(Method::DELETE, &format!("/v1/datasets/{home}/{name}/{version}")).await
+    }
+
     pub async fn image_prune(&self, unused: Option<Duration>) -> Result<Pruned, ClientError> {
         let unused = unused.map_or(String::new(), |unused| format!("?unused_s={}", unused.as_secs()));
         self.read(Method::POST, &format!("/v1/images/prune{unused}")).await

@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,6 +15,7 @@ use hyper::body::{Bytes, Incoming};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::may_submit;
 use super::server::{ApiError, Body};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
@@ -368,16 +368,6 @@ async fn tell(mut sender: Sender, seen: Arc<Progress>, mut done: tokio::task::Jo
 
 fn unknown(name: &str) -> ImageError {
     ImageError::Unknown { name: name.to_owned() }
-}
-
-/// Whether a user may write in the directory of a workspace's job files.
-fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
-    let own = jobs_d.join(workspace);
-    let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
-    let Ok(metadata) = std::fs::metadata(directory) else { return false };
-    let mode = metadata.mode();
-    let in_group = || crate::sys::process::groups_of(uid).contains(&metadata.gid());
-    (metadata.uid() == uid && mode & 0o200 != 0) || mode & 0o002 != 0 || (mode & 0o020 != 0 && in_group())
 }
 
 fn step(progress: &Progress) -> ImageStep {

@@ -21,7 +21,7 @@ use super::sessions::Sessions;
 use super::wire::{
     Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView, unescape,
 };
-use super::{exec, logs};
+use super::{datasets, exec, logs};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
@@ -170,6 +170,15 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         }
         (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
             change(context, caller, key(workspace, job)?, Verb::Remove).await
+        }
+        (&Method::DELETE, ["v1", "datasets", home, name, version]) => {
+            let (paths, names) = (context.paths.clone(), [home, name, version].map(|name| (*name).to_owned()));
+            let removed = tokio::task::spawn_blocking(move || {
+                let [home, name, version] = names;
+                datasets::remove(&paths, &caller, &home, &name, &version)
+            });
+            let message = removed.await.map_err(|_| ApiError::Ending)??;
+            Ok(json(StatusCode::OK, &Done { message }))
         }
         (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
         _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),

@@ -12,6 +12,7 @@ use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use crate::assets;
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::report::{Change, JobReport, Publication};
@@ -75,10 +76,7 @@ impl Writer {
     }
 
     fn write(&mut self, key: &JobKey, publication: &Publication) -> io::Result<()> {
-        let workspace = self.paths.workspace(&key.workspace);
-        for part in ["datasets", "code", "models", "jobs"] {
-            create_dir(&workspace.join(part), 0o755)?;
-        }
+        assets::make_home(&self.paths.workspace(&key.workspace), &self.paths.job_files(&key.workspace))?;
         let job = self.paths.job(key);
         create_dir(&job, 0o755)?;
         let report = &publication.report;

@@ -1,33 +1,42 @@
 //! The mount's rules, and the merged `log` of each task. Answers the fs crate's trait.
 //!
-//! `datasets/` and `code/` are the users' to change; `jobs/` and `models/` only tell. Below `jobs/` what begins with
-//! a dot is the daemon's own business and is not shown.
+//! `datasets/` and `code/` are the users' to change, but for published versions; `jobs/` and `models/` only tell. Below
+//! `jobs/` what begins with a dot is the daemon's own business and is not shown.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use trainyard_fs::{Content, ContentMetadata, RelPath, Rule, Tree};
+use nix::errno::Errno;
+use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 
+use crate::assets::freeze::{self, Freezer, may_be_version};
+use crate::assets::manifest::{self, State};
+use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::logs::LogReader;
 
 /// Name of the merged log in a task's directory.
 const MERGED_LOG: &str = "log";
 /// For what changes through the mount only.
 const ATTR_TTL: Duration = Duration::from_secs(1);
+/// For what never changes; what is above it is asked for more often.
+const FROZEN_TTL: Duration = Duration::from_secs(3600);
 
 /// The tree below `workspaces/`.
 #[derive(Debug)]
 pub struct WorkspaceTree {
     backing: PathBuf,
+    shelf: Shelf,
+    freezer: Freezer,
 }
 
 impl WorkspaceTree {
-    pub fn new(backing: &Path) -> Self {
-        Self { backing: backing.to_owned() }
+    /// Also goes on with publishing that was cut short.
+    pub fn open(backing: &Path) -> io::Result<Self> {
+        Ok(Self { backing: backing.to_owned(), shelf: Shelf::open(backing)?, freezer: Freezer::start(backing)? })
     }
 }
 
@@ -58,6 +67,102 @@ fn part_of(path: &RelPath) -> Part {
     }
 }
 
+/// A path in `HOME/datasets/NAME/`.
+struct InDataset<'a> {
+    /// `HOME/datasets/NAME`.
+    dataset: PathBuf,
+    version: &'a OsStr,
+    /// It is the version itself.
+    is_top: bool,
+}
+
+fn in_dataset(path: &RelPath) -> Option<InDataset<'_>> {
+    let names: Vec<_> = path.components().collect();
+    match names.as_slice() {
+        [home, datasets, name, version, rest @ ..] if *datasets == "datasets" => {
+            Some(InDataset { dataset: Path::new(home).join(datasets).join(name), version, is_top: rest.is_empty() })
+        }
+        _ => None,
+    }
+}
+
+/// `HOME/datasets/NAME` itself.
+fn dataset_of(path: &RelPath) -> Option<(&str, &str)> {
+    match path.components().collect::<Vec<_>>().as_slice() {
+        [home, datasets, name] if *datasets == "datasets" => Some((home.to_str()?, name.to_str()?)),
+        _ => None,
+    }
+}
+
+fn errno(errno: Errno) -> io::Error {
+    errno.into()
+}
+
+impl WorkspaceTree {
+    /// The rule for what lies in `HOME/datasets/NAME/`.
+    fn dataset_rule(&self, path: &RelPath) -> Rule {
+        let Some(at) = in_dataset(path) else { return Rule::ReadWrite };
+        let version = at.version.as_encoded_bytes();
+        if version.starts_with(OWN.as_bytes()) {
+            return Rule::Hidden;
+        }
+        match is_told(at.version) || self.shelf.is_published(&at.dataset, at.version) {
+            true => Rule::ReadOnly,
+            false => Rule::ReadWrite,
+        }
+    }
+
+    /// Whether a path lies in a published version, below its top.
+    fn is_frozen(&self, path: &RelPath) -> bool {
+        in_dataset(path).is_some_and(|at| !at.is_top && self.shelf.is_published(&at.dataset, at.version))
+    }
+
+    /// `mv draft v1`: from here on nobody changes it.
+    fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>) -> io::Result<()> {
+        let is_free = to.version.to_str().is_some_and(may_be_version);
+        if at.dataset != to.dataset || !to.is_top || !is_free {
+            return Err(errno(Errno::EINVAL));
+        }
+        if self.shelf.directory(&at.dataset.join(at.version)).is_err() {
+            // A file called draft is nothing to publish, nor is a link.
+            return Err(errno(Errno::ENOTDIR));
+        }
+        match self.shelf.directory(&to.dataset.join(to.version)) {
+            Ok(_) => Err(errno(Errno::EEXIST)),
+            Err(_) => freeze::begin(&self.shelf, &to.dataset, to.version),
+        }
+    }
+
+    /// A dataset with published versions keeps what makes it one, and stays where jobs look for it.
+    fn move_dataset(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
+        let Ok(versions) = self.shelf.versions(from.as_path()) else { return Ok(()) };
+        if versions.is_empty() {
+            return Ok(());
+        }
+        let Some((home, name)) = dataset_of(from).filter(|_| dataset_of(to).is_some()) else {
+            return Err(errno(Errno::EROFS));
+        };
+        let pending = |version: &String| {
+            let manifest = from.as_path().join(format!("{version}{MANIFEST}"));
+            let state = self.shelf.file(&manifest).and_then(|file| manifest::state(io::BufReader::new(file)));
+            !matches!(state, Ok(State::Complete))
+        };
+        match self.shelf.user_of(home, name, None)?.is_some() || versions.iter().any(pending) {
+            true => Err(errno(Errno::EBUSY)),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What tells of versions, and is ours to change.
+fn is_told(name: &OsStr) -> bool {
+    name == LATEST || name.as_encoded_bytes().ends_with(MANIFEST.as_bytes())
+}
+
+fn is_draft(at: &InDataset<'_>) -> bool {
+    at.is_top && at.version == DRAFT
+}
+
 /// `WS/jobs/JOB/runs/N/attempts/K/TASK`.
 fn is_task_directory(path: &RelPath) -> bool {
     let names: Vec<_> = path.components().collect();
@@ -68,10 +173,45 @@ fn is_task_directory(path: &RelPath) -> bool {
 impl Tree for WorkspaceTree {
     fn rule(&self, path: &RelPath) -> Rule {
         match part_of(path) {
-            Part::Datasets | Part::Code => Rule::ReadWrite,
+            Part::Datasets => self.dataset_rule(path),
+            Part::Code => Rule::ReadWrite,
             Part::Jobs if is_internal(path) => Rule::Hidden,
             Part::Above | Part::Models | Part::Jobs => Rule::ReadOnly,
             Part::Other => Rule::Hidden,
+        }
+    }
+
+    fn renaming(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
+        if dataset_of(from).is_some() || dataset_of(to).is_some() {
+            return self.move_dataset(from, to);
+        }
+        match (in_dataset(from).filter(is_draft), in_dataset(to)) {
+            // Out of the dataset it goes as a directory like any other.
+            (Some(at), Some(to)) if at.dataset == to.dataset => self.publish(&at, &to),
+            _ => Ok(()),
+        }
+    }
+
+    fn renamed(&self, from: &RelPath, to: &RelPath, done: bool) {
+        let (Some(at), Some(to)) = (in_dataset(from).filter(is_draft), in_dataset(to)) else { return };
+        if at.dataset != to.dataset {
+            return;
+        }
+        if !done && let Err(error) = freeze::abandon(&self.shelf, &to.dataset, to.version) {
+            tracing::warn!(dataset = %to.dataset.display(), %error, "a version was not published; what is left of it goes later");
+        }
+        self.freezer.look_at(&to.dataset);
+    }
+
+    fn refusal(&self, path: &RelPath) -> Refusal {
+        let Some(at) = in_dataset(path) else { return Refusal::ReadOnly };
+        let names: Vec<_> = at.dataset.iter().filter_map(|part| part.to_str()).collect();
+        let (&[home, _, name], Some(version)) = (names.as_slice(), at.version.to_str()) else {
+            return Refusal::ReadOnly;
+        };
+        match self.shelf.user_of(home, name, Some(version)) {
+            Ok(Some(_)) => Refusal::Busy,
+            Ok(None) | Err(_) => Refusal::ReadOnly,
         }
     }
 
@@ -93,6 +233,9 @@ impl Tree for WorkspaceTree {
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
+            Part::Datasets if self.is_frozen(path) => FROZEN_TTL,
+            // They change when publishing is done.
+            Part::Datasets if in_dataset(path).is_some_and(|at| is_told(at.version)) => Duration::ZERO,
             Part::Datasets | Part::Code => ATTR_TTL,
             _ => Duration::ZERO,
         }
@@ -176,7 +319,8 @@ mod tests {
 
     #[test]
     fn users_change_code_and_datasets_and_nothing_else() {
-        let tree = WorkspaceTree::new(Path::new("/nowhere"));
+        let dir = tempfile::tempdir().unwrap();
+        let tree = WorkspaceTree::open(dir.path()).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
         for path in
             ["", "ws", "ws/code", "ws/jobs", "ws/jobs/j/status", "ws/models/j/1/x", "new", "ws/jobs/j/runs/1/output/.x"]
@@ -198,7 +342,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
         std::fs::create_dir_all(&task).unwrap();
-        let tree = WorkspaceTree::new(dir.path());
+        let tree = WorkspaceTree::open(dir.path()).unwrap();
         let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
         let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
         let open = || tree.open_generated(&path).unwrap().unwrap();

@@ -91,7 +91,7 @@ fn a_link_in_place_of_a_run_s_directory_leads_a_task_nowhere() {
     let job = |version: &str| format!("datasets = [\"d@{version}\"]\ncommand = \"ls /dataset\"");
     assert_eq!(instance.run_job("plain", &job("v1"))["state"], "succeeded");
     let refused = text(&instance.run_job("link", &job("v2"))["reason"]);
-    assert!(refused.contains("there is no directory datasets/d/v2"), "{refused}");
+    assert!(refused.contains("dataset d has no version v2"), "{refused}");
     // What the daemon has made for the run is not what it was when the next attempt starts.
     let swapped = "retries = 1\ncommand = \"[ $TRAINYARD_ATTEMPT = 2 ] && cat /output/secret; touch /output/up; while [ ! -e /output/go ]; do sleep 0.05; done; exit 1\"";
     instance.drop_job("swapped", swapped);

@@ -8,6 +8,7 @@ mod bad_input;
 mod complaints;
 mod contracts;
 mod crash;
+mod datasets;
 mod delegation;
 mod exec;
 mod git;

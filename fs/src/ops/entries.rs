@@ -15,7 +15,7 @@ use super::{Entry, Ops, lock};
 use crate::error::{Error, Result};
 use crate::host::{self, Made, Owner, Pin};
 use crate::inode::Identity;
-use crate::tree::{RelPath, Rule, Tree};
+use crate::tree::{Refusal, RelPath, Rule, Tree};
 
 /// What a rename does to what already has the new name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,12 +79,34 @@ impl<T: Tree> Ops<T> {
         }
         let moved = source.child(from.1)?;
         let was = target.child(to.1).ok();
-        host::rename((&source, from.1), (&target, to.1), flags(mode))?;
+        self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))?;
         // Between two names of one file the disk changes nothing, so neither does the table.
         if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
             lock(&self.nodes).rename(from, to, mode, was);
         }
         Ok(())
+    }
+
+    fn rename_if_agreed(
+        &self,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        mode: RenameMode,
+        rename: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let path = |(parent, name): (u64, &OsStr)| self.path(parent)?.join(name).map_err(Error::Name);
+        let (from, to) = (path(from)?, path(to)?);
+        self.tree.renaming(&from, &to).map_err(Error::io("rename"))?;
+        let back = match mode {
+            RenameMode::Exchange => self.tree.renaming(&to, &from).map_err(Error::io("rename")),
+            RenameMode::Replace | RenameMode::Refuse => Ok(()),
+        };
+        let done = back.and_then(|()| rename());
+        self.tree.renamed(&from, &to, done.is_ok());
+        if mode == RenameMode::Exchange {
+            self.tree.renamed(&to, &from, done.is_ok());
+        }
+        done
     }
 
     /// The directory in which a new entry `name` may be made. A generated file of that name exists already.
@@ -117,7 +139,10 @@ impl<T: Tree> Ops<T> {
     fn check_removable(&self, path: &RelPath) -> Result<()> {
         match self.tree.rule(path) {
             Rule::Hidden => Err(Error::NotFound),
-            Rule::ReadOnly => Err(Error::ReadOnly),
+            Rule::ReadOnly => Err(match self.tree.refusal(path) {
+                Refusal::ReadOnly => Error::ReadOnly,
+                Refusal::Busy => Error::Busy,
+            }),
             Rule::ReadWrite if self.is_generated(path)? => Err(Error::ReadOnly),
             Rule::ReadWrite => Ok(()),
         }

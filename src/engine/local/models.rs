@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use toml::{Table, Value};
 
 use super::failed;
-use super::workdirs::{Given, given, groups_of};
+use super::workdirs::{Given, given, groups_of, seen_as};
 use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{EngineError, Release};
@@ -261,7 +261,7 @@ pub(super) fn place(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Re
 /// As the job names it, with the version that it was.
 fn resolved(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<String, EngineError> {
     if dataset.source == DataSource::Dataset {
-        return Ok(dataset.to_string());
+        return Ok(seen_as(paths, identity, dataset)?.told(&identity.key.workspace));
     }
     let place = place(paths, identity, dataset)?;
     let number = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

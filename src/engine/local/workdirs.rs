@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{failed, models};
+use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task};
 use crate::engine::{EngineError, Prepare};
@@ -17,6 +18,7 @@ use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
+use crate::sys::process::with_file_rights;
 use crate::sys::rooted::{Ids, Rooted};
 
 /// Makes `runs/N` with the job file, the snapshot of the code, `output/` and `model/`.
@@ -41,12 +43,13 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     for (code, name) in run.spec.codes() {
         snapshot(paths, run, code, &directory.join(name))?;
     }
+    choose_datasets(paths, run)?;
     run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
 }
 
 fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
-    let workspace = paths.workspace(&run.identity.key.workspace);
-    ["", "datasets", "code", "models", "jobs"].iter().try_for_each(|name| create_dir(&workspace.join(name), 0o755))
+    let workspace = &run.identity.key.workspace;
+    assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace))
 }
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.
@@ -58,16 +61,12 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
         Code::Named(name) => name,
         Code::Git(code) => return fetch(paths, run, code, target),
     };
-    let workspace = paths.workspace(&run.identity.key.workspace);
-    let source = workspace.join("code").join(code.as_str());
-    if !fs::symlink_metadata(&source).is_ok_and(|metadata| metadata.is_dir()) {
-        let workspace = &run.identity.key.workspace;
-        return Err(EngineError(format!(
-            "code = {:?}: there is no directory code/{code} in workspace {workspace}; put it there, then `trainyard rerun {}`",
-            code.as_str(),
-            run.identity.key
-        )));
-    }
+    let shelf = open_shelf(paths)?;
+    let place =
+        shelf.code(&run.identity.key.workspace, code).map_err(|error| missing("code", &error, &run.identity))?;
+    let source = place.path(Part::Code);
+    check_rights(&shelf, run, "code", &source)?;
+    let source = paths.workspaces().join(source);
     let draft = target.with_file_name(".code.tmp");
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
@@ -135,27 +134,78 @@ fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, Engi
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
+/// Which directories a run sees as its datasets: chosen once, so that all its attempts see the same, and told to whoever
+/// wants to remove one. The file lies beside the run's directory, which is the owner's.
+fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
+    paths.job(&identity.key).join("runs").join(assets::seen_file(identity.run))
+}
+
+type Seen = BTreeMap<String, assets::Place>;
+
+fn choose_datasets(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
+    let file = seen_file(paths, &run.identity);
+    if read_json::<Seen>(&file).map_err(super::told)?.is_some() {
+        return Ok(());
+    }
+    let shelf = open_shelf(paths)?;
+    let chosen = run.spec.datasets.iter().filter(|dataset| dataset.source == DataSource::Dataset);
+    let chosen = chosen.map(|dataset| Ok((dataset.to_string(), find_dataset(&shelf, &run.identity, dataset)?)));
+    let chosen: Seen = chosen.collect::<Result<_, EngineError>>()?;
+    if !chosen.is_empty() {
+        write_json(&file, &chosen, Durability::Machine).map_err(super::told)?;
+    }
+    // Now that nobody removes them: they are still there, and the owner's to see.
+    chosen.values().try_for_each(|place| check_rights(&shelf, run, "datasets", &place.path(Part::Datasets)))
+}
+
+fn open_shelf(paths: &Paths) -> Result<Shelf, EngineError> {
+    Shelf::open(&paths.workspaces()).map_err(failed("open the workspaces"))
+}
+
+fn find_dataset(shelf: &Shelf, identity: &Identity, dataset: &Dataset) -> Result<assets::Place, EngineError> {
+    let found = shelf.dataset(&identity.key.workspace, &dataset.name, dataset.version.as_ref());
+    found.map_err(|error| missing("datasets", &error, identity))
+}
+
+fn missing(key: &str, error: &MissingError, identity: &Identity) -> EngineError {
+    use std::error::Error as _;
+    let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+    EngineError(format!("{key}: {error}{why}; when that is put right, `trainyard rerun {}`", identity.key))
+}
+
+/// A bind mount shows a directory whatever lies above it: who may not go there by themselves does not by a job.
+fn check_rights(shelf: &Shelf, run: &Prepare, key: &str, path: &Path) -> Result<(), EngineError> {
+    let Owner { uid, gid } = run.owner;
+    let may = with_file_rights(uid, gid, &groups_of(run.owner), || shelf.may_enter(path));
+    match may.and_then(|may| may).map_err(failed("look at code and data with the owner's rights"))? {
+        true => Ok(()),
+        false => Err(missing(key, &MissingError::Rights(path.to_owned()), &run.identity)),
+    }
+}
+
+/// Where the run sees the dataset from, below `workspaces/`.
 fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
-    let workspace = &identity.key.workspace;
-    let relative = match dataset.source {
-        DataSource::Model => models::place(paths, identity, dataset)?,
-        DataSource::Dataset => {
-            let named = PathBuf::from("datasets").join(dataset.name.as_str());
-            dataset.version.as_ref().map_or(named.clone(), |version| named.join(version.as_str()))
-        }
-    };
-    let path = paths.workspace(workspace).join(&relative);
-    // Links are not followed: whoever may write in datasets/ must not choose what of the machine a job sees.
-    let plain = relative.ancestors().filter(|part| !part.as_os_str().is_empty()).all(|part| {
-        fs::symlink_metadata(paths.workspace(workspace).join(part)).is_ok_and(|metadata| metadata.is_dir())
-    });
-    match plain {
-        true => Ok(path),
-        false => Err(EngineError(format!(
-            "datasets: there is no directory {} in workspace {workspace}; put it there, then `trainyard rerun {}`",
-            relative.display(),
-            identity.key
-        ))),
+    if dataset.source == DataSource::Model {
+        let path = Path::new(identity.key.workspace.as_str()).join(models::place(paths, identity, dataset)?);
+        return match open_shelf(paths)?.directory(&path) {
+            Ok(_) => Ok(path),
+            Err(error) => Err(EngineError(format!(
+                "datasets: {dataset}: {} cannot be had: {error}; put it right, then `trainyard rerun {}`",
+                path.display(),
+                identity.key
+            ))),
+        };
+    }
+    Ok(seen_as(paths, identity, dataset)?.path(Part::Datasets))
+}
+
+/// What a dataset of the job file was when the run was accepted.
+pub(super) fn seen_as(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<assets::Place, EngineError> {
+    let seen: Option<Seen> = read_json(&seen_file(paths, identity)).map_err(super::told)?;
+    match seen.and_then(|mut seen| seen.remove(&dataset.to_string())) {
+        Some(place) => Ok(place),
+        // A run of an earlier program.
+        None => find_dataset(&open_shelf(paths)?, identity, dataset),
     }
 }
 
@@ -220,9 +270,9 @@ pub(super) fn mounts(
     places: &[Place],
 ) -> Result<Vec<Mount>, EngineError> {
     let run = paths.run(&identity.key, identity.run);
-    let workspace = paths.workspace(&identity.key.workspace);
-    let real = workspace.canonicalize().map_err(failed("find the workspace's directory"))?;
-    let real = |source: PathBuf| source.strip_prefix(&workspace).map(|below| real.join(below)).unwrap_or(source);
+    let workspaces = paths.workspaces();
+    let real = workspaces.canonicalize().map_err(failed("find the workspaces' directory"))?;
+    let real = |source: PathBuf| source.strip_prefix(&workspaces).map(|below| real.join(below)).unwrap_or(source);
     let one = |place: &Place| {
         let source = match &place.content {
             Content::Output => run.join("output"),
@@ -232,7 +282,7 @@ pub(super) fn mounts(
             Content::Dataset(name) => {
                 let dataset = task.spec.datasets.iter().find(|dataset| dataset.seen_as() == name);
                 let unknown = || EngineError(format!("datasets: {name} is not one of the job's"));
-                dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?
+                workspaces.join(dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?)
             }
         };
         // One scratch layer for each place: two would be two views of one.

@@ -1,0 +1,332 @@
+//! Datasets and code on disk: where they lie, which versions are published, who uses them.
+//!
+//! ```text
+//! workspaces/HOME/datasets/NAME/draft/        being made
+//!                              /v1/           published: nobody changes it any more
+//!                              /v1.MANIFEST   what it holds; that it is there makes `v1` published
+//!                              /latest        → v1
+//! workspaces/HOME/code/NAME/                  ordinary files
+//! ```
+//! HOME is a workspace, or `preset` (the administrator's) or `public` (anybody's), which every workspace sees. A dataset
+//! without a draft and without versions is an ordinary directory as well.
+//!
+//! Whoever may write there is not trusted: every path is opened beneath `workspaces/` and through no link.
+
+pub mod freeze;
+pub mod manifest;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{OFlag, ResolveFlag, open};
+use nix::sys::stat::Mode;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AssetName, JobKey, WorkspaceName};
+use crate::sys::file::create_dir;
+use crate::sys::rooted::open_resolved;
+
+/// The version that is being made.
+pub const DRAFT: &str = "draft";
+/// The link to the newest version.
+pub const LATEST: &str = "latest";
+/// After the name of a version.
+pub const MANIFEST: &str = ".MANIFEST";
+/// Begins names that are our own and shown to nobody.
+pub const OWN: &str = ".trainyard-";
+/// What every workspace sees: first the administrator's.
+pub const SHARED: [&str; 2] = ["preset", "public"];
+
+/// A part of a workspace with things that have names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Datasets,
+    Code,
+}
+
+impl Part {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Part::Datasets => "datasets",
+            Part::Code => "code",
+        }
+    }
+}
+
+/// The directory below which all workspaces lie.
+#[derive(Debug)]
+pub struct Shelf(OwnedFd);
+
+/// Makes the directories of a workspace below `workspaces/`. Whoever may drop job files into it may put data and code
+/// there as well: owner, group and rights of `datasets/` and `code/` are those of the directory of its job files.
+pub fn make_home(workspace: &Path, job_files: &Path) -> io::Result<()> {
+    for part in ["", "models", "jobs"] {
+        create_dir(&workspace.join(part), 0o755)?;
+    }
+    let like = match std::fs::metadata(job_files) {
+        Ok(metadata) => metadata,
+        // A job of a workspace whose directory has been removed meanwhile.
+        Err(error) if is_absent(&error) => return make_parts(workspace, 0o755, (0, 0)),
+        Err(error) => return Err(error),
+    };
+    make_parts(workspace, like.mode() & 0o7777, (like.uid(), like.gid()))
+}
+
+/// Makes what every workspace sees: the administrator's, and what anybody may put there who then alone may change it.
+pub fn make_shared(workspaces: &Path) -> io::Result<()> {
+    for (home, mode) in SHARED.into_iter().zip([0o755, 0o1777]) {
+        create_dir(&workspaces.join(home), 0o755)?;
+        make_parts(&workspaces.join(home), mode, (0, 0))?;
+    }
+    Ok(())
+}
+
+fn make_parts(home: &Path, mode: u32, (uid, gid): (u32, u32)) -> io::Result<()> {
+    for part in [Part::Datasets, Part::Code] {
+        create_dir(&home.join(part.as_str()), mode)?;
+        let directory = Shelf::open(home)?.directory(Path::new(part.as_str()))?;
+        let is = directory.metadata()?;
+        if (is.uid(), is.gid()) != (uid, gid) {
+            fchown(&directory, Some(uid), Some(gid))?;
+        }
+        if is.mode() & 0o7777 != mode {
+            directory.set_permissions(Permissions::from_mode(mode))?;
+        }
+    }
+    Ok(())
+}
+
+/// Where a thing lies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// A workspace, or one of [`SHARED`].
+    pub home: String,
+    pub name: AssetName,
+    /// Of a dataset; a directory without versions has none.
+    pub version: Option<String>,
+}
+
+impl Place {
+    /// Below `workspaces/`.
+    pub fn path(&self, part: Part) -> PathBuf {
+        let path = PathBuf::from(&self.home).join(part.as_str()).join(self.name.as_str());
+        self.version.as_ref().map_or(path.clone(), |version| path.join(version))
+    }
+
+    /// As people of `workspace` name it.
+    pub fn told(&self, workspace: &WorkspaceName) -> String {
+        let home = if self.home == workspace.as_str() { String::new() } else { format!("{}/", self.home) };
+        let version = self.version.as_ref().map(|version| format!("@{version}")).unwrap_or_default();
+        format!("{home}{}{version}", self.name)
+    }
+}
+
+/// Why a job does not get what it names.
+#[derive(Debug, thiserror::Error)]
+pub enum MissingError {
+    #[error("there is no directory {part}/{name} in workspace {workspace}, nor in preset or public", part = .part.as_str())]
+    Nothing { part: Part, name: AssetName, workspace: WorkspaceName },
+    #[error("dataset {name} has no version {version}; it has {}", list(.has))]
+    Version { name: AssetName, version: AssetName, has: Vec<String> },
+    #[error(
+        "dataset {name} has a draft and no version yet: `mv draft v1` in it, or `trainyard dataset publish {name} v1`, makes one; {name}@draft is the draft as it is"
+    )]
+    OnlyDraft { name: AssetName },
+    #[error("the job's owner may not look into {}", .0.display())]
+    Rights(PathBuf),
+    #[error("cannot look for {name} in {part}/", part = .part.as_str())]
+    Io {
+        part: Part,
+        name: AssetName,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn list(names: &[String]) -> String {
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+impl Shelf {
+    pub fn open(workspaces: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(Self(open(workspaces, flags, Mode::empty())?))
+    }
+
+    fn at(&self, path: &Path, flags: OFlag) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        // A pipe is not waited for. With O_PATH nothing is opened, and the kernel takes no such flags.
+        let opening = if flags.contains(OFlag::O_PATH) { OFlag::empty() } else { OFlag::O_NONBLOCK | OFlag::O_NOCTTY };
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        open_resolved(&self.0, path, flags | opening, Mode::empty(), resolve)
+    }
+
+    /// The directory at `path` below `workspaces/`.
+    pub fn directory(&self, path: &Path) -> io::Result<File> {
+        Ok(self.at(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?.into())
+    }
+
+    fn is_directory(&self, path: &Path) -> io::Result<bool> {
+        match self.at(path, OFlag::O_PATH | OFlag::O_DIRECTORY) {
+            Ok(_) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether nobody may change the version any more. `dataset` is `HOME/datasets/NAME`.
+    pub fn is_published(&self, dataset: &Path, version: &OsStr) -> bool {
+        self.at(&dataset.join(manifest_of(version)), OFlag::O_PATH).is_ok()
+    }
+
+    /// The file at `path`, to be read.
+    pub fn file(&self, path: &Path) -> io::Result<File> {
+        Ok(self.at(path, OFlag::O_RDONLY)?.into())
+    }
+
+    /// Names in a directory that are text, in order.
+    pub fn names(&self, path: &Path) -> io::Result<Vec<String>> {
+        let mut directory = nix::dir::Dir::from_fd(self.directory(path)?.into())?;
+        let mut names = Vec::new();
+        for entry in directory.iter() {
+            names.extend(entry?.file_name().to_str().ok().map(str::to_owned));
+        }
+        names.retain(|name| name != "." && name != "..");
+        names.sort();
+        Ok(names)
+    }
+
+    /// The published versions of `HOME/datasets/NAME`, in order of their names.
+    pub fn versions(&self, dataset: &Path) -> io::Result<Vec<String>> {
+        let names = self.names(dataset)?;
+        Ok(names.iter().filter_map(|name| name.strip_suffix(MANIFEST)).map(str::to_owned).collect())
+    }
+
+    /// The version to which `latest` leads.
+    pub fn latest(&self, dataset: &Path) -> Option<String> {
+        let directory = self.at(dataset, OFlag::O_PATH | OFlag::O_DIRECTORY).ok()?;
+        let target = nix::fcntl::readlinkat(&directory, LATEST).ok()?.into_string().ok()?;
+        self.is_published(dataset, OsStr::new(&target)).then_some(target)
+    }
+
+    /// Where a job of `workspace` finds `name`: the workspace's own, else a preset, else a public one.
+    fn home(&self, workspace: &WorkspaceName, part: Part, name: &AssetName) -> Result<String, MissingError> {
+        for home in [workspace.as_str()].into_iter().chain(SHARED) {
+            let place = Place { home: home.to_owned(), name: name.clone(), version: None };
+            let is_there = self.is_directory(&place.path(part));
+            if is_there.map_err(|source| MissingError::Io { part, name: name.clone(), source })? {
+                return Ok(place.home);
+            }
+        }
+        Err(MissingError::Nothing { part, name: name.clone(), workspace: workspace.clone() })
+    }
+
+    /// Where the code `name` lies for a job of `workspace`.
+    pub fn code(&self, workspace: &WorkspaceName, name: &AssetName) -> Result<Place, MissingError> {
+        Ok(Place { home: self.home(workspace, Part::Code, name)?, name: name.clone(), version: None })
+    }
+
+    /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
+    pub fn dataset(
+        &self,
+        workspace: &WorkspaceName,
+        name: &AssetName,
+        version: Option<&AssetName>,
+    ) -> Result<Place, MissingError> {
+        let io = |source| MissingError::Io { part: Part::Datasets, name: name.clone(), source };
+        let mut place = Place { home: self.home(workspace, Part::Datasets, name)?, name: name.clone(), version: None };
+        let dataset = place.path(Part::Datasets);
+        let asked = version.map(AssetName::as_str).filter(|version| *version != LATEST);
+        place.version = asked.map(str::to_owned).or_else(|| self.latest(&dataset));
+        let is_there = self.is_directory(&place.path(Part::Datasets)).map_err(io)?;
+        match (version, &place.version) {
+            (Some(version), chosen) if chosen.is_none() || !is_there => {
+                let has = self.versions(&dataset).map_err(io)?;
+                Err(MissingError::Version { name: name.clone(), version: version.clone(), has })
+            }
+            (None, None) if self.is_directory(&dataset.join(DRAFT)).map_err(io)? => {
+                Err(MissingError::OnlyDraft { name: name.clone() })
+            }
+            _ => Ok(place),
+        }
+    }
+
+    /// Whether a user may look into the directory at `path`, a way below `workspaces/`: as if the path began at its third
+    /// part (HOME and the part of it are what the daemon shows to them). For a thread that has their rights.
+    pub fn may_enter(&self, path: &Path) -> io::Result<bool> {
+        let mut at: Option<OwnedFd> = None;
+        let top: PathBuf = path.iter().take(3).collect();
+        for part in std::iter::once(top.as_path()).chain(path.iter().skip(3).map(Path::new)) {
+            let from = at.as_ref().map_or(self.0.as_fd(), OwnedFd::as_fd);
+            let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+            let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+            at = Some(match open_resolved(from, part, flags, Mode::empty(), resolve) {
+                Ok(opened) => opened,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(false),
+                Err(error) => return Err(error),
+            });
+        }
+        let Some(directory) = at else { return Ok(true) };
+        match nix::unistd::faccessat(&directory, ".", nix::unistd::AccessFlags::X_OK, nix::fcntl::AtFlags::AT_EACCESS) {
+            Ok(()) => Ok(true),
+            Err(Errno::EACCES) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// A job that is not over and sees the dataset, or only one `version` of it.
+    pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
+        for workspace in self.names(Path::new(""))? {
+            for state in ["waiting", "starting", "running", "stopping"] {
+                let jobs = Path::new(&workspace).join("jobs");
+                let linked = self.names(&jobs.join("by-state").join(state));
+                for job in linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })? {
+                    let seen = self.seen_by(&jobs.join(&job))?;
+                    let is_seen = |place: &&Place| {
+                        place.home == home
+                            && place.name.as_str() == name
+                            && (version.is_none() || place.version.as_deref() == version)
+                    };
+                    if seen.values().find(is_seen).is_some() {
+                        return Ok(format!("{workspace}/{job}").parse().ok());
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What the newest run of the job whose directory is `job` sees.
+    fn seen_by(&self, job: &Path) -> io::Result<BTreeMap<String, Place>> {
+        let read = || -> io::Result<BTreeMap<String, Place>> {
+            let directory = self.directory(job)?;
+            let latest = nix::fcntl::readlinkat(&directory, "latest")?;
+            let number = Path::new(&latest).file_name().unwrap_or_default().to_string_lossy().into_owned();
+            Ok(serde_json::from_reader(self.file(&job.join("runs").join(seen_file(&number)))?)?)
+        };
+        read().or_else(|error| if is_absent(&error) { Ok(BTreeMap::new()) } else { Err(error) })
+    }
+}
+
+/// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.
+pub fn seen_file(number: impl std::fmt::Display) -> String {
+    format!(".{number}.data")
+}
+
+pub fn manifest_of(version: &OsStr) -> PathBuf {
+    let mut name = version.to_owned();
+    name.push(MANIFEST);
+    name.into()
+}
+
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        || error.raw_os_error() == Some(nix::libc::ELOOP)
+}

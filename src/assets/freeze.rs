@@ -1,0 +1,397 @@
+//! Publishing: `mv draft v1` freezes a version at once, its manifest is made afterwards, and what a crash cut short goes on.
+//!
+//! ```text
+//! v1.MANIFEST "pending"   made before the rename, durable: from here on nobody may change v1
+//! draft → v1              the rename itself
+//! v1.MANIFEST "complete"  when all is on disk and read; `latest` follows
+//! ```
+//! A manifest without its version is one whose rename never happened, and goes.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens};
+use nix::sys::time::TimeSpec;
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+
+use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, pending, state};
+use super::walk::{Item, open, walk};
+use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
+
+/// How often the manifest tells how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+/// When to try again what failed, for instance because the disk is full.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// A thread that completes manifests.
+#[derive(Debug)]
+pub struct Freezer(Sender<PathBuf>);
+
+impl Freezer {
+    /// Begins with what was cut short.
+    pub fn start(workspaces: &Path) -> io::Result<Self> {
+        let shelf = Shelf::open(workspaces)?;
+        let (sender, asked) = channel();
+        std::thread::Builder::new().name("publish".to_owned()).spawn(move || {
+            let mut due: BTreeSet<PathBuf> = all_datasets(&shelf).unwrap_or_else(|error| {
+                tracing::error!(%error, "cannot look for datasets whose publishing was cut short");
+                BTreeSet::new()
+            });
+            loop {
+                due.retain(|dataset| match settle(&shelf, dataset) {
+                    Ok(()) => false,
+                    Err(error) if is_absent(&error) => false,
+                    Err(error) => {
+                        tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
+                        true
+                    }
+                });
+                let next = if due.is_empty() {
+                    asked.recv().map_err(RecvTimeoutError::from)
+                } else {
+                    asked.recv_timeout(AGAIN)
+                };
+                match next {
+                    Ok(dataset) => drop(due.insert(dataset)),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        })?;
+        Ok(Self(sender))
+    }
+
+    /// Something of `HOME/datasets/NAME` is to be completed.
+    pub fn look_at(&self, dataset: &Path) {
+        // The thread ends only with us.
+        let _ = self.0.send(dataset.to_owned());
+    }
+}
+
+fn all_datasets(shelf: &Shelf) -> io::Result<BTreeSet<PathBuf>> {
+    let mut all = BTreeSet::new();
+    for home in shelf.names(Path::new(""))? {
+        let datasets = Path::new(&home).join(Part::Datasets.as_str());
+        match shelf.names(&datasets) {
+            Ok(names) => all.extend(names.into_iter().map(|name| datasets.join(name))),
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}
+
+/// Freezes what will be called `version` of `HOME/datasets/NAME`.
+pub fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+    let directory = shelf.directory(dataset)?;
+    let name = manifest_of(version);
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let mut file = File::from(openat(&directory, &name, flags, Mode::from_bits_truncate(0o644))?);
+    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.sync_all());
+    written.and_then(|()| directory.sync_all()).inspect_err(|_| {
+        // The first error is the one to tell; what stays is taken away when it is settled.
+        let _ = unlinkat(&directory, &name, UnlinkatFlags::NoRemoveDir);
+    })
+}
+
+/// Takes back [`begin`], whose rename failed.
+pub fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+    let directory = shelf.directory(dataset)?;
+    Ok(unlinkat(&directory, &manifest_of(version), UnlinkatFlags::NoRemoveDir)?)
+}
+
+/// Completes what is pending of a dataset, and removes what a crash has left.
+pub fn settle(shelf: &Shelf, dataset: &Path) -> io::Result<()> {
+    let directory = match shelf.directory(dataset) {
+        Ok(directory) => directory,
+        Err(error) if is_absent(&error) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    remove_own(shelf, dataset, &directory)?;
+    for version in shelf.versions(dataset)? {
+        let manifest = dataset.join(manifest_of(OsStr::new(&version)));
+        if !shelf.is_directory(&dataset.join(&version))? {
+            tracing::info!(dataset = %dataset.display(), version, "was never published");
+            unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
+            continue;
+        }
+        if let State::Pending { .. } = state(BufReader::new(shelf.file(&manifest)?))? {
+            complete(&Version { shelf, dataset, directory: &directory, version: &version })?;
+            tracing::info!(dataset = %dataset.display(), version, "published");
+        }
+    }
+    Ok(())
+}
+
+/// Drafts of our own, and versions whose removal was cut short.
+fn remove_own(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<()> {
+    for name in shelf.names(dataset)?.iter().filter(|name| name.starts_with(OWN)) {
+        remove_below(directory, name)?;
+    }
+    Ok(())
+}
+
+/// By a path through the open directory, which nobody can replace by a link.
+fn remove_below(directory: &File, name: &str) -> io::Result<()> {
+    crate::sys::file::remove_tree(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
+}
+
+struct Version<'a> {
+    shelf: &'a Shelf,
+    dataset: &'a Path,
+    directory: &'a File,
+    version: &'a str,
+}
+
+fn complete(this: &Version<'_>) -> io::Result<()> {
+    let tree = this.shelf.directory(&this.dataset.join(this.version))?;
+    let mut sum = 0;
+    walk(&tree, &mut |item| {
+        sum += if item.kind() == SFlag::S_IFREG { item.status.st_size.unsigned_abs() } else { 0 };
+        Ok(())
+    })?;
+    let mut progress = Progress { this, done: 0, of: sum, told: Instant::now() };
+    let before = this.shelf.latest(this.dataset).filter(|before| before != this.version);
+    let mut before = before.and_then(|before| Shared::open(this, &before).ok());
+    let draft = format!("{OWN}{}.manifest", this.version);
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = File::from(openat(this.directory, draft.as_str(), flags, Mode::from_bits_truncate(0o644))?);
+    let owner = tree.metadata()?.uid();
+    let user = nix::unistd::User::from_uid(owner.into()).ok().flatten();
+    let by = user.map_or_else(|| format!("user {owner}"), |user| user.name);
+    let mut writer = Writer::new(BufWriter::new(file), &format!("{} by {by}", crate::sys::now()))?;
+    walk(&tree, &mut |item| {
+        let own = make_own(this, item, before.as_ref())?;
+        let read = &mut |count| progress.add(count);
+        let entry = match own {
+            None => entry_of(item, read)?,
+            Some(file) => {
+                let (size, hash) = super::manifest::hash_of(file, read)?;
+                Some(Entry { path: item.path.to_owned(), kind: Kind::File { size, hash } })
+            }
+        };
+        let Some(entry) = entry else { return Ok(()) };
+        if let Some(before) = &mut before {
+            before.share(this, item, &entry)?;
+        }
+        writer.add(&entry)
+    })?;
+    let file = writer.end()?.into_inner().map_err(|error| error.into_error())?;
+    // What the manifest tells of is on disk before it.
+    nix::unistd::syncfs(&tree)?;
+    file.sync_all()?;
+    renameat(this.directory, draft.as_str(), this.directory, &manifest_of(OsStr::new(this.version)))?;
+    point_latest(this.directory, this.version)?;
+    this.directory.sync_all()
+}
+
+fn point_latest(directory: &File, version: &str) -> io::Result<()> {
+    let link = format!("{OWN}{LATEST}");
+    match unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    symlinkat(version, directory, link.as_str())?;
+    Ok(renameat(directory, link.as_str(), directory, LATEST)?)
+}
+
+struct Progress<'a> {
+    this: &'a Version<'a>,
+    done: u64,
+    of: u64,
+    told: Instant,
+}
+
+impl Progress<'_> {
+    fn add(&mut self, count: u64) {
+        self.done += count;
+        if self.told.elapsed() >= TELL_EVERY {
+            self.told = Instant::now();
+            // Told again in a second.
+            let _ = self.tell();
+        }
+    }
+
+    fn tell(&self) -> io::Result<()> {
+        let Version { directory, version, .. } = self.this;
+        let aside = format!("{OWN}{version}.told");
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(*directory, aside.as_str(), flags, Mode::from_bits_truncate(0o644))?);
+        file.write_all(pending(self.done, self.of).as_bytes())?;
+        Ok(renameat(*directory, aside.as_str(), *directory, &manifest_of(OsStr::new(version)))?)
+    }
+}
+
+/// A file that has further names could still be changed through them: it is replaced by a copy, which has none.
+fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io::Result<Option<File>> {
+    let is_shared = item.kind() == SFlag::S_IFREG && item.status.st_nlink > 1;
+    if !is_shared || before.is_some_and(|before| before.is_the_same(item)) {
+        return Ok(None);
+    }
+    let source = open(item.directory, item.name, OFlag::empty())?;
+    let aside = format!("{OWN}{}.copy", this.version);
+    let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let copy = File::from(openat(this.directory, aside.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    if rustix::fs::ioctl_ficlone(&copy, &source).is_err() {
+        io::copy(&mut &source, &mut &copy)?;
+    }
+    let status = &item.status;
+    fchown(&copy, Some(status.st_uid), Some(status.st_gid))?;
+    fchmod(&copy, Mode::from_bits_truncate(status.st_mode & 0o7777))?;
+    let times =
+        (TimeSpec::new(status.st_atime, status.st_atime_nsec), TimeSpec::new(status.st_mtime, status.st_mtime_nsec));
+    futimens(&copy, &times.0, &times.1)?;
+    renameat(this.directory, aside.as_str(), item.directory, item.name)?;
+    open(item.directory, item.name, OFlag::empty()).map(Some)
+}
+
+/// The version before: what it has already is not stored again.
+struct Shared {
+    tree: PathBuf,
+    manifest: Before<BufReader<File>>,
+    shelf: File,
+}
+
+impl Shared {
+    fn open(this: &Version<'_>, before: &str) -> io::Result<Self> {
+        let manifest = this.shelf.file(&this.dataset.join(manifest_of(OsStr::new(before))))?;
+        let tree = this.dataset.join(before);
+        Ok(Self { shelf: this.shelf.directory(&tree)?, tree, manifest: Before::new(BufReader::new(manifest))? })
+    }
+
+    /// The item is that version's own file.
+    fn is_the_same(&self, item: &Item<'_>) -> bool {
+        let theirs = fstatat(&self.shelf, item.path, AtFlags::AT_SYMLINK_NOFOLLOW);
+        theirs.is_ok_and(|theirs| (theirs.st_dev, theirs.st_ino) == (item.status.st_dev, item.status.st_ino))
+    }
+
+    /// Gives the item that version's file, if it is the same and has the same rights.
+    fn share(&mut self, this: &Version<'_>, item: &Item<'_>, entry: &Entry) -> io::Result<()> {
+        let Kind::File { size: 1.., .. } = entry.kind else { return Ok(()) };
+        if !self.manifest.had(entry)? {
+            return Ok(());
+        }
+        let Ok(theirs) = this.shelf.file(&self.tree.join(item.path)) else { return Ok(()) };
+        let (theirs_is, own) = (theirs.metadata()?, &item.status);
+        let is_alike = theirs_is.is_file()
+            && (theirs_is.uid(), theirs_is.gid(), theirs_is.mode()) == (own.st_uid, own.st_gid, own.st_mode)
+            && theirs_is.ino() != own.st_ino;
+        if !is_alike {
+            return Ok(());
+        }
+        let aside = format!("{OWN}{}.link", this.version);
+        let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
+        match linkat(nix::fcntl::AT_FDCWD, path.as_str(), this.directory, aside.as_str(), AtFlags::AT_SYMLINK_FOLLOW) {
+            Ok(()) => {}
+            // Its count of names is used up, or the file system has no links: it stays a file of its own.
+            Err(_) => return Ok(()),
+        }
+        Ok(renameat(this.directory, aside.as_str(), item.directory, item.name)?)
+    }
+}
+
+/// Why a version is not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    #[error("there is no published version {version} of {dataset}")]
+    Unknown { dataset: String, version: String },
+    #[error("{dataset}@{version} is in use by a job that is not over{}", told(.by))]
+    InUse { dataset: String, version: String, by: String },
+    #[error("{dataset}@{version} is being published: try again when that is done")]
+    Pending { dataset: String, version: String },
+    #[error("cannot remove {dataset}@{version}")]
+    Io {
+        dataset: String,
+        version: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+fn told(by: &str) -> String {
+    if by.is_empty() { String::new() } else { format!(" ({by})") }
+}
+
+/// Removes a published version that no job uses. `told` says which users may be named.
+pub fn remove(
+    shelf: &Shelf,
+    home: &str,
+    name: &str,
+    version: &str,
+    may_be_named: impl Fn(&crate::ids::JobKey) -> bool,
+) -> Result<(), RemoveError> {
+    let (dataset, version) = (name.to_owned(), version.to_owned());
+    let io = |source| RemoveError::Io { dataset: dataset.clone(), version: version.clone(), source };
+    let path = Path::new(home).join(Part::Datasets.as_str()).join(name);
+    let manifest = path.join(manifest_of(OsStr::new(&version)));
+    let file = match shelf.file(&manifest) {
+        Ok(file) => file,
+        Err(error) if is_absent(&error) => {
+            return Err(RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() });
+        }
+        Err(error) => return Err(io(error)),
+    };
+    if state(BufReader::new(file)).map_err(io)? != State::Complete {
+        return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
+    }
+    let unused = || match shelf.user_of(home, name, Some(&version)).map_err(io)? {
+        None => Ok(()),
+        Some(job) => {
+            let by = if may_be_named(&job) { format!("job {job}") } else { String::new() };
+            Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by })
+        }
+    };
+    unused()?;
+    let directory = shelf.directory(&path).map_err(io)?;
+    let gone = format!("{OWN}gone-{version}");
+    renameat(&directory, version.as_str(), &directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
+    // A job may have chosen it meanwhile; the next one finds it gone.
+    if let Err(error) = unused() {
+        renameat(&directory, gone.as_str(), &directory, version.as_str()).map_err(|errno| io(errno.into()))?;
+        return Err(error);
+    }
+    let taken_out = || -> io::Result<()> {
+        unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
+        match newest(shelf, &path)? {
+            Some(newest) => point_latest(&directory, &newest)?,
+            None => match unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir) {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => return Err(errno.into()),
+            },
+        }
+        directory.sync_all()?;
+        remove_below(&directory, &gone)
+    };
+    taken_out().map_err(io)
+}
+
+/// The version whose manifest was completed last.
+fn newest(shelf: &Shelf, dataset: &Path) -> io::Result<Option<String>> {
+    let mut newest = None;
+    for version in shelf.versions(dataset)? {
+        let file = shelf.file(&dataset.join(manifest_of(OsStr::new(&version))))?;
+        let modified = file.metadata()?.modified()?;
+        newest = newest.max(Some((modified, version)));
+    }
+    Ok(newest.map(|(_, version)| version))
+}
+
+/// Whether `name` may be that of a version.
+pub fn may_be_version(name: &str) -> bool {
+    let is_taken = [DRAFT, LATEST].contains(&name) || name.ends_with(MANIFEST);
+    !is_taken && name.parse::<crate::ids::AssetName>().is_ok()
+}
+
+/// Whether `home` is no workspace, but seen by all of them.
+pub fn is_shared(home: &str) -> bool {
+    SHARED.contains(&home)
+}

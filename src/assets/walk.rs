@@ -1,0 +1,93 @@
+//! A tree in the order of a manifest: the entries of each directory by their bytes, what lies in one right after it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use nix::dir::Dir;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
+
+/// Most directories within each other: each takes some of the stack, and an open file.
+const DEPTH: usize = 256;
+
+/// One entry of a tree.
+pub(super) struct Item<'a> {
+    /// From the top of the tree.
+    pub(super) path: &'a Path,
+    /// The directory that holds it.
+    pub(super) directory: &'a File,
+    pub(super) name: &'a OsStr,
+    pub(super) status: FileStat,
+    /// A directory with nothing in it.
+    pub(super) is_empty: bool,
+}
+
+impl Item<'_> {
+    pub(super) fn kind(&self) -> SFlag {
+        SFlag::from_bits_truncate(self.status.st_mode & SFlag::S_IFMT.bits())
+    }
+}
+
+/// Calls `visit` for every entry below `top`, following no link.
+pub(super) fn walk(top: &File, visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>) -> io::Result<()> {
+    let mut path = OsString::new();
+    below(top, &mut path, 0, visit)
+}
+
+fn below(
+    directory: &File,
+    path: &mut OsString,
+    depth: usize,
+    visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>,
+) -> io::Result<()> {
+    if depth > DEPTH {
+        let why = format!("it has more than {DEPTH} directories within each other");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    let length = path.len();
+    for name in names(directory)? {
+        let name = OsStr::from_bytes(name.to_bytes());
+        if length > 0 {
+            path.push("/");
+        }
+        path.push(name);
+        let status = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        // Not by the list's own word: not every file system tells a kind there.
+        let inner = is_directory(&status).then(|| open(directory, name, OFlag::O_DIRECTORY)).transpose()?;
+        let is_empty = inner.as_ref().map_or(Ok(false), |inner| names(inner).map(|names| names.is_empty()))?;
+        visit(&Item { path: Path::new(&path), directory, name, status, is_empty })?;
+        if let Some(inner) = inner {
+            below(&inner, path, depth + 1, visit)?;
+        }
+        *path = OsStr::from_bytes(path.as_bytes().get(..length).unwrap_or_default()).to_owned();
+    }
+    Ok(())
+}
+
+/// Without following a link, and without waiting for a pipe.
+pub(super) fn open(directory: &File, name: &OsStr, flags: OFlag) -> io::Result<File> {
+    let flags = flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(openat(directory, name, flags, Mode::empty())?.into())
+}
+
+fn is_directory(status: &FileStat) -> bool {
+    SFlag::from_bits_truncate(status.st_mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR
+}
+
+fn names(directory: &File) -> io::Result<Vec<CString>> {
+    // A descriptor of its own: two lists of one share their place.
+    let again = open(directory, OsStr::new("."), OFlag::O_DIRECTORY)?;
+    let mut list = Dir::from_fd(again.into())?;
+    let mut names = Vec::new();
+    for entry in list.iter() {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}

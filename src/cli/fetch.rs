@@ -1,0 +1,100 @@
+//! A file from an http(s) address, over as many calls as it takes: what came stays, and the next call asks for the rest.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, LAST_MODIFIED, RANGE};
+use reqwest::{Client, StatusCode, Url};
+
+use super::dataset::{Brought, part_of};
+
+const CONNECT: Duration = Duration::from_secs(30);
+/// Without a byte for so long, the server is given up.
+const STALL: Duration = Duration::from_secs(60);
+
+/// Fetches into the directory `draft`, under the last part of the address.
+pub(super) async fn fetch(
+    address: &str,
+    draft: &Path,
+    brought: &mut Brought,
+    told: &mut impl FnMut(&Brought),
+) -> anyhow::Result<()> {
+    let url = Url::parse(address).with_context(|| format!("{address} is no address"))?;
+    let name = url.path_segments().and_then(|mut parts| parts.next_back()).unwrap_or_default().to_owned();
+    let name = crate::api::wire::unescape(&name).unwrap_or(name);
+    if matches!(name.as_str(), "" | "." | "..") || name.contains('/') {
+        bail!("{address} names no file: its path ends without one");
+    }
+    let target = draft.join(&name);
+    let part = part_of(&target);
+    // Which state of the file the part is of, as the server calls it.
+    let mark = part.with_extension("trainyard-mark");
+    let has = fs::metadata(&part).map_or(0, |metadata| metadata.len());
+    let known = fs::read_to_string(&mark).unwrap_or_default();
+    let mut request = client()?.get(url);
+    if has > 0 && !known.is_empty() {
+        request = request.header(RANGE, format!("bytes={has}-")).header(IF_RANGE, &known);
+    }
+    // An address may hold a password or a token: what is told of it is its file's name.
+    let failed = |error: reqwest::Error| anyhow::Error::new(error.without_url());
+    let mut response = request.send().await.map_err(failed).with_context(|| format!("cannot fetch {name}"))?;
+    let begins = match response.status() {
+        StatusCode::PARTIAL_CONTENT => begin_of(response.headers()).filter(|begin| *begin == has),
+        StatusCode::OK => Some(0),
+        status => bail!("cannot fetch {name}: the server answers {status}"),
+    };
+    let begins =
+        begins.with_context(|| format!("cannot fetch {name}: the server sends another part than was asked for"))?;
+    let expected = response.content_length().map(|rest| begins + rest);
+    let state = state(response.headers());
+    let mut file = File::options().create(true).truncate(false).write(true).open(&part)?;
+    file.set_len(begins)?;
+    fs::write(&mark, &state)?;
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(begins))?;
+    let mut length = begins;
+    brought.bytes += begins;
+    loop {
+        let piece = tokio::time::timeout(STALL, response.chunk()).await;
+        let piece = piece.with_context(|| broken_off(&name, length, "nothing came for a minute"))?;
+        let piece = piece.map_err(failed).with_context(|| broken_off(&name, length, "the connection ended"))?;
+        let Some(piece) = piece else { break };
+        file.write_all(&piece).with_context(|| format!("cannot write {}", part.display()))?;
+        length += piece.len() as u64;
+        brought.bytes += piece.len() as u64;
+        told(brought);
+    }
+    if expected.is_some_and(|expected| expected != length) {
+        bail!(broken_off(&name, length, "the server sent less than it had announced"));
+    }
+    drop(file);
+    fs::rename(&part, &target)?;
+    fs::remove_file(&mark)?;
+    brought.files += 1;
+    Ok(())
+}
+
+fn broken_off(name: &str, length: u64, why: &str) -> String {
+    format!("{name} broke off after {length} bytes ({why}); the same command again goes on from there")
+}
+
+fn begin_of(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_RANGE)?.to_str().ok()?.strip_prefix("bytes ")?.split('-').next()?.parse().ok()
+}
+
+/// By what the server tells one state of the file from another; a weak tag does not tell bytes.
+fn state(headers: &HeaderMap) -> String {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    text(ETAG).filter(|tag| !tag.starts_with("W/")).or_else(|| text(LAST_MODIFIED)).unwrap_or_default()
+}
+
+fn client() -> anyhow::Result<Client> {
+    // Whoever comes first in the process; all bring the same one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder =
+        || Client::builder().user_agent(concat!("trainyard/", env!("CARGO_PKG_VERSION"))).connect_timeout(CONNECT);
+    // A machine without any certificates can still speak plain http.
+    builder().build().or_else(|_| builder().tls_certs_only([]).build()).context("the TLS library does not start")
+}

@@ -1,0 +1,435 @@
+//! Datasets in the mount: drafts, versions, who shares them, who uses them, and how they come in.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use nix::libc;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::support::{Instance, text, wait_for};
+
+fn backing(instance: &Instance) -> PathBuf {
+    instance.root().join("var/lib/trainyard/workspaces")
+}
+
+/// A new dataset's draft.
+fn draft(instance: &Instance, name: &str) -> PathBuf {
+    let draft = instance.mount().join("datasets").join(name).join("draft");
+    fs::create_dir_all(&draft).unwrap();
+    draft
+}
+
+fn wait_published(dataset: &Path, version: &str) -> String {
+    let manifest = dataset.join(format!("{version}.MANIFEST"));
+    wait_for(&format!("{} to be complete", manifest.display()), || {
+        let text = String::from_utf8_lossy(&fs::read(&manifest).ok()?).into_owned();
+        let is_latest = || fs::read_link(dataset.join("latest")).is_ok_and(|latest| latest == Path::new(version));
+        (text.contains("# state complete\n") && is_latest()).then_some(text)
+    })
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+fn as_user(uid: u32, program: &str, arguments: &[&OsStr]) -> Output {
+    Command::new(program).args(arguments).uid(uid).gid(uid).current_dir("/").output().unwrap()
+}
+
+#[test]
+fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() {
+    let test = "mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let draft = draft(&instance, "mnist");
+    let dataset = draft.parent().unwrap().to_owned();
+    fs::create_dir_all(draft.join("train/empty")).unwrap();
+    fs::write(draft.join("train/a.bin"), vec![7; 100_000]).unwrap();
+    fs::write(draft.join(OsStr::from_bytes(b"b\xff\n\\x")), "odd").unwrap();
+    fs::write(draft.join("train.txt"), "").unwrap();
+    fs::set_permissions(draft.join("train.txt"), fs::Permissions::from_mode(0o640)).unwrap();
+    std::os::unix::fs::chown(draft.join("train.txt"), Some(12_001), Some(12_002)).unwrap();
+    symlink("train/a.bin", draft.join("again")).unwrap();
+    let open = File::options().read(true).write(true).open(draft.join("train/a.bin")).unwrap();
+    // A mapping to be written, made before.
+    let script = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nprint('mapped', flush=True)\n\
+        sys.stdin.readline()\ntry:\n    m[0] = 1\n    m.flush()\nexcept OSError as error:\n    print(error.errno)";
+    let mut mapped = Command::new("/usr/bin/python3")
+        .args(["-c", script])
+        .arg(draft.join("train/a.bin"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 7];
+    mapped.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let moved = Command::new("mv").arg(&draft).arg(dataset.join("v1")).output().unwrap();
+    assert!(moved.status.success(), "{moved:?}");
+    let elsewhere = instance.mount().join("code/file");
+    fs::write(&elsewhere, "").unwrap();
+    // At once, root or not, by a file that was open before as well.
+    let version = dataset.join("v1");
+    assert_eq!(errno(open.write_at(b"x", 0)), Some(libc::EROFS));
+    assert_eq!(errno(open.set_len(0)), Some(libc::EROFS));
+    let file = version.join("train/a.bin");
+    let changes: [(&str, Option<i32>); 13] = [
+        ("open to write", errno(File::options().write(true).open(&file))),
+        ("open to append", errno(File::options().append(true).open(&file))),
+        ("truncate", errno(File::options().write(true).truncate(true).open(&file))),
+        ("create", errno(File::create(version.join("new")))),
+        ("mkdir", errno(fs::create_dir(version.join("new")))),
+        ("unlink", errno(fs::remove_file(&file))),
+        ("rmdir", errno(fs::remove_dir(version.join("train/empty")))),
+        ("rename in it", errno(fs::rename(&file, version.join("c.bin")))),
+        ("rename out of it", errno(fs::rename(&file, dataset.join("c.bin")))),
+        ("rename into it", errno(fs::rename(&elsewhere, version.join("c")))),
+        ("link out of it", errno(fs::hard_link(&file, dataset.join("c.bin")))),
+        ("chmod", errno(fs::set_permissions(&file, fs::Permissions::from_mode(0o777)))),
+        ("chown", errno(std::os::unix::fs::chown(&version, Some(1), None))),
+    ];
+    for (what, found) in changes {
+        assert_eq!(found, Some(libc::EROFS), "{what}");
+    }
+    assert_eq!(errno(File::open(&file).unwrap().set_modified(std::time::SystemTime::now())), Some(libc::EROFS));
+    mapped.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let mapped = mapped.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&mapped.stdout), format!("{}\n", libc::EROFS), "{mapped:?}");
+    for (from, to) in [("v1", "v2"), ("v1", "draft"), ("v1.MANIFEST", "x"), ("latest", "x")] {
+        assert_eq!(errno(fs::rename(dataset.join(from), dataset.join(to))), Some(libc::EROFS), "{from} to {to}");
+    }
+    assert_eq!(errno(fs::write(dataset.join("v9.MANIFEST"), "forged")), Some(libc::EROFS));
+    // The manifest tells of everything, and other programs understand it.
+    let manifest = wait_published(&dataset, "v1");
+    for line in [
+        "# size 100000\n",
+        "# link again\n# target train/a.bin\n",
+        "# directory train/empty\n",
+        "# total 3 files, 100003 bytes\n",
+    ] {
+        assert!(manifest.contains(line), "{line:?}: {manifest}");
+    }
+    let summed =
+        Command::new("sha256sum").args(["--check", "--strict", "../v1.MANIFEST"]).current_dir(&version).output();
+    let summed = summed.unwrap();
+    assert!(summed.status.success(), "{summed:?}");
+    assert_eq!(String::from_utf8_lossy(&summed.stdout).matches(": OK").count(), 3, "{summed:?}");
+    assert_eq!(instance.ok(&["dataset", "verify", "mnist"]), "mnist@v1 is as it was published: 3 file(s), 100003B\n");
+    let kept = fs::metadata(version.join("train.txt")).unwrap();
+    assert_eq!((kept.uid(), kept.gid(), kept.mode() & 0o7777), (12_001, 12_002, 0o640), "owner and mode stay");
+    // Damage behind the mount is found.
+    fs::write(backing(&instance).join("default/datasets/mnist/v1/train/a.bin"), vec![8; 100_000]).unwrap();
+    fs::remove_file(backing(&instance).join("default/datasets/mnist/v1/again")).unwrap();
+    fs::write(backing(&instance).join("default/datasets/mnist/v1/z"), "").unwrap();
+    let found = instance.cli(&["dataset", "verify", "mnist@v1"]);
+    assert_eq!(found.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "missing: again\nchanged: train/a.bin\nextra: z\n");
+    instance.shutdown();
+}
+
+#[test]
+fn a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it() {
+    let test = "a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let first = draft(&instance, "d");
+    let dataset = first.parent().unwrap().to_owned();
+    fs::write(first.join("same"), "same").unwrap();
+    fs::write(first.join("other"), "one").unwrap();
+    fs::write(first.join("rights"), "rights").unwrap();
+    fs::write(first.join("linked"), "before").unwrap();
+    fs::create_dir(instance.mount().join("code/c")).unwrap();
+    let elsewhere = instance.mount().join("code/c/linked");
+    fs::hard_link(first.join("linked"), &elsewhere).unwrap();
+    let told = instance.ok(&["dataset", "publish", "d", "v1"]);
+    assert_eq!(told, "published d@v1: 4 file(s), 19B\n");
+    fs::write(&elsewhere, "after").unwrap();
+    assert_eq!(fs::read_to_string(dataset.join("v1/linked")).unwrap(), "before");
+    assert!(instance.ok(&["dataset", "verify", "d"]).contains("as it was published"));
+    let copied = Command::new("cp").args(["-r"]).arg(dataset.join("v1")).arg(dataset.join("draft")).output().unwrap();
+    assert!(copied.status.success(), "{copied:?}");
+    fs::write(dataset.join("draft/other"), "two").unwrap();
+    fs::set_permissions(dataset.join("draft/rights"), fs::Permissions::from_mode(0o600)).unwrap();
+    instance.ok(&["dataset", "publish", "d", "v2"]);
+    assert_eq!(fs::read_link(dataset.join("latest")).unwrap(), Path::new("v2"));
+    let inode = |path: &str| fs::metadata(backing(&instance).join("default/datasets/d").join(path)).unwrap().ino();
+    assert_eq!(inode("v1/same"), inode("v2/same"), "stored once");
+    assert_ne!(inode("v1/other"), inode("v2/other"));
+    assert_ne!(inode("v1/rights"), inode("v2/rights"), "what others may do with it is part of it");
+    let read = |path: &str| fs::read_to_string(dataset.join(path)).unwrap();
+    assert_eq!((read("v1/other"), read("v2/other")), ("one".to_owned(), "two".to_owned()));
+    let again = instance.cli(&["dataset", "publish", "d", "v2"]);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("has a version v2 already"), "{again:?}");
+    for name in ["latest", "draft", "x.MANIFEST", "a b"] {
+        fs::create_dir_all(dataset.join("draft")).unwrap();
+        assert!(errno(fs::rename(dataset.join("draft"), dataset.join(name))).is_some() || name == "draft", "{name}");
+    }
+    let shown = instance.ok(&["dataset", "show", "d"]);
+    assert!(shown.contains("v2 (latest)") && shown.contains("by root") && shown.contains("and a draft"), "{shown}");
+    let listed = instance.ok(&["dataset", "ls"]);
+    assert!(
+        listed.lines().any(|line| line.split_whitespace().eq(["d", "mine", "v2", "v1", "v2", "draft"])),
+        "{listed}"
+    );
+    // No way around: the whole dataset to where everything may be written, or one that only looks published.
+    assert_eq!(errno(fs::rename(&dataset, instance.mount().join("code/d"))), Some(libc::EROFS));
+    instance.shutdown();
+}
+
+#[test]
+fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
+    let test = "a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let first = draft(&instance, "d");
+    let dataset = first.parent().unwrap().to_owned();
+    fs::write(first.join("x"), "one").unwrap();
+    let report = instance.run_job("early", "datasets = [\"d\"]\ncommand = \"true\"");
+    assert!(text(&report["reason"]).contains("dataset d has a draft and no version yet: `mv draft v1`"), "{report:#}");
+    let report = instance.run_job("daring", "datasets = [\"d@draft\"]\ncommand = \"cat /dataset/x\"");
+    assert_eq!((text(&report["state"]), instance.log("daring", "main-0")), ("succeeded".into(), "one\n".into()));
+    instance.ok(&["dataset", "publish", "d", "v1"]);
+    let script = "cat /dataset/x; while [ ! -e /output/go ]; do sleep 0.02; done; touch /dataset/y; cp /dataset/x /model/; exit $((2 - TRAINYARD_ATTEMPT))";
+    instance.drop_job("user", &format!("datasets = [\"d\"]\nretries = 1\ncommand = \"{script}\""));
+    wait_for("its first line", || {
+        (instance.state("user") == "running" && instance.log("user", "main-0") == "one\n").then_some(())
+    });
+    let second = draft(&instance, "d");
+    fs::write(second.join("x"), "two").unwrap();
+    instance.ok(&["dataset", "publish", "d", "v2"]);
+    wait_for("its links", || instance.mount().join("jobs/by-state/running/user").exists().then_some(()));
+    for (what, found) in [
+        ("rmdir", errno(fs::remove_dir(dataset.join("v1")))),
+        ("rename", errno(fs::rename(dataset.join("v1"), dataset.join("old")))),
+        ("unlink", errno(fs::remove_file(dataset.join("v1/x")))),
+        ("rename of the whole", errno(fs::rename(&dataset, instance.mount().join("datasets/e")))),
+    ] {
+        assert_eq!(found, Some(libc::EBUSY), "{what}");
+    }
+    assert_eq!(errno(fs::remove_file(dataset.join("v2/x"))), Some(libc::EROFS), "nobody uses that one");
+    let refused = instance.cli(&["dataset", "rm", "d@v1"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("d@v1 is in use by a job that is not over (job user)"), "{why}");
+    fs::write(instance.run_dir("user", 1).join("output/go"), "").unwrap();
+    let report = instance.wait_end("user", 1);
+    assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("succeeded".into(), Some(2)), "{report:#}");
+    let log = instance.log("user", "main-0");
+    assert!(log.contains("one") && log.contains("Read-only file system"), "the second attempt sees the same: {log}");
+    let about = fs::read_to_string(instance.mount().join("models/user/1/MODEL.toml")).unwrap();
+    assert!(about.contains("datasets = [\"d@v1\"]"), "{about}");
+    instance.ok(&["rerun", "user"]);
+    wait_for("the next run's first line", || (instance.log("user", "main-0") == "two\n").then_some(()));
+    instance.ok(&["stop", "user"]);
+    instance.wait_end("user", 2);
+    // What nobody uses goes, and `latest` leads to what is left.
+    instance.ok(&["dataset", "rm", "d@v2"]);
+    assert_eq!(fs::read_link(dataset.join("latest")).unwrap(), Path::new("v1"));
+    wait_for("it to be gone", || (!dataset.join("v2").exists() && !dataset.join("v2.MANIFEST").exists()).then_some(()));
+    let unknown = instance.cli(&["dataset", "rm", "d@v2"]);
+    assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+    instance.ok(&["dataset", "rm", "d@v1"]);
+    assert!(fs::symlink_metadata(dataset.join("latest")).is_err());
+    let report = instance.run_job("late", "datasets = [\"d@v1\"]\ncommand = \"true\"");
+    assert!(text(&report["reason"]).contains("dataset d has no version v1; it has none"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_owners() {
+    let test = "presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_owners";
+    let Some(instance) = Instance::prepare(test, "").map(|mut instance| {
+        // A workspace is the group's whose directory of job files it is.
+        let files = instance.jobs_d().join("vision");
+        fs::create_dir(&files).unwrap();
+        std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
+        fs::set_permissions(&files, fs::Permissions::from_mode(0o2775)).unwrap();
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        instance
+    }) else {
+        return;
+    };
+    let top = instance.mount().parent().unwrap().to_owned();
+    let make = |uid: u32, place: &str| {
+        let place = top.join(place);
+        let script = "mkdir -p \"$0\" && echo \"$1\" > \"$0/x\"";
+        let content = place.iter().rev().nth(2).unwrap().to_owned();
+        as_user(uid, "sh", &["-c".as_ref(), script.as_ref(), place.as_os_str(), content.as_ref()]).status.success()
+    };
+    assert!(make(12_345, "vision/datasets/mine/draft") && !make(12_346, "vision/datasets/other/draft"));
+    assert!(!make(12_345, "preset/datasets/p/draft") && make(0, "preset/datasets/p/draft"));
+    assert!(make(12_346, "public/datasets/q/draft") && make(12_346, "public/code/c") && make(0, "preset/code/c"));
+    let taken =
+        as_user(12_345, "mv", &[top.join("public/datasets/q").as_os_str(), top.join("public/datasets/r").as_os_str()]);
+    assert!(!taken.status.success(), "only its owner and root");
+    let publish = |uid: u32, arguments: &[&str]| {
+        let mut all: Vec<&OsStr> = vec!["--root".as_ref(), instance.root().as_os_str(), "dataset".as_ref()];
+        all.extend(arguments.iter().map(OsStr::new));
+        as_user(uid, super::support::BINARY, &all)
+    };
+    for (uid, arguments) in [
+        (12_345, ["publish", "mine", "v1", "-w", "vision"].as_slice()),
+        (12_346, &["publish", "q", "v1", "--public"]),
+        (0, &["publish", "p", "v1", "--preset"]),
+    ] {
+        let done = publish(uid, arguments);
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+    assert!(!publish(12_345, &["rm", "q@v1", "--public"]).status.success());
+    let listed = instance.ok(&["dataset", "ls", "-w", "vision"]);
+    for row in [["mine", "mine", "v1", "v1"], ["p", "preset", "v1", "v1"], ["q", "public", "v1", "v1"]] {
+        assert!(listed.lines().any(|line| line.split_whitespace().eq(row)), "{row:?}: {listed}");
+    }
+    instance.drop_job(
+        "vision/all",
+        "code = \"c\"\ndatasets = [\"mine\", \"p\", \"q\"]\ncommand = \"cat /dataset/*/x x; cp x /model/\"",
+    );
+    let report = wait_for("its end", || {
+        instance.report("vision/all").filter(|report| report["state"] != "running" && !report["ended"].is_null())
+    });
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(
+        instance.ok(&["logs", "main-0", "vision/all"]),
+        "datasets\ndatasets\ndatasets\npreset\n",
+        "a preset goes before what is public"
+    );
+    let about = fs::read_to_string(top.join("vision/models/all/1/MODEL.toml")).unwrap();
+    assert!(about.contains("datasets = [\"mine@v1\", \"preset/p@v1\", \"public/q@v1\"]"), "{about}");
+    // Who may not look into it by themselves does not by a job.
+    let own = top.join("vision/datasets/own");
+    assert!(make(12_345, "vision/datasets/own"));
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    let file = instance.jobs_d().join("vision/spy.toml");
+    fs::write(instance.jobs_d().join("vision/.spy"), "datasets = [\"own\"]\ncommand = \"cat /dataset/x\"").unwrap();
+    std::os::unix::fs::chown(instance.jobs_d().join("vision/.spy"), Some(12_346), Some(12_346)).unwrap();
+    fs::rename(instance.jobs_d().join("vision/.spy"), &file).unwrap();
+    let report = wait_for("its end", || instance.report("vision/spy").filter(|report| !report["ended"].is_null()));
+    assert!(text(&report["reason"]).contains("the job's owner may not look into vision/datasets/own"), "{report:#}");
+    // Nobody's workspace is called like what all of them see.
+    fs::create_dir(instance.jobs_d().join("public")).unwrap();
+    fs::write(instance.jobs_d().join("public/x.toml"), "command = \"true\"").unwrap();
+    wait_for("it to be told", || {
+        String::from_utf8_lossy(&instance.cli(&["ps"]).stderr).contains("public/x.toml").then_some(())
+    });
+    instance.shutdown();
+}
+
+fn mount_process(instance: &Instance) -> Pid {
+    let lock = instance.root().join("run/trainyard/mount.lock");
+    Pid::from_raw(wait_for("the mount process", || fs::read_to_string(&lock).ok()?.trim().parse().ok()))
+}
+
+#[test]
+fn publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile() {
+    let test = "publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile";
+    let Some(instance) = Instance::start(test, "") else { return };
+    for round in 0..6_u64 {
+        let name = format!("d{round}");
+        let draft = draft(&instance, &name);
+        let dataset = draft.parent().unwrap().to_owned();
+        let big = File::create(draft.join("big")).unwrap();
+        big.set_len(100 << 20).unwrap();
+        fs::write(draft.join("small"), "small").unwrap();
+        drop(big);
+        fs::rename(&draft, dataset.join("v1")).unwrap();
+        std::thread::park_timeout(std::time::Duration::from_millis(round * 30));
+        kill(mount_process(&instance), Signal::SIGKILL).unwrap();
+        let at = backing(&instance).join("default/datasets").join(&name);
+        assert!(at.join("v1").is_dir() && at.join("v1.MANIFEST").exists(), "frozen before it is renamed");
+        wait_for("the mount to be back", || dataset.join("v1/small").exists().then_some(()));
+        assert_eq!(errno(fs::write(dataset.join("v1/small"), "x")), Some(libc::EROFS));
+        let manifest = wait_published(&dataset, "v1");
+        assert!(manifest.contains("# total 2 files, 104857605 bytes\n"), "{manifest}");
+        let left = fs::read_dir(&at).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut left: Vec<_> = left.collect();
+        left.sort();
+        assert_eq!(left, ["latest", "v1", "v1.MANIFEST"]);
+    }
+    // A manifest without its version, and a version half removed, are what a crash left of nothing.
+    let at = backing(&instance).join("default/datasets/d0");
+    fs::write(at.join("v2.MANIFEST"), "# trainyard manifest 1\n# state pending\n# read 0 of 0 bytes\n").unwrap();
+    fs::create_dir_all(at.join(".trainyard-gone-v0/x")).unwrap();
+    kill(mount_process(&instance), Signal::SIGKILL).unwrap();
+    wait_for("what is left to go", || {
+        (!at.join("v2.MANIFEST").exists() && !at.join(".trainyard-gone-v0").exists()).then_some(())
+    });
+    instance.shutdown();
+}
+
+#[test]
+fn an_import_goes_on_where_it_broke_off() {
+    let test = "an_import_goes_on_where_it_broke_off";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("sub")).unwrap();
+    fs::write(source.path().join("sub/a"), "abcdef").unwrap();
+    fs::write(source.path().join("b"), "b").unwrap();
+    symlink("b", source.path().join("c")).unwrap();
+    let draft = draft(&instance, "d");
+    // As a call that was killed has left it, of the same file.
+    fs::create_dir(draft.join("sub")).unwrap();
+    fs::write(draft.join("sub/.a.trainyard-part"), "abc").unwrap();
+    let refused = instance.cli(&["dataset", "publish", "d", "v1"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("has not come whole"), "{refused:?}");
+    let path = source.path().display().to_string();
+    let told = instance.ok(&["dataset", "import", &path, "d"]);
+    assert!(told.starts_with("2 file(s), 7B brought into"), "{told}");
+    assert_eq!(fs::read_to_string(draft.join("sub/a")).unwrap(), "abcdef");
+    assert_eq!(fs::read_link(draft.join("c")).unwrap(), Path::new("b"));
+    let again = instance.ok(&["dataset", "import", &path, "d"]);
+    assert!(again.starts_with("0 file(s), 0B") && again.contains("2 were there already"), "{again}");
+    let address = half_a_server(b"0123456789");
+    let broken =
+        instance.cli(&["dataset", "import", &format!("http://u:secret@{address}/data/f%20g.bin?token=secret"), "d"]);
+    let why = String::from_utf8_lossy(&broken.stderr).into_owned();
+    assert!(why.contains("f g.bin broke off after 4 bytes") && !why.contains("secret"), "{why}");
+    instance.ok(&["dataset", "import", &format!("http://{address}/data/f%20g.bin"), "d"]);
+    assert_eq!(fs::read(draft.join("f g.bin")).unwrap(), b"0123456789");
+    let missing = instance.cli(&["dataset", "import", &format!("http://{address}/missing"), "d"]);
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
+    assert_eq!(instance.ok(&["dataset", "publish", "d", "v1"]), "published d@v1: 3 file(s), 17B\n");
+    instance.shutdown();
+}
+
+/// Gives four bytes and hangs up; then, asked for the rest of the same state of the file, the rest.
+fn half_a_server(content: &'static [u8]) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+            let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+            let has = |wanted: &str| head.iter().any(|line| line.eq_ignore_ascii_case(wanted));
+            let answer = match head.first().is_some_and(|line| line.contains("/data/f%20g.bin")) {
+                false => b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_vec(),
+                true if has("range: bytes=4-") && has("if-range: \"state\"") => {
+                    let mut answer = format!(
+                        "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes 4-{}/{}\r\netag: \"state\"\r\nconnection: close\r\n\r\n",
+                        content.len() - 4, content.len() - 1, content.len()
+                    ).into_bytes();
+                    answer.extend(&content[4..]);
+                    answer
+                }
+                true => {
+                    let mut answer = format!(
+                        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: \"state\"\r\nconnection: close\r\n\r\n",
+                        content.len()
+                    )
+                    .into_bytes();
+                    answer.extend(&content[..4]);
+                    answer
+                }
+            };
+            stream.write_all(&answer).unwrap();
+            let _ = stream.shutdown(std::net::Shutdown::Write);
+            let _ = stream.read(&mut [0; 16]);
+        }
+    });
+    address
+}
