@@ -88,8 +88,8 @@ name!(
     WorkspaceName, reserved: ["preset", "public"]
 );
 name!(
-    /// A job: the stem of its job file. `by-state` is a directory of the mount.
-    JobName, reserved: ["by-state"]
+    /// A job: the stem of its job file. `by-state` and `by-user` are directories of the mount.
+    JobName, reserved: ["by-state", "by-user"]
 );
 name!(
     /// A role of a job (`ps`, `worker`).
@@ -395,7 +395,7 @@ mod tests {
         for good in ["digits", "训练_a-1", "a", "1.5~b", &"x".repeat(64)] {
             assert!(good.parse::<JobName>().is_ok(), "{good}");
         }
-        for bad in ["", "..", ".hidden", "a/b", "a\0b", "a b", "-x", "a\nb", &"x".repeat(65), "by-state"] {
+        for bad in ["", "..", ".hidden", "a/b", "a\0b", "a b", "-x", "a\nb", &"x".repeat(65), "by-state", "by-user"] {
             assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
         }
     }

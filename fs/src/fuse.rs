@@ -7,8 +7,9 @@
 //! - `PASSTHROUGH`, for files of read-only places that are opened for reading: see `iomode`.
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
-//! - `flush`, extended attributes, `poll` and `ioctl` are answered `ENOSYS`, once a mount: the kernel then
-//!   answers them itself. Without that it asks for `security.capability` before every write.
+//! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
+//!   `security.capability` before every write. Without it extended attributes are answered `ENOSYS`.
+//! - `flush`, `poll` and `ioctl` are answered `ENOSYS`, once a mount: the kernel then answers them itself.
 
 mod answer;
 mod convert;
@@ -50,11 +51,13 @@ pub(crate) struct Fuse<T> {
     modes: Mutex<IoModes<BackingId>>,
     /// Does the kernel do passthrough?
     passthrough: bool,
+    /// Not where the kernel would ask for `security.capability` before every write.
+    keeps_xattrs: bool,
 }
 
 impl<T: Tree> Fuse<T> {
     pub(crate) fn new(ops: Ops<T>) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::new()), passthrough: false }
+        Self { ops, modes: Mutex::new(IoModes::new()), passthrough: false, keeps_xattrs: false }
     }
 
     fn modes(&self) -> MutexGuard<'_, IoModes<BackingId>> {
@@ -84,6 +87,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
                 debug!(?missing, "kernel lacks a capability");
             }
         }
+        let killpriv = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+        self.keeps_xattrs = killpriv.is_ok();
         // Depth 2, so that the backing directory may lie on an overlay.
         let depth = config.set_max_stack_depth(2);
         let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
@@ -272,7 +277,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
             true => self.ops.append(fh.0, offset, data),
             false => self.ops.write(fh.0, offset, data),
         };
-        match written {
+        let cleared = match write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            true => written.and_then(|()| self.ops.clear_set_id(fh.0)),
+            false => written,
+        };
+        match cleared {
             // A request is at most 1 MiB.
             Ok(()) => reply.written(u32::try_from(size).unwrap_or(u32::MAX)),
             Err(error) => reply.error(refused(&error)),
@@ -398,29 +407,45 @@ impl<T: Tree> Filesystem for Fuse<T> {
         }
     }
 
-    fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let _span = trace_span!("getxattr", ino = ino.0, ?name).entered();
+        match self.keeps_xattrs {
+            true => answer::xattr(reply, size, self.ops.getxattr(ino.0, name)),
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
-    fn listxattr(&self, _: &Request, _: INodeNo, _: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOSYS);
+    fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let _span = trace_span!("listxattr", ino = ino.0).entered();
+        match self.keeps_xattrs {
+            true => answer::xattr(reply, size, self.ops.listxattr(ino.0)),
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn setxattr(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOSYS);
+        let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
+        match self.keeps_xattrs {
+            true => answer::empty(reply, self.ops.setxattr(ino.0, name, value, flags)),
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
-    fn removexattr(&self, _: &Request, _: INodeNo, _: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOSYS);
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let _span = trace_span!("removexattr", ino = ino.0, ?name).entered();
+        match self.keeps_xattrs {
+            true => answer::empty(reply, self.ops.removexattr(ino.0, name)),
+            false => reply.error(Errno::ENOSYS),
+        }
     }
 
     fn poll(
@@ -453,17 +478,22 @@ impl<T: Tree> Filesystem for Fuse<T> {
     fn copy_file_range(
         &self,
         _req: &Request,
-        _ino_in: INodeNo,
-        _fh_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _fh_out: FileHandle,
-        _offset_out: u64,
-        _len: u64,
+        ino_in: INodeNo,
+        fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(Errno::ENOSYS);
+        let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
+        match self.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
+            // At most 1 GiB.
+            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(refused(&error)),
+        }
     }
 }
 

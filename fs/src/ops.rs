@@ -13,6 +13,7 @@ mod directories;
 mod entries;
 mod files;
 mod nodes;
+mod xattrs;
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -234,6 +235,8 @@ fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
 fn apply(pin: &Pin, changes: &Changes) -> Result<()> {
     if let Some(size) = changes.size {
         pin.set_size(size)?;
+        // Whoever does it: fuser does not tell whether the kernel asks for that.
+        pin.clear_set_id()?;
     }
     if changes.uid.is_some() || changes.gid.is_some() {
         pin.set_owner(changes.uid, changes.gid)?;

@@ -479,3 +479,92 @@ fn serve_until_killed() {
     let mounted = support::mount_in(Path::new(&dir), support::TestTree::default());
     mounted.wait().unwrap();
 }
+
+#[test]
+fn people_s_own_attributes_are_kept_and_others_are_not_shown() {
+    use rustix::fs::{XattrFlags, getxattr, getxattr_query, listxattr, removexattr, setxattr};
+    use rustix::io::Errno;
+    let Some(bench) = Bench::new("people_s_own_attributes_are_kept_and_others_are_not_shown") else {
+        return;
+    };
+    let file = bench.at("rw/f");
+    fs::write(&file, "").unwrap();
+    // One that the file system has and does not show.
+    setxattr(bench.stored("rw/f"), "trusted.ours", b"x", XattrFlags::empty()).unwrap();
+    for path in [&file, &bench.at("rw")] {
+        let long = vec![b'v'; 3000];
+        setxattr(path, "user.a", &long, XattrFlags::CREATE).unwrap();
+        setxattr(path, "user.b", b"", XattrFlags::empty()).unwrap();
+        assert_eq!(setxattr(path, "user.a", b"x", XattrFlags::CREATE), Err(Errno::EXIST));
+        assert_eq!(setxattr(path, "user.c", b"x", XattrFlags::REPLACE), Err(Errno::NODATA));
+        let mut value = vec![0; 4096];
+        assert_eq!(getxattr(path, "user.a", &mut value), Ok(3000));
+        assert_eq!(value[..3000], long);
+        assert_eq!(getxattr_query(path, "user.a"), Ok(3000), "how much room it takes");
+        assert_eq!(getxattr(path, "user.a", &mut [0_u8; 10]), Err(Errno::RANGE));
+        assert_eq!(getxattr(path, "user.b", &mut value), Ok(0));
+        let length = listxattr(path, &mut value).unwrap();
+        let mut names: Vec<_> = value[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).collect();
+        names.sort();
+        assert_eq!(names, [b"user.a", b"user.b"]);
+        removexattr(path, "user.a").unwrap();
+        assert_eq!(getxattr(path, "user.a", &mut value), Err(Errno::NODATA));
+        assert_eq!(getxattr(path, "trusted.ours", &mut value), Err(Errno::NODATA));
+        assert_eq!(setxattr(path, "trusted.theirs", b"x", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    }
+    fs::create_dir_all(bench.stored("ro")).unwrap();
+    fs::write(bench.stored("ro/f"), "").unwrap();
+    setxattr(bench.stored("ro/f"), "user.a", b"x", XattrFlags::empty()).unwrap();
+    assert_eq!(getxattr(bench.at("ro/f"), "user.a", &mut [0_u8; 9]), Ok(1));
+    assert_eq!(setxattr(bench.at("ro/f"), "user.a", b"y", XattrFlags::empty()), Err(Errno::ROFS));
+    assert_eq!(removexattr(bench.at("ro/f"), "user.a"), Err(Errno::ROFS));
+    assert_eq!(listxattr(bench.at("now.txt"), &mut [0_u8; 9]), Ok(0));
+}
+
+#[test]
+fn writing_and_truncating_clear_the_bits_by_which_a_program_runs_as_another() {
+    let Some(bench) = Bench::new("writing_and_truncating_clear_the_bits_by_which_a_program_runs_as_another") else {
+        return;
+    };
+    let file = bench.at("rw/program");
+    let script = [
+        "printf x >> \"$0\"",
+        "truncate -s 3 \"$0\"",
+        "python3 -c 'import os,sys; os.truncate(sys.argv[1], 1)' \"$0\"",
+    ];
+    for script in script {
+        fs::write(&file, "body").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o6777);
+        let done = Command::new("setpriv")
+            .args(["--reuid=12001", "--regid=12001", "--clear-groups", "sh", "-c", script])
+            .arg(&file)
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{script}: {done:?}");
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o777, "{script}");
+    }
+}
+
+#[test]
+fn files_are_copied_by_the_backing_file_system() {
+    let Some(bench) = Bench::new("files_are_copied_by_the_backing_file_system") else {
+        return;
+    };
+    let content: Vec<u8> = (0..3_000_000_u32).map(|number| (number % 251) as u8).collect();
+    fs::write(bench.at("rw/from"), &content).unwrap();
+    let (from, to) = (File::open(bench.at("rw/from")).unwrap(), File::create(bench.at("rw/to")).unwrap());
+    let (mut read, mut written) = (10, 20);
+    let count = rustix::fs::copy_file_range(&from, Some(&mut read), &to, Some(&mut written), 2_000_000).unwrap();
+    assert_eq!((count, read, written), (2_000_000, 2_000_010, 2_000_020));
+    let copied = fs::read(bench.at("rw/to")).unwrap();
+    assert!(copied[..20] == [0; 20] && copied[20..] == content[10..2_000_010]);
+    // `cp` and the standard library do it so.
+    assert_eq!(fs::copy(bench.at("rw/from"), bench.at("rw/again")).unwrap(), content.len() as u64);
+    assert_eq!(fs::read(bench.at("rw/again")).unwrap(), content);
+    fs::write(bench.at("rw/sealed"), "old").unwrap();
+    let sealed = OpenOptions::new().write(true).open(bench.at("rw/sealed")).unwrap();
+    bench.seal(true);
+    let refused = rustix::fs::copy_file_range(&from, None, &sealed, None, 10);
+    assert_eq!(refused, Err(rustix::io::Errno::ROFS));
+}

@@ -1,5 +1,5 @@
 //! Writes what the mount shows of jobs: `status`, `status.json`, `spec.toml`, `error`, `events`, `latest`, and the
-//! links below `by-state/`.
+//! links below `by-state/` and `by-user/`.
 //!
 //! All of it is derived from the store and written whole; what a crash left old is written again at the next start.
 //! A thread of its own takes publications in order and skips what a later one overtakes, so a burst of changes costs
@@ -14,12 +14,12 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::assets;
 use crate::config::Paths;
-use crate::ids::JobKey;
+use crate::ids::{AssetName, JobKey};
 use crate::report::{Change, JobReport, Publication};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use crate::sys::file::{
-    Durability, create_dir, ignore_missing, remove_if_there, remove_tree, replace_symlink, write_whole,
+    Durability, create_dir, ignore_missing, optional, remove_if_there, remove_tree, replace_symlink, write_whole,
 };
 
 /// A job and what becomes of its files.
@@ -53,6 +53,7 @@ struct Writer {
 #[derive(Debug, Default)]
 struct Face {
     state: Option<State>,
+    user: Option<String>,
     /// The number of the next event that goes into the file.
     events: Option<u64>,
 }
@@ -98,7 +99,22 @@ impl Writer {
         for old in &publication.retired {
             write_run(&job.join("runs").join(old.run.to_string()), old)?;
         }
+        self.link_user(key, report.owner)?;
         self.link_state(key, report.state)
+    }
+
+    /// Moves the job's link to the directory of its owner.
+    fn link_user(&mut self, key: &JobKey, uid: u32) -> io::Result<()> {
+        let by_user = self.paths.workspace(&key.workspace).join("jobs/by-user");
+        let (user, face) = (user_name(uid), self.faces.entry(key.clone()).or_default());
+        if face.user.as_ref() == Some(&user) {
+            return Ok(());
+        }
+        create_dir(&by_user.join(&user), 0o755)?;
+        unlink_user(&by_user, key, Some(&user))?;
+        replace_symlink(&Path::new("../..").join(key.job.as_str()), &by_user.join(&user).join(key.job.as_str()))?;
+        face.user = Some(user);
+        Ok(())
     }
 
     fn append_events(&mut self, key: &JobKey, job: &Path, publication: &Publication) -> io::Result<()> {
@@ -151,6 +167,7 @@ impl Writer {
         for state in State::ALL {
             remove_if_there(&by_state.join(state.name()).join(key.job.as_str()))?;
         }
+        unlink_user(&self.paths.workspace(&key.workspace).join("jobs/by-user"), key, None)?;
         let job = self.paths.job(key);
         for name in ["status", "status.json", "spec.toml", "error", "events", "latest"] {
             remove_if_there(&job.join(name))?;
@@ -176,6 +193,27 @@ impl Writer {
         let _ = fs::remove_dir(&job);
         Ok(())
     }
+}
+
+/// As a directory can be called; the number where the machine knows no such name.
+fn user_name(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    let name = user.map(|user| user.name).filter(|name| name.parse::<AssetName>().is_ok());
+    name.unwrap_or_else(|| uid.to_string())
+}
+
+/// Takes the job's link away from all users but `keep`, and directories that are empty with it.
+fn unlink_user(by_user: &Path, key: &JobKey, keep: Option<&str>) -> io::Result<()> {
+    for entry in optional(fs::read_dir(by_user))?.into_iter().flatten() {
+        let entry = entry?;
+        if entry.file_name().to_str() == keep {
+            continue;
+        }
+        remove_if_there(&entry.path().join(key.job.as_str()))?;
+        // Not empty while the user has other jobs.
+        let _ = fs::remove_dir(entry.path());
+    }
+    Ok(())
 }
 
 /// What is still to be done for a job: a removal, then what came after it.

@@ -121,7 +121,8 @@ fn trainer_1579_a_failed_worker_stops_its_master_and_is_told_as_the_cause() {
 #[test]
 fn dstack_4285_the_end_of_the_log_is_there_after_a_stop() {
     let Some(instance) = Instance::start("dstack_4285_the_end_of_the_log_is_there_after_a_stop", "") else { return };
-    let script = "nohup sleep 1000.9375 & e=0; while e=$((e + 1)); do printf '%07d\\n' $e; echo $e >> /output/all; done";
+    let script =
+        "nohup sleep 1000.9375 & e=0; while e=$((e + 1)); do printf '%07d\\n' $e; echo $e >> /output/all; done";
     instance.drop_job("tail", &format!("stop_grace = \"300ms\"\ncommand = {script:?}"));
     wait_for("some output", || (instance.log("tail", "main-0").lines().count() > 500).then_some(()));
     instance.ok(&["stop", "tail"]);

@@ -50,6 +50,12 @@ fn status_links_and_rights_are_as_described() {
     wait_for("the link", || jobs.join("by-state/succeeded/good").exists().then_some(()));
     wait_for("the link", || jobs.join("by-state/failed/bad").exists().then_some(()));
     assert!(!jobs.join("by-state/running/good").exists());
+    assert!(jobs.join("by-user/root/good/status").exists());
+    // Another owner's job is another user's.
+    std::os::unix::fs::chown(instance.jobs_d().join("good.toml"), Some(12_001), None).unwrap();
+    instance.drop_job("bad", "command = \"exit 1\" # touched");
+    wait_for("the new owner", || jobs.join("by-user/12001/good").exists().then_some(()));
+    assert!(!jobs.join("by-user/root/good").exists() && jobs.join("by-user/root/bad").exists());
     let status = fs::read_to_string(jobs.join("good/status")).unwrap();
     let parsed: toml::Table = status.parse().unwrap();
     assert_eq!(parsed["state"].as_str(), Some("succeeded"), "{status}");

@@ -2,6 +2,7 @@
 
 use fuser::{
     BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
+    ReplyXattr,
 };
 use tracing::debug;
 
@@ -30,6 +31,16 @@ pub(super) fn attr(reply: ReplyAttr, result: Result<Entry>) {
 pub(super) fn empty(reply: ReplyEmpty, result: Result<()>) {
     match result {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+/// A value or list; only its length where `size` is zero.
+pub(super) fn xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>>) {
+    match result {
+        Ok(bytes) if size == 0 => reply.size(u32::try_from(bytes.len()).unwrap_or(u32::MAX)),
+        Ok(bytes) if bytes.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(bytes) => reply.data(&bytes),
         Err(error) => reply.error(refused(&error)),
     }
 }

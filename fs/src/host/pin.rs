@@ -210,7 +210,15 @@ impl Pin {
         (self.stat.st_mode & libc::S_ISGID == 0).then_some(owner.gid)
     }
 
-    fn magic_link(&self) -> PathBuf {
+    /// As writing does: what runs as somebody else must not be changed into another program.
+    pub(crate) fn clear_set_id(&self) -> Result<()> {
+        let mode = self.stat.st_mode & 0o7777;
+        let group = if mode & 0o010 != 0 { libc::S_ISGID } else { 0 };
+        let cleared = mode & !(libc::S_ISUID | group);
+        if self.attr().kind == Kind::File && cleared != mode { self.set_mode(cleared) } else { Ok(()) }
+    }
+
+    pub(crate) fn magic_link(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.fd.as_raw_fd()))
     }
 }

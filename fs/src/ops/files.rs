@@ -12,6 +12,7 @@ use std::sync::Arc;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::unistd::{Whence, lseek};
+use rustix::fs::copy_file_range;
 
 use super::{Entry, Ops, lock};
 use crate::attr::Attr;
@@ -19,6 +20,9 @@ use crate::error::{Error, Result};
 use crate::host::{Made, Pin};
 use crate::inode::Identity;
 use crate::tree::{Content, Rule, Tree};
+
+/// So much is copied at a request, bytes: the caller waits for it.
+const COPY_MAX: usize = 1 << 30;
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,6 +129,20 @@ impl<T: Tree> Ops<T> {
             Source::Stored { append: Some(file), .. } => file.write_all_at(data, offset).map_err(Error::io("append")),
             _ => self.write(fh, offset, data),
         }
+    }
+
+    /// What writing by an ordinary user does to set-id bits, which the kernel leaves to us.
+    pub(crate) fn clear_set_id(&self, fh: u64) -> Result<()> {
+        Pin::of_file(self.writable_file(fh)?.stored()?)?.clear_set_id()
+    }
+
+    /// Copies within the backing file system, which may share the blocks. Returns how many bytes.
+    pub(crate) fn copy(&self, from: (u64, u64), to: (u64, u64), length: u64) -> Result<usize> {
+        let (source, target) = (self.file(from.0)?, self.writable_file(to.0)?);
+        let (mut read, mut written) = (from.1, to.1);
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(COPY_MAX);
+        let copied = copy_file_range(source.stored()?, Some(&mut read), target.stored()?, Some(&mut written), length);
+        copied.map_err(|errno| Error::host("copy_file_range")(Errno::from_raw(errno.raw_os_error())))
     }
 
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
