@@ -224,6 +224,7 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
         "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
         "lines": lines,
         "env": shared.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+        "dated": dated(spec),
         "datasets": datasets.collect::<Vec<_>>(),
         "network": network,
         "max_duration_ms": spec.max_duration.map(|limit| limit.as_millis() as u64),
@@ -231,6 +232,38 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
         "rerun": spec.rerun,
         "roles": roles.collect::<Map<_, _>>(),
     })
+}
+
+/// Notes with dates, which JSON has not, as a job file has them.
+fn dated(spec: &JobSpec) -> Map<String, Value> {
+    let dated = spec.extras.iter().filter(|(_, value)| without_dates(value) != **value);
+    dated.map(|(name, value)| (name.clone(), json!(value.to_string()))).collect()
+}
+
+/// As it comes back from JSON.
+fn without_dates(value: &toml::Value) -> toml::Value {
+    match value {
+        toml::Value::Datetime(date) => toml::Value::String(date.to_string()),
+        toml::Value::Array(items) => toml::Value::Array(items.iter().map(without_dates).collect()),
+        toml::Value::Table(table) => {
+            toml::Value::Table(table.iter().map(|(name, value)| (name.clone(), without_dates(value))).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Gives notes back their dates, as long as nobody has changed them since.
+fn date_again(draft: &mut Draft, dated: Fields) {
+    for (name, node) in dated.rest() {
+        let text = format!("value = {}", node.scalar().unwrap_or_default());
+        let value = text.parse::<toml::Table>().ok().and_then(|mut table| table.remove("value"));
+        let note = draft.extras.iter_mut().find(|(known, _)| *known == name);
+        if let (Some(value), Some((_, note))) = (value, note)
+            && without_dates(&value) == *note
+        {
+            *note = value;
+        }
+    }
 }
 
 fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Value {
@@ -314,6 +347,7 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
         let value = to_toml(&theirs, "extras.trainyard.theirs", &mut draft.losses);
         draft.extras.extend(value.map(|value| (KEY.to_owned(), value)));
     }
+    date_again(draft, own.object("dated")?);
     let mut roles = own.object("roles")?;
     for role in &mut draft.roles {
         role_back(role, roles.object(&role.name)?)?;

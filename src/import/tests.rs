@@ -657,6 +657,8 @@ fn whatever_is_exported_comes_back() {
         "priority = 80",
         "expected_duration = \"1h\"\non_overrun = \"stop\"",
         "extras.trainyard = 1",
+        "extras.a = 1979-05-27",
+        "[extras]\nfirst = [{ at = 1979-05-27T07:32:00Z, x = 1.5 }, 07:32:00]\ntrainyard.on = 1979-05-27\nplain = \"1979-05-27\"",
         "[env]\nb = 1\na = 2",
         "framework = \"horovod\"\n[roles.worker]\ncount = 2\ncommand = \"x\"",
         "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",

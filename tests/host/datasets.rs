@@ -101,12 +101,12 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     mapped.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mapped = mapped.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&mapped.stdout), format!("{}\n", libc::EROFS), "{mapped:?}");
+    // The manifest tells of everything, and other programs understand it.
+    let manifest = wait_published(&dataset, "v1");
     for (from, to) in [("v1", "v2"), ("v1", "draft"), ("v1.MANIFEST", "x"), ("latest", "x")] {
         assert_eq!(errno(fs::rename(dataset.join(from), dataset.join(to))), Some(libc::EROFS), "{from} to {to}");
     }
     assert_eq!(errno(fs::write(dataset.join("v9.MANIFEST"), "forged")), Some(libc::EROFS));
-    // The manifest tells of everything, and other programs understand it.
-    let manifest = wait_published(&dataset, "v1");
     for line in [
         "# size 100000\n",
         "# link again\n# target train/a.bin\n",
