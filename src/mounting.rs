@@ -39,6 +39,8 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
     if let Some(lock) = &lock {
         write_own_pid(lock).map_err(failed("write the mount's lock file"))?;
     }
+    // Publishing looks for whoever still writes.
+    signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     let paths = &config.paths;
     let options = MountOptions { fs_name: format!("trainyard-{}", paths.instance()), threads: THREADS };

@@ -102,7 +102,7 @@ impl<T: Tree> Ops<T> {
     /// Changes what `ino` is, by its name or, if it has none, by its pin or open file.
     pub(crate) fn setattr(&self, ino: u64, changes: &Changes) -> Result<Entry> {
         let pin = match self.pin_for_change(ino) {
-            Err(error @ Error::Stale { .. }) => self.pin_nameless(ino).ok_or(error)??,
+            Err(error @ Error::Stale { .. }) => check_unlinked(self.pin_nameless(ino).ok_or(error)??)?,
             pinned => pinned?,
         };
         apply(&pin, changes)?;
@@ -229,6 +229,11 @@ impl<T: Tree> Ops<T> {
 /// one call of its own, so the others serve on.
 fn lock<V>(mutex: &Mutex<V>) -> MutexGuard<'_, V> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What has lost the name under which it was known, and has another one, may lie in a read-only place by that.
+fn check_unlinked(pin: Pin) -> Result<Pin> {
+    if pin.is_linked() { Err(Error::ReadOnly) } else { Ok(pin) }
 }
 
 /// Owner before mode, because changing it clears set-id bits; times last, because the others touch them.

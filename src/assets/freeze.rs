@@ -23,9 +23,10 @@ use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
-use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, pending, state};
+use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, failing, pending, state};
 use super::walk::{Item, open, walk};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
+use crate::sys::file::has_writer;
 
 /// How often the manifest tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -124,10 +125,15 @@ pub fn settle(shelf: &Shelf, dataset: &Path) -> io::Result<()> {
             unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
             continue;
         }
-        if let State::Pending { .. } = state(BufReader::new(shelf.file(&manifest)?))? {
-            complete(&Version { shelf, dataset, directory: &directory, version: &version })?;
-            tracing::info!(dataset = %dataset.display(), version, "published");
+        if state(BufReader::new(shelf.file(&manifest)?))? == State::Complete {
+            continue;
         }
+        let this = Version { shelf, dataset, directory: &directory, version: &version };
+        complete(&this).inspect_err(|error| {
+            // On a full disk nobody is told there; the journal is.
+            let _ = this.tell(&failing(&error.to_string()));
+        })?;
+        tracing::info!(dataset = %dataset.display(), version, "published");
     }
     Ok(())
 }
@@ -217,27 +223,33 @@ impl Progress<'_> {
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();
             // Told again in a second.
-            let _ = self.tell();
+            let _ = self.this.tell(&pending(self.done, self.of));
         }
     }
+}
 
-    fn tell(&self) -> io::Result<()> {
-        let Version { directory, version, .. } = self.this;
+impl Version<'_> {
+    /// What the manifest says until it is complete.
+    fn tell(&self, text: &str) -> io::Result<()> {
+        let Version { directory, version, .. } = self;
         let aside = format!("{OWN}{version}.told");
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(*directory, aside.as_str(), flags, Mode::from_bits_truncate(0o644))?);
-        file.write_all(pending(self.done, self.of).as_bytes())?;
+        file.write_all(text.as_bytes())?;
         Ok(renameat(*directory, aside.as_str(), *directory, &manifest_of(OsStr::new(version)))?)
     }
 }
 
-/// A file that has further names could still be changed through them: it is replaced by a copy, which has none.
+/// A file that has further names, or is still open to be written under a name that it had, could be changed in spite of
+/// all: it is replaced by a copy, which nobody knows.
 fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io::Result<Option<File>> {
-    let is_shared = item.kind() == SFlag::S_IFREG && item.status.st_nlink > 1;
-    if !is_shared || before.is_some_and(|before| before.is_the_same(item)) {
+    if item.kind() != SFlag::S_IFREG || before.is_some_and(|before| before.is_the_same(item)) {
         return Ok(None);
     }
     let source = open(item.directory, item.name, OFlag::empty())?;
+    if item.status.st_nlink == 1 && !has_writer(&source).unwrap_or(true) {
+        return Ok(None);
+    }
     let aside = format!("{OWN}{}.copy", this.version);
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let copy = File::from(openat(this.directory, aside.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);

@@ -28,6 +28,7 @@ use super::walk::{Item, open, walk};
 
 const HEAD: &str = "# trainyard manifest 1";
 const PENDING: &str = "# state pending";
+const FAILING: &str = "# cannot be read now: ";
 const COMPLETE: &str = "# state complete";
 
 /// The SHA-256 of a file's bytes.
@@ -54,8 +55,10 @@ pub struct Entry {
 }
 
 /// How far a manifest is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
+    /// It cannot be made, for this reason; it is tried again.
+    Failing(String),
     Pending {
         /// Bytes read, and to be read.
         done: u64,
@@ -67,6 +70,11 @@ pub enum State {
 /// The text of a manifest that is being made.
 pub(super) fn pending(done: u64, of: u64) -> String {
     format!("{HEAD}\n{PENDING}\n# read {done} of {of} bytes\n")
+}
+
+/// As [`pending`], of one that cannot be made now.
+pub(super) fn failing(why: &str) -> String {
+    format!("{HEAD}\n{PENDING}\n{FAILING}{}\n", why.replace(['\n', '\r'], " "))
 }
 
 /// What the first lines of a manifest tell.
@@ -83,6 +91,9 @@ pub fn state(mut reader: impl BufRead) -> io::Result<State> {
         COMPLETE => Ok(State::Complete),
         PENDING => {
             let numbers = line()?;
+            if let Some(why) = numbers.strip_prefix(FAILING) {
+                return Ok(State::Failing(why.to_owned()));
+            }
             let mut numbers = numbers.split(' ').filter_map(|word| word.parse().ok());
             Ok(State::Pending { done: numbers.next().unwrap_or(0), of: numbers.next().unwrap_or(0) })
         }

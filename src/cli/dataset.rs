@@ -274,8 +274,19 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     fs::rename(&draft, &target)
         .with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
     let mut line = Line::new(format);
-    while let State::Pending { done, of } = state_of(dataset, version.as_str())? {
-        line.set(&format!("{name}@{version} is frozen; reading {} of {}", Bytes(done), Bytes(of)));
+    loop {
+        match state_of(dataset, version.as_str())? {
+            State::Complete => break,
+            State::Failing(why) => {
+                line.end();
+                bail!(
+                    "{name}@{version} is frozen, but its manifest cannot be made now: {why}; it is tried again every minute"
+                );
+            }
+            State::Pending { done, of } => {
+                line.set(&format!("{name}@{version} is frozen; reading {} of {}", Bytes(done), Bytes(of)));
+            }
+        }
         std::thread::park_timeout(ASK_EVERY);
     }
     line.end();

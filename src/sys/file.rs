@@ -239,14 +239,25 @@ pub fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
 }
 
 /// Whether somebody has the file open for writing. Needs `signals::ignore_lease_breaks` once in the process.
-#[expect(unsafe_code, reason = "nix does not wrap leases")]
 pub fn is_being_written(path: &Path) -> bool {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK | nix::libc::O_CLOEXEC;
     let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(path) else { return false };
-    // SAFETY: needed since inotify does not tell who still writes; a read lease is refused while there is a writer, and
-    // it ends with the descriptor at the end of this function.
-    let result = unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_SETLEASE, nix::libc::F_RDLCK) };
-    result == -1 && nix::errno::Errno::last() == nix::errno::Errno::EAGAIN
+    has_writer(&file).unwrap_or(false)
+}
+
+/// As [`is_being_written`], of a file that is open for reading; an error where the file system cannot tell.
+#[expect(unsafe_code, reason = "nix does not wrap leases")]
+pub fn has_writer(file: &File) -> io::Result<bool> {
+    // SAFETY: needed since inotify does not tell who still writes; a read lease is refused while there is a writer.
+    let lease = |kind: nix::libc::c_int| unsafe { nix::libc::fcntl(file.as_raw_fd(), nix::libc::F_SETLEASE, kind) };
+    match nix::errno::Errno::result(lease(nix::libc::F_RDLCK)) {
+        Err(nix::errno::Errno::EAGAIN) => Ok(true),
+        Err(errno) => Err(errno.into()),
+        Ok(_) => {
+            nix::errno::Errno::result(lease(nix::libc::F_UNLCK))?;
+            Ok(false)
+        }
+    }
 }
 
 /// Bytes that may still be written on the file system of `path`.

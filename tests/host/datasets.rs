@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -146,8 +147,24 @@ fn a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it() {
     fs::create_dir(instance.mount().join("code/c")).unwrap();
     let elsewhere = instance.mount().join("code/c/linked");
     fs::hard_link(first.join("linked"), &elsewhere).unwrap();
+    // Open to be written, and to be read, under names that are no more.
+    fs::write(first.join("writer"), "writer").unwrap();
+    fs::write(first.join("reader"), "reader").unwrap();
+    let writer = File::options().write(true).open(first.join("writer")).unwrap();
+    let reader = File::open(first.join("reader")).unwrap();
+    for name in ["writer", "reader"] {
+        fs::hard_link(first.join(name), first.join(format!("{name}.new"))).unwrap();
+        fs::remove_file(first.join(name)).unwrap();
+    }
     let told = instance.ok(&["dataset", "publish", "d", "v1"]);
-    assert_eq!(told, "published d@v1: 4 file(s), 19B\n");
+    writer.write_at(b"W", 0).unwrap();
+    let reopened = File::options().write(true).open(format!("/proc/self/fd/{}", reader.as_raw_fd()));
+    assert_eq!(errno(reopened), Some(libc::EROFS));
+    assert_eq!(errno(reader.set_permissions(fs::Permissions::from_mode(0o777))), Some(libc::EROFS));
+    for name in ["writer", "reader"] {
+        assert_eq!(fs::read_to_string(dataset.join("v1").join(format!("{name}.new"))).unwrap(), name);
+    }
+    assert_eq!(told, "published d@v1: 6 file(s), 31B\n");
     fs::write(&elsewhere, "after").unwrap();
     assert_eq!(fs::read_to_string(dataset.join("v1/linked")).unwrap(), "before");
     assert!(instance.ok(&["dataset", "verify", "d"]).contains("as it was published"));
@@ -350,6 +367,16 @@ fn publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile() {
         left.sort();
         assert_eq!(left, ["latest", "v1", "v1.MANIFEST"]);
     }
+    // What cannot be read is told, not waited for.
+    let deep = draft(&instance, "deep");
+    let mut at = deep.clone();
+    for _ in 0..300 {
+        at.push("d");
+        fs::create_dir(&at).unwrap();
+    }
+    let told = instance.cli(&["dataset", "publish", "deep", "v1"]);
+    let why = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(!told.status.success() && why.contains("more than 256 directories within each other"), "{why}");
     // A manifest without its version, and a version half removed, are what a crash left of nothing.
     let at = backing(&instance).join("default/datasets/d0");
     fs::write(at.join("v2.MANIFEST"), "# trainyard manifest 1\n# state pending\n# read 0 of 0 bytes\n").unwrap();

@@ -85,6 +85,11 @@ impl Pin {
         Attr::of_stored(&self.stat)
     }
 
+    /// It has a name somewhere, as of when it was pinned.
+    pub(crate) fn is_linked(&self) -> bool {
+        self.stat.st_nlink > 0
+    }
+
     /// Opens a regular file with an access mode only; whatever else is refused unopened.
     pub(crate) fn open(&self, access: OFlag) -> Result<File> {
         if self.attr().kind != Kind::File {

@@ -14,7 +14,7 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
 
-use super::{Entry, Ops, lock};
+use super::{Entry, Ops, check_unlinked, lock};
 use crate::attr::Attr;
 use crate::error::{Error, Result};
 use crate::host::{Made, Pin};
@@ -82,7 +82,10 @@ impl<T: Tree> Ops<T> {
             return self.open_generated(ino, access);
         }
         let rule = self.check_open(ino, access)?;
-        let pin = self.pin_even_nameless(ino)?;
+        let mut pin = self.pin_even_nameless(ino)?;
+        if rule.is_none() && access.writes() {
+            pin = check_unlinked(pin)?;
+        }
         let fh = self.keep_stored(ino, &pin, access)?;
         if access.flags.contains(OFlag::O_TRUNC) {
             pin.set_size(0)?;
