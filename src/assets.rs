@@ -183,7 +183,11 @@ impl Shelf {
 
     /// Whether nobody may change the version any more. `dataset` is `HOME/datasets/NAME`.
     pub fn is_published(&self, dataset: &Path, version: &OsStr) -> bool {
-        self.at(&dataset.join(manifest_of(version)), OFlag::O_PATH).is_ok()
+        match self.at(&dataset.join(manifest_of(version)), OFlag::O_PATH) {
+            Ok(_) => true,
+            // Who cannot look, for want of descriptors or memory, does not say that it may be changed.
+            Err(error) => !is_absent(&error),
+        }
     }
 
     /// The file at `path`, to be read.

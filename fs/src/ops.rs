@@ -101,12 +101,17 @@ impl<T: Tree> Ops<T> {
 
     /// Changes what `ino` is, by its name or, if it has none, by its pin or open file.
     pub(crate) fn setattr(&self, ino: u64, changes: &Changes) -> Result<Entry> {
+        self.apply(ino, changes)?;
+        self.getattr(ino)
+    }
+
+    fn apply(&self, ino: u64, changes: &Changes) -> Result<()> {
+        let _names_stay = self.names_stay();
         let pin = match self.pin_for_change(ino) {
             Err(error @ Error::Stale { .. }) => check_unlinked(self.pin_nameless(ino).ok_or(error)??)?,
             pinned => pinned?,
         };
-        apply(&pin, changes)?;
-        self.getattr(ino)
+        apply(&pin, changes)
     }
 
     pub(crate) fn readlink(&self, ino: u64) -> Result<OsString> {
@@ -192,6 +197,7 @@ impl<T: Tree> Ops<T> {
         Some(attr.map(|attr| Entry { ino, attr, ttl }))
     }
 
+    /// For a caller that holds the namespace until the change is made: a rename may put another rule in force.
     fn pin_for_change(&self, ino: u64) -> Result<Pin> {
         let path = self.path(ino)?;
         self.check_visible(&path)?;
@@ -199,7 +205,7 @@ impl<T: Tree> Ops<T> {
         if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
             return Err(Error::ReadOnly);
         }
-        Ok(self.pin(ino)?.0)
+        Ok(self.pin_while_names_stay(ino)?.0)
     }
 
     fn path(&self, ino: u64) -> Result<RelPath> {

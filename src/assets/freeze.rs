@@ -15,10 +15,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
@@ -33,22 +34,30 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// When to try again what failed, for instance because the disk is full.
 const AGAIN: Duration = Duration::from_secs(60);
 
+/// Manifests that have been made for a rename which is under way.
+type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
+
 /// A thread that completes manifests.
 #[derive(Debug)]
-pub struct Freezer(Sender<PathBuf>);
+pub struct Freezer {
+    asked: Sender<PathBuf>,
+    begun: Begun,
+}
 
 impl Freezer {
     /// Begins with what was cut short.
     pub fn start(workspaces: &Path) -> io::Result<Self> {
         let shelf = Shelf::open(workspaces)?;
         let (sender, asked) = channel();
+        let begun = Begun::default();
+        let known = begun.clone();
         std::thread::Builder::new().name("publish".to_owned()).spawn(move || {
             let mut due: BTreeSet<PathBuf> = all_datasets(&shelf).unwrap_or_else(|error| {
                 tracing::error!(%error, "cannot look for datasets whose publishing was cut short");
                 BTreeSet::new()
             });
             loop {
-                due.retain(|dataset| match settle(&shelf, dataset) {
+                due.retain(|dataset| match settle(&shelf, dataset, &known) {
                     Ok(()) => false,
                     Err(error) if is_absent(&error) => false,
                     Err(error) => {
@@ -68,14 +77,32 @@ impl Freezer {
                 }
             }
         })?;
-        Ok(Self(sender))
+        Ok(Self { asked: sender, begun })
     }
 
-    /// Something of `HOME/datasets/NAME` is to be completed.
-    pub fn look_at(&self, dataset: &Path) {
-        // The thread ends only with us.
-        let _ = self.0.send(dataset.to_owned());
+    /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
+    pub fn begin(&self, shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+        let manifest = dataset.join(manifest_of(version));
+        lock(&self.begun).insert(manifest.clone());
+        begin(shelf, dataset, version).inspect_err(|_| {
+            lock(&self.begun).remove(&manifest);
+        })
     }
+
+    /// The rename has been done, or failed.
+    pub fn renamed(&self, shelf: &Shelf, dataset: &Path, version: &OsStr, done: bool) {
+        if !done && let Err(error) = abandon(shelf, dataset, version) {
+            tracing::warn!(dataset = %dataset.display(), %error, "a version was not published; what is left of it goes later");
+        }
+        lock(&self.begun).remove(&dataset.join(manifest_of(version)));
+        // The thread ends only with us.
+        let _ = self.asked.send(dataset.to_owned());
+    }
+}
+
+/// Each change of the set is one call of its own.
+fn lock(begun: &Begun) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+    begun.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn all_datasets(shelf: &Shelf) -> io::Result<BTreeSet<PathBuf>> {
@@ -91,8 +118,7 @@ fn all_datasets(shelf: &Shelf) -> io::Result<BTreeSet<PathBuf>> {
     Ok(all)
 }
 
-/// Freezes what will be called `version` of `HOME/datasets/NAME`.
-pub fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
     let directory = shelf.directory(dataset)?;
     let name = manifest_of(version);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -105,36 +131,55 @@ pub fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
 }
 
 /// Takes back [`begin`], whose rename failed.
-pub fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
     let directory = shelf.directory(dataset)?;
     Ok(unlinkat(&directory, &manifest_of(version), UnlinkatFlags::NoRemoveDir)?)
 }
 
 /// Completes what is pending of a dataset, and removes what a crash has left.
-pub fn settle(shelf: &Shelf, dataset: &Path) -> io::Result<()> {
+fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
     let directory = match shelf.directory(dataset) {
         Ok(directory) => directory,
         Err(error) if is_absent(&error) => return Ok(()),
         Err(error) => return Err(error),
     };
+    // A removal by the daemon is not cut short as long as it holds this.
+    let _held = Flock::lock(shelf.directory(dataset)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
     remove_own(shelf, dataset, &directory)?;
+    let mut first_error = None;
     for version in shelf.versions(dataset)? {
-        let manifest = dataset.join(manifest_of(OsStr::new(&version)));
-        if !shelf.is_directory(&dataset.join(&version))? {
-            tracing::info!(dataset = %dataset.display(), version, "was never published");
-            unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
-            continue;
+        // One that cannot be published keeps no other from it.
+        if let Err(error) = settle_version(shelf, dataset, &directory, &version, begun) {
+            first_error.get_or_insert(error);
         }
-        if state(BufReader::new(shelf.file(&manifest)?))? == State::Complete {
-            continue;
-        }
-        let this = Version { shelf, dataset, directory: &directory, version: &version };
-        complete(&this).inspect_err(|error| {
-            // On a full disk nobody is told there; the journal is.
-            let _ = this.tell(&failing(&error.to_string()));
-        })?;
-        tracing::info!(dataset = %dataset.display(), version, "published");
     }
+    first_error.map_or(Ok(()), Err)
+}
+
+fn settle_version(shelf: &Shelf, dataset: &Path, directory: &File, version: &str, begun: &Begun) -> io::Result<()> {
+    let manifest = dataset.join(manifest_of(OsStr::new(&version)));
+    // Asked before its directory: whoever is not among them has been renamed already.
+    if lock(begun).contains(&manifest) {
+        return Ok(());
+    }
+    if !shelf.is_directory(&dataset.join(version))? {
+        tracing::info!(dataset = %dataset.display(), version, "was never published");
+        unlinkat(directory, &manifest_of(OsStr::new(version)), UnlinkatFlags::NoRemoveDir)?;
+        return Ok(());
+    }
+    match state(BufReader::new(shelf.file(&manifest)?)) {
+        Ok(State::Complete) => return Ok(()),
+        Ok(State::Pending { .. } | State::Failing(_)) => {}
+        // Empty after a loss of power: only we write there, so it was not complete.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
+        Err(error) => return Err(error),
+    }
+    let this = Version { shelf, dataset, directory, version };
+    complete(&this).inspect_err(|error| {
+        // On a full disk nobody is told there; the journal is.
+        let _ = this.tell(&failing(&error.to_string()));
+    })?;
+    tracing::info!(dataset = %dataset.display(), version, "published");
     Ok(())
 }
 
@@ -318,7 +363,7 @@ pub enum RemoveError {
     Unknown { dataset: String, version: String },
     #[error("{dataset}@{version} is in use by a job that is not over{}", told(.by))]
     InUse { dataset: String, version: String, by: String },
-    #[error("{dataset}@{version} is being published: try again when that is done")]
+    #[error("{dataset} is being published: try again when that is done")]
     Pending { dataset: String, version: String },
     #[error("cannot remove {dataset}@{version}")]
     Io {
@@ -352,7 +397,8 @@ pub fn remove(
         }
         Err(error) => return Err(io(error)),
     };
-    if state(BufReader::new(file)).map_err(io)? != State::Complete {
+    // What cannot be completed can be removed.
+    if matches!(state(BufReader::new(file)).map_err(io)?, State::Pending { .. }) {
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     }
     let unused = || match shelf.user_of(home, name, Some(&version)).map_err(io)? {
@@ -364,6 +410,11 @@ pub fn remove(
     };
     unused()?;
     let directory = shelf.directory(&path).map_err(io)?;
+    // The mount process may be publishing another version, and clean up.
+    let held = Flock::lock(shelf.directory(&path).map_err(io)?, FlockArg::LockExclusiveNonblock);
+    let Ok(_held) = held else {
+        return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
+    };
     let gone = format!("{OWN}gone-{version}");
     renameat(&directory, version.as_str(), &directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
     // A job may have chosen it meanwhile; the next one finds it gone.

@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, IsTerminal, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -377,12 +378,14 @@ pub(super) struct Brought {
 }
 
 const PART: &str = ".trainyard-part";
+/// Beside it: which state of the source it is of.
+const MARK: &str = ".trainyard-mark";
 
 /// A file below `directory` of which only a part has come.
 fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if entry.file_name().as_encoded_bytes().ends_with(PART.as_bytes()) {
+        if [PART, MARK].iter().any(|end| entry.file_name().as_encoded_bytes().ends_with(end.as_bytes())) {
             return Ok(Some(entry.path()));
         }
         if entry.file_type()?.is_dir()
@@ -396,9 +399,18 @@ fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
 
 /// What is there of a file that is still coming.
 pub(super) fn part_of(target: &Path) -> PathBuf {
+    beside(target, PART)
+}
+
+/// Which state of its source the part is of.
+pub(super) fn mark_of(target: &Path) -> PathBuf {
+    beside(target, MARK)
+}
+
+fn beside(target: &Path, end: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(target.file_name().unwrap_or_default());
-    name.push(PART);
+    name.push(end);
     target.with_file_name(name)
 }
 
@@ -459,14 +471,18 @@ fn bring_file(
         if fs::symlink_metadata(target).is_ok_and(|there| {
             there.is_file() && there.len() == metadata.len() && there.modified().is_ok_and(|there| there == time)
         }) {
+            // A call may have been killed at its very end.
+            crate::sys::file::remove_if_there(&mark_of(target))?;
             return Ok(None);
         }
-        let part = part_of(target);
+        let (part, mark) = (part_of(target), mark_of(target));
+        let state = format!("{} {} {} {:?}", metadata.dev(), metadata.ino(), metadata.len(), time);
         let mut to = File::options().create(true).truncate(false).write(true).open(&part)?;
-        let there = to.metadata()?;
-        // What was begun before the source's last change is of another file.
-        let has = if there.modified()? > time && there.len() <= metadata.len() { there.len() } else { 0 };
+        // A part of another file, or of another state of it, is begun anew.
+        let is_known = fs::read_to_string(&mark).is_ok_and(|known| known == state);
+        let has = if is_known { to.metadata()?.len().min(metadata.len()) } else { 0 };
         to.set_len(has)?;
+        fs::write(&mark, &state)?;
         io::Seek::seek(&mut from, io::SeekFrom::Start(has))?;
         io::Seek::seek(&mut to, io::SeekFrom::Start(has))?;
         brought.bytes += has;
@@ -483,6 +499,7 @@ fn bring_file(
         to.set_permissions(metadata.permissions())?;
         to.set_modified(time)?;
         fs::rename(&part, target)?;
+        fs::remove_file(&mark)?;
         Ok(Some(()))
     };
     let done = copy().with_context(|| format!("cannot bring {} to {}", source.display(), target.display()))?;

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, LAST_MODIFIED, RANGE};
 use reqwest::{Client, StatusCode, Url};
 
-use super::dataset::{Brought, part_of};
+use super::dataset::{Brought, mark_of, part_of};
 
 const CONNECT: Duration = Duration::from_secs(30);
 /// Without a byte for so long, the server is given up.
@@ -30,8 +30,8 @@ pub(super) async fn fetch(
     }
     let target = draft.join(&name);
     let part = part_of(&target);
-    // Which state of the file the part is of, as the server calls it.
-    let mark = part.with_extension("trainyard-mark");
+    // As the server calls the state of the file.
+    let mark = mark_of(&target);
     let has = fs::metadata(&part).map_or(0, |metadata| metadata.len());
     let known = fs::read_to_string(&mark).unwrap_or_default();
     let mut request = client()?.get(url);
@@ -44,6 +44,11 @@ pub(super) async fn fetch(
     let begins = match response.status() {
         StatusCode::PARTIAL_CONTENT => begin_of(response.headers()).filter(|begin| *begin == has),
         StatusCode::OK => Some(0),
+        // All of it was there, or the file has become shorter: which of the two, the whole of it tells.
+        StatusCode::RANGE_NOT_SATISFIABLE => {
+            fs::remove_file(&mark)?;
+            return Box::pin(fetch(address, draft, brought, told)).await;
+        }
         status => bail!("cannot fetch {name}: the server answers {status}"),
     };
     let begins =

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 
-use crate::assets::freeze::{self, Freezer, may_be_version};
+use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::logs::LogReader;
@@ -22,8 +22,6 @@ use crate::logs::LogReader;
 const MERGED_LOG: &str = "log";
 /// For what changes through the mount only.
 const ATTR_TTL: Duration = Duration::from_secs(1);
-/// For what never changes; what is above it is asked for more often.
-const FROZEN_TTL: Duration = Duration::from_secs(3600);
 
 /// The tree below `workspaces/`.
 #[derive(Debug)]
@@ -112,11 +110,6 @@ impl WorkspaceTree {
         }
     }
 
-    /// Whether a path lies in a published version, below its top.
-    fn is_frozen(&self, path: &RelPath) -> bool {
-        in_dataset(path).is_some_and(|at| !at.is_top && self.shelf.is_published(&at.dataset, at.version))
-    }
-
     /// `mv draft v1`: from here on nobody changes it.
     fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>) -> io::Result<()> {
         let is_free = to.version.to_str().is_some_and(may_be_version);
@@ -129,7 +122,7 @@ impl WorkspaceTree {
         }
         match self.shelf.directory(&to.dataset.join(to.version)) {
             Ok(_) => Err(errno(Errno::EEXIST)),
-            Err(_) => freeze::begin(&self.shelf, &to.dataset, to.version),
+            Err(_) => self.freezer.begin(&self.shelf, &to.dataset, to.version),
         }
     }
 
@@ -197,10 +190,7 @@ impl Tree for WorkspaceTree {
         if at.dataset != to.dataset {
             return;
         }
-        if !done && let Err(error) = freeze::abandon(&self.shelf, &to.dataset, to.version) {
-            tracing::warn!(dataset = %to.dataset.display(), %error, "a version was not published; what is left of it goes later");
-        }
-        self.freezer.look_at(&to.dataset);
+        self.freezer.renamed(&self.shelf, &to.dataset, to.version, done);
     }
 
     fn refusal(&self, path: &RelPath) -> Refusal {
@@ -233,7 +223,6 @@ impl Tree for WorkspaceTree {
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
-            Part::Datasets if self.is_frozen(path) => FROZEN_TTL,
             // They change when publishing is done.
             Part::Datasets if in_dataset(path).is_some_and(|at| is_told(at.version)) => Duration::ZERO,
             Part::Datasets | Part::Code => ATTR_TTL,

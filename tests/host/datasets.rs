@@ -389,6 +389,25 @@ fn publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile() {
 }
 
 #[test]
+fn versions_published_one_after_the_other_are_all_frozen() {
+    let test = "versions_published_one_after_the_other_are_all_frozen";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let dataset = draft(&instance, "d").parent().unwrap().to_owned();
+    // While one is read, the next one is begun.
+    for number in 0..40 {
+        let draft = draft(&instance, "d");
+        fs::write(draft.join("x"), format!("{number}")).unwrap();
+        fs::rename(&draft, dataset.join(format!("v{number}"))).unwrap();
+        assert_eq!(errno(fs::write(dataset.join(format!("v{number}/x")), "y")), Some(libc::EROFS), "{number}");
+    }
+    wait_published(&dataset, "v39");
+    for number in 0..40 {
+        assert!(instance.ok(&["dataset", "verify", &format!("d@v{number}")]).contains("as it was published"));
+    }
+    instance.shutdown();
+}
+
+#[test]
 fn an_import_goes_on_where_it_broke_off() {
     let test = "an_import_goes_on_where_it_broke_off";
     let Some(instance) = Instance::start(test, "") else { return };
@@ -400,13 +419,20 @@ fn an_import_goes_on_where_it_broke_off() {
     let draft = draft(&instance, "d");
     // As a call that was killed has left it, of the same file.
     fs::create_dir(draft.join("sub")).unwrap();
-    fs::write(draft.join("sub/.a.trainyard-part"), "abc").unwrap();
+    let is = fs::metadata(source.path().join("sub/a")).unwrap();
+    let state = format!("{} {} {} {:?}", is.dev(), is.ino(), is.len(), is.modified().unwrap());
+    fs::write(draft.join("sub/.a.trainyard-mark"), state).unwrap();
+    fs::write(draft.join("sub/.a.trainyard-part"), "ABC").unwrap();
+    // And of another one.
+    fs::write(draft.join(".b.trainyard-mark"), "1 2 3").unwrap();
+    fs::write(draft.join(".b.trainyard-part"), "other").unwrap();
     let refused = instance.cli(&["dataset", "publish", "d", "v1"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("has not come whole"), "{refused:?}");
     let path = source.path().display().to_string();
     let told = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(told.starts_with("2 file(s), 7B brought into"), "{told}");
-    assert_eq!(fs::read_to_string(draft.join("sub/a")).unwrap(), "abcdef");
+    assert_eq!(fs::read_to_string(draft.join("sub/a")).unwrap(), "ABCdef", "what was there was not read again");
+    assert_eq!(fs::read_to_string(draft.join("b")).unwrap(), "b");
     assert_eq!(fs::read_link(draft.join("c")).unwrap(), Path::new("b"));
     let again = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(again.starts_with("0 file(s), 0B") && again.contains("2 were there already"), "{again}");

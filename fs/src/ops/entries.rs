@@ -28,33 +28,33 @@ pub(crate) enum RenameMode {
 
 impl<T: Tree> Ops<T> {
     pub(crate) fn mkdir(&self, parent: u64, name: &OsStr, made: &Made) -> Result<Entry> {
-        self.place(parent, name)?.make_dir(name, made)?;
+        self.making(parent, name, |directory| directory.make_dir(name, made))?;
         self.lookup(parent, name)
     }
 
     pub(crate) fn symlink(&self, parent: u64, name: &OsStr, target: &OsStr, owner: Owner) -> Result<Entry> {
-        let directory = self.place(parent, name)?;
-        directory.make_symlink(name, target, owner)?;
+        self.making(parent, name, |directory| directory.make_symlink(name, target, owner))?;
         self.lookup(parent, name)
     }
 
     /// A regular file, a pipe or a socket; no devices, which the mount would not open anyway.
     pub(crate) fn mknod(&self, parent: u64, name: &OsStr, made: &Made) -> Result<Entry> {
-        let directory = self.place(parent, name)?;
-        match made.mode & libc::S_IFMT {
-            libc::S_IFREG => drop(directory.create_file(name, OFlag::O_WRONLY, made)?),
-            libc::S_IFIFO => directory.make_node(name, SFlag::S_IFIFO, made)?,
-            libc::S_IFSOCK => directory.make_node(name, SFlag::S_IFSOCK, made)?,
-            _ => return Err(Error::host("mknod")(Errno::EPERM)),
-        }
+        self.making(parent, name, |directory| match made.mode & libc::S_IFMT {
+            libc::S_IFREG => directory.create_file(name, OFlag::O_WRONLY, made).map(drop),
+            libc::S_IFIFO => directory.make_node(name, SFlag::S_IFIFO, made),
+            libc::S_IFSOCK => directory.make_node(name, SFlag::S_IFSOCK, made),
+            _ => Err(Error::host("mknod")(Errno::EPERM)),
+        })?;
         self.lookup(parent, name)
     }
 
     /// Gives `ino` the further name `name`; the two are shown as separate inodes. Refused for
     /// what lies in a read-only place: through another name it could be changed.
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
-        let target = self.pin_for_change(ino)?;
-        self.place(parent, name)?.make_link(name, &target)?;
+        self.making(parent, name, |directory| {
+            let target = self.pin_for_change(ino)?;
+            directory.make_link(name, &target)
+        })?;
         self.lookup(parent, name)
     }
 
@@ -109,15 +109,16 @@ impl<T: Tree> Ops<T> {
         done
     }
 
-    /// The directory in which a new entry `name` may be made. A generated file of that name exists already.
-    pub(super) fn place(&self, parent: u64, name: &OsStr) -> Result<Pin> {
+    /// Makes the new entry `name` in `parent` by `make`, while no rename can put another rule in force there. A generated
+    /// file of that name exists already.
+    pub(super) fn making<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
         let _names_stay = self.names_stay();
         let directory = self.holder((parent, name), Self::check_writable)?;
         let path = self.path(parent)?.join(name).map_err(Error::Name)?;
         if self.is_generated(&path)? {
             return Err(Error::host("create")(Errno::EEXIST));
         }
-        Ok(directory)
+        make(&directory)
     }
 
     fn remove(&self, parent: u64, name: &OsStr, remove: impl FnOnce(&Pin) -> Result<()>) -> Result<()> {

@@ -103,9 +103,11 @@ impl<T: Tree> Ops<T> {
             Errno::EEXIST if !access.flags.contains(OFlag::O_EXCL) => Error::Stale { ino: parent },
             _ => error,
         };
-        let directory = self.place(parent, name).map_err(again)?;
-        let file = directory.create_file(name, access.flags & OFlag::O_ACCMODE, made);
-        self.keep_created(parent, name, access, file.map_err(again)?).inspect_err(|_| drop(directory.remove_file(name)))
+        let made = self.making(parent, name, |directory| {
+            Ok((directory.create_file(name, access.flags & OFlag::O_ACCMODE, made)?, directory.again()?))
+        });
+        let (file, directory) = made.map_err(again)?;
+        self.keep_created(parent, name, access, file).inspect_err(|_| drop(directory.remove_file(name)))
     }
 
     /// Fills `buf` from `offset` as far as the file goes and returns how far.
