@@ -67,6 +67,8 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// From SIGTERM to SIGKILL.
     pub stop_grace: Duration,
+    /// How long the container of a failed task is kept with `debug`.
+    pub debug_keep: Duration,
 }
 
 #[derive(Debug, Clone)]
@@ -145,6 +147,7 @@ struct WireLimits {
     cpu: Option<f64>,
     memory: Option<String>,
     stop_grace: Option<String>,
+    debug_keep: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -164,6 +167,7 @@ struct WireLogs {
 }
 
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
+const DEBUG_KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Config {
     /// Reads `trainyard.toml` below `root` (`/` for the installed service); absent means all defaults.
@@ -205,10 +209,16 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     }
     let memory = wire.memory.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
+    let keep = wire.debug_keep.as_ref().map(|text| parse_duration(text)).transpose();
+    let debug_keep = keep.map_err(|error| ("limits.debug_keep", error.to_string()))?.unwrap_or(DEBUG_KEEP_MAX);
+    if debug_keep.is_zero() || debug_keep > DEBUG_KEEP_MAX {
+        return Err(("limits.debug_keep", "must be more than nothing and at most 7d".to_owned()));
+    }
     Ok(Limits {
         cpu: wire.cpu,
         memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
         stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
+        debug_keep,
     })
 }
 
@@ -448,6 +458,7 @@ mod tests {
     fn an_absent_or_empty_file_means_defaults() {
         let config = load("").unwrap();
         assert_eq!(config.limits.stop_grace, Duration::from_secs(30));
+        assert_eq!(config.limits.debug_keep, Duration::from_secs(7 * 24 * 3600));
         assert_eq!(config.logs, LogLimits { part_size: 256 << 20, parts: 4 });
         let told = load("[logs]\nmax_size = \"1MiB\"\nparts = 2").unwrap();
         assert_eq!(told.logs, LogLimits { part_size: 1 << 20, parts: 2 });
@@ -462,6 +473,8 @@ mod tests {
         for (text, word) in [
             ("[limits]\ncpus = 1", "cpus"),
             ("[limits]\nmemory = \"x\"", "limits.memory"),
+            ("[limits]\ndebug_keep = \"8d\"", "limits.debug_keep"),
+            ("[limits]\ndebug_keep = \"0s\"", "limits.debug_keep"),
             ("[network]\nrange = \"8.8.8.0/24\"", "network.range"),
             ("[network]\nrange = \"10.0.0.0/30\"", "network.range"),
             ("[logs]\nmax_size = \"1KiB\"", "logs.max_size"),

@@ -75,8 +75,9 @@ pub struct LaunchRecord {
     pub network: Option<PathBuf>,
     /// Sent to the command when the task is to stop.
     pub stop_signal: i32,
-    /// When the command fails its container stays, to be looked into.
-    pub keep_failed: bool,
+    /// When the command fails its container stays so long, ms, to be looked into.
+    #[serde(default)]
+    pub keep_failed_ms: Option<u64>,
     /// Whether our own process is the container's first one, or the command itself.
     pub init: Init,
     /// Python packages that are to be installed first.

@@ -59,9 +59,6 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ShimError {
 /// Most that is read of our own log, bytes.
 const SHIM_LOG_MAX: u64 = 1 << 20;
 
-/// How long the container of a failed task is kept with `debug`.
-const KEEP_FAILED: Duration = Duration::from_secs(7 * 24 * 3600);
-
 /// Runs the task of `dir` to its end. `lock` is the inherited descriptor that proves our life to the daemon.
 pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     use std::os::fd::AsRawFd;
@@ -215,7 +212,7 @@ impl Task {
         progress: &Progress,
         report: &mut Option<InitReport>,
     ) -> Result<Vec<Event>, ShimError> {
-        let watches_report = self.launch.keep_failed && report.is_none() && progress.init_lives();
+        let watches_report = self.launch.keep_failed_ms.is_some() && report.is_none() && progress.init_lives();
         let (signalled, grace_over, sample_due, init_ready, reported) = {
             let watched = |fd| PollFd::new(fd, PollFlags::POLLIN);
             let mut fds = vec![watched(self.signals.as_fd()), watched(watch.grace.as_fd())];
@@ -326,10 +323,11 @@ impl Task {
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
         let note = self.remarks(&end, container, None);
         let now = crate::sys::now();
-        let until = Timestamp(now.0 + u64::try_from(KEEP_FAILED.as_millis()).unwrap_or(0));
+        let kept_ms = self.launch.keep_failed_ms.unwrap_or(0);
+        let until = Timestamp(now.0.saturating_add(kept_ms));
         let end = EndRecord { end, at: now, memory_peak: cgroup::memory_peak(&self.launch.cgroup), note };
         watch.untold = Some(KeptRecord { end, until });
-        watch.grace.set(KEEP_FAILED).map_err(failed("set a timer"))
+        watch.grace.set(Duration::from_millis(kept_ms)).map_err(failed("set a timer"))
     }
 
     /// Writes down what is kept; when the disk is full, another time, so that a stop is still heard.

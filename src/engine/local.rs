@@ -76,6 +76,7 @@ pub struct LocalEngine {
     /// Below it each task has its control group.
     tasks_group: String,
     logs: LogLimits,
+    debug_keep: Duration,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
     /// Held while what the tasks of an attempt have in common is made.
@@ -116,6 +117,7 @@ impl LocalEngine {
             resolv_conf: config.network.resolv_conf.clone(),
             tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
             logs: config.logs,
+            debug_keep: config.limits.debug_keep,
             paths,
             runtime,
             notify: Arc::new(notify),
@@ -246,7 +248,7 @@ impl LocalEngine {
             ids: base.ids.clone(),
             network: namespace,
             stop_signal: base.stop_signal,
-            keep_failed,
+            keep_failed_ms: keep_failed.then(|| u64::try_from(self.debug_keep.as_millis()).unwrap_or(u64::MAX)),
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             requirements: install,
             logs: self.logs,

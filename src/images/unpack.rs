@@ -1,11 +1,11 @@
 //! Unpacks one layer of an OCI image into an empty directory, in the form that overlayfs reads.
 //!
 //! ```text
-//! blob ─ Hashing ─ decompress ─ Hashing ─ ReadAhead ┃ Input ─ Archive ─ Writer ─ Layer ─ files
-//!        digest                 diff id      thread ┃
+//! blob ─ Hashing ─ decompress ─ ReadAhead ┃ Hashing ─ Input ─ Archive ─ Writer ─ Layer ─ files
+//!        digest                 thread ┃ diff id
 //! ```
 //! Called by whoever pulls images, once a layer; the caller makes the directory, verifies both sums after
-//! [`ReadAhead::finish`], and throws the directory away when anything fails. Archives are hostile: nothing outside the
+//! [`Hashing::finish`], and throws the directory away when anything fails. Archives are hostile: nothing outside the
 //! directory is reached whatever is in them, memory and disk stay within limits, and nothing panics.
 //!
 //! Never does: read other layers, run anything, look up users by name, or believe a header.

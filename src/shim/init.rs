@@ -60,7 +60,7 @@ impl Init {
     /// `report` is the writing end of a pipe on which the end of the command is told; it must stay open until the
     /// container is created.
     pub(super) fn new(report: &OwnedFd, launch: &LaunchRecord) -> Self {
-        let after_failure = if launch.keep_failed { AfterFailure::Stay } else { AfterFailure::End };
+        let after_failure = if launch.keep_failed_ms.is_some() { AfterFailure::Stay } else { AfterFailure::End };
         let (stop_signal, first, requirements) = (launch.stop_signal, launch.init, launch.requirements.clone());
         Self { report: report.as_raw_fd(), stop_signal, first, requirements, after_failure }
     }

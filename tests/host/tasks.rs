@@ -337,6 +337,20 @@ fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
     instance.shutdown();
 }
 
+#[test]
+fn a_kept_container_goes_by_itself_when_its_time_is_over() {
+    let name = "a_kept_container_goes_by_itself_when_its_time_is_over";
+    let Some(mut instance) = Instance::start(name, "[limits]\ndebug_keep = \"2s\"\n") else {
+        return;
+    };
+    instance.drop_job("kept", "debug = true\ncommand = \"exit 3\"");
+    let reason = text(&instance.wait_state("kept", "stopping")["reason"]);
+    assert!(reason.contains("kept"), "{reason}");
+    let report = instance.wait_end("kept", 1);
+    assert!(report["state"] == "failed" && report["tasks"][0]["exit_code"] == 3, "{report:#}");
+    instance.shutdown();
+}
+
 /// A small file system over a directory, until dropped.
 struct Small(std::path::PathBuf);
 

@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::io::{self, BufReader, Cursor, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::Builder;
 
 use sha2::{Digest, Sha256};
 
@@ -131,7 +131,8 @@ fn drain(reader: &mut impl Read) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads on a thread of its own, a bounded way ahead of whoever reads here.
+/// Reads on a thread of its own, a bounded way ahead of whoever reads here. When the end has been read here, all tallies
+/// on the other side know the whole.
 pub struct ReadAhead {
     full: Receiver<io::Result<Vec<u8>>>,
     /// Buffers go back, so that none is made per part.
@@ -139,21 +140,14 @@ pub struct ReadAhead {
     part: Vec<u8>,
     at: usize,
     ended: bool,
-    worker: JoinHandle<()>,
 }
 
 impl ReadAhead {
     pub fn new(reader: impl Read + Send + 'static) -> io::Result<Self> {
         let (to_us, full) = sync_channel(AHEAD);
         let (empty, to_worker) = channel();
-        let worker = Builder::new().name("unpack-read".into()).spawn(move || work(reader, &to_us, &to_worker))?;
-        Ok(Self { full, empty, part: Vec::new(), at: 0, ended: false, worker })
-    }
-
-    /// Reads to the end of the stream, after which the tallies below know the whole, and ends the thread.
-    pub fn finish(mut self) -> io::Result<()> {
-        drain(&mut self)?;
-        self.worker.join().map_err(|_| io::Error::other("the thread that reads the layer panicked"))
+        Builder::new().name("unpack-read".into()).spawn(move || work(reader, &to_us, &to_worker))?;
+        Ok(Self { full, empty, part: Vec::new(), at: 0, ended: false })
     }
 
     fn next_part(&mut self) -> io::Result<()> {
