@@ -288,7 +288,7 @@ impl Shelf {
     /// A job that is not over and sees the dataset, or only one `version` of it.
     pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
         for workspace in self.names(Path::new(""))? {
-            for state in ["waiting", "starting", "running", "stopping"] {
+            for state in ["held", "waiting", "starting", "running", "stopping"] {
                 let jobs = Path::new(&workspace).join("jobs");
                 let linked = self.names(&jobs.join("by-state").join(state));
                 for job in linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })? {
@@ -299,7 +299,10 @@ impl Shelf {
                             && (version.is_none() || place.version.as_deref() == version)
                     };
                     if seen.values().find(is_seen).is_some() {
-                        return Ok(format!("{workspace}/{job}").parse().ok());
+                        let key = format!("{workspace}/{job}").parse();
+                        return key
+                            .map(Some)
+                            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")));
                     }
                 }
             }
@@ -310,10 +313,12 @@ impl Shelf {
     /// What the newest run of the job whose directory is `job` sees.
     fn seen_by(&self, job: &Path) -> io::Result<BTreeMap<String, Place>> {
         let read = || -> io::Result<BTreeMap<String, Place>> {
-            let directory = self.directory(job)?;
-            let latest = nix::fcntl::readlinkat(&directory, "latest")?;
-            let number = Path::new(&latest).file_name().unwrap_or_default().to_string_lossy().into_owned();
-            Ok(serde_json::from_reader(self.file(&job.join("runs").join(seen_file(&number)))?)?)
+            let runs = job.join("runs");
+            // A run has chosen before its directory, or the link to it, is there.
+            let Some(newest) = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max() else {
+                return Ok(BTreeMap::new());
+            };
+            Ok(serde_json::from_reader(self.file(&runs.join(seen_file(newest)))?)?)
         };
         read().or_else(|error| if is_absent(&error) { Ok(BTreeMap::new()) } else { Err(error) })
     }
@@ -322,6 +327,11 @@ impl Shelf {
 /// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.
 pub fn seen_file(number: impl std::fmt::Display) -> String {
     format!(".{number}.data")
+}
+
+/// Which run `name`, an entry of `jobs/JOB/runs/`, belongs to.
+fn number_of(name: &str) -> Option<u32> {
+    name.strip_prefix('.').and_then(|name| name.strip_suffix(".data")).unwrap_or(name).parse().ok()
 }
 
 pub fn manifest_of(version: &OsStr) -> PathBuf {

@@ -7,14 +7,14 @@
 //! ```
 //! A manifest without its version is one whose rename never happened, and goes.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, failing, pending, state};
 use super::walk::{Item, open, walk};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
-use crate::sys::file::has_writer;
+use crate::sys::file::{copy_content, has_writer};
 
 /// How often the manifest tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -37,47 +37,46 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Manifests that have been made for a rename which is under way.
 type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
 
-/// A thread that completes manifests.
+/// Completes manifests, on a thread for each workspace: what one of them publishes holds up no other.
 #[derive(Debug)]
 pub struct Freezer {
-    asked: Sender<PathBuf>,
+    workspaces: PathBuf,
+    /// By HOME.
+    threads: Mutex<BTreeMap<OsString, Sender<PathBuf>>>,
     begun: Begun,
 }
 
 impl Freezer {
     /// Begins with what was cut short.
     pub fn start(workspaces: &Path) -> io::Result<Self> {
-        let shelf = Shelf::open(workspaces)?;
+        let freezer = Self { workspaces: workspaces.to_owned(), threads: Mutex::default(), begun: Begun::default() };
+        match all_datasets(&Shelf::open(workspaces)?) {
+            Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
+            Err(error) => tracing::error!(%error, "cannot look for datasets whose publishing was cut short"),
+        }
+        Ok(freezer)
+    }
+
+    /// Has `HOME/datasets/NAME` settled.
+    fn ask(&self, dataset: PathBuf) {
+        let home = dataset.iter().next().unwrap_or_default().to_owned();
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let Err(SendError(dataset)) =
+            threads.get(&home).map_or(Err(SendError(dataset.clone())), |thread| thread.send(dataset))
+        else {
+            return;
+        };
+        // The first of this workspace, or its thread has panicked.
         let (sender, asked) = channel();
-        let begun = Begun::default();
-        let known = begun.clone();
-        std::thread::Builder::new().name("publish".to_owned()).spawn(move || {
-            let mut due: BTreeSet<PathBuf> = all_datasets(&shelf).unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot look for datasets whose publishing was cut short");
-                BTreeSet::new()
-            });
-            loop {
-                due.retain(|dataset| match settle(&shelf, dataset, &known) {
-                    Ok(()) => false,
-                    Err(error) if is_absent(&error) => false,
-                    Err(error) => {
-                        tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
-                        true
-                    }
-                });
-                let next = if due.is_empty() {
-                    asked.recv().map_err(RecvTimeoutError::from)
-                } else {
-                    asked.recv_timeout(AGAIN)
-                };
-                match next {
-                    Ok(dataset) => drop(due.insert(dataset)),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return,
-                }
-            }
-        })?;
-        Ok(Self { asked: sender, begun })
+        let (begun, due) = (self.begun.clone(), BTreeSet::from([dataset]));
+        let started = Shelf::open(&self.workspaces).and_then(|shelf| {
+            let work = move || complete_all(&shelf, due, &asked, &begun);
+            std::thread::Builder::new().name("publish".to_owned()).spawn(work)
+        });
+        match started {
+            Ok(_) => drop(threads.insert(home, sender)),
+            Err(error) => tracing::error!(%error, "cannot publish; it goes on with the next version or start"),
+        }
     }
 
     /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
@@ -95,8 +94,28 @@ impl Freezer {
             tracing::warn!(dataset = %dataset.display(), %error, "a version was not published; what is left of it goes later");
         }
         lock(&self.begun).remove(&dataset.join(manifest_of(version)));
-        // The thread ends only with us.
-        let _ = self.asked.send(dataset.to_owned());
+        self.ask(dataset.to_owned());
+    }
+}
+
+/// Settles what is due, and what is asked for; again later what fails.
+fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun) {
+    loop {
+        due.retain(|dataset| match settle(shelf, dataset, begun) {
+            Ok(()) => false,
+            Err(error) if is_absent(&error) => false,
+            Err(error) => {
+                tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
+                true
+            }
+        });
+        let next =
+            if due.is_empty() { asked.recv().map_err(RecvTimeoutError::from) } else { asked.recv_timeout(AGAIN) };
+        match next {
+            Ok(dataset) => drop(due.insert(dataset)),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
@@ -298,9 +317,7 @@ fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io:
     let aside = format!("{OWN}{}.copy", this.version);
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let copy = File::from(openat(this.directory, aside.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    if rustix::fs::ioctl_ficlone(&copy, &source).is_err() {
-        io::copy(&mut &source, &mut &copy)?;
-    }
+    copy_content(&source, &copy)?;
     let status = &item.status;
     fchown(&copy, Some(status.st_uid), Some(status.st_gid))?;
     fchmod(&copy, Mode::from_bits_truncate(status.st_mode & 0o7777))?;

@@ -350,10 +350,76 @@ fn copy_directory(source: File, to: &Path, depth: usize) -> io::Result<()> {
     keep_rights(&metadata, to)
 }
 
-fn copy_file(mut source: File, to: &Path) -> io::Result<()> {
-    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    io::copy(&mut source, &mut target)?;
-    keep_rights(&source.metadata()?, to)
+fn copy_file(source: File, to: &Path) -> io::Result<()> {
+    let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    copy_content(&source, &target)?;
+    let metadata = source.metadata()?;
+    keep_rights(&metadata, to)?;
+    target.set_modified(metadata.modified()?)
+}
+
+/// Makes the empty `target` a file like `source`, with its holes and the attributes that users have given it: by reflink
+/// where the file system can, else what is data is copied.
+pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
+    if rustix::fs::ioctl_ficlone(target, source).is_err() {
+        copy_data(source, target)?;
+    }
+    copy_user_attributes(source, target)
+}
+
+fn copy_data(source: &File, target: &File) -> io::Result<()> {
+    use rustix::fs::{SeekFrom, seek};
+    let (mut source_at, mut target_at) = (source, target);
+    let length = source.metadata()?.len();
+    let mut end = 0;
+    loop {
+        let start = match seek(source, SeekFrom::Data(end)) {
+            Ok(start) => start,
+            // Nothing but a hole is left.
+            Err(Errno::NXIO) => return target.set_len(length),
+            // A file system without such places.
+            Err(Errno::INVAL | Errno::NOTSUP) if end == 0 => 0,
+            Err(errno) => return Err(errno.into()),
+        };
+        end = seek(source, SeekFrom::Hole(start)).unwrap_or(length);
+        seek(source, SeekFrom::Start(start))?;
+        seek(target, SeekFrom::Start(start))?;
+        let copied = io::copy(&mut Read::by_ref(&mut source_at).take(end - start), &mut target_at)?;
+        if copied < end - start {
+            // It has been cut meanwhile.
+            return target.set_len(start + copied);
+        }
+    }
+}
+
+fn copy_user_attributes(source: &File, target: &File) -> io::Result<()> {
+    let mut names = vec![0; 64 << 10];
+    let length = match rustix::fs::flistxattr(source, &mut names) {
+        Ok(length) => length,
+        Err(Errno::NOTSUP) => 0,
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut value = vec![0; 64 << 10];
+    for name in names.get(..length).unwrap_or_default().split(|byte| *byte == 0) {
+        if !name.starts_with(b"user.") {
+            continue;
+        }
+        match rustix::fs::fgetxattr(source, name, &mut value) {
+            Ok(count) => fsetxattr_if_any(target, name, value.get(..count).unwrap_or_default())?,
+            // Taken away meanwhile.
+            Err(Errno::NODATA) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// A file system may have none, or no room for more: the content is what counts.
+fn fsetxattr_if_any(target: &File, name: &[u8], value: &[u8]) -> io::Result<()> {
+    match rustix::fs::fsetxattr(target, name, value, rustix::fs::XattrFlags::empty()) {
+        Ok(()) | Err(Errno::NOTSUP) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 fn keep_rights(of: &fs::Metadata, on: &Path) -> io::Result<()> {
@@ -364,6 +430,35 @@ fn keep_rights(of: &fs::Metadata, on: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_has_the_holes_the_time_and_the_attributes_of_users() {
+        use std::os::unix::fs::FileExt;
+        let dir = tempfile::tempdir().unwrap();
+        let from = dir.path().join("from");
+        fs::create_dir(&from).unwrap();
+        let file = File::create(from.join("sparse")).unwrap();
+        // A start, a middle that is a hole, and an end that is one.
+        file.write_all_at(b"start", 0).unwrap();
+        file.write_all_at(b"late", 5 << 40).unwrap();
+        file.set_len(10 << 40).unwrap();
+        let labelled = rustix::fs::fsetxattr(&file, "user.label", b"seven", rustix::fs::XattrFlags::empty()).is_ok();
+        let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_007);
+        file.set_modified(long_ago).unwrap();
+        fs::write(from.join("empty"), "").unwrap();
+        copy_tree(&from, &dir.path().join("to")).unwrap();
+        let copy = File::open(dir.path().join("to/sparse")).unwrap();
+        let metadata = copy.metadata().unwrap();
+        assert_eq!((metadata.len(), metadata.modified().unwrap()), (10 << 40, long_ago));
+        assert!(metadata.blocks() * 512 < 1 << 20, "{} blocks", metadata.blocks());
+        let mut end = [0; 6];
+        copy.read_exact_at(&mut end, (5 << 40) - 1).unwrap();
+        assert_eq!(&end, b"\0late\0");
+        let mut value = [0; 16];
+        let count = rustix::fs::fgetxattr(&copy, "user.label", &mut value);
+        assert_eq!(count.ok(), labelled.then_some(5));
+        assert_eq!(fs::read(dir.path().join("to/empty")).unwrap(), b"");
+    }
 
     #[test]
     fn a_whole_write_replaces_and_leaves_no_temporary() {

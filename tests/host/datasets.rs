@@ -327,6 +327,19 @@ fn presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_ow
     fs::rename(instance.jobs_d().join("vision/.spy"), &file).unwrap();
     let report = wait_for("its end", || instance.report("vision/spy").filter(|report| !report["ended"].is_null()));
     assert!(text(&report["reason"]).contains("the job's owner may not look into vision/datasets/own"), "{report:#}");
+    // And who has lost the right has lost it for the next attempt.
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "while [ ! -e /output/go ]; do sleep 0.02; done; exit 1";
+    let text_of_job = format!("datasets = [\"own\"]\nretries = 1\ncommand = \"{script}\"");
+    fs::write(instance.jobs_d().join("vision/.spy"), text_of_job).unwrap();
+    std::os::unix::fs::chown(instance.jobs_d().join("vision/.spy"), Some(12_346), Some(12_346)).unwrap();
+    fs::rename(instance.jobs_d().join("vision/.spy"), instance.jobs_d().join("vision/revoked.toml")).unwrap();
+    wait_for("it to run", || (text(&instance.report("vision/revoked")?["state"]) == "running").then_some(()));
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(backing(&instance).join("vision/jobs/revoked/runs/1/output/go"), "").unwrap();
+    let report = wait_for("its end", || instance.report("vision/revoked").filter(|report| !report["ended"].is_null()));
+    assert_eq!(report["attempt"].as_u64(), Some(2), "{report:#}");
+    assert!(report.to_string().contains("the job's owner may not look into vision/datasets/own"), "{report:#}");
     // Nobody's workspace is called like what all of them see.
     fs::create_dir(instance.jobs_d().join("public")).unwrap();
     fs::write(instance.jobs_d().join("public/x.toml"), "command = \"true\"").unwrap();
@@ -404,6 +417,23 @@ fn versions_published_one_after_the_other_are_all_frozen() {
     for number in 0..40 {
         assert!(instance.ok(&["dataset", "verify", &format!("d@v{number}")]).contains("as it was published"));
     }
+    instance.shutdown();
+}
+
+#[test]
+fn what_one_workspace_publishes_holds_up_no_other() {
+    let test = "what_one_workspace_publishes_holds_up_no_other";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let huge = draft(&instance, "huge");
+    File::create(huge.join("x")).unwrap().set_len(10 << 40).unwrap();
+    fs::rename(&huge, huge.with_file_name("v1")).unwrap();
+    let public = instance.mount().parent().unwrap().join("public/datasets/d");
+    fs::create_dir_all(public.join("draft")).unwrap();
+    fs::write(public.join("draft/x"), "small").unwrap();
+    fs::rename(public.join("draft"), public.join("v1")).unwrap();
+    wait_published(&public, "v1");
+    let manifest = fs::read_to_string(huge.with_file_name("v1.MANIFEST")).unwrap();
+    assert!(manifest.contains("# state pending"), "{manifest}");
     instance.shutdown();
 }
 

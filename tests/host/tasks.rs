@@ -340,7 +340,7 @@ fn a_failed_container_is_kept_to_be_looked_into_and_goes_when_told() {
 #[test]
 fn a_kept_container_goes_by_itself_when_its_time_is_over() {
     let name = "a_kept_container_goes_by_itself_when_its_time_is_over";
-    let Some(mut instance) = Instance::start(name, "[limits]\ndebug_keep = \"2s\"\n") else {
+    let Some(instance) = Instance::start(name, "[limits]\ndebug_keep = \"2s\"\n") else {
         return;
     };
     instance.drop_job("kept", "debug = true\ncommand = \"exit 3\"");

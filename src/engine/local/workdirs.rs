@@ -144,18 +144,23 @@ type Seen = BTreeMap<String, assets::Place>;
 
 fn choose_datasets(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let file = seen_file(paths, &run.identity);
-    if read_json::<Seen>(&file).map_err(super::told)?.is_some() {
-        return Ok(());
-    }
     let shelf = open_shelf(paths)?;
+    let chosen = match read_json::<Seen>(&file).map_err(super::told)? {
+        Some(chosen) => chosen,
+        None => choose(&shelf, &file, run)?,
+    };
+    // Now that nobody removes them: they are still there, and the owner's to see, at every attempt.
+    chosen.values().try_for_each(|place| check_rights(&shelf, run, "datasets", &place.path(Part::Datasets)))
+}
+
+fn choose(shelf: &Shelf, file: &Path, run: &Prepare) -> Result<Seen, EngineError> {
     let chosen = run.spec.datasets.iter().filter(|dataset| dataset.source == DataSource::Dataset);
-    let chosen = chosen.map(|dataset| Ok((dataset.to_string(), find_dataset(&shelf, &run.identity, dataset)?)));
+    let chosen = chosen.map(|dataset| Ok((dataset.to_string(), find_dataset(shelf, &run.identity, dataset)?)));
     let chosen: Seen = chosen.collect::<Result<_, EngineError>>()?;
     if !chosen.is_empty() {
-        write_json(&file, &chosen, Durability::Machine).map_err(super::told)?;
+        write_json(file, &chosen, Durability::Machine).map_err(super::told)?;
     }
-    // Now that nobody removes them: they are still there, and the owner's to see.
-    chosen.values().try_for_each(|place| check_rights(&shelf, run, "datasets", &place.path(Part::Datasets)))
+    Ok(chosen)
 }
 
 fn open_shelf(paths: &Paths) -> Result<Shelf, EngineError> {
