@@ -47,7 +47,7 @@ pub use source::Format;
 use crate::ids::{Bytes, Timestamp};
 use crate::sys::file::{Durability, create_dir, remove_temporaries, remove_tree, write_whole};
 use crate::sys::idmap::IdMap;
-use error::failed;
+use error::{failed, stored};
 use layers::{Layers, Pin};
 use registry::{Reference, Registry};
 use shifted::Shifted;
@@ -219,7 +219,8 @@ impl Images {
             let layer = files.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
             self.shifted.copy(files, &layer, ids)
         };
-        image.layers.iter().map(one).collect::<io::Result<_>>().map_err(failed("copy the image's layers for the user"))
+        let copied = image.layers.iter().map(one).collect::<io::Result<_>>();
+        copied.map_err(stored(&self.root, "copy the image's layers for the user", image.record.size))
     }
 
     fn record(&self, digest: &Digest) -> Result<Option<ImageRecord>, ImageError> {
@@ -268,7 +269,7 @@ impl Images {
     pub fn tag(&self, record: &NameRecord) -> Result<(), ImageError> {
         let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_owner(record, record.uid)?;
-        self.names().write(record).map_err(failed("write the name of the image"))
+        self.names().write(record).map_err(stored(&self.root, "write the name of the image", 4096))
     }
 
     /// As [`Self::tag`], for a name that somebody has thought of: one with a digest must tell the truth.
@@ -380,7 +381,7 @@ impl Images {
         let bytes = serde_json::to_vec_pretty(&record)
             .map_err(|error| ImageError::Damaged { what: "the image".to_owned(), why: error.to_string() })?;
         let written = write_whole(&self.manifest_file(&record.digest), &bytes, 0o600, Durability::Machine);
-        written.map_err(failed("write the image's record"))?;
+        written.map_err(stored(&self.root, "write the image's record", bytes.len() as u64))?;
         self.grown.notify_one();
         Ok(record)
     }

@@ -223,7 +223,8 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
             continue;
         }
         let block = match waiting.network {
-            Network::Task => match address::allocate(snapshot.addresses, &blocks, last, waiting.tasks) {
+            // Tasks that share a network have one address.
+            Network::Task | Network::Job => match allocate(snapshot, &blocks, last, waiting) {
                 Some(block) => Some(block),
                 None => {
                     let reason = "waits for addresses: network.range is used up by running jobs".to_owned();
@@ -231,7 +232,7 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
                     return;
                 }
             },
-            Network::Job | Network::Host => None,
+            Network::Host => None,
         };
         blocks.extend(block);
         last = block.or(last);
@@ -239,6 +240,16 @@ fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
         started.push(waiting);
         plan.steps.push(Step::Start { key: waiting.key.clone(), block });
     }
+}
+
+fn allocate(
+    snapshot: &Snapshot<'_>,
+    used: &[AddressBlock],
+    last: Option<AddressBlock>,
+    waiting: &Waiting,
+) -> Option<AddressBlock> {
+    let addresses = if waiting.network == Network::Task { waiting.tasks } else { 1 };
+    address::allocate(snapshot.addresses, used, last, addresses)
 }
 
 /// Why the ports that the file names cannot be had now.

@@ -162,6 +162,7 @@ impl Task {
             sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
             untold: None,
             hanging: None,
+            shm_was_full: false,
         };
         self.tell_news();
         crate::sys::process::give_memory_back();
@@ -198,7 +199,7 @@ impl Task {
                 }
                 let report = report.or_else(|| container.report());
                 let end = step::judge_end(end, report, progress.cause(), self.memory_want());
-                let note = self.remarks(&end, container, watch.hanging.take());
+                let note = self.remarks(&end, container, watch);
                 return Ok(EndRecord { end, at: ended_at.unwrap_or_else(crate::sys::now), memory_peak: None, note });
             }
         }
@@ -249,6 +250,7 @@ impl Task {
         }
         if sample_due {
             watch.sampler.sample(crate::sys::now());
+            watch.shm_was_full |= container.shm_is_full().unwrap_or(false);
             watch.sampler.wait_for_next().map_err(failed("set a timer"))?;
         }
         if grace_over {
@@ -285,7 +287,7 @@ impl Task {
 
     /// What else was seen that may explain the end: a full `/dev/shm` (writing past its end is SIGBUS, or an error that a
     /// program may swallow), processes killed for want of memory though the command went on, and those that do not go.
-    fn remarks(&self, end: &TaskEnd, container: &Container, hanging: Option<String>) -> Option<String> {
+    fn remarks(&self, end: &TaskEnd, container: &Container, watch: &mut Watch) -> Option<String> {
         let memory = self.memory_want();
         let killed = (memory.kills > 0 && !matches!(end, TaskEnd::Oom { .. })).then(|| {
             let limit = crate::ids::Bytes(memory.limit);
@@ -296,7 +298,7 @@ impl Task {
             )
         });
         let full = match self.launch.root.shm {
-            _ if !end.is_failure() || !container.shm_is_full().unwrap_or(false) => None,
+            _ if !end.is_failure() || !(watch.shm_was_full || container.shm_is_full().unwrap_or(false)) => None,
             Shm::Own { size } => {
                 let size = crate::ids::Bytes(size);
                 Some(format!("its /dev/shm of {size} was full: ask for more by resources.shm"))
@@ -305,7 +307,7 @@ impl Task {
                 Some("the /dev/shm that the tasks share was full: ask for more by resources.shm".to_owned())
             }
         };
-        let remarks: Vec<String> = killed.into_iter().chain(full).chain(hanging).collect();
+        let remarks: Vec<String> = killed.into_iter().chain(full).chain(watch.hanging.take()).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
     }
 
@@ -321,7 +323,7 @@ impl Task {
     fn keep(&self, container: &Container, report: &Option<InitReport>, watch: &mut Watch) -> Result<(), ShimError> {
         let unknown = ProcessEnd::Exited(0);
         let end = step::judge_end(unknown, report.clone(), None, self.memory_want());
-        let note = self.remarks(&end, container, None);
+        let note = self.remarks(&end, container, watch);
         let now = crate::sys::now();
         let kept_ms = self.launch.keep_failed_ms.unwrap_or(0);
         let until = Timestamp(now.0.saturating_add(kept_ms));
@@ -391,6 +393,8 @@ struct Watch {
     untold: Option<KeptRecord>,
     /// What does not go though it was killed.
     hanging: Option<String>,
+    /// It may be empty again when the task has ended.
+    shm_was_full: bool,
 }
 
 /// `None` when there is no room on the disk for now.

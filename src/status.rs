@@ -193,8 +193,16 @@ impl fmt::Display for TaskEnd {
     }
 }
 
-fn signal_name(signal: i32) -> &'static str {
-    nix::sys::signal::Signal::try_from(signal).map_or("unknown", nix::sys::signal::Signal::as_str)
+/// As `kill -l` has it.
+fn signal_name(signal: i32) -> String {
+    match (nix::sys::signal::Signal::try_from(signal), signal) {
+        (Ok(signal), _) => signal.as_str().to_owned(),
+        (Err(_), 34) => "SIGRTMIN".to_owned(),
+        (Err(_), 64) => "SIGRTMAX".to_owned(),
+        (Err(_), 35..=49) => format!("SIGRTMIN+{}", signal - 34),
+        (Err(_), 50..=63) => format!("SIGRTMAX-{}", 64 - signal),
+        (Err(_), _) => "unknown".to_owned(),
+    }
 }
 
 /// An end with its time.

@@ -221,6 +221,8 @@ impl LocalEngine {
             shm: shared.shm(task.role),
             workspace,
         };
+        let mut hidden = self.hidden(base);
+        hidden.extend(shared.shown.iter().flat_map(|mount| shown::hidden_in(mount, &self.paths)));
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last one's: the next one needs what it would hold.
         let is_last = launch.identity.attempt > launch.spec.retries && id.again >= task.role.retries;
@@ -234,7 +236,7 @@ impl LocalEngine {
             keep_failed,
             cores: task.place().map_or(&[], |place| place.cores.as_slice()),
             group: &self.cgroup_of(id),
-            hidden: self.hidden(base),
+            hidden,
         };
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
@@ -364,7 +366,7 @@ impl LocalEngine {
 
     /// The tasks' gateway, where it leads to the machine's resolver.
     fn resolving_gateway(&self, launch: &Launch) -> Option<Ipv4Addr> {
-        let block = launch.block.filter(|_| launch.spec.network == Network::Task)?;
+        let block = launch.block?;
         self.networks.leads_to_resolver().then(|| gateway(block))
     }
 
@@ -374,7 +376,7 @@ impl LocalEngine {
         let _one_at_a_time = lock(&self.sharing);
         self.prepare(run, &|_| ())?;
         let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
-        shared.shown = shown::mounts(run, self.mounts_below.as_deref())?;
+        shared.shown = shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
         if launch.spec.is_launched() {
             let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
             shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
@@ -402,7 +404,15 @@ impl LocalEngine {
                 let shm = objects.join("shm");
                 // A daemon may have died between making the place and mounting there.
                 if !mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))? {
-                    network::make_shared(&namespace).map_err(failed("make the attempt's network"))?;
+                    let made = match launch.block {
+                        Some(block) => {
+                            let only = TaskId::first(launch.attempt, 0);
+                            self.networks.attach(only, Peers::Alone, block, &namespace)
+                        }
+                        // It was begun by an earlier program.
+                        None => network::make_shared(&namespace),
+                    };
+                    made.map_err(failed("make the attempt's network"))?;
                 }
                 if !mounts::is_mounted(&shm).map_err(failed("look at the mounts"))? {
                     let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
@@ -628,7 +638,7 @@ impl Engine for LocalEngine {
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
-        shown::mounts(run, self.mounts_below.as_deref())?;
+        shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
         Bases::of(self, run).map(drop)
     }
 

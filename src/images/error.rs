@@ -80,6 +80,20 @@ impl ImageError {
     }
 }
 
+/// The disk has no more to give, or its owner no more of it.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// What could not be put on the disk of `path`, which took `wanted` bytes.
+pub(super) fn stored(path: &Path, what: &'static str, wanted: u64) -> impl Fn(io::Error) -> ImageError {
+    let path = path.to_owned();
+    move |source| match is_full(&source) {
+        true => ImageError::no_space(&path, wanted, AND_MORE),
+        false => ImageError::Store { what, source },
+    }
+}
+
 pub(super) fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ImageError {
     move |source| ImageError::Store { what, source }
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::error::{AND_MORE, failed};
+use super::error::{AND_MORE, failed, stored};
 use super::source::Blob;
 use super::unpack::{Hashing, ReadAhead, UnpackError, Unpacked, decompress, unpack};
 use super::{ImageError, Limits, Progress};
@@ -248,11 +248,7 @@ impl Layers {
     }
 
     fn stored(&self, what: &'static str, wanted: u64) -> impl Fn(io::Error) -> ImageError {
-        let path = self.layers.clone();
-        move |source| match source.kind() {
-            io::ErrorKind::StorageFull => ImageError::no_space(&path, wanted, AND_MORE),
-            _ => ImageError::Store { what, source },
-        }
+        stored(&self.layers, what, wanted)
     }
 
     fn put(&self, draft: &Path, name: &str) -> io::Result<()> {

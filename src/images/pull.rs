@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::digest::Digest;
-use super::error::{TO_FETCH, failed};
+use super::error::{TO_FETCH, failed, is_full};
 use super::registry::{
     self, Credentials, LayerBlob, Reference, Registry, RegistryConfig, RegistryError, credentials_in,
 };
@@ -96,9 +96,7 @@ impl Images {
 
     fn explain_disk(&self, error: RegistryError, wanted: u64) -> ImageError {
         match error {
-            RegistryError::Disk(error) if error.kind() == io::ErrorKind::StorageFull => {
-                ImageError::no_space(&self.root, wanted, TO_FETCH)
-            }
+            RegistryError::Disk(error) if is_full(&error) => ImageError::no_space(&self.root, wanted, TO_FETCH),
             other => ImageError::Registry(other),
         }
     }

@@ -83,7 +83,11 @@ fn fill(files: &Path, draft: &Path, ids: &IdMap) -> io::Result<()> {
     // Hard links, holes, devices and attributes: all that `cp` has learned.
     let output = run_tool("cp", &["-a", "--reflink=auto", "--", &from, &to.display().to_string()], "")?;
     if !output.status.success() {
-        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        // It speaks the daemon's language, which is none.
+        let is_full = ["No space left on device", "Disk quota exceeded"].iter().any(|words| said.contains(words));
+        let kind = if is_full { io::ErrorKind::StorageFull } else { io::ErrorKind::Other };
+        return Err(io::Error::new(kind, said));
     }
     shift(&to, ids, &mut BTreeSet::new())?;
     sync_file_system(draft)

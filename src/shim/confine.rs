@@ -17,7 +17,11 @@ use crate::sys::seccomp;
 /// Takes over resource limits and out-of-memory score from the task's first process, `init`.
 pub(super) fn take_limits(init: i32) -> io::Result<()> {
     let score = std::fs::read_to_string(format!("/proc/{init}/oom_score_adj"))?;
-    std::fs::write("/proc/self/oom_score_adj", score.trim())?;
+    let score = score.trim();
+    std::fs::write("/proc/self/oom_score_adj", score).map_err(|error| {
+        let why = "this machine does not let us lower it (no CAP_SYS_RESOURCE)";
+        io::Error::new(error.kind(), format!("the out-of-memory score cannot be {score}: {error}; {why}"))
+    })?;
     crate::sys::process::take_limits_of(init)
 }
 

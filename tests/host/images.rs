@@ -546,7 +546,11 @@ fn an_image_that_does_not_fit_is_told_with_what_is_free_and_leaves_nothing() {
     instance.restart_daemon();
     let report = instance.run_job("large", &format!("image = \"oci:{}:py\"", debian().display()));
     let reason = report["reason"].as_str().unwrap();
-    assert!(reason.contains("no space") && reason.contains("free") && reason.contains("prune"), "{reason}");
+    // Bytes wanted, and bytes free.
+    let told: Vec<&str> = reason.split("there is no space for the image: ").nth(1).unwrap().split(", ").collect();
+    let amount = |text: &str| text.split(' ').next().unwrap().parse::<trainyard::ids::Bytes>().unwrap().0;
+    assert!(amount(told[0]) > amount(told[1]) && amount(told[1]) < 40 << 20, "{reason}");
+    assert!(told[1].contains("are free on the disk of") && reason.contains("prune"), "{reason}");
     assert_eq!(whole_layers(&store), fs::read_dir(store.join("layers")).unwrap().count());
     assert_eq!(fs::read_dir(store.join("drafts")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(store.join("manifests")).unwrap().count(), 0);

@@ -332,9 +332,10 @@ fn a_resolver_on_the_machine_s_loopback_is_reached_and_nothing_else_there() {
     let mut told = std::io::BufRead::lines(std::io::BufReader::new(server.stdout.take().unwrap()));
     assert_eq!(told.next().unwrap().unwrap(), "up");
     let ask = "/usr/bin/python3 -c \"import socket; print(socket.gethostbyname('known'))\"; cat /etc/resolv.conf";
-    // Alone on its gateway, and behind a bridge.
-    for (job, roles) in [("alone", ""), ("two", "[roles.main]\n[roles.other]\ncommand = \"true\"\n")] {
-        let report = instance.run_job(job, &format!("command = {ask:?}\n{roles}"));
+    // Alone on its gateway, behind a bridge, and where all share one network.
+    let two = "[roles.main]\n[roles.other]\ncommand = \"true\"\n";
+    for (job, network, roles) in [("alone", "task", ""), ("two", "task", two), ("shared", "job", two)] {
+        let report = instance.run_job(job, &format!("network = {network:?}\ncommand = {ask:?}\n{roles}"));
         assert_eq!(report["state"], "succeeded", "{report:#}");
         let log = instance.log(job, "main-0");
         let (address, names) = log.split_once('\n').unwrap();

@@ -54,6 +54,23 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
     std::os::unix::fs::symlink("/proc", at("kernel")).unwrap();
     let report = run("kernel", "{ source = \"AT/kernel\", target = \"/x\" }", "true");
     assert!(text(&report["reason"]).contains("leads to /proc"), "{report:#}");
+    // Trainyard's own is shown to nobody, and hidden where what holds it is shown.
+    let ours = ["run/trainyard", "run/trainyard/mount.lock", "var/lib/trainyard", "var/lib/trainyard/workspaces"];
+    for (number, below) in ours.into_iter().enumerate() {
+        let own = instance.root().join(below).display().to_string();
+        let report = instance.run_job(
+            &format!("own{number}"),
+            &format!("mounts = [{{ source = {own:?}, target = \"/x\" }}]\ncommand = \"true\""),
+        );
+        assert!(text(&report["reason"]).contains("which is Trainyard's own"), "{report:#}");
+    }
+    let root = instance.root().display().to_string();
+    let look = "ls /x /x/run/trainyard /x/var/lib/trainyard";
+    let mounts = format!("mounts = [{{ source = {root:?}, target = \"/x\" }}]\ncommand = {look:?}");
+    let report = instance.run_job("above", &mounts);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let log = instance.log("above", "main-0");
+    assert!(log.contains("etc\n") && !log.contains("api.sock") && !log.contains("workspaces"), "{log}");
     instance.shutdown();
 }
 

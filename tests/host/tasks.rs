@@ -589,6 +589,38 @@ m[:] = b'x' * (8 << 20)
         full.contains("SIGBUS") && full.contains("/dev/shm of 1MiB was full") && full.contains("resources.shm"),
         "{full}"
     );
+    // A file without a name, as PyTorch has them: it is gone when the task is.
+    let nameless = r#"
+resources = { cpu = 0.5, memory = "64MiB", shm = "1MiB" }
+command = ["/usr/bin/python3", "-c", """
+import os, time
+f = open('/dev/shm/x', 'wb', 0)
+os.unlink('/dev/shm/x')
+try:
+    while True: f.write(b'x' * 4096)
+except OSError:
+    time.sleep(6)
+    raise
+"""]
+"#;
+    let full = why("nameless", nameless);
+    assert!(full.contains("exited with code 1") && full.contains("/dev/shm of 1MiB was full"), "{full}");
+    // Killed from outside, by whom nobody says.
+    instance.drop_job("shot", "command = [\"sleep\", \"86399.25\"]");
+    instance.wait_state("shot", "running");
+    let command = wait_for("its process", || {
+        let processes =
+            fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_it =
+            |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == b"sleep\x0086399.25\0");
+        processes.into_iter().find(is_it)
+    });
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(command), nix::sys::signal::Signal::SIGKILL).unwrap();
+    assert!(text_of_task(&instance.wait_end("shot", 1)).contains("killed by signal 9 (SIGKILL)"));
+    let dumped = why("dumped", "command = 'cd /tmp; ulimit -c unlimited; kill -SEGV $$'");
+    assert!(dumped.contains("killed by signal 11 (SIGSEGV), core dumped"), "{dumped}");
+    let real_time = why("realtime", "command = 'kill -36 $$'");
+    assert!(real_time.contains("killed by signal 36 (SIGRTMIN+2)"), "{real_time}");
     // A child is killed, and the command does not mind (on cgroup v2 the whole task goes with it): told all the same.
     let child = "resources = { cpu = 0.5, memory = \"64MiB\" }\ncommand = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'; exit 0\"";
     let mild = why("mild", child);

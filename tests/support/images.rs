@@ -15,7 +15,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A Debian root file system with Python, as an OCI layout with the tag `py`: three layers, made once for all tests.
+/// A Debian root file system with Python, as an OCI layout with the tag `py`: four layers, made once for all tests.
 pub(crate) fn debian() -> PathBuf {
     made_once("debian-image", make_debian)
 }

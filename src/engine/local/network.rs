@@ -376,7 +376,7 @@ fn open_to_users() -> io::Result<()> {
     fs::write("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")
 }
 
-/// A namespace for a whole attempt: nothing but `lo`.
+/// A namespace with nothing but `lo`.
 pub(super) fn make_shared(path: &Path) -> io::Result<()> {
     netns::remove(path)?;
     netns::create(path, || Netlink::open()?.set_up(loopback()?).and_then(|()| open_to_users()))

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::config::Paths;
 use crate::engine::{EngineError, Prepare};
 use crate::rundir::Mount;
 use crate::spec::HostMount;
@@ -13,7 +14,7 @@ use crate::sys::process::with_file_rights;
 use super::workdirs::groups_of;
 
 /// What the shim is to show, and where. `below` are the only places of which anything may be shown; all when absent.
-pub(super) fn mounts(run: &Prepare, below: Option<&[PathBuf]>) -> Result<Vec<Mount>, EngineError> {
+pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) -> Result<Vec<Mount>, EngineError> {
     if run.spec.mounts.is_empty() {
         return Ok(Vec::new());
     }
@@ -25,6 +26,12 @@ pub(super) fn mounts(run: &Prepare, below: Option<&[PathBuf]>) -> Result<Vec<Mou
     let shown = |(mount, source): (&HostMount, io::Result<PathBuf>)| {
         let told = |why: String| EngineError(format!("mounts: {}: {why}", mount.source.display()));
         let source = source.map_err(|error| told(why_not(&error)))?;
+        if let Some(ours) = own_places(paths).iter().find(|ours| source.starts_with(ours)) {
+            return Err(told(format!(
+                "it lies in {}, which is Trainyard's own; jobs see workspaces by `code` and `datasets`",
+                ours.display()
+            )));
+        }
         match below {
             Some(below) if !below.iter().any(|place| source.starts_with(place)) => {
                 let places: Vec<String> = below.iter().map(|place| place.display().to_string()).collect();
@@ -37,6 +44,18 @@ pub(super) fn mounts(run: &Prepare, below: Option<&[PathBuf]>) -> Result<Vec<Mou
         }
     };
     found.into_iter().map(shown).collect()
+}
+
+/// What no job sees of the machine, whoever owns it: by the daemon's socket it could act as its owner, and by what lies
+/// behind the mount change what is published.
+fn own_places(paths: &Paths) -> [PathBuf; 2] {
+    [paths.run_dir(), paths.state_dir()].map(|place| place.canonicalize().unwrap_or(place))
+}
+
+/// Where a place that holds Trainyard's own would show that.
+pub(super) fn hidden_in(mount: &Mount, paths: &Paths) -> Vec<PathBuf> {
+    let within = |ours: PathBuf| Some(mount.target.join(ours.strip_prefix(&mount.source).ok()?));
+    own_places(paths).into_iter().filter_map(within).collect()
 }
 
 /// Where the path leads, as far as whoever asks may go there.
