@@ -103,6 +103,25 @@ fn record(name: &str, kind: Kind, digest: &Digest, uid: u32) -> NameRecord {
 }
 
 #[test]
+fn layers_come_plain_by_gzip_and_by_zstandard_whatever_their_media_type_says() {
+    let Some(fixture) = store() else { return };
+    let one = |name: &'static str, pack: &dyn Fn(&[u8]) -> Vec<u8>| {
+        let plain = layer(&[("file", name.as_bytes())]);
+        let layout = fixture.layout(name, &pack(&plain), &Digest::of(&plain));
+        let imported = fixture.import(&layout, "lab").unwrap();
+        let image = fixture.images.get(&imported.record.digest).unwrap();
+        assert_eq!(fs::read_to_string(image.layers[0].join("file")).unwrap(), name);
+    };
+    one("plain", &|bytes| bytes.to_vec());
+    one("gzip", &|bytes| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        io::Write::write_all(&mut encoder, bytes).unwrap();
+        encoder.finish().unwrap()
+    });
+    one("zstd", &|bytes| zstd::encode_all(bytes, 3).unwrap());
+}
+
+#[test]
 fn to_name_a_layer_is_not_to_have_it() {
     let Some(fixture) = store() else { return };
     let secret = layer(&[("secret", b"only theirs")]);

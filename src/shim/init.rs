@@ -14,13 +14,13 @@ use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::wait::WaitPidFlag;
 use nix::unistd::{Pid, execve, setpgid};
 
 use super::requirements;
 use super::step::{CommandEnd, InitReport};
 use crate::rundir::{self, LaunchRecord, Requirements};
-use crate::sys::process::{Fork, close_all_but, exit_now, fork, write_by_number};
+use crate::sys::process::{Fork, ProcessEnd, close_all_but, exit_now, fork, reap_any, write_by_number};
 use crate::sys::seccomp;
 use crate::sys::signals;
 
@@ -311,17 +311,15 @@ fn interpreter(path: &Path) -> Option<String> {
 /// Reaps all that has ended; the end of the command itself if it was among them.
 fn reap(command: Pid) -> io::Result<Option<CommandEnd>> {
     let mut found = None;
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == command => found = Some(CommandEnd::Exited(code)),
-            Ok(WaitStatus::Signaled(pid, signal, core)) if pid == command => {
-                found = Some(CommandEnd::Signalled { signal: signal as i32, core });
-            }
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(found),
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno.into()),
+    while let Some((pid, end)) = reap_any()? {
+        if pid == command.as_raw() {
+            found = Some(match end {
+                ProcessEnd::Exited(code) => CommandEnd::Exited(code),
+                ProcessEnd::Signalled { signal, core } => CommandEnd::Signalled { signal, core },
+            });
         }
     }
+    Ok(found)
 }
 
 fn has_children() -> bool {

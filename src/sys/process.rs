@@ -8,7 +8,6 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 
 /// A sealed in-memory copy of this program.
 ///
@@ -226,12 +225,33 @@ impl PidFd {
 
     /// Takes the exit status if the process has ended and is our child; `None` while it runs.
     pub fn reap(&self) -> io::Result<Option<ProcessEnd>> {
-        let status = waitid(Id::PIDFd(self.0.as_fd()), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG)?;
-        Ok(match status {
-            WaitStatus::Exited(_, code) => Some(ProcessEnd::Exited(code)),
-            WaitStatus::Signaled(_, signal, core) => Some(ProcessEnd::Signalled { signal: signal as i32, core }),
-            _ => None,
-        })
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        // Not by nix: to it an end by a real-time signal is an error.
+        let status = waitid(WaitId::PidFd(self.0.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?;
+        Ok(status.and_then(|status| {
+            let killed = status.terminating_signal();
+            let killed = killed.map(|signal| ProcessEnd::Signalled { signal, core: status.dumped() });
+            killed.or(status.exit_status().map(ProcessEnd::Exited))
+        }))
+    }
+}
+
+/// Takes the exit status of any child that has ended, with its number; `None` while there is no such.
+pub fn reap_any() -> io::Result<Option<(i32, ProcessEnd)>> {
+    use rustix::process::{WaitOptions, wait};
+    const DUMPED: i32 = 0x80;
+    loop {
+        let (pid, status) = match wait(WaitOptions::NOHANG) {
+            Ok(Some(ended)) => ended,
+            Ok(None) | Err(rustix::io::Errno::CHILD) => return Ok(None),
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let killed = status.terminating_signal();
+        let killed = killed.map(|signal| ProcessEnd::Signalled { signal, core: status.as_raw() & DUMPED != 0 });
+        if let Some(end) = killed.or(status.exit_status().map(ProcessEnd::Exited)) {
+            return Ok(Some((pid.as_raw_nonzero().get(), end)));
+        }
     }
 }
 
@@ -469,6 +489,24 @@ pub fn peer_uid(socket: &impl AsFd) -> io::Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_that_this_machine_does_not_allow_is_told_by_name() {
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = i32::try_from(other.id()).unwrap();
+        assert!(take_limits_of(pid).is_ok(), "they are the same");
+        let told = std::thread::spawn(move || {
+            let own = limit_of(pid, 7).unwrap();
+            let less = nix::libc::rlimit { rlim_cur: own.rlim_cur.min(own.rlim_max - 1), rlim_max: own.rlim_max - 1 };
+            set_own_limit(7, &less).unwrap();
+            drop_own_capabilities().unwrap();
+            take_limits_of(pid).unwrap_err().to_string()
+        });
+        let told = told.join().unwrap();
+        other.kill().unwrap();
+        other.wait().unwrap();
+        assert!(told.starts_with("the limit nofile cannot be ") && told.contains("no CAP_SYS_RESOURCE"), "{told}");
+    }
 
     #[test]
     fn a_sealed_program_runs_and_has_nothing_for_debuggers() {

@@ -618,7 +618,11 @@ except OSError:
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(command), nix::sys::signal::Signal::SIGKILL).unwrap();
     assert!(text_of_task(&instance.wait_end("shot", 1)).contains("killed by signal 9 (SIGKILL)"));
     let dumped = why("dumped", "command = 'cd /tmp; ulimit -c unlimited; kill -SEGV $$'");
-    assert!(dumped.contains("killed by signal 11 (SIGSEGV), core dumped"), "{dumped}");
+    assert!(
+        dumped.contains("killed by signal 11 (SIGSEGV), core dumped"),
+        "{dumped} {}",
+        instance.ok(&["logs", "dumped"])
+    );
     let real_time = why("realtime", "command = 'kill -36 $$'");
     assert!(real_time.contains("killed by signal 36 (SIGRTMIN+2)"), "{real_time}");
     // A child is killed, and the command does not mind (on cgroup v2 the whole task goes with it): told all the same.
