@@ -136,9 +136,16 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// `file` is the name of the job's file.
+    /// `file` is the job's name or that of its file: a directory below `jobs.d` is its workspace's.
     pub fn of(file: &str, spec: &JobSpec) -> Self {
-        let name = file.rsplit('/').next().unwrap_or(file).trim_end_matches(".toml");
+        let stem = file.strip_suffix(".toml");
+        let mut parts = stem.unwrap_or(file).rsplit('/');
+        let name = match (parts.next(), parts.next(), parts.next(), stem) {
+            (Some(job), Some(workspace), Some("jobs.d"), _) | (Some(job), Some(workspace), None, None) => {
+                format!("{workspace}/{job}")
+            }
+            (job, ..) => job.unwrap_or(file).to_owned(),
+        };
         let key = name.parse().or_else(|_| "job".parse::<JobKey>()).expect("a plain word is a name");
         let place = |number: u8| TaskPlace {
             address: Ipv4Addr::new(10, 0, 0, number),

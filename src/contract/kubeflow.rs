@@ -36,6 +36,12 @@ fn pytorch(task: &Task<'_>) -> Pairs {
     if let (Some(entry), Some(master)) = (out.first_mut(), topology::nodes(task).first()) {
         entry.1 = host::short(master);
     }
+    // And counts processes there, where the job says how many a node has.
+    let said = task.role.env.iter().find(|(name, _)| name == "PET_NPROC_PER_NODE");
+    let processes = said.and_then(|(_, count)| count.parse::<usize>().ok()).unwrap_or(1);
+    for entry in out.iter_mut().filter(|(name, _)| name == "WORLD_SIZE") {
+        entry.1 = topology::nodes(task).len().saturating_mul(processes).to_string();
+    }
     let mut more = topology::torchrun(task, 23456);
     for entry in more.iter_mut().filter(|(name, _)| name == "PET_MASTER_ADDR") {
         entry.1 = out.first().map(|(_, value)| value.clone()).unwrap_or_default();

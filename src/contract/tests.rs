@@ -617,3 +617,41 @@ fn openpai_takes_whole_cores_and_a_hundred_megabytes() {
     assert!(told("cpu = 1, memory = \"99MB\"").contains("at least, role main has memory = "));
     assert!(told("cpu = 0.5, memory = \"1GiB\"").contains("has cpu = 0.5"));
 }
+
+#[test]
+fn openpai_gives_every_task_its_ports_and_a_small_shm() {
+    let text =
+        "contract = \"openpai\"\ncommand = \"x\"\n[roles.ps]\n[roles.worker]\ncount = 2\nresources.shm = \"1MiB\"\n";
+    let spec = parse("x.toml", text).0.unwrap();
+    let labels = |role: usize| spec.roles[role].ports.iter().map(|port| port.label.as_str()).collect::<Vec<_>>();
+    assert_eq!((labels(0), labels(1)), (vec!["http", "ssh"], vec!["http", "ssh"]));
+    let shm = |role: usize| spec.roles[role].resources.shm.0;
+    assert_eq!((shm(0), shm(1)), (64 << 20, 1 << 20));
+    let own = parse("x.toml", &text.replace("[roles.ps]", "[roles.ps]\nports.http = 3")).0.unwrap();
+    assert_eq!(own.roles[0].ports[0].count, 3, "what the file says itself is left alone");
+    let small = parse("x.toml", "contract = \"openpai\"\ncommand = \"x\"\nresources.memory = \"100MB\"").0.unwrap();
+    assert_eq!(small.roles[0].resources.shm.0, 64 << 20);
+}
+
+#[test]
+fn kubeflow_counts_the_processes_of_all_nodes() {
+    let text = "framework = \"pytorch\"\ncommand = \"x\"\nenv = { PET_NPROC_PER_NODE = \"4\" }\n[roles.master]\n[roles.worker]\n";
+    assert_variables(&seen(&job("kubeflow", text), 1), &[("WORLD_SIZE", "8"), ("RANK", "1"), ("PET_NNODES", "2")]);
+}
+
+#[test]
+fn a_sample_knows_the_workspace_of_a_file_and_of_a_job() {
+    let text = job("kubeflow/psflags", "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.ps]\n[roles.worker]\n");
+    let spec = parse("x.toml", &text).0.unwrap();
+    for (name, workspace) in [
+        ("/etc/trainyard/jobs.d/vision/j.toml", "vision"),
+        ("vision/j", "vision"),
+        ("/etc/trainyard/jobs.d/j.toml", "default"),
+        ("here/j.toml", "default"),
+        ("j", "default"),
+    ] {
+        let sample = Sample::of(name, &spec);
+        let task = sample.tasks(&spec).next().unwrap();
+        assert_eq!((task.identity.key.workspace.as_str(), task.identity.key.job.as_str()), (workspace, "j"), "{name}");
+    }
+}

@@ -37,6 +37,8 @@ pub(super) struct DraftRole {
     pub(super) name: String,
     pub(super) count: u32,
     pub(super) main: Main,
+    /// That its end is not the job's, where that goes without saying nowhere.
+    pub(super) says_not_main: bool,
     /// Only where it is not what its name says by itself.
     pub(super) serves: Option<bool>,
     /// `None` for never.
@@ -243,6 +245,7 @@ impl DraftRole {
             name,
             count,
             main: Main::No,
+            says_not_main: false,
             serves: None,
             min_failed: Some(1),
             min_succeeded: MinSucceeded::All,

@@ -199,9 +199,9 @@ fn decide(kind: &Kind, spec: &mut Fields, draft: &mut Draft) -> Result<(), Impor
     if let Some(decider) = decider.filter(|_| several && !all_workers) {
         draft.roles.iter_mut().filter(|role| role.name == **decider).for_each(|role| role.main = Main::Role);
     }
-    let workers = draft.roles.iter().find(|role| role.name == "worker").map_or(0, |role| role.count);
-    if kind.framework == "tensorflow" && decider.is_none() && !all_workers && workers > 1 {
-        draft.losses.push(spec.loss("successPolicy", "by default worker 0 alone decides; here all workers do"));
+    // The contract has worker 0 decide where nobody else does.
+    if kind.framework == "tensorflow" && all_workers {
+        draft.roles.iter_mut().filter(|role| role.name == "worker").for_each(|role| role.says_not_main = true);
     }
     Ok(())
 }

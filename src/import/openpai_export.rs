@@ -126,13 +126,18 @@ fn task_role(task: &Task<'_>) -> Value {
         "memoryMB": mebibytes(wanted.memory, MEMORY_MB_MIN),
         "shmMB": mebibytes(wanted.shm, 1),
         "gpuNumber": wanted.gpu,
-        "portList": role.ports.iter().map(|port| {
+        "portList": role.ports.iter().filter(|port| !is_given(port)).map(|port| {
             json!({ "label": port.label, "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
         }).collect::<Vec<_>>(),
         "command": command_line(task),
         "minFailedTaskCount": role.min_failed,
         "minSucceededTaskCount": min_succeeded(role),
     })
+}
+
+/// OpenPAI gives it to every task, and takes it from nobody.
+fn is_given(port: &crate::spec::Port) -> bool {
+    ["http", "ssh"].contains(&port.label.as_str()) && port.count == 1 && port.begin.is_none()
 }
 
 /// What OpenPAI's shell is to run, arguments included.

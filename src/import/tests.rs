@@ -478,9 +478,19 @@ fn a_container_without_limits_and_with_restarts_says_so() {
         [
             "spec.tfReplicaSpecs.Worker.restartPolicy",
             "spec.tfReplicaSpecs.Worker.template.spec.containers[0].resources.limits.memory",
-            "spec.successPolicy",
         ]
     );
+}
+
+#[test]
+fn who_decides_how_a_job_of_tensorflow_ends_is_carried_over() {
+    let main = |more: &str| {
+        let job = only(&kubeflow("TFJob", "tfReplicaSpecs", more, &[("Worker", 2)]));
+        assert_eq!(fields(&job), Vec::<&str>::new());
+        spec::parse("k.toml", &job.toml).0.unwrap().roles[0].main
+    };
+    assert_eq!(main(""), Main::FirstTask, "worker 0, by default");
+    assert_eq!(main("  successPolicy: AllWorkers\n"), Main::No);
 }
 
 #[test]

@@ -121,6 +121,7 @@ impl Page {
             self.line("count", role.count.to_string());
         }
         match role.main {
+            Main::No if role.says_not_main => self.line("main", "false"),
             Main::No => {}
             Main::Role => self.line("main", "true"),
             Main::FirstTask => self.line("main", "\"first\""),

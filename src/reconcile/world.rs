@@ -89,7 +89,7 @@ impl Job {
     /// Why the newest run is to be stopped, if it is.
     pub(super) fn wanted_stop(&self) -> Option<StopCause> {
         let run = self.open_run()?;
-        let makes_way = self.live_word(run).on_edit == OnEdit::Restart && self.is_outdated();
+        let makes_way = self.live_word(run, "on_edit").on_edit == OnEdit::Restart && self.is_outdated();
         let by_file = match (self.record.file_present, self.desired()) {
             (false, _) => Some(StopCause::FileRemoved),
             (true, DesiredState::Stopped) => Some(StopCause::File),
@@ -143,23 +143,15 @@ impl Job {
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
         };
-        let priority = Reverse(self.live_word(run).priority);
+        let priority = Reverse(self.live_word(run, "priority").priority);
         Some((Place { priority, order: run.record.order }, waiting))
     }
 
-    /// What counts for keys that act at once: the file's newest word, but what a template says only for later runs.
-    fn live_word<'a>(&'a self, run: &'a Run) -> &'a Spec {
-        let has_template = self.record.source.as_ref().is_some_and(|source| source.template.is_some());
-        self.spec.as_ref().filter(|_| !has_template).unwrap_or(&run.spec)
-    }
-
-    /// A live key: the file's newest word counts, but a template's only for later runs.
-    fn max_duration(&self, run: &Run) -> Option<Duration> {
+    /// Where to look for a key that acts at once: the file's newest word counts, but a template's only for later runs.
+    fn live_word<'a>(&'a self, run: &'a Run, key: &str) -> &'a Spec {
         let template = self.record.source.as_ref().and_then(|source| source.template.as_ref());
-        match &self.spec {
-            Some(spec) if template.is_none_or(|template| template.own_max_duration) => spec.max_duration,
-            _ => run.spec.max_duration,
-        }
+        let is_own = template.is_none_or(|template| template.own_live.contains(key));
+        self.spec.as_ref().filter(|_| is_own).unwrap_or(&run.spec)
     }
 
     /// Its live attempt as the plan sees it.
@@ -175,9 +167,9 @@ impl Job {
             first_failure: first_failure(attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
             running_since: attempt.running_since,
-            max_duration: self.max_duration(run),
-            expected_duration: self.live_word(run).expected_duration,
-            on_overrun: self.live_word(run).on_overrun,
+            max_duration: self.live_word(run, "max_duration").max_duration,
+            expected_duration: self.live_word(run, "expected_duration").expected_duration,
+            on_overrun: self.live_word(run, "on_overrun").on_overrun,
             overrun_told: attempt.overrun_told,
             wanted_stop: self.wanted_stop(),
             verdict: attempt.verdict.clone(),

@@ -4,6 +4,8 @@
 //! what is wrong with it is told at the place in the file that said it. A job of one file is that file, untouched.
 //! The values of one job of a sweep lie on top of all as one more file.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 
 use super::check::{self, Language};
@@ -18,8 +20,18 @@ use crate::ids::JobName;
 /// Most overrides of a job.
 pub const OVERRIDES_MAX: usize = 64;
 pub(super) const WITH_ALONE: &str = "`with` gives values to a template, but no `template` is named";
-/// Keys that make no new run.
-const LIVE: [&str; 4] = ["description", "state", "max_duration", "rerun"];
+/// Keys that make no new run: what [`JobSpec::meaning`] leaves out.
+const LIVE: [&str; 9] = [
+    "description",
+    "expected_duration",
+    "extras",
+    "max_duration",
+    "on_edit",
+    "on_overrun",
+    "priority",
+    "rerun",
+    "state",
+];
 
 /// A file with its name for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +72,8 @@ pub struct TemplateUse {
     pub name: String,
     /// A hash of what it says.
     pub own: String,
-    pub own_max_duration: bool,
+    /// Which keys that act at once it says itself.
+    pub own_live: BTreeSet<String>,
 }
 
 /// What the files come to.
@@ -153,7 +166,7 @@ impl Stack {
             take(&mut own, "sweep");
         }
         let hash = hash(&own);
-        let own_max_duration = tree::get(&own, "max_duration").is_some();
+        let own_live = LIVE.iter().filter(|key| tree::get(&own, key).is_some()).map(|key| (*key).to_owned()).collect();
         let (name, with) = (take(&mut own, "template"), take(&mut own, "with"));
         let layers = self.layers();
         let Some(name) = name else {
@@ -169,7 +182,7 @@ impl Stack {
         };
         let mut entries = Template::read_as(layer, layers.len() - 1)?.fill(&given)?;
         tree::overlay(&mut entries, own);
-        let template = TemplateUse { name: template.to_owned(), own: hash, own_max_duration };
+        let template = TemplateUse { name: template.to_owned(), own: hash, own_live };
         Ok(Merged { entries, template: Some(template) })
     }
 

@@ -16,7 +16,7 @@ use super::job::{
     Code, Command, DataSource, Dataset, DesiredState, JobSpec, MODEL_PREFIX, Main, MinSucceeded, Network, OnEdit,
     OnOverrun, OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
-use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
+use super::platform::{Contract, FRAMEWORKS, Framework, Platform, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
     WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
@@ -27,6 +27,10 @@ use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 const DEFAULT_CPU: Cpu = Cpu(1000);
 const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 const DEFAULT_PIDS: u32 = 8192;
+/// What OpenPAI gives a task that asks for none.
+const OPENPAI_SHM: Bytes = Bytes(64 << 20);
+/// Ports that every task has there, one of each.
+const OPENPAI_PORTS: [&str; 2] = ["http", "ssh"];
 /// Most roles, and most tasks of all of them: each is made, watched and told of.
 const ROLES_MAX: usize = 64;
 const TASKS_MAX: u32 = 1000;
@@ -57,9 +61,11 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     if let Some(sweep) = &wire.sweep {
         reader.error(sweep.span(), "sweep", "a sweep is many jobs; name one of them");
     }
+    let says_main =
+        wire.roles.iter().flat_map(|roles| roles.get_ref().values()).any(|role| role.get_ref().main.is_some());
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
-    strategy::complete(&mut roles, kinds, || reader.plain_role(&defaults));
+    strategy::complete(&mut roles, kinds, says_main, || reader.plain_role(&defaults));
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
     reader.too_many_tasks(&roles);
@@ -474,7 +480,7 @@ impl Reader<'_> {
             },
             env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
             resources: self.resources(&job.resources, &wire.resources, key),
-            ports: self.ports(&wire.ports, count, key),
+            ports: self.with_ports_of_platform(&wire.ports, count, key),
             name,
         }
     }
@@ -526,6 +532,13 @@ impl Reader<'_> {
         }
     }
 
+    fn default_shm(&self, memory: Bytes) -> Bytes {
+        match self.kinds.contract.platform {
+            Platform::OpenPai => OPENPAI_SHM.min(memory),
+            _ => Bytes(memory.0 / 2),
+        }
+    }
+
     fn resources(&mut self, job: &WireResources, role: &WireResources, key: &str) -> Resources {
         let size = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<Bytes>().ok());
         let memory = size(&role.memory).or(size(&job.memory)).unwrap_or(DEFAULT_MEMORY);
@@ -541,10 +554,22 @@ impl Reader<'_> {
         Resources {
             cpu: role.cpu.or(job.cpu).map_or(DEFAULT_CPU, |cores| Cpu((cores * 1000.0).round() as u64)),
             memory,
-            shm: asked.unwrap_or(Bytes(memory.0 / 2)),
+            shm: asked.unwrap_or_else(|| self.default_shm(memory)),
             pids: role.pids.or(job.pids).unwrap_or(DEFAULT_PIDS),
             gpu: role.gpu.or(job.gpu).unwrap_or(0),
         }
+    }
+
+    fn with_ports_of_platform(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {
+        let mut ports = self.ports(ports, tasks, key);
+        if self.kinds.contract.platform == Platform::OpenPai {
+            let missing = OPENPAI_PORTS.iter().filter(|label| ports.iter().all(|port| port.label != **label));
+            let one =
+                |label: &&str| Port { label: (*label).to_owned(), count: 1, begin: None, outside: OutsidePort::Same };
+            let missing: Vec<Port> = missing.map(one).collect();
+            ports.extend(missing);
+        }
+        ports
     }
 
     fn ports(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {

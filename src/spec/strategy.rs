@@ -62,7 +62,13 @@ pub(in crate::spec) fn idle() -> Command {
 }
 
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
-pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, plain: impl FnOnce() -> Role) {
+/// `says_main`: the file says of a role whether its end is the job's.
+pub(in crate::spec) fn complete(
+    roles: &mut Vec<(Role, Range<usize>)>,
+    kinds: Kinds,
+    says_main: bool,
+    plain: impl FnOnce() -> Role,
+) {
     if let Some(name) = missing(roles, kinds) {
         let plain = plain();
         // It brings the others together, and computes nothing.
@@ -74,7 +80,7 @@ pub(in crate::spec) fn complete(roles: &mut Vec<(Role, Range<usize>)>, kinds: Ki
     let first_decides = kinds.contract.platform == Platform::Kubeflow
         && kinds.contract.profile != Profile::Swarm
         && kinds.framework == Some(Framework::TensorFlow);
-    if first_decides && roles.iter().all(|(role, _)| role.main == Main::No) {
+    if first_decides && !says_main && roles.iter().all(|(role, _)| role.main == Main::No) {
         for (role, _) in roles.iter_mut().filter(|(role, _)| role.name.as_str().eq_ignore_ascii_case("worker")) {
             role.main = Main::FirstTask;
         }
@@ -171,6 +177,11 @@ mod tests {
         assert_eq!(
             roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]\ncount = 2"),
             [row("ps", 1, Main::No, true), row("worker", 2, Main::FirstTask, false)]
+        );
+        assert_eq!(
+            roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.worker]\ncount = 2\nmain = false"),
+            [row("worker", 2, Main::No, false)],
+            "all workers, then"
         );
         assert_eq!(
             roles("contract = \"kubeflow\"\nframework = \"pytorch\"\n[roles.master]\n[roles.worker]"),

@@ -1,6 +1,7 @@
 //! The stored records. They are versioned: a field is only ever added with a default, anything else raises
 //! [`VERSION`] and gets a conversion here.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
@@ -74,8 +75,9 @@ pub struct TemplateRecord {
     pub name: String,
     /// The hash of what the job file and its overrides say themselves.
     pub own: String,
-    /// They say how long an attempt may run.
-    pub own_max_duration: bool,
+    /// Keys that act at once which they say themselves.
+    #[serde(default)]
+    pub own_live: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -176,8 +176,28 @@ fn what_only_the_template_says_is_not_the_job_s_own() {
         own("# more\nenv = { A = \"1\" }\nparams = {a=1}\ntemplate = \"t\"\nstate = 'held'", "command = 'y'")
     );
     assert_ne!(first, own("template = 't'\nparams.a = 2\n[env]\nA = '1'", "command = 'x'"));
-    let limit = |job: &str| stack(job, &[], Some("")).expand().template.unwrap().own_max_duration;
-    assert_eq!((limit("template = 't'"), limit("template = 't'\nmax_duration = '1h'")), (false, true));
+    let live = |job: &str| Vec::from_iter(stack(job, &[], Some("")).expand().template.unwrap().own_live);
+    assert_eq!(live("template = 't'"), Vec::<String>::new());
+    assert_eq!(
+        live("template = 't'\npriority = 'high'\nmax_duration = '1h'\nretries = 1"),
+        ["max_duration", "priority"]
+    );
+    // No such key makes another run, as without a template.
+    let plain = own("template = 't'\ncommand = 'x'", "");
+    for key in [
+        "priority = 'high'",
+        "expected_duration = '1h'",
+        "max_duration = '1h'",
+        "on_overrun = 'stop'",
+        "extras = { a = 1 }",
+        "on_edit = 'restart'",
+        "rerun = 2",
+        "description = 'd'",
+    ] {
+        assert_eq!(own(&format!("template = 't'\ncommand = 'x'\n{key}"), ""), plain, "{key}");
+        let meaning = |text: &str| parse("j.toml", text).0.unwrap().meaning();
+        assert_eq!(meaning(&format!("command = 'x'\n{key}")), meaning("command = 'x'"), "{key}");
+    }
 }
 
 #[test]
@@ -242,8 +262,7 @@ fn a_sweep_is_a_job_for_each_combination() {
     let last = jobs[5].1.spec.as_ref().unwrap();
     assert_eq!(last.roles[0].params, [("lr".to_owned(), crate::spec::Param::Value("0.01".into()))]);
     assert_eq!(last.roles[0].env, [("SEED".to_owned(), "9".to_owned())]);
-    let meanings: std::collections::BTreeSet<_> =
-        jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().meaning()).collect();
+    let meanings: BTreeSet<_> = jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().meaning()).collect();
     assert_eq!(meanings.len(), 6);
     // What is put together is a job file like any other, without a sweep.
     assert_eq!(parse("j.toml", &jobs[0].1.text).0, jobs[0].1.spec);
