@@ -3,7 +3,9 @@
 
 use super::{Sample, azureml, topology};
 use crate::ids::{Bytes, Cpu, JobName};
-use crate::spec::{Command, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
+use crate::spec::{
+    Command, Contract, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Resources, Role, Severity, Strategy,
+};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +45,7 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
 pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
     out.extend(uneven_servers(spec));
+    out.extend(servers_that_nobody_starts(spec));
     out
 }
 
@@ -166,9 +169,50 @@ fn uneven_servers(spec: &JobSpec) -> Option<Advice> {
     })
 }
 
+/// Some platforms start a parameter server beside each script, and name it in `TF_CONFIG`.
+fn servers_that_nobody_starts(spec: &JobSpec) -> Option<Advice> {
+    let Contract { platform, profile } = spec.contract;
+    let names_them = match platform {
+        Platform::Uai => true,
+        Platform::SageMaker => spec.strategy != Some(Strategy::AllReduce),
+        Platform::Tione => profile == Profile::Old,
+        _ => false,
+    };
+    let sample = Sample::of("job.toml", spec);
+    let first = sample.tasks(spec).next()?;
+    let is_meant = names_them
+        && spec.framework == Some(Framework::TensorFlow)
+        && topology::nodes(&first).len() > 1
+        && topology::called(&first, &["ps"]).is_empty();
+    is_meant.then(|| Advice {
+        key: "framework",
+        text: format!(
+            "under contract {} TF_CONFIG names parameter servers, which the platform starts beside the script; here they are \
+             started by nobody but the script itself: make them a role `ps`, or a script that waits for them waits for ever",
+            spec.contract
+        ),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_that_are_named_and_not_started_or_not_even_are_told() {
+        let told = |text: &str| warnings(&spec(text)).into_iter().map(|advice| advice.text).collect::<String>();
+        let two = "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n";
+        for contract in ["uai", "sagemaker", "tione/1"] {
+            let text = format!("contract = \"{contract}\"\n{two}");
+            assert!(told(&text).contains("started by nobody but the script itself"), "{contract}");
+            assert!(!told(&format!("{text}[roles.ps]\ncount = 2\n")).contains("started by nobody"), "{contract}");
+            let one = text.replace("count = 2", "");
+            assert_eq!(told(&one), "", "{contract}");
+        }
+        assert_eq!(told(&format!("contract = \"sagemaker\"\nstrategy = \"allreduce\"\n{two}")), "");
+        assert_eq!(told(&format!("contract = \"tione\"\n{two}")), "");
+        assert!(told(&format!("contract = \"uai\"\n{two}[roles.ps]\n")).contains("the file has 1 for 2"));
+    }
 
     fn spec(text: &str) -> JobSpec {
         let (spec, found) = crate::spec::parse("a.toml", text);

@@ -50,6 +50,31 @@ rm -r "$call"
 exit "${code:-255}"
 "#;
 
+/// Before the image's own, if it has one: `horovodrun` and `pdsh` know no other name. What is no task of the job is left
+/// to that one.
+const SSH: &str = "/usr/local/bin/ssh";
+const SSH_SCRIPT: &str = r#"#!/bin/sh
+host() {
+    while :; do
+        case "$1" in
+            -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+            -*) shift ;;
+            *) break ;;
+        esac
+    done
+    echo "${1##*@}"
+}
+host=$(host "$@")
+if [ -p "/run/trainyard/peers/$host/inbox" ]; then
+    exec /run/trainyard/rsh "$@"
+fi
+for own in /usr/bin/ssh /bin/ssh; do
+    [ -x "$own" ] && exec "$own" "$@"
+done
+echo "trainyard: no task of this job is called $host, and the image has no ssh of its own" >&2
+exit 255
+"#;
+
 /// Runs what peers lay into this task's directory, each in a process group of its own.
 const AGENT_SCRIPT: &str = r#"#!/bin/sh
 place=/run/trainyard/peers/$TRAINYARD_ROLE-$TRAINYARD_TASK_INDEX
@@ -69,7 +94,7 @@ done
 
 /// What starts processes on other tasks, and what they run.
 pub(super) fn programs(task: &Task<'_>) -> Vec<SeenFile> {
-    let mut out = vec![SeenFile::program(RSH, RSH_SCRIPT)];
+    let mut out = vec![SeenFile::program(RSH, RSH_SCRIPT), SeenFile::program(SSH, SSH_SCRIPT)];
     if task.is_idle() {
         out.push(SeenFile::program(AGENT, AGENT_SCRIPT));
     }
@@ -106,7 +131,6 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("HYDRA_HOST_FILE", HYDRA_HOSTFILE),
         pair("HYDRA_LAUNCHER", "rsh"),
         pair("HYDRA_LAUNCHER_EXEC", RSH),
-        pair("HOROVOD_SSH_COMMAND", RSH),
         pair("K_MPI_JOB_ROLE", if task.is_idle() { "worker" } else { "launcher" }),
     ];
     out.extend(of_profile(task));
