@@ -197,6 +197,9 @@ pub enum Verb {
     Check {
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Print all that each job comes to as well
+        #[arg(long)]
+        effective: bool,
     },
     /// Contracts: what a script that was written for another platform finds
     Contract {
@@ -299,7 +302,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::New { job, template, param } => new::new(&cli.root, &job, &template, &param, format),
         Verb::Clone { job, new } => new::clone(&cli.root, &job, &new, format),
         Verb::Template(verb) => template::run(&cli.root, verb, format),
-        Verb::Check { files } => check::run(&files, &shelf::Shelf::open(&cli.root)?, format),
+        Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Import { files, output } => import::run(&files, output.as_deref(), format),

@@ -12,7 +12,7 @@ use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread};
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
-pub(super) fn run(files: &[PathBuf], shelf: &Shelf, format: Format) -> anyhow::Result<Exit> {
+pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for path in files {
         let (found, jobs) = check(path, shelf);
@@ -30,7 +30,9 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, format: Format) -> anyhow::R
             let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
             output::line(&format!("{}: {told}{sweep}", path.display()))?;
             for (name, spec) in &jobs {
-                let lines = show::command_lines(name, spec);
+                // The directory of the file may be that of a workspace.
+                let file = path.with_file_name(format!("{name}.toml")).display().to_string();
+                let lines = if effective { show::effective(&file, spec) } else { show::command_lines(&file, spec) };
                 let head = if jobs.len() > 1 { format!("{name}\n") } else { String::new() };
                 output::line(&format!("{head}{}", lines.trim_end()))?;
             }

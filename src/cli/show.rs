@@ -212,6 +212,11 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     out
 }
 
+/// All that the job comes to.
+pub(super) fn effective(file: &str, spec: &JobSpec) -> String {
+    as_text(spec, &Sample::of(file, spec))
+}
+
 /// What each task will run.
 pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
     let sample = Sample::of(file, spec);

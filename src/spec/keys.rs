@@ -173,7 +173,7 @@ pub const KEYS: &[Key] = &[
     now("resources", Kind::Table, "none", "", "What each task may use; the tasks of an attempt start only when all of them fit."),
     now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
-    now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory."),
+    now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
     now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
     now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task."),
     now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),

@@ -562,9 +562,10 @@ fn without_masquerading_nothing_is_published_and_jobs_are_kept_apart_all_the_sam
     assert!(!rules(&instance).contains("trainyard_"), "{}", rules(&instance));
 }
 
+/// microsoft/pai#5566: many ports in several roles failed at the start.
 #[test]
-fn three_roles_with_twenty_ports_each_listen_on_all_of_them() {
-    let test = "three_roles_with_twenty_ports_each_listen_on_all_of_them";
+fn pai_5566_three_roles_with_twenty_ports_each_listen_on_all_of_them() {
+    let test = "pai_5566_three_roles_with_twenty_ports_each_listen_on_all_of_them";
     let Some(instance) = Instance::start(test, "") else { return };
     // Each listens on all that it was given, and says which.
     let script = r#"import os, socket

@@ -103,3 +103,19 @@ fn without_a_daemon_the_next_step_is_told() {
     assert!(told.contains("the daemon does not answer at") && told.contains("trainyard --root DIR daemon"), "{told}");
     assert_eq!(trainyard(&["nonsense"]).status.code(), Some(2));
 }
+
+#[test]
+fn check_prints_all_that_a_job_comes_to_and_knows_its_workspace_by_its_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = dir.path().join("jobs.d/vision");
+    fs::create_dir_all(&lab).unwrap();
+    let file = lab.join("j.toml");
+    let text = "contract = \"kubeflow/psflags\"\nframework = \"tensorflow\"\ncommand = \"train\"\n[roles.ps]\n[roles.worker]\nresources.cpu = 2\n";
+    fs::write(&file, text).unwrap();
+    let output = trainyard(&["check", "--effective", file.to_str().unwrap()]);
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{told}");
+    for expected in ["network = \"task\"", "cpu = 2", "j-ps-0.vision.svc"] {
+        assert!(told.contains(expected), "{expected}: {told}");
+    }
+}

@@ -11,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::engine::EngineError;
 use crate::store::record::Owner;
+use crate::sys::file::is_opaque;
 use crate::sys::file::{Durability, write_whole};
 use crate::sys::idmap::{IdMap, IdRange};
 use crate::sys::rooted::Rooted;
@@ -205,12 +206,15 @@ impl<'a> Fields<'a> {
 }
 
 fn topmost(layers: &[PathBuf], path: &Path) -> io::Result<String> {
-    for layer in layers {
-        let layer = Rooted::open(layer)?;
+    for files in layers {
+        let layer = Rooted::open(files)?;
         if let Some(content) = layer.read(path, ACCOUNTS_MAX)? {
             return Ok(String::from_utf8_lossy(&content).into_owned());
         }
-        if path.ancestors().any(|part| layer.is_white_out(part)) {
+        let mut above = path.ancestors().skip(1);
+        if path.ancestors().any(|part| layer.is_white_out(part))
+            || above.any(|part| is_opaque(&files.join(part)).unwrap_or(false))
+        {
             break;
         }
     }
@@ -241,6 +245,26 @@ mod tests {
             assert!(found(wanted).unwrap_err().0.contains(word));
         }
         assert!(Accounts::default().user("ada").unwrap_err().0.contains("has no /etc/passwd"));
+    }
+
+    #[test]
+    fn accounts_of_a_directory_that_is_hidden_are_nobody_s() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers = ["upper", "lower"].map(|name| dir.path().join(name));
+        for layer in &layers {
+            fs::create_dir_all(layer.join("etc")).unwrap();
+        }
+        fs::write(layers[1].join("etc/passwd"), "ada:x:1000:1000::/:\n").unwrap();
+        assert!(topmost(&layers, Path::new("etc/passwd")).unwrap().starts_with("ada"));
+        let marked = rustix::fs::setxattr(
+            layers[0].join("etc"),
+            "trusted.overlay.opaque",
+            b"y",
+            rustix::fs::XattrFlags::empty(),
+        );
+        if marked.is_ok() {
+            assert_eq!(topmost(&layers, Path::new("etc/passwd")).unwrap(), "");
+        }
     }
 
     #[test]

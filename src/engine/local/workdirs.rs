@@ -71,7 +71,7 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
     if run.spec.contract.platform == Platform::OpenPai {
-        refuse_large(&draft, code)?;
+        refuse_large(&draft, code.as_str())?;
     }
     fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
 }
@@ -79,7 +79,7 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
 /// Most bytes of code under OpenPAI, which refuses more.
 const OPENPAI_CODE_MAX: u64 = 200_000_000;
 
-fn refuse_large(code: &Path, name: &AssetName) -> Result<(), EngineError> {
+fn refuse_large(code: &Path, name: &str) -> Result<(), EngineError> {
     let size = size_of(code).map_err(failed("measure the code"))?;
     if size <= OPENPAI_CODE_MAX {
         return Ok(());
@@ -87,7 +87,7 @@ fn refuse_large(code: &Path, name: &AssetName) -> Result<(), EngineError> {
     remove_tree(code).map_err(failed("take back the snapshot of the code"))?;
     Err(EngineError(format!(
         "code = {:?}: it has {size} bytes, and under contract openpai code has {OPENPAI_CODE_MAX} at most; data belongs into datasets/",
-        name.as_str()
+        name
     )))
 }
 
@@ -111,6 +111,9 @@ fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
     let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
     let kept = fetched.and_then(|commit| {
+        if run.spec.contract.platform == Platform::OpenPai {
+            refuse_large(&place.join("code"), &code.url)?;
+        }
         let note = format!("{commit}\n");
         let mut told = target.as_os_str().to_owned();
         told.push(".commit");
