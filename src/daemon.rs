@@ -88,6 +88,7 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         .max_blocking_threads(WORK_THREADS)
         .build()
         .map_err(failed("start the runtime"))?;
+    wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
     let store = RedbStore::open(&config.paths.store_file())?;
     let served = match fault {
         None => runtime.block_on(serve(config, store)),
@@ -151,6 +152,15 @@ fn take_lock(config: &Config) -> Result<HeldLock, DaemonError> {
         // It was killed while it started a child, which lets go of the lock when it is executed.
         let lock = std::fs::File::open(&path).map_err(failed("open the lock"))?;
         wait_until_free(lock).map_err(failed("wait for the lock"))?;
+    }
+}
+
+/// The daemon before us is gone, but what it was starting when it was killed holds the store until it is executed.
+fn wait_for_store(path: &Path) -> io::Result<()> {
+    match std::fs::File::open(path) {
+        Ok(store) => wait_until_free(store),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

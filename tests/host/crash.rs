@@ -297,3 +297,34 @@ fn a_daemon_killed_at_any_moment_of_a_stop_finishes_it_after_its_next_start() {
     }
     instance.shutdown();
 }
+
+/// A child between fork and exec holds for a moment what the killed daemon held.
+#[test]
+fn a_start_waits_for_what_a_killed_daemon_was_starting() {
+    let test = "a_start_waits_for_what_a_killed_daemon_was_starting";
+    if !has_tools(test, &["flock"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    instance.kill_daemon();
+    let mut holders: Vec<_> = ["var/lib/trainyard/state.redb", "run/trainyard/daemon.lock"]
+        .into_iter()
+        .map(|held| instance.root().join(held))
+        .filter(|held| held.exists())
+        .map(|held| {
+            let mut holder = std::process::Command::new("flock")
+                .args([held.as_os_str(), "sh".as_ref(), "-c".as_ref(), "echo held; exec sleep 1".as_ref()])
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut said = [0; 5];
+            std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut said).unwrap();
+            holder
+        })
+        .collect();
+    assert!(!holders.is_empty());
+    instance.restart_daemon();
+    assert_eq!(instance.run_job("after", "command = \"true\"")["state"], "succeeded");
+    holders.iter_mut().for_each(|holder| assert!(holder.wait().unwrap().success()));
+    instance.shutdown();
+}

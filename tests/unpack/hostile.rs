@@ -212,7 +212,7 @@ fn trees_of_any_depth_are_replaced() {
     let part = ["d"; 1000].join("/");
     let mut tar = Tar::new().file(&format!("a/{part}/x"), b"");
     let mut end = format!("a/{part}");
-    for index in 0..8 {
+    for index in 0..4 {
         let link = format!("l{index}");
         tar = tar.symlink(&link, &end).dir(&format!("{link}/{part}"));
         end = format!("{link}/{part}");

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nix::sys::time::TimeSpec;
 
-/// Some 150,000 directories of usual names; more is no image. Four layers at once stay within 100 MiB.
-pub(super) const MOST_NAMES: usize = 20 << 20;
+/// Half a million directories of usual names; more is no image.
+pub(super) const MOST_NAMES: usize = 64 << 20;
 /// What a tree's node costs beside the name.
 const OVERHEAD: usize = 48;
 
