@@ -491,6 +491,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the limits are those of any process")]
     fn a_limit_that_this_machine_does_not_allow_is_told_by_name() {
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = i32::try_from(other.id()).unwrap();
