@@ -87,7 +87,7 @@ pub fn assert_shown(text: &str, spec: &JobSpec) {
     for json in [false, true] {
         let shown = run(json, Verb::Show { job: path.display().to_string(), effective: true, file: true });
         assert_eq!(shown.expect("it was read").code(), 0, "{text}");
-        run(json, Verb::Check { files: vec![path.clone()] }).expect("it was read");
+        run(json, Verb::Check { files: vec![path.clone()], effective: true }).expect("it was read");
     }
 }
 
