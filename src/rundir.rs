@@ -182,6 +182,9 @@ pub struct Mount {
     /// The scratch layer in `upper/` and `work/` that takes the task's changes, where it may make some of its own.
     #[serde(default)]
     pub scratch: Option<String>,
+    /// It is a place of the machine that the job asked to see: nothing is made in it but by the task.
+    #[serde(default)]
+    pub is_of_machine: bool,
 }
 
 /// The task's `/dev/shm`.

@@ -221,8 +221,6 @@ impl LocalEngine {
             shm: shared.shm(task.role),
             workspace,
         };
-        let mut hidden = self.hidden(base);
-        hidden.extend(shared.shown.iter().flat_map(|mount| shown::hidden_in(mount, &self.paths)));
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last one's: the next one needs what it would hold.
         let is_last = launch.identity.attempt > launch.spec.retries && id.again >= task.role.retries;
@@ -236,7 +234,7 @@ impl LocalEngine {
             keep_failed,
             cores: task.place().map_or(&[], |place| place.cores.as_slice()),
             group: &self.cgroup_of(id),
-            hidden,
+            hidden: self.hidden(base),
         };
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
@@ -543,6 +541,7 @@ impl Shared {
             target: PathBuf::from(PEERS),
             read_only: false,
             scratch: None,
+            is_of_machine: false,
         };
         self.shown.iter().cloned().chain(self.peers.iter().map(peers))
     }

@@ -56,6 +56,11 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     };
     let inside = Rooted::open(&places.root).map_err(failed("the root"))?;
     kernel_files(&inside, ids, &root.shm, shm)?;
+    let own = root.overlays.iter().map(|overlay| overlay.target.as_path());
+    for place in own.chain(["", "/dev", "/dev/shm"].map(Path::new)) {
+        let allowed = inside.handle(place).and_then(|place| inside.allow_making_on(place));
+        allowed.map_err(failed(place.display().to_string()))?;
+    }
     for (mount, detached) in root.mounts.iter().zip(binds) {
         let placed = match &mount.scratch {
             None => place(&inside, mount, &detached, ids),
@@ -63,7 +68,12 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
                 places.scratched(name, &detached, &inside.directory(&mount.target, ids).map_err(failed("a directory"))?)
             }
         };
-        placed.map_err(failed(mount.target.display().to_string()))?;
+        // We are root: in a place of the machine that would be done which its owner may not do.
+        let allowed = placed.and_then(|()| match mount.is_of_machine {
+            true => Ok(()),
+            false => inside.handle(&mount.target).and_then(|place| inside.allow_making_on(place)),
+        });
+        allowed.map_err(failed(mount.target.display().to_string()))?;
     }
     for file in &root.files {
         inside

@@ -1,6 +1,8 @@
 //! A directory whose content is not trusted: paths in it are resolved as if it were the root of the file system, so no
 //! link leads out of it, and no magic link anywhere.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -21,12 +23,36 @@ pub struct Ids {
 }
 
 #[derive(Debug)]
-pub struct Rooted(OwnedFd);
+pub struct Rooted {
+    root: OwnedFd,
+    /// The mounts, by the kernel's numbers, on which something may be made; any when absent.
+    made_on: RefCell<Option<BTreeSet<u64>>>,
+}
 
 impl Rooted {
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        Ok(Self(open(path, flags, Mode::empty())?))
+        Ok(Self { root: open(path, flags, Mode::empty())?, made_on: RefCell::new(None) })
+    }
+
+    /// From the first call on something is made only on mounts that were named so.
+    pub fn allow_making_on(&self, place: impl AsFd) -> io::Result<()> {
+        let mount = mount_of(place)?;
+        self.made_on.borrow_mut().get_or_insert_default().insert(mount);
+        Ok(())
+    }
+
+    fn check_making_in(&self, directory: &OwnedFd, path: &Path) -> io::Result<()> {
+        let made_on = self.made_on.borrow();
+        let Some(allowed) = made_on.as_ref() else { return Ok(()) };
+        if allowed.contains(&mount_of(directory)?) {
+            return Ok(());
+        }
+        let why = format!(
+            "/{} is not there, and nothing is made in what is shown of the machine: make it there",
+            path.display()
+        );
+        Err(io::Error::new(io::ErrorKind::ReadOnlyFilesystem, why))
     }
 
     /// What `path` leads to, as a bare handle (`O_PATH`).
@@ -35,7 +61,7 @@ impl Rooted {
     }
 
     fn resolve(&self, path: &Path, flags: OFlag, mode: Mode) -> io::Result<OwnedFd> {
-        open_resolved(&self.0, &relative(path), flags, mode, ResolveFlag::RESOLVE_IN_ROOT)
+        open_resolved(&self.root, &relative(path), flags, mode, ResolveFlag::RESOLVE_IN_ROOT)
     }
 
     /// The directory at `path`; what is missing of it is made, `0755` and owned by `ids`.
@@ -45,7 +71,10 @@ impl Rooted {
             let parent = self.resolve(&at, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
             at.push(part);
             match self.resolve(&at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty()) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => make(&parent, part.as_os_str(), ids, &at)?,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.check_making_in(&parent, &at)?;
+                    make(&parent, part.as_os_str(), ids, &at)?;
+                }
                 Err(error) => return Err(in_image(&at, error)),
                 Ok(_) => {}
             }
@@ -71,6 +100,7 @@ impl Rooted {
         self.directory(path.parent().unwrap_or(Path::new("")), ids)?;
         let parent =
             self.resolve(path.parent().unwrap_or(Path::new("")), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        self.check_making_in(&parent, &path)?;
         match unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(errno) => return Err(in_image(&path, errno.into())),
@@ -119,6 +149,16 @@ impl Rooted {
     }
 }
 
+/// The kernel's number of the mount that a file is seen by.
+fn mount_of(file: impl AsFd) -> io::Result<u64> {
+    use rustix::fs::{AtFlags, StatxFlags, statx};
+    let status = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
+    match status.stx_mask & StatxFlags::MNT_ID.bits() {
+        0 => Err(io::Error::new(io::ErrorKind::Unsupported, "the kernel does not tell mounts apart (Linux 5.8 does)")),
+        _ => Ok(status.stx_mnt_id),
+    }
+}
+
 /// Opens `path` from `dir`, through no magic link anywhere: what is in `/proc/PID/fd` and the like leads to what some process
 /// holds, which may lie outside of all that is to be reached.
 pub fn open_resolved(
@@ -141,7 +181,7 @@ pub fn open_resolved(
 
 impl AsFd for Rooted {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.root.as_fd()
     }
 }
 

@@ -21,6 +21,8 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
         std::os::unix::fs::chown(at(name), Some(owner), Some(owner)).unwrap();
     }
     std::os::unix::fs::symlink("open", at("link")).unwrap();
+    // Where one is to lie in another, its place is there already.
+    fs::create_dir(at("open/own")).unwrap();
     let run = |job: &str, mounts: &str, command: &str| {
         let file = instance.jobs_d().join(".new");
         let mounts = mounts.replace("AT", &place.path().display().to_string());
@@ -54,23 +56,40 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
     std::os::unix::fs::symlink("/proc", at("kernel")).unwrap();
     let report = run("kernel", "{ source = \"AT/kernel\", target = \"/x\" }", "true");
     assert!(text(&report["reason"]).contains("leads to /proc"), "{report:#}");
-    // Trainyard's own is shown to nobody, and hidden where what holds it is shown.
-    let ours = ["run/trainyard", "run/trainyard/mount.lock", "var/lib/trainyard", "var/lib/trainyard/workspaces"];
+    // Trainyard's own is shown to nobody, nor is what holds it.
+    let ours = [
+        "",
+        "run",
+        "etc/trainyard/jobs.d",
+        "etc/trainyard",
+        "run/trainyard",
+        "run/trainyard/mount.lock",
+        "var/lib/trainyard",
+        "var/lib/trainyard/workspaces",
+    ];
     for (number, below) in ours.into_iter().enumerate() {
         let own = instance.root().join(below).display().to_string();
         let report = instance.run_job(
             &format!("own{number}"),
             &format!("mounts = [{{ source = {own:?}, target = \"/x\" }}]\ncommand = \"true\""),
         );
-        assert!(text(&report["reason"]).contains("which is Trainyard's own"), "{report:#}");
+        assert!(text(&report["reason"]).contains("is Trainyard's own"), "{report:#}");
     }
-    let root = instance.root().display().to_string();
-    let look = "ls /x /x/run/trainyard /x/var/lib/trainyard";
-    let mounts = format!("mounts = [{{ source = {root:?}, target = \"/x\" }}]\ncommand = {look:?}");
-    let report = instance.run_job("above", &mounts);
-    assert_eq!(report["state"], "succeeded", "{report:#}");
-    let log = instance.log("above", "main-0");
-    assert!(log.contains("etc\n") && !log.contains("api.sock") && !log.contains("workspaces"), "{log}");
+    // Nor is anything made in a place of the machine for what is to lie in it, by whoever's rights.
+    for (number, mounts) in [
+        "{ source = \"AT/open\", target = \"/x\" }, { source = \"AT/own\", target = \"/x/made\" }",
+        "{ source = \"AT/open\", target = \"/x\" }, { source = \"AT/open/file\", target = \"/x/made/too\" }",
+        "{ source = \"AT/open\", target = \"/etc\" }",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let report = run(&format!("within{number}"), mounts, "true");
+        assert_eq!(report["state"], "failed", "{report:#}");
+        assert!(report.to_string().contains("nothing is made in what is shown of the machine"), "{report:#}");
+    }
+    let left = fs::read_dir(at("open")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    assert!(left.iter().all(|name| ["file", "own"].contains(&name.to_str().unwrap())), "{left:?}");
     instance.shutdown();
 }
 

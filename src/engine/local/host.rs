@@ -157,7 +157,7 @@ impl HostImage {
 }
 
 fn read_only(path: &Path) -> Mount {
-    Mount { source: path.to_owned(), target: path.to_owned(), read_only: true, scratch: None }
+    Mount { source: path.to_owned(), target: path.to_owned(), read_only: true, scratch: None, is_of_machine: false }
 }
 
 fn mounts_below(directories: &[SystemDirectory]) -> io::Result<Vec<PathBuf>> {

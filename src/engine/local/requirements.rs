@@ -70,6 +70,7 @@ pub(super) fn provide(
         target: PathBuf::from(target),
         read_only,
         scratch: None,
+        is_of_machine: false,
     };
     let mut mounts = vec![mount(&place.directory, requirements::PLACE, is_complete)];
     if !is_complete {

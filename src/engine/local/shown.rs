@@ -26,9 +26,11 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
     let shown = |(mount, source): (&HostMount, io::Result<PathBuf>)| {
         let told = |why: String| EngineError(format!("mounts: {}: {why}", mount.source.display()));
         let source = source.map_err(|error| told(why_not(&error)))?;
-        if let Some(ours) = own_places(paths).iter().find(|ours| source.starts_with(ours)) {
+        if let Some(ours) = own_places(paths).iter().find(|ours| source.starts_with(ours) || ours.starts_with(&source))
+        {
             return Err(told(format!(
-                "it lies in {}, which is Trainyard's own; jobs see workspaces by `code` and `datasets`",
+                "{} is Trainyard's own, and shown neither by itself nor with what holds it; jobs see workspaces by `code` and \
+                 `datasets`",
                 ours.display()
             )));
         }
@@ -40,22 +42,22 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
                     if places.is_empty() { "nothing at all".to_owned() } else { places.join(", ") }
                 )))
             }
-            _ => Ok(Mount { source, target: mount.target.clone(), read_only: mount.read_only, scratch: None }),
+            _ => Ok(Mount {
+                source,
+                target: mount.target.clone(),
+                read_only: mount.read_only,
+                scratch: None,
+                is_of_machine: true,
+            }),
         }
     };
     found.into_iter().map(shown).collect()
 }
 
-/// What no job sees of the machine, whoever owns it: by the daemon's socket it could act as its owner, and by what lies
-/// behind the mount change what is published.
-fn own_places(paths: &Paths) -> [PathBuf; 2] {
-    [paths.run_dir(), paths.state_dir()].map(|place| place.canonicalize().unwrap_or(place))
-}
-
-/// Where a place that holds Trainyard's own would show that.
-pub(super) fn hidden_in(mount: &Mount, paths: &Paths) -> Vec<PathBuf> {
-    let within = |ours: PathBuf| Some(mount.target.join(ours.strip_prefix(&mount.source).ok()?));
-    own_places(paths).into_iter().filter_map(within).collect()
+/// What no job sees of the machine, whoever owns it: by the daemon's socket and by job files it could act as its owner, and
+/// by what lies behind the mount change what is published.
+fn own_places(paths: &Paths) -> [PathBuf; 3] {
+    [paths.run_dir(), paths.state_dir(), paths.jobs_d()].map(|place| place.canonicalize().unwrap_or(place))
 }
 
 /// Where the path leads, as far as whoever asks may go there.

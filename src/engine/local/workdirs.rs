@@ -296,7 +296,7 @@ pub(super) fn mounts(
         // One scratch layer for each place: two would be two views of one.
         let scratch = (place.access == Access::Scratch).then(|| format!("at{}", place.path.replace('/', "-")));
         let read_only = place.access == Access::ReadOnly;
-        Ok(Mount { source: real(source), target: PathBuf::from(&place.path), read_only, scratch })
+        Ok(Mount { source: real(source), target: PathBuf::from(&place.path), read_only, scratch, is_of_machine: false })
     };
     places.iter().map(one).collect()
 }
