@@ -20,13 +20,21 @@ pub const PEERS: &str = "/run/trainyard/peers";
 const RSH_SCRIPT: &str = r#"#!/bin/sh
 while :; do
     case "$1" in
-        -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+        -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
         -*) shift ;;
         *) break ;;
     esac
 done
 host=${1##*@}
 shift
+# Horovod says more of them after the host.
+while :; do
+    case "$1" in
+        -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
+        -*) shift ;;
+        *) break ;;
+    esac
+done
 place=/run/trainyard/peers/$host
 if [ ! -p "$place/inbox" ]; then
     echo "trainyard: no task of this job is called $host" >&2
@@ -57,7 +65,7 @@ const SSH_SCRIPT: &str = r#"#!/bin/sh
 host() {
     while :; do
         case "$1" in
-            -[bcDEeFIiJLlmOopQRSWw]) shift 2 ;;
+            -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
             -*) shift ;;
             *) break ;;
         esac

@@ -10,7 +10,7 @@ use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
 use crate::spec::{DesiredState, JobSpec, OnEdit, RetryOn};
 use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord};
+use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TemplateRecord};
 
 pub(super) struct Job {
     pub(super) record: JobRecord,
@@ -150,7 +150,10 @@ impl Job {
     /// Where to look for a key that acts at once: the file's newest word counts, but a template's only for later runs.
     fn live_word<'a>(&'a self, run: &'a Run, key: &str) -> &'a Spec {
         let template = self.record.source.as_ref().and_then(|source| source.template.as_ref());
-        let is_own = template.is_none_or(|template| template.own_live.contains(key));
+        // Also one that it no longer says: then what is left counts.
+        let before = run.record.source.template.as_ref();
+        let said = |template: &TemplateRecord| template.own_live.contains(key);
+        let is_own = template.is_none_or(said) || before.is_some_and(said);
         self.spec.as_ref().filter(|_| is_own).unwrap_or(&run.spec)
     }
 

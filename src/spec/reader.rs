@@ -563,7 +563,8 @@ impl Reader<'_> {
     fn with_ports_of_platform(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {
         let mut ports = self.ports(ports, tasks, key);
         if self.kinds.contract.platform == Platform::OpenPai {
-            let missing = OPENPAI_PORTS.iter().filter(|label| ports.iter().all(|port| port.label != **label));
+            let missing =
+                OPENPAI_PORTS.iter().filter(|label| ports.iter().all(|port| variable(&port.label) != variable(label)));
             let one =
                 |label: &&str| Port { label: (*label).to_owned(), count: 1, begin: None, outside: OutsidePort::Same };
             let missing: Vec<Port> = missing.map(one).collect();

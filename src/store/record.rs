@@ -54,7 +54,8 @@ impl SourceRecord {
     /// Whether it asks for another run than `run` was. What only a template has changed does not.
     pub fn differs(&self, run: &Self) -> bool {
         match (&self.template, &run.template) {
-            (Some(this), Some(run)) => this.own != run.own,
+            // Both: what only a template has changed, or how the hash is made, is no other word of the job's.
+            (Some(this), Some(before)) => this.own != before.own && self.meaning != run.meaning,
             _ => self.meaning != run.meaning,
         }
     }

@@ -378,7 +378,7 @@ fn copy_data(source: &File, target: &File) -> io::Result<()> {
             // Nothing but a hole is left.
             Err(Errno::NXIO) => return target.set_len(length),
             // A file system without such places.
-            Err(Errno::INVAL | Errno::NOTSUP) if end == 0 => 0,
+            Err(Errno::INVAL | Errno::NOTSUP) => return io::copy(&mut source_at, &mut target_at).map(drop),
             Err(errno) => return Err(errno.into()),
         };
         end = seek(source, SeekFrom::Hole(start)).unwrap_or(length);
