@@ -401,17 +401,16 @@ impl LocalEngine {
                 let namespace = objects.join("net");
                 let shm = objects.join("shm");
                 // A daemon may have died between making the place and mounting there.
-                if !mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))? {
-                    let made = match launch.block {
-                        Some(block) => {
-                            let only = TaskId::first(launch.attempt, 0);
-                            self.networks.attach(only, Peers::Alone, block, &namespace)
-                        }
-                        // It was begun by an earlier program.
-                        None => network::make_shared(&namespace),
-                    };
-                    made.map_err(failed("make the attempt's network"))?;
-                }
+                let is_made = mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))?;
+                let only = TaskId::first(launch.attempt, 0);
+                let made = match launch.block {
+                    Some(block) if is_made => self.networks.open_gate(only, block),
+                    Some(block) => self.networks.attach(only, Peers::Alone, block, &namespace),
+                    // It was begun by an earlier program.
+                    None if is_made => Ok(()),
+                    None => network::make_shared(&namespace),
+                };
+                made.map_err(failed("make the attempt's network"))?;
                 if !mounts::is_mounted(&shm).map_err(failed("look at the mounts"))? {
                     let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
                     make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;

@@ -173,11 +173,18 @@ impl Networks {
         })?;
         match bridge {
             Some(_) => Ok(()),
-            None => {
-                let gate = index_of(&veth)?.ok_or_else(|| io::Error::other("the veth pair vanished"))?;
-                self.let_in(&veth)?;
-                outside.add_address(gate, gateway(block), block.prefix)
-            }
+            None => self.open_gate(task, block),
+        }
+    }
+
+    /// The machine's end of the pair of a namespace that is alone; again is no harm.
+    pub(super) fn open_gate(&self, task: TaskId, block: AddressBlock) -> io::Result<()> {
+        let veth = self.veth(task.attempt, task.ordinal);
+        let gate = index_of(&veth)?.ok_or_else(|| io::Error::other("the veth pair vanished"))?;
+        self.let_in(&veth)?;
+        match Netlink::open()?.add_address(gate, gateway(block), block.prefix) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => Ok(()),
         }
     }
 
