@@ -126,7 +126,7 @@ fn task_role(task: &Task<'_>) -> Value {
         "memoryMB": mebibytes(wanted.memory, MEMORY_MB_MIN),
         "shmMB": mebibytes(wanted.shm, 1),
         "gpuNumber": wanted.gpu,
-        "portList": role.ports.iter().filter(|port| !is_given(port)).map(|port| {
+        "portList": role.ports.iter().filter(|port| !is_given(task, port)).map(|port| {
             json!({ "label": port.label, "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
         }).collect::<Vec<_>>(),
         "command": command_line(task),
@@ -135,9 +135,12 @@ fn task_role(task: &Task<'_>) -> Value {
     })
 }
 
-/// OpenPAI gives it to every task, and takes it from nobody.
-fn is_given(port: &crate::spec::Port) -> bool {
-    ["http", "ssh"].contains(&port.label.as_str()) && port.count == 1 && port.begin.is_none()
+/// Under its contract OpenPAI gives it to every task; a job of another one asks for it by itself.
+fn is_given(task: &Task<'_>, port: &crate::spec::Port) -> bool {
+    task.spec.contract.platform == crate::spec::Platform::OpenPai
+        && ["http", "ssh"].contains(&port.label.as_str())
+        && port.count == 1
+        && port.begin.is_none()
 }
 
 /// What OpenPAI's shell is to run, arguments included.

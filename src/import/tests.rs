@@ -699,3 +699,13 @@ fn large_documents_are_bounded_and_read_soon() {
     let Err(ImportError::Syntax { line, .. }) = import("\r\r\r\r\r?") else { panic!() };
     assert_eq!(line, 6, "a carriage return ends a line");
 }
+
+#[test]
+fn a_port_that_openpai_gives_is_exported_where_the_job_asks_for_it_itself() {
+    let labels = |contract: &str| {
+        let text = format!("contract = \"{contract}\"\ncommand = \"true\"\n[roles.main]\nports = {{ http = 1 }}\n");
+        let document = openpai_export::export("j", &spec::parse("j.toml", &text).0.unwrap());
+        document["taskRoles"][0]["portList"].as_array().unwrap().len()
+    };
+    assert_eq!((labels("native"), labels("openpai")), (1, 0));
+}
