@@ -240,6 +240,9 @@ pub fn view(task: &Task<'_>) -> View {
     env.extend(of_platform(task));
     env.extend(native::variables(task));
     env.extend(task.role.env.iter().cloned());
+    if task.spec.is_launched() {
+        env.prepend("PATH", mpi::SSH_PLACE);
+    }
     View {
         args: command::line(task),
         env: env.entries,
@@ -318,6 +321,13 @@ impl Environment {
                     self.entries.push((name, value));
                 }
             }
+        }
+    }
+
+    /// Puts a place before those that the variable lists.
+    fn prepend(&mut self, name: &str, place: &str) {
+        if let Some(entry) = self.known.get(name).and_then(|at| self.entries.get_mut(*at)) {
+            entry.1 = format!("{place}:{}", entry.1);
         }
     }
 }

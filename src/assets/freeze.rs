@@ -40,16 +40,18 @@ type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
 /// Completes manifests, on a thread for each workspace: what one of them publishes holds up no other.
 #[derive(Debug)]
 pub struct Freezer {
-    workspaces: PathBuf,
-    /// By HOME.
-    threads: Mutex<BTreeMap<OsString, Sender<PathBuf>>>,
+    asked: Sender<PathBuf>,
     begun: Begun,
 }
 
 impl Freezer {
     /// Begins with what was cut short.
     pub fn start(workspaces: &Path) -> io::Result<Self> {
-        let freezer = Self { workspaces: workspaces.to_owned(), threads: Mutex::default(), begun: Begun::default() };
+        let (sender, asked) = channel();
+        let freezer = Self { asked: sender, begun: Begun::default() };
+        let threads =
+            Threads { workspaces: workspaces.to_owned(), by_home: BTreeMap::new(), begun: freezer.begun.clone() };
+        std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
         match all_datasets(&Shelf::open(workspaces)?) {
             Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
             Err(error) => tracing::error!(%error, "cannot look for datasets whose publishing was cut short"),
@@ -59,24 +61,8 @@ impl Freezer {
 
     /// Has `HOME/datasets/NAME` settled.
     fn ask(&self, dataset: PathBuf) {
-        let home = dataset.iter().next().unwrap_or_default().to_owned();
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let Err(SendError(dataset)) =
-            threads.get(&home).map_or(Err(SendError(dataset.clone())), |thread| thread.send(dataset))
-        else {
-            return;
-        };
-        // The first of this workspace, or its thread has panicked.
-        let (sender, asked) = channel();
-        let (begun, due) = (self.begun.clone(), BTreeSet::from([dataset]));
-        let started = Shelf::open(&self.workspaces).and_then(|shelf| {
-            let work = move || complete_all(&shelf, due, &asked, &begun);
-            std::thread::Builder::new().name("publish".to_owned()).spawn(work)
-        });
-        match started {
-            Ok(_) => drop(threads.insert(home, sender)),
-            Err(error) => tracing::error!(%error, "cannot publish; it goes on with the next version or start"),
-        }
+        // The thread ends only with us.
+        let _ = self.asked.send(dataset);
     }
 
     /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
@@ -98,6 +84,58 @@ impl Freezer {
     }
 }
 
+struct Threads {
+    workspaces: PathBuf,
+    by_home: BTreeMap<OsString, Sender<PathBuf>>,
+    begun: Begun,
+}
+
+impl Threads {
+    fn hand_out(mut self, asked: &Receiver<PathBuf>) {
+        let mut due = BTreeSet::new();
+        while next(asked, &mut due) {
+            // Those for which no thread could be started stay, and are tried again.
+            due.retain(|dataset| match self.hand(dataset) {
+                Ok(()) => false,
+                Err(error) => {
+                    tracing::error!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
+                    true
+                }
+            });
+        }
+    }
+
+    fn hand(&mut self, dataset: &Path) -> io::Result<()> {
+        let home = dataset.iter().next().unwrap_or_default();
+        let dataset = dataset.to_owned();
+        let thread = self.by_home.get(home);
+        let Err(SendError(dataset)) = thread.map_or(Err(SendError(dataset.clone())), |thread| thread.send(dataset))
+        else {
+            return Ok(());
+        };
+        // The first of this workspace, or its thread has panicked.
+        let (sender, asked) = channel();
+        let (shelf, due, begun) = (Shelf::open(&self.workspaces)?, BTreeSet::from([dataset]), self.begun.clone());
+        let work = move || complete_all(&shelf, due, &asked, &begun);
+        std::thread::Builder::new().name("publish".to_owned()).spawn(work)?;
+        self.by_home.insert(home.to_owned(), sender);
+        Ok(())
+    }
+}
+
+/// Waits for what is asked for, or until it is time to try again what is due; `false` when nobody can ask any more.
+fn next(asked: &Receiver<PathBuf>, due: &mut BTreeSet<PathBuf>) -> bool {
+    let next = if due.is_empty() { asked.recv().map_err(RecvTimeoutError::from) } else { asked.recv_timeout(AGAIN) };
+    match next {
+        Ok(dataset) => {
+            due.insert(dataset);
+            true
+        }
+        Err(RecvTimeoutError::Timeout) => true,
+        Err(RecvTimeoutError::Disconnected) => false,
+    }
+}
+
 /// Settles what is due, and what is asked for; again later what fails.
 fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun) {
     loop {
@@ -109,12 +147,8 @@ fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<Path
                 true
             }
         });
-        let next =
-            if due.is_empty() { asked.recv().map_err(RecvTimeoutError::from) } else { asked.recv_timeout(AGAIN) };
-        match next {
-            Ok(dataset) => drop(due.insert(dataset)),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return,
+        if !next(asked, &mut due) {
+            return;
         }
     }
 }

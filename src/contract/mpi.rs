@@ -16,26 +16,32 @@ const RSH: &str = "/run/trainyard/rsh";
 /// What the tasks of an attempt share.
 pub const PEERS: &str = "/run/trainyard/peers";
 
-/// `rsh HOST COMMAND…`, as ssh has it, without options that mean anything. No standard input is passed on.
-const RSH_SCRIPT: &str = r#"#!/bin/sh
-while :; do
-    case "$1" in
-        -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-host=${1##*@}
+/// Where programs that know no other name find it as `ssh`, before the image's own: `horovodrun`, `pdsh`.
+const SSH: &str = "/run/trainyard/bin/ssh";
+/// First among the places where a task's programs are looked for.
+pub(super) const SSH_PLACE: &str = "/run/trainyard/bin";
+
+/// Passes over options of ssh, none of which means anything here, up to the first word that is none.
+const OPTIONS: &str = r#"    while :; do
+        case "$1" in
+            -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
+            -*) shift ;;
+            *) break ;;
+        esac
+    done
+"#;
+
+/// `rsh HOST COMMAND…`, as ssh has it; Horovod says more options after the host. No standard input is passed on.
+fn rsh_script() -> String {
+    format!(
+        r#"#!/bin/sh
+{OPTIONS}host=${{1##*@}}
 shift
-# Horovod says more of them after the host.
-while :; do
-    case "$1" in
-        -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-place=/run/trainyard/peers/$host
+{OPTIONS}{RSH_SCRIPT}"#
+    )
+}
+
+const RSH_SCRIPT: &str = r#"place=/run/trainyard/peers/$host
 if [ ! -p "$place/inbox" ]; then
     echo "trainyard: no task of this job is called $host" >&2
     exit 255
@@ -58,26 +64,24 @@ rm -r "$call"
 exit "${code:-255}"
 "#;
 
-/// Before the image's own, if it has one: `horovodrun` and `pdsh` know no other name. What is no task of the job is left
-/// to that one.
-const SSH: &str = "/usr/local/bin/ssh";
-const SSH_SCRIPT: &str = r#"#!/bin/sh
-host() {
-    while :; do
-        case "$1" in
-            -[bBcDEeFIiJLlmOopPQRSWw]) shift 2 ;;
-            -*) shift ;;
-            *) break ;;
-        esac
-    done
-    echo "${1##*@}"
+/// As [`rsh_script`]; what is no task of the job is left to the image's own.
+fn ssh_script() -> String {
+    format!(
+        r#"#!/bin/sh
+host() {{
+{OPTIONS}    echo "${{1##*@}}"
+}}
+{SSH_SCRIPT}"#
+    )
 }
-host=$(host "$@")
+
+const SSH_SCRIPT: &str = r#"host=$(host "$@")
 if [ -p "/run/trainyard/peers/$host/inbox" ]; then
     exec /run/trainyard/rsh "$@"
 fi
-for own in /usr/bin/ssh /bin/ssh; do
-    [ -x "$own" ] && exec "$own" "$@"
+IFS=:
+for place in $PATH; do
+    [ "$place" != /run/trainyard/bin ] && [ -x "$place/ssh" ] && exec "$place/ssh" "$@"
 done
 echo "trainyard: no task of this job is called $host, and the image has no ssh of its own" >&2
 exit 255
@@ -102,7 +106,7 @@ done
 
 /// What starts processes on other tasks, and what they run.
 pub(super) fn programs(task: &Task<'_>) -> Vec<SeenFile> {
-    let mut out = vec![SeenFile::program(RSH, RSH_SCRIPT), SeenFile::program(SSH, SSH_SCRIPT)];
+    let mut out = vec![SeenFile::program(RSH, rsh_script()), SeenFile::program(SSH, ssh_script())];
     if task.is_idle() {
         out.push(SeenFile::program(AGENT, AGENT_SCRIPT));
     }

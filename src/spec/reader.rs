@@ -4,7 +4,7 @@ mod git;
 mod mounts;
 mod services;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use toml::Spanned;
@@ -61,11 +61,12 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     if let Some(sweep) = &wire.sweep {
         reader.error(sweep.span(), "sweep", "a sweep is many jobs; name one of them");
     }
-    let says_main =
-        wire.roles.iter().flat_map(|roles| roles.get_ref().values()).any(|role| role.get_ref().main.is_some());
+    let of_file = wire.roles.iter().flat_map(|roles| roles.get_ref());
+    let says_main: BTreeSet<String> =
+        of_file.filter(|(_, role)| role.get_ref().main.is_some()).map(|(name, _)| name.to_string()).collect();
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
-    strategy::complete(&mut roles, kinds, says_main, || reader.plain_role(&defaults));
+    strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
     reader.too_many_tasks(&roles);

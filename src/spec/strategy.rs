@@ -1,6 +1,7 @@
 //! What the names of roles mean under a framework or a contract: who only serves, whose end is the job's, who is missing.
 //! A file then need only count its roles; what it says itself is left alone.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::job::{Command, Main, Resources, Role};
@@ -62,11 +63,11 @@ pub(in crate::spec) fn idle() -> Command {
 }
 
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
-/// `says_main`: the file says of a role whether its end is the job's.
+/// `says_main`: the roles of which the file says whether their end is the job's.
 pub(in crate::spec) fn complete(
     roles: &mut Vec<(Role, Range<usize>)>,
     kinds: Kinds,
-    says_main: bool,
+    says_main: &BTreeSet<String>,
     plain: impl FnOnce() -> Role,
 ) {
     if let Some(name) = missing(roles, kinds) {
@@ -80,8 +81,10 @@ pub(in crate::spec) fn complete(
     let first_decides = kinds.contract.platform == Platform::Kubeflow
         && kinds.contract.profile != Profile::Swarm
         && kinds.framework == Some(Framework::TensorFlow);
-    if first_decides && !says_main && roles.iter().all(|(role, _)| role.main == Main::No) {
-        for (role, _) in roles.iter_mut().filter(|(role, _)| role.name.as_str().eq_ignore_ascii_case("worker")) {
+    if first_decides && roles.iter().all(|(role, _)| role.main == Main::No) {
+        let may =
+            |role: &Role| role.name.as_str().eq_ignore_ascii_case("worker") && !says_main.contains(role.name.as_str());
+        for (role, _) in roles.iter_mut().filter(|(role, _)| may(role)) {
             role.main = Main::FirstTask;
         }
     }
@@ -182,6 +185,11 @@ mod tests {
             roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.worker]\ncount = 2\nmain = false"),
             [row("worker", 2, Main::No, false)],
             "all workers, then"
+        );
+        assert_eq!(
+            roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.ps]\nmain = false\n[roles.worker]"),
+            [row("ps", 1, Main::No, true), row("worker", 1, Main::FirstTask, false)],
+            "said of the other"
         );
         assert_eq!(
             roles("contract = \"kubeflow\"\nframework = \"pytorch\"\n[roles.master]\n[roles.worker]"),

@@ -414,7 +414,7 @@ fn copy_user_attributes(source: &File, target: &File) -> io::Result<()> {
     Ok(())
 }
 
-/// A file system may have none, or no room for more: the content is what counts.
+/// A file system may have none: the content is what counts.
 fn fsetxattr_if_any(target: &File, name: &[u8], value: &[u8]) -> io::Result<()> {
     match rustix::fs::fsetxattr(target, name, value, rustix::fs::XattrFlags::empty()) {
         Ok(()) | Err(Errno::NOTSUP) => Ok(()),

@@ -58,18 +58,48 @@ fn open_mpi_starts_its_ranks_on_the_tasks_of_the_job() {
         ["rank 0 of 4 on worker-0", "rank 1 of 4 on worker-0", "rank 2 of 4 on worker-1", "rank 3 of 4 on worker-1"]
     );
     assert!(log.contains("pi is 3.141593"), "{log}");
-    // What knows no other name than ssh's reaches the tasks as well, and what is no task is not taken for one.
-    let by_ssh = job.replace(
-        "mpirun /code/pi",
-        "ssh -o StrictHostKeyChecking=no -p 22 worker-1 -o ConnectTimeout=3 'echo I am $(hostname); exit 3'; echo ended $?; ssh nowhere.invalid true; echo $?",
-    );
-    let report = instance.run_job("ssh", &by_ssh);
-    let log = instance.log("ssh", "launcher-0");
-    assert!(log.contains("I am worker-1\nended 3\n") && log.contains("\n255\n"), "{report:#}\n{log}");
     // The end of the launcher is the job's, and a rank that fails is told.
     let failing = job.replace("mpirun /code/pi", "mpirun sh -c 'exit 7'");
     let report = instance.run_job("failing", &failing);
     assert_eq!(report["state"], "failed", "{report:#}");
     assert!(text(&report["reason"]).contains("launcher-0 exited with code 7"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn what_knows_no_other_name_than_ssh_reaches_the_tasks() {
+    const TEST: &str = "what_knows_no_other_name_than_ssh_reaches_the_tasks";
+    if !has_tools(TEST, &["ip"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let job = r#"
+framework = "mpi"
+code = "own"
+env.PATH = "/code:/usr/bin:/bin"
+command = """
+ssh -o StrictHostKeyChecking=no -p 22 worker-1 -o ConnectTimeout=3 'echo I am $(hostname); exit 3'; echo ended $?
+ssh nowhere.invalid true; echo ended $?
+PATH=/run/trainyard/bin:/usr/bin:/bin ssh nowhere.invalid true
+"""
+max_duration = "50s"
+resources = { cpu = 0.5, memory = "64MiB" }
+[roles.worker]
+count = 2
+"#;
+    let code = instance.root().join("var/lib/trainyard/workspaces/default/code/own");
+    fs::create_dir_all(&code).unwrap();
+    fs::write(code.join("ssh"), "#!/bin/sh\necho the image\\'s own was asked for $1\n").unwrap();
+    fs::set_permissions(code.join("ssh"), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let report = instance.run_job("ssh", job);
+    let log = instance.log("ssh", "launcher-0");
+    assert!(
+        log.starts_with("I am worker-1\nended 3\nthe image's own was asked for nowhere.invalid\nended 0\n"),
+        "{report:#}\n{log}"
+    );
+    // Unless this machine, whose programs it sees, has one there.
+    if !["/usr/bin/ssh", "/bin/ssh"].iter().any(|ssh| std::path::Path::new(ssh).exists()) {
+        assert!(log.contains("no task of this job is called nowhere.invalid"), "{log}");
+    }
     instance.shutdown();
 }

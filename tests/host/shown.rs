@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use super::support::{Instance, text};
 
@@ -75,6 +76,21 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
         );
         assert!(text(&report["reason"]).contains("is Trainyard's own"), "{report:#}");
     }
+    // Not by another name of the directory either.
+    let alias = at("alias");
+    fs::create_dir(&alias).unwrap();
+    for (number, (ours, below)) in
+        [("run", ""), ("run", "trainyard"), ("run/trainyard", "mount.lock")].into_iter().enumerate()
+    {
+        let bound = BindMount::of(&instance.root().join(ours), &alias);
+        let asked = bound.0.join(below).display().to_string();
+        let report = instance.run_job(
+            &format!("alias{number}"),
+            &format!("mounts = [{{ source = {asked:?}, target = \"/x\" }}]\ncommand = \"true\""),
+        );
+        assert!(text(&report["reason"]).contains("is Trainyard's own"), "{report:#}");
+    }
+    fs::remove_dir(&alias).unwrap();
     // Nor is anything made in a place of the machine for what is to lie in it, by whoever's rights.
     for (number, mounts) in [
         "{ source = \"AT/open\", target = \"/x\" }, { source = \"AT/own\", target = \"/x/made\" }",
@@ -91,6 +107,22 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
     let left = fs::read_dir(at("open")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     assert!(left.iter().all(|name| ["file", "own"].contains(&name.to_str().unwrap())), "{left:?}");
     instance.shutdown();
+}
+
+/// A second name of a directory, until dropped.
+struct BindMount<'a>(&'a Path);
+
+impl<'a> BindMount<'a> {
+    fn of(source: &Path, at: &'a Path) -> Self {
+        nix::mount::mount(Some(source), at, None::<&str>, nix::mount::MsFlags::MS_BIND, None::<&str>).unwrap();
+        Self(at)
+    }
+}
+
+impl Drop for BindMount<'_> {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(self.0, nix::mount::MntFlags::MNT_DETACH);
+    }
 }
 
 #[test]

@@ -404,4 +404,34 @@ mod tests {
         assert!(networks.veth(AttemptId(36u64.pow(6) - 1), 999).len() <= 15);
         assert_eq!(networks.bridge(AttemptId(36)), "tyabcd10");
     }
+
+    #[test]
+    fn a_gate_that_a_kill_left_closed_is_opened() {
+        if !nix::unistd::Uid::effective().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let networks = Networks { instance: "abcd".into(), rules: Err(String::new()), resolver: None };
+        let (task, path) = (TaskId::first(AttemptId(1), 0), dir.path().join("net"));
+        let block = AddressBlock { base: Ipv4Addr::new(10, 0, 0, 0), prefix: 30 };
+        let addresses = || {
+            let name = networks.veth(task.attempt, 0);
+            let said = run_tool("ip", &["-o", "-4", "addr", "show", "dev", &name], "").unwrap();
+            String::from_utf8(said.stdout).unwrap().matches("inet 10.0.0.").count()
+        };
+        // In a network namespace of its own, like a machine that nobody else uses.
+        let outside = dir.path().join("machine");
+        netns::create(&outside, || {
+            networks.attach(task, Peers::Alone, block, &path)?;
+            assert_eq!(addresses(), 1);
+            run_tool("ip", &["addr", "flush", "dev", &networks.veth(task.attempt, 0)], "").unwrap();
+            assert_eq!(addresses(), 0, "as after a kill between the two");
+            networks.open_gate(task, block)?;
+            networks.open_gate(task, block)?;
+            assert_eq!(addresses(), 1);
+            netns::remove(&path)
+        })
+        .unwrap();
+        netns::remove(&outside).unwrap();
+    }
 }

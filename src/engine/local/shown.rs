@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
@@ -26,8 +27,7 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
     let shown = |(mount, source): (&HostMount, io::Result<PathBuf>)| {
         let told = |why: String| EngineError(format!("mounts: {}: {why}", mount.source.display()));
         let source = source.map_err(|error| told(why_not(&error)))?;
-        if let Some(ours) = own_places(paths).iter().find(|ours| source.starts_with(ours) || ours.starts_with(&source))
-        {
+        if let Some(ours) = own_places(paths).iter().find(|ours| overlap(&source, ours)) {
             return Err(told(format!(
                 "{} is Trainyard's own, and shown neither by itself nor with what holds it; jobs see workspaces by `code` and \
                  `datasets`",
@@ -58,6 +58,16 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
 /// by what lies behind the mount change what is published.
 fn own_places(paths: &Paths) -> [PathBuf; 3] {
     [paths.run_dir(), paths.state_dir(), paths.jobs_d()].map(|place| place.canonicalize().unwrap_or(place))
+}
+
+/// Whether one lies in the other or is the other, also by another name of the same directory: a bind mount of it.
+fn overlap(source: &Path, ours: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let holds = |outer: &Path, inner: &Path| {
+        inner.starts_with(outer)
+            || id(outer).is_some_and(|outer| inner.ancestors().any(|place| id(place) == Some(outer)))
+    };
+    holds(ours, source) || holds(source, ours)
 }
 
 /// Where the path leads, as far as whoever asks may go there.
