@@ -22,6 +22,7 @@ mod shutdown;
 mod status;
 mod template;
 mod wait;
+mod whose;
 
 use std::path::{Path, PathBuf};
 

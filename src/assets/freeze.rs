@@ -197,7 +197,7 @@ fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
         Err(error) => return Err(error),
     };
     // A removal by the daemon is not cut short as long as it holds this.
-    let _held = Flock::lock(shelf.directory(dataset)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    let _held = Flock::lock(reopened(&directory)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
     remove_own(shelf, dataset, &directory)?;
     let mut first_error = None;
     for version in shelf.versions(dataset)? {
@@ -414,6 +414,8 @@ pub enum RemoveError {
     Unknown { dataset: String, version: String },
     #[error("{dataset}@{version} is in use by a job that is not over{}", told(.by))]
     InUse { dataset: String, version: String, by: String },
+    #[error("{dataset}@{version} is not yours: its owner may remove it, and root")]
+    NotYours { dataset: String, version: String },
     #[error("{dataset} is being published: try again when that is done")]
     Pending { dataset: String, version: String },
     #[error("cannot remove {dataset}@{version}")]
@@ -429,25 +431,38 @@ fn told(by: &str) -> String {
     if by.is_empty() { String::new() } else { format!(" ({by})") }
 }
 
-/// Removes a published version that no job uses. `told` says which users may be named.
+/// Removes a published version that no job uses, for its owner, the dataset's owner or root. `may_be_named` says which users
+/// may be named.
 pub fn remove(
     shelf: &Shelf,
     home: &str,
     name: &str,
     version: &str,
+    uid: u32,
     may_be_named: impl Fn(&crate::ids::JobKey) -> bool,
 ) -> Result<(), RemoveError> {
     let (dataset, version) = (name.to_owned(), version.to_owned());
     let io = |source| RemoveError::Io { dataset: dataset.clone(), version: version.clone(), source };
+    let unknown = || RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() };
     let path = Path::new(home).join(Part::Datasets.as_str()).join(name);
     let manifest = path.join(manifest_of(OsStr::new(&version)));
     let file = match shelf.file(&manifest) {
         Ok(file) => file,
-        Err(error) if is_absent(&error) => {
-            return Err(RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() });
-        }
+        Err(error) if is_absent(&error) => return Err(unknown()),
         Err(error) => return Err(io(error)),
     };
+    // Asked of what is removed, not of what is called so a moment later.
+    let directory = shelf.directory(&path).map_err(io)?;
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let tree = match openat(&directory, version.as_str(), flags, Mode::empty()) {
+        Ok(tree) => File::from(tree),
+        Err(Errno::ENOENT) => return Err(unknown()),
+        Err(errno) => return Err(io(errno.into())),
+    };
+    let owners = [directory.metadata().map_err(io)?.uid(), tree.metadata().map_err(io)?.uid()];
+    if uid != 0 && !owners.contains(&uid) {
+        return Err(RemoveError::NotYours { dataset: dataset.clone(), version: version.clone() });
+    }
     // What cannot be completed can be removed.
     if matches!(state(BufReader::new(file)).map_err(io)?, State::Pending { .. }) {
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
@@ -460,9 +475,8 @@ pub fn remove(
         }
     };
     unused()?;
-    let directory = shelf.directory(&path).map_err(io)?;
     // The mount process may be publishing another version, and clean up.
-    let held = Flock::lock(shelf.directory(&path).map_err(io)?, FlockArg::LockExclusiveNonblock);
+    let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
     let Ok(_held) = held else {
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
@@ -486,6 +500,12 @@ pub fn remove(
         remove_below(&directory, &gone)
     };
     taken_out().map_err(io)
+}
+
+/// Another open file of the same directory.
+fn reopened(directory: &File) -> io::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    Ok(File::from(openat(directory, ".", flags, Mode::empty())?))
 }
 
 /// The version whose manifest was completed last.

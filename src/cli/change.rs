@@ -3,6 +3,7 @@
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
+use crate::api::wire::Done;
 use crate::ids::JobKey;
 
 #[derive(Debug, Clone, Copy)]
@@ -20,15 +21,21 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
             Change::Rerun => client.rerun(key).await,
             Change::Remove => client.remove(key).await,
         };
-        match done {
-            Ok(done) if format == Format::Json => output::json(&done)?,
-            Ok(done) => output::line(&done.message)?,
-            Err(ClientError::Refused { status, message }) => {
-                output::error(&message);
-                exit = if status == 404 { Exit::NotFound } else { Exit::Failure };
-            }
-            Err(error) => return Err(error.into()),
-        }
+        tell(done, format, &mut exit)?;
     }
     Ok(exit)
+}
+
+/// Tells what came of one of several; a refusal ends no more than that one.
+pub(super) fn tell(done: Result<Done, ClientError>, format: Format, exit: &mut Exit) -> anyhow::Result<()> {
+    match done {
+        Ok(done) if format == Format::Json => output::json(&done),
+        Ok(done) => output::line(&done.message),
+        Err(ClientError::Refused { status, message }) => {
+            output::error(&message);
+            *exit = if status == 404 { Exit::NotFound } else { Exit::Failure };
+            Ok(())
+        }
+        Err(error) => Err(error.into()),
+    }
 }

@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::json;
 
 use super::Exit;
+use super::change;
 use super::fetch;
 use super::output::{self, Format};
+use super::whose::Whose;
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
@@ -34,7 +36,7 @@ pub enum DatasetVerb {
     Show {
         name: AssetName,
         #[command(flatten)]
-        home: Home,
+        home: Whose,
     },
     /// Bring files into a draft: a directory's content, a file, or what an http(s) address gives; goes on where it broke off
     Import {
@@ -42,21 +44,21 @@ pub enum DatasetVerb {
         source: String,
         name: AssetName,
         #[command(flatten)]
-        home: Home,
+        home: Whose,
     },
     /// Make a version of the draft: nobody can change it any more
     Publish {
         name: AssetName,
         version: AssetName,
         #[command(flatten)]
-        home: Home,
+        home: Whose,
     },
     /// Read a version and compare it with its manifest
     Verify {
         /// NAME[@VERSION]; the newest version when absent
         dataset: String,
         #[command(flatten)]
-        home: Home,
+        home: Whose,
     },
     /// Remove published versions that no job uses
     Rm {
@@ -64,36 +66,12 @@ pub enum DatasetVerb {
         #[arg(required = true)]
         datasets: Vec<String>,
         #[command(flatten)]
-        home: Home,
+        home: Whose,
     },
 }
 
-/// Whose it is.
-#[derive(Debug, Args)]
-pub struct Home {
-    /// The workspace that it belongs to
-    #[arg(short, long, default_value = "default")]
-    workspace: WorkspaceName,
-    /// Anybody's, seen by every workspace
-    #[arg(long)]
-    public: bool,
-    /// The administrator's, seen by every workspace
-    #[arg(long, conflicts_with = "public")]
-    preset: bool,
-}
-
-impl Home {
-    fn name(&self) -> &str {
-        match (self.preset, self.public) {
-            (true, _) => "preset",
-            (_, true) => "public",
-            _ => self.workspace.as_str(),
-        }
-    }
-
-    fn dataset(&self, root: &Path, name: &AssetName) -> anyhow::Result<PathBuf> {
-        Ok(datasets(root, self.name())?.join(name.as_str()))
-    }
+fn dataset_of(root: &Path, home: &Whose, name: &AssetName) -> anyhow::Result<PathBuf> {
+    Ok(datasets(root, home.home())?.join(name.as_str()))
 }
 
 /// In the mounted tree.
@@ -111,12 +89,14 @@ pub(super) async fn run(
 ) -> anyhow::Result<Exit> {
     match verb {
         DatasetVerb::Ls { text, workspace } => list(root, &workspace, text.as_deref().unwrap_or_default(), format),
-        DatasetVerb::Show { name, home } => show(&home.dataset(root, &name)?, &name, format),
-        DatasetVerb::Import { source, name, home } => import(&home.dataset(root, &name)?, &source, format).await,
-        DatasetVerb::Publish { name, version, home } => publish(&home.dataset(root, &name)?, &name, &version, format),
+        DatasetVerb::Show { name, home } => show(&dataset_of(root, &home, &name)?, &name, format),
+        DatasetVerb::Import { source, name, home } => import(&dataset_of(root, &home, &name)?, &source, format).await,
+        DatasetVerb::Publish { name, version, home } => {
+            publish(&dataset_of(root, &home, &name)?, &name, &version, format)
+        }
         DatasetVerb::Verify { dataset, home } => {
             let (name, version) = split(&dataset)?;
-            check(&home.dataset(root, &name)?, &name, version.as_ref(), format)
+            check(&dataset_of(root, &home, &name)?, &name, version.as_ref(), format)
         }
         DatasetVerb::Rm { datasets, home } => {
             let client = client()?;
@@ -125,16 +105,10 @@ pub(super) async fn run(
                 (name, None) => bail!("{name}: say which version, as in {name}@v1"),
             });
             let named = named.collect::<anyhow::Result<Vec<_>>>()?;
-            let (alone, mut exit) = (named.len() == 1, Exit::Success);
+            let mut exit = Exit::Success;
             for (name, version) in named {
-                match client.dataset_remove(home.name(), name.as_str(), version.as_str()).await {
-                    Ok(done) => tell(&done.message, format)?,
-                    Err(error) if alone => return Err(error.into()),
-                    Err(error) => {
-                        output::error(&error.to_string());
-                        exit = Exit::Failure;
-                    }
-                }
+                let done = client.dataset_remove(home.home(), name.as_str(), version.as_str()).await;
+                change::tell(done, format, &mut exit)?;
             }
             Ok(exit)
         }

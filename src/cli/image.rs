@@ -5,10 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use super::Exit;
+use super::change;
 use super::output::{self, Format};
+use super::whose::Whose;
 use crate::api::client::Client;
 use crate::api::wire::{ImageStep, ImportQuery, NameQuery};
 use crate::ids::{Bytes, WorkspaceName, parse_duration};
@@ -66,30 +68,6 @@ pub enum ImageVerb {
     },
 }
 
-#[derive(Debug, Args)]
-pub struct Whose {
-    /// The workspace that it belongs to
-    #[arg(short, long, default_value = "default")]
-    workspace: WorkspaceName,
-    /// For every workspace
-    #[arg(long)]
-    public: bool,
-    /// For every workspace, by the administrator
-    #[arg(long, conflicts_with = "public")]
-    preset: bool,
-}
-
-impl Whose {
-    fn of(&self, name: &str) -> NameQuery {
-        let kind = if self.preset { "preset" } else { "public" };
-        NameQuery {
-            name: name.to_owned(),
-            workspace: Some(self.workspace.to_string()),
-            kind: (self.preset || self.public).then(|| kind.to_owned()),
-        }
-    }
-}
-
 pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> anyhow::Result<Exit> {
     match verb {
         ImageVerb::Pull { name, whose } => {
@@ -102,10 +80,11 @@ pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> any
         ImageVerb::Show { name, whose } => show(client, &whose.of(&name), format).await,
         ImageVerb::Tag { name, new, whose } => done(client.image_tag(&whose.of(&name), &new).await?.message, format),
         ImageVerb::Rm { names, whose } => {
+            let mut exit = Exit::Success;
             for name in names {
-                done(client.image_remove(&whose.of(&name)).await?.message, format)?;
+                change::tell(client.image_remove(&whose.of(&name)).await, format, &mut exit)?;
             }
-            Ok(Exit::Success)
+            Ok(exit)
         }
         ImageVerb::Prune { unused } => {
             let unused = unused.as_deref().map(parse_duration).transpose()?;
