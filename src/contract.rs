@@ -19,6 +19,7 @@ mod pai;
 mod parameters;
 pub mod requirements;
 mod sagemaker;
+mod servers;
 mod tione;
 mod topology;
 mod uai;
@@ -300,6 +301,7 @@ fn files(task: &Task<'_>) -> Vec<SeenFile> {
     if task.spec.is_launched() {
         out.extend(mpi::programs(task));
     }
+    out.extend(servers::program(task));
     out
 }
 

@@ -3,9 +3,7 @@
 
 use super::{Sample, azureml, topology};
 use crate::ids::{Bytes, Cpu, JobName};
-use crate::spec::{
-    Command, Contract, Diagnostic, Framework, JobSpec, Param, Platform, Profile, Resources, Role, Severity, Strategy,
-};
+use crate::spec::{Command, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +43,7 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
 pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
     out.extend(uneven_servers(spec));
-    out.extend(servers_that_nobody_starts(spec));
+    out.extend(beyond_the_platform(spec));
     out
 }
 
@@ -71,6 +69,11 @@ fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
     let count = name.chars().count();
     let text = if count > most {
         format!("under contract {} a job's name has {most} characters at most, {name:?} has {count}", spec.contract)
+    } else if spec.contract.platform == Platform::SageMaker && (name.starts_with('-') || name.ends_with('-')) {
+        format!(
+            "under contract {} a job's name begins and ends with a letter or a digit, unlike {name:?}",
+            spec.contract
+        )
     } else if !name.chars().all(may) {
         format!("under contract {} a job's name may hold {told}: rename the file of {name:?}", spec.contract)
     } else {
@@ -156,42 +159,64 @@ fn store_warning((scheme, store): (&str, &str)) -> Advice {
 
 /// UAI-Train takes as many servers as workers.
 fn uneven_servers(spec: &JobSpec) -> Option<Advice> {
-    let is_uai = spec.contract.platform == Platform::Uai && spec.framework == Some(Framework::TensorFlow);
-    if !is_uai {
+    if spec.contract.platform != Platform::Uai {
         return None;
     }
     let sample = Sample::of("job.toml", spec);
     let first = sample.tasks(spec).next()?;
-    let (servers, workers) = (topology::called(&first, &["ps"]).len(), topology::nodes(&first).len());
+    let (servers, workers) = (topology::called(&first, topology::SERVERS).len(), topology::nodes(&first).len());
     (servers > 0 && servers != workers).then(|| Advice {
         key: "roles",
         text: format!("UAI-Train runs one parameter server for each node; the file has {servers} for {workers}"),
     })
 }
 
-/// Some platforms start a parameter server beside each script, and name it in `TF_CONFIG`.
-fn servers_that_nobody_starts(spec: &JobSpec) -> Option<Advice> {
-    let Contract { platform, profile } = spec.contract;
-    let names_them = match platform {
-        Platform::Uai => true,
-        Platform::SageMaker => spec.strategy != Some(Strategy::AllReduce),
-        Platform::Tione => profile == Profile::Old,
-        _ => false,
+/// What runs here, and would be refused by the platform itself: told to who will take the job back there.
+fn beyond_the_platform(spec: &JobSpec) -> Vec<Advice> {
+    let mut out = Vec::new();
+    let mut say = |key, text: String| {
+        out.push(Advice {
+            key,
+            text: format!("{text}; it runs here, contract {} itself would refuse it", spec.contract),
+        });
     };
-    let sample = Sample::of("job.toml", spec);
-    let first = sample.tasks(spec).next()?;
-    let is_meant = names_them
-        && spec.framework == Some(Framework::TensorFlow)
-        && topology::nodes(&first).len() > 1
-        && topology::called(&first, &["ps"]).is_empty();
-    is_meant.then(|| Advice {
-        key: "framework",
-        text: format!(
-            "under contract {} TF_CONFIG names parameter servers, which the platform starts beside the script; here they are \
-             started by nobody but the script itself: make them a role `ps`, or a script that waits for them waits for ever",
-            spec.contract
-        ),
-    })
+    let mut at_most = |key, what: &str, count: usize, most: usize| {
+        if count > most {
+            say(key, format!("there are {count} {what}, {most} at most are allowed"));
+        }
+    };
+    let most = |of: fn(&Role) -> usize| spec.members().map(of).max().unwrap_or(0);
+    let (params, env) = (most(|role| role.params.len()), most(|role| role.env.len()));
+    match spec.contract.platform {
+        Platform::SageMaker => {
+            at_most("params", "hyperparameters", params, 100);
+            at_most("env", "variables", env, 100);
+            at_most("datasets", "channels", spec.datasets.len(), 20);
+            let longest =
+                |role: &Role| role.params.iter().map(|(_, param)| super::parameters::text(param).chars().count()).max();
+            at_most(
+                "params",
+                "characters in a hyperparameter",
+                spec.members().filter_map(longest).max().unwrap_or(0),
+                2500,
+            );
+        }
+        Platform::ModelArts => at_most("env", "variables", env, 100),
+        Platform::Google => at_most("env", "variables", env, 100),
+        Platform::Uai => {
+            let sample = Sample::of("job.toml", spec);
+            let nodes = sample.tasks(spec).next().map_or(0, |first| topology::nodes(&first).len());
+            at_most("roles", "nodes", nodes, 4);
+        }
+        _ => {}
+    }
+    let is_own = |(name, _): &&(String, String)| name.starts_with("MA_");
+    if spec.contract.platform == Platform::ModelArts
+        && let Some((name, _)) = spec.members().flat_map(|role| &role.env).find(is_own)
+    {
+        say("env", format!("{name} begins as only the platform's own variables do"));
+    }
+    out
 }
 
 #[cfg(test)]
@@ -199,19 +224,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_that_are_named_and_not_started_or_not_even_are_told() {
+    fn what_a_platform_itself_would_refuse_is_told() {
         let told = |text: &str| warnings(&spec(text)).into_iter().map(|advice| advice.text).collect::<String>();
-        let two = "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n";
-        for contract in ["uai", "sagemaker", "tione/1"] {
-            let text = format!("contract = \"{contract}\"\n{two}");
-            assert!(told(&text).contains("started by nobody but the script itself"), "{contract}");
-            assert!(!told(&format!("{text}[roles.ps]\ncount = 2\n")).contains("started by nobody"), "{contract}");
-            let one = text.replace("count = 2", "");
-            assert_eq!(told(&one), "", "{contract}");
-        }
-        assert_eq!(told(&format!("contract = \"sagemaker\"\nstrategy = \"allreduce\"\n{two}")), "");
-        assert_eq!(told(&format!("contract = \"tione\"\n{two}")), "");
-        assert!(told(&format!("contract = \"uai\"\n{two}[roles.ps]\n")).contains("the file has 1 for 2"));
+        let workers = |count: u32, more: &str| {
+            format!(
+                "contract = \"uai\"\nframework = \"mxnet\"\ncommand = \"x\"\n[roles.worker]\ncount = {count}\n{more}"
+            )
+        };
+        assert_eq!(told(&workers(4, "")), "");
+        assert!(told(&workers(5, "")).contains("there are 5 nodes, 4 at most"));
+        assert!(told(&workers(2, "[roles.server]\n")).contains("the file has 1 for 2"));
+        let many: String = (0..101).map(|number| format!("p{number} = 1\n")).collect();
+        assert!(
+            told(&format!("contract = \"sagemaker\"\ncommand = \"x\"\n[params]\n{many}"))
+                .contains("101 hyperparameters")
+        );
+        assert!(told("contract = \"modelarts\"\ncommand = \"x\"\nenv.MA_X = \"1\"").contains("MA_X begins as"));
+        assert_eq!(told("contract = \"google\"\ncommand = \"x\"\nenv.MA_X = \"1\""), "");
     }
 
     fn spec(text: &str) -> JobSpec {

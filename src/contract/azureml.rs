@@ -58,7 +58,9 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("AZUREML_RUN_ID", &id),
         pair("AZUREML_ROOT_RUN_ID", &id),
         pair("AZUREML_EXPERIMENT_ID", job),
-        pair("MLFLOW_RUN_ID", &id),
+        // A run of MLflow's that nobody has begun could not be written to: scripts begin their own, in files of the run's.
+        pair("MLFLOW_TRACKING_URI", "file:///output/mlruns"),
+        pair("MLFLOW_ALLOW_FILE_STORE", true),
         pair("MLFLOW_EXPERIMENT_NAME", job),
         pair("AZUREML_CR_EXECUTION_WORKING_DIR_PATH", "/code"),
         pair("AZ_BATCH_HOST_LIST", join(nodes.iter().map(host::primary), ",")),

@@ -1,15 +1,20 @@
 //! The command line of a task: what is shown is what runs.
 
-use super::{Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, tione, uai, volcano};
-use crate::spec::{Command, Platform, Profile};
+use super::{
+    Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, tione, topology, uai, volcano,
+};
+use crate::spec::{Command, Contract, Framework, Platform, Profile};
 
 /// The arguments that are executed.
 pub fn line(task: &Task<'_>) -> Vec<String> {
-    let (role, platform) = (task.role, task.spec.contract.platform);
-    match &role.command {
+    super::servers::beside(task, started(task, own_line(task)))
+}
+
+/// What the role's own program and its arguments are.
+fn own_line(task: &Task<'_>) -> Vec<String> {
+    match &task.role.command {
         Command::Default => {
-            let own = if platform == Platform::SageMaker { sagemaker::entry(task) } else { None };
-            let words = own.unwrap_or_else(|| task.inside.command.clone());
+            let words = entry(task).unwrap_or_else(|| task.inside.command.clone());
             if words.is_empty() {
                 return vec!["sleep".to_owned(), "infinity".to_owned()];
             }
@@ -28,6 +33,68 @@ pub fn line(task: &Task<'_>) -> Vec<String> {
             }
             vec!["/bin/sh".to_owned(), "-c".to_owned(), out]
         }
+    }
+}
+
+/// The script that a parameter names, where a platform runs that.
+fn entry(task: &Task<'_>) -> Option<Vec<String>> {
+    let program = match (task.spec.contract.platform, task.spec.contract.profile) {
+        (Platform::SageMaker, _) => sagemaker::program(task)?,
+        (Platform::Tione, Profile::Old) => tione::program(task)?,
+        _ => return None,
+    };
+    Some(match program.ends_with(".py") {
+        true => vec!["python3".to_owned(), program],
+        false => vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{program} \"$@\""), program],
+    })
+}
+
+/// Programs that start processes themselves.
+const STARTERS: &[&str] =
+    &["mpirun", "mpiexec", "horovodrun", "torchrun", "torch.distributed", "accelerate", "deepspeed", "pdsh"];
+
+/// What a platform puts before the command, so that a process runs for each rank.
+fn started(task: &Task<'_>, words: Vec<String>) -> Vec<String> {
+    let Contract { platform, profile } = task.spec.contract;
+    let starts_itself = words.iter().any(|word| STARTERS.iter().any(|starter| word.contains(starter)));
+    let starts_none =
+        task.is_idle() || task.role.is_service || task.role.serves || words.first().is_some_and(|word| word == "sleep");
+    if starts_itself || starts_none {
+        return words;
+    }
+    let before = match platform {
+        Platform::SageMaker | Platform::AzureMl => ranks(task),
+        Platform::Tione if profile == Profile::Old => {
+            let mut ranks = ranks(task);
+            let is_python = words.first().is_some_and(|word| word.starts_with("python"));
+            if !ranks.is_empty() && is_python {
+                // The platform's way to end all ranks where one fails.
+                ranks.extend(["python3", "-m", "mpi4py"].map(str::to_owned));
+                return ranks.into_iter().chain(words.into_iter().skip(1)).collect();
+            }
+            ranks
+        }
+        _ => Vec::new(),
+    };
+    let by_torch = platform == Platform::AzureMl
+        && matches!(task.spec.framework, Some(Framework::PyTorch))
+        && task.role.resources.gpu > 1;
+    match by_torch {
+        // It counts nodes and processes by its variables.
+        true => {
+            let torchrun = ["python3", "-m", "torch.distributed.run", "--no-python"].map(str::to_owned);
+            torchrun.into_iter().chain(words).collect()
+        }
+        false => before.into_iter().chain(words).collect(),
+    }
+}
+
+/// `mpirun` for all ranks, where there are several.
+fn ranks(task: &Task<'_>) -> Vec<String> {
+    let sum: u64 = topology::mpi_hosts(task).iter().map(topology::slots).sum();
+    match task.spec.is_launched() && sum > 1 {
+        true => vec!["mpirun".to_owned(), "-np".to_owned(), sum.to_string()],
+        false => Vec::new(),
     }
 }
 

@@ -12,14 +12,20 @@ const JOB: &str = "/gcs/job";
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
-    if task.spec.contract.profile == Profile::Plain {
+    let says_where = task.role.params.iter().any(|(key, _)| key == "job-dir");
+    if task.spec.contract.profile == Profile::Plain && !says_where {
         out.push(format!("--job-dir={JOB}"));
     }
     out
 }
 
-const STYLE: TfConfig =
-    TfConfig { chief: Some("chief"), alone: Alone::Told, evaluator: Evaluator::Apart, ..topology::TF_PLAIN };
+const STYLE: TfConfig = TfConfig {
+    chief: Some("chief"),
+    alone: Alone::Told,
+    evaluator: Evaluator::Apart,
+    first_leads: true,
+    ..topology::TF_PLAIN
+};
 
 /// The cluster file as [`topology`] writes it, with what this platform adds to it.
 fn tf_config(task: &Task<'_>) -> Option<Value> {
@@ -58,16 +64,18 @@ fn cluster_spec(task: &Task<'_>) -> Value {
             members.push((place, topology::endpoint(&peer, 2222)));
         }
     }
+    let is_alone = task.peers().len() == 1;
+    let kind = |pool: usize| if is_alone { "chief".to_owned() } else { format!("workerpool{pool}") };
     let mut cluster = Map::new();
     for (number, mut members) in pools.into_iter().enumerate().filter(|(_, members)| !members.is_empty()) {
         members.sort();
         let members: Vec<String> = members.into_iter().map(|(_, endpoint)| endpoint).collect();
-        cluster.insert(format!("workerpool{number}"), json!(members));
+        cluster.insert(kind(number), json!(members));
     }
     let (own, place) = pool(task);
     json!({
         "cluster": cluster, "environment": "cloud",
-        "task": { "type": format!("workerpool{own}"), "index": place, "trial": "1" },
+        "task": { "type": kind(own), "index": place, "trial": "1" },
         "open_ports": [topology::port(task, 3333)],
     })
 }

@@ -79,6 +79,20 @@ fn mxnet(task: &Task<'_>) -> Pairs {
     out
 }
 
+/// Where a role serves, every pod is a node that has one server or one trainer; else all are alike.
+fn paddle_nodes(task: &Task<'_>) -> Pairs {
+    let mut names = vec!["master"];
+    names.extend(topology::SERVERS);
+    let servers = topology::called(task, &names);
+    let Some(first) = servers.first() else { return paddle::launch(task, 36543) };
+    let serves = servers.iter().any(|server| server.ordinal == task.ordinal);
+    vec![
+        pair("PADDLE_MASTER", format!("{}:{}", host::address(first), topology::port(first, 36543))),
+        pair("PADDLE_NNODES", task.peers().len()),
+        pair(if serves { "PADDLE_SERVER_NUM" } else { "PADDLE_TRAINER_NUM" }, 1),
+    ]
+}
+
 fn jax(task: &Task<'_>) -> Pairs {
     let nodes = topology::nodes(task);
     let (Some(rank), Some(first)) = (topology::rank(task), nodes.first()) else { return Vec::new() };
@@ -98,7 +112,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         Some(Framework::MxNet) => mxnet(task),
         Some(Framework::Jax) => jax(task),
         Some(Framework::Paddle) => {
-            let mut out = paddle::launch(task, 36543);
+            let mut out = paddle_nodes(task);
             out.push(pair("PADDLE_JOB_ID", &task.identity.key.job));
             out
         }
@@ -124,9 +138,11 @@ fn of_profile(task: &Task<'_>) -> Pairs {
             let mut out = topology::torch(task, 23456);
             out.extend([
                 pair("AIHC_JOB_NAME", &task.identity.key.job),
-                pair("AIHC_TENSORBOARD_LOG_PATH", "/output/training_logs"),
                 pair("NPROC_PER_NODE", task.role.resources.gpu.max(1)),
             ]);
+            if task.spec.roles.iter().any(|role| role.is_service && role.name.as_str() == "tensorboard") {
+                out.push(pair("AIHC_TENSORBOARD_LOG_PATH", "/output/training_logs"));
+            }
             out
         }
         _ => Vec::new(),

@@ -1,7 +1,7 @@
 //! Where on each platform the run's code, datasets, output and model are seen. They are seen at Trainyard's own places
 //! as well.
 
-use super::Task;
+use super::{Task, modelarts};
 use crate::ids::AssetName;
 use crate::spec::{Platform, Profile};
 
@@ -98,19 +98,19 @@ fn at_or_in(task: &Task<'_>, top: &str) -> Vec<Place> {
 }
 
 /// Where a platform's scripts start.
-pub(super) fn working_directory(task: &Task<'_>) -> Option<&'static str> {
+pub(super) fn working_directory(task: &Task<'_>) -> Option<String> {
     let has_code = task.role.code.is_some();
-    match (task.spec.contract.platform, task.spec.contract.profile) {
+    let fixed = match (task.spec.contract.platform, task.spec.contract.profile) {
         (Platform::SageMaker | Platform::Tione, _) => Some("/opt/ml/code"),
         (Platform::Pai, _) => Some("/ml/usercode"),
         (Platform::AzureMl, _) => Some("/code"),
-        (Platform::ModelArts, Profile::Old) if has_code => Some("/home/work/user-job-dir/code"),
-        (Platform::ModelArts, _) if has_code => Some("/home/ma-user/modelarts/user-job-dir/code"),
+        (Platform::ModelArts, _) if has_code => return Some(modelarts::code_place(task)),
         (Platform::Uai, _) => Some("/data"),
         (Platform::Kubeflow, Profile::Arena) => Some("/root"),
         (Platform::Mpi, Profile::Nauta) if has_code => Some("/app"),
         _ => None,
-    }
+    };
+    fixed.map(str::to_owned)
 }
 
 /// Directories that scripts write into without making them.
@@ -150,16 +150,18 @@ fn of_platform(task: &Task<'_>) -> Vec<Place> {
             (Content::OutputPart("outputs"), "/code/outputs", ReadWrite),
             (Content::OutputPart("logs"), "/code/logs", ReadWrite),
         ],
-        (Platform::ModelArts, Profile::Old) => &[(Content::Code, "/home/work/user-job-dir/code", Scratch)],
+        (Platform::ModelArts, Profile::Old) => &[],
         (Platform::ModelArts, _) => &[
-            (Content::Code, "/home/ma-user/modelarts/user-job-dir/code", Scratch),
             (Content::Output, "/home/ma-user/modelarts/outputs/train_url_0", ReadWrite),
             (Content::OutputPart("log"), "/home/ma-user/modelarts/log", ReadWrite),
         ],
         (Platform::Uai, _) => &[(Content::Code, "/data", Scratch), (Content::Output, "/data/output", ReadWrite)],
         // What it is given, and the copy of it that the command starts in.
         (Platform::OpenPai, _) => &[(Content::Code, "/code", Scratch), (Content::Code, "/pai/code", ReadOnly)],
-        (Platform::Kubeflow, Profile::Arena) => &[(Content::Code, "/root/code", Scratch)],
+        (Platform::Kubeflow, Profile::Arena) => &[
+            (Content::Code, "/root/code", Scratch),
+            (Content::OutputPart("training_logs"), "/training_logs", ReadWrite),
+        ],
         (Platform::Mpi, Profile::Nauta) => &[
             (Content::Code, "/app", Scratch),
             (Content::Output, "/mnt/output/experiment", ReadWrite),
@@ -173,6 +175,9 @@ fn of_platform(task: &Task<'_>) -> Vec<Place> {
     };
     let mut out: Vec<Place> =
         fixed.iter().map(|(content, path, access)| place(content.clone(), *path, *access)).collect();
+    if task.spec.contract.platform == Platform::ModelArts {
+        out.push(place(Content::Code, modelarts::code_place(task), Scratch));
+    }
     out.extend(datasets_of_platform(task));
     out
 }
@@ -185,11 +190,11 @@ fn datasets_of_platform(task: &Task<'_>) -> Vec<Place> {
         (Platform::Google, _) => channels(datasets, "/gcs").collect(),
         (Platform::ModelArts, Profile::Old) => at_or_in(task, "/home/work/data"),
         (Platform::ModelArts, _) => {
-            let one = |(number, dataset): (usize, &crate::spec::Dataset)| {
-                let path = format!("/home/ma-user/modelarts/inputs/data_url_{number}");
+            let paths = modelarts::inputs(task).into_iter().map(|(_, path)| path);
+            let one = |(dataset, path): (&crate::spec::Dataset, String)| {
                 place(Content::Dataset(dataset.seen_as().clone()), path, Access::ReadOnly)
             };
-            datasets.iter().enumerate().map(one).collect()
+            datasets.iter().zip(paths).map(one).collect()
         }
         (Platform::Uai, _) => at_or_in(task, "/data/data"),
         (Platform::Mpi, Profile::Nauta) => at_or_in(task, "/mnt/input/home"),

@@ -2,13 +2,39 @@
 
 use super::topology::{self, Pairs, pair};
 use super::{Task, host, join, parameters};
-use crate::spec::{Framework, Profile, Strategy};
+use crate::spec::{Code, Dataset, Framework, Profile, Strategy};
 
 const OUTPUT: &str = "/home/ma-user/modelarts/outputs/train_url_0";
 const HOME: &str = "/home/ma-user";
 
-fn input(number: usize) -> String {
-    format!("/home/ma-user/modelarts/inputs/data_url_{number}")
+/// The inputs as scripts are told of them: the parameter, and where it leads. Its name is the user's; the platform's own word
+/// for the first.
+pub(super) fn inputs(task: &Task<'_>) -> Vec<(String, String)> {
+    let one = |(number, dataset): (usize, &Dataset)| match &dataset.channel {
+        Some(channel) => (channel.to_string(), format!("{HOME}/modelarts/inputs/{channel}_0")),
+        None => ("data_url".to_owned(), format!("{HOME}/modelarts/inputs/data_url_{number}")),
+    };
+    task.spec.datasets.iter().enumerate().map(one).collect()
+}
+
+/// The last part of the code's path, by which its directory is called.
+pub(super) fn code_name<'a>(task: &Task<'a>) -> &'a str {
+    match &task.role.code {
+        Some(Code::Named(name)) => name.as_str(),
+        Some(Code::Git(git)) => {
+            let name = git.url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            Some(name.strip_suffix(".git").unwrap_or(name))
+                .filter(|name| !["", ".", ".."].contains(name))
+                .unwrap_or("code")
+        }
+        None => "code",
+    }
+}
+
+/// Where the platform's scripts find the code.
+pub(super) fn code_place(task: &Task<'_>) -> String {
+    let top = if is_old(task) { "/home/work" } else { "/home/ma-user/modelarts" };
+    format!("{top}/user-job-dir/{}", code_name(task))
 }
 
 fn is_old(task: &Task<'_>) -> bool {
@@ -17,15 +43,26 @@ fn is_old(task: &Task<'_>) -> bool {
 
 /// Added for parameter servers and their workers only: most scripts parse strictly.
 fn names_its_task(task: &Task<'_>) -> bool {
-    task.spec.framework == Some(Framework::TensorFlow) && task.spec.strategy == Some(Strategy::Ps)
+    task.spec.framework == Some(Framework::TensorFlow)
+        && task.spec.strategy == Some(Strategy::Ps)
+        && !topology::called(task, topology::SERVERS).is_empty()
 }
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
     let has = |key: &str| task.role.params.iter().any(|(known, _)| known == key);
-    let (data, train) = if is_old(task) { ("/home/work/data".to_owned(), "/output") } else { (input(0), OUTPUT) };
-    if !task.spec.datasets.is_empty() && !has("data_url") {
-        out.push(format!("--data_url={data}"));
+    let (data, train) = match is_old(task) {
+        true if task.spec.datasets.is_empty() => (Vec::new(), "/output"),
+        true => (vec![("data_url".to_owned(), "/home/work/data".to_owned())], "/output"),
+        false => (inputs(task), OUTPUT),
+    };
+    let mut told: Vec<&str> = Vec::new();
+    for (name, path) in &data {
+        // What has no name of its own is told once.
+        if !has(name) && !told.contains(&name.as_str()) {
+            out.push(format!("--{name}={path}"));
+            told.push(name);
+        }
     }
     if !has("train_url") {
         out.push(format!("--train_url={train}"));
@@ -63,13 +100,15 @@ fn second(task: &Task<'_>) -> Pairs {
         pair("MA_JOB_DIR", format!("{HOME}/modelarts/user-job-dir")),
         pair("MA_MOUNT_PATH", format!("{HOME}/modelarts")),
         pair("MA_LOG_DIR", format!("{HOME}/modelarts/log")),
-        pair("WORKSPACE", format!("{HOME}/modelarts/user-job-dir/code")),
+        pair("WORKSPACE", code_place(task)),
         pair("MA_SCRIPT_INTERPRETER", ""),
-        pair("PYTHONPATH", format!("{HOME}/modelarts/user-job-dir/code")),
+        pair("PYTHONPATH", code_place(task)),
         pair("train_url", OUTPUT),
     ];
-    if !task.spec.datasets.is_empty() {
-        out.push(pair("data_url", input(0)));
+    for (name, path) in inputs(task) {
+        if !out.iter().any(|(known, _)| *known == name) {
+            out.push((name, path));
+        }
     }
     out.extend(tensorflow(task));
     out
@@ -80,7 +119,7 @@ fn first(task: &Task<'_>) -> Pairs {
     let mut out = vec![
         pair("DLS_TASK_INDEX", topology::rank(task).unwrap_or(0)),
         pair("DLS_TASK_NUMBER", nodes.len()),
-        pair("DLS_APP_URL", "/home/work/user-job-dir/code"),
+        pair("DLS_APP_URL", code_place(task)),
         pair("DLS_DATA_URL", "/home/work/data"),
         pair("DLS_TRAIN_URL", "/output"),
     ];

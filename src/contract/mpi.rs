@@ -123,7 +123,15 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let slots = topology::mpi_hosts(task).first().map_or(1, topology::slots);
-    let mut out = vec![
+    let mut out = if task.spec.is_launched() { of_launchers(slots) } else { Vec::new() };
+    out.push(pair("K_MPI_JOB_ROLE", if task.is_idle() { "worker" } else { "launcher" }));
+    out.extend(of_profile(task));
+    out
+}
+
+/// How launchers find the tasks, and what they are to use in the place of ssh.
+fn of_launchers(slots: u64) -> Pairs {
+    vec![
         pair("OMPI_MCA_orte_default_hostfile", HOSTFILE),
         pair("OMPI_MCA_orte_keep_fqdn_hostnames", true),
         pair("OMPI_MCA_orte_set_default_slots", slots),
@@ -143,10 +151,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("HYDRA_HOST_FILE", HYDRA_HOSTFILE),
         pair("HYDRA_LAUNCHER", "rsh"),
         pair("HYDRA_LAUNCHER_EXEC", RSH),
-        pair("K_MPI_JOB_ROLE", if task.is_idle() { "worker" } else { "launcher" }),
-    ];
-    out.extend(of_profile(task));
-    out
+    ]
 }
 
 fn of_profile(task: &Task<'_>) -> Pairs {

@@ -83,7 +83,7 @@ fn variable(label: &str) -> String {
 pub(super) fn working_directory(task: &Task<'_>) -> String {
     let of_platform = layout::working_directory(task);
     match &task.inside.working_directory {
-        _ if of_platform.is_some() => of_platform.unwrap_or_default().to_owned(),
+        _ if of_platform.is_some() => of_platform.unwrap_or_default(),
         _ if task.role.code.is_some() => "/code".to_owned(),
         Some(directory) => directory.clone(),
         None => "/output".to_owned(),

@@ -42,6 +42,8 @@ fn job(task: &Task<'_>) -> Pairs {
         pair("TASK_ROLE_INSTANCES", join(instances, ",")),
         pair("JOB_NAME", &task.identity.key.job),
         pair("JOB_VC_NAME", &task.identity.key.workspace),
+        pair("VIRTUAL_CLUSTER", &task.identity.key.workspace),
+        pair("FRAMEWORK_NAME", &task.identity.key.job),
         pair("DEFAULT_FS_URI", ""),
         pair("DATA_DIR", "/dataset"),
         pair("OUTPUT_DIR", "/output"),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, parameters};
-use crate::spec::{Framework, Profile};
+use crate::spec::{Command, Framework, Profile};
 
 /// The SDK's jobs name `$PAI_USER_ARGS` in their command themselves; scripts of PAI-TF read flags.
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -23,7 +23,13 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     let hyperparameters = parameters::texts(&task.role.params).to_string();
-    vec![SeenFile::new("/ml/input/config/hyperparameters.json", hyperparameters)]
+    let mut out = vec![SeenFile::new("/ml/input/config/hyperparameters.json", hyperparameters)];
+    if let Command::Shell(text) = &task.role.command {
+        let launch = "cd /ml/usercode\nexec sh /ml/input/config/execution/command.sh\n";
+        out.push(SeenFile::program("/ml/input/config/execution/command.sh", format!("{text}\n")));
+        out.push(SeenFile::program("/ml/input/config/launch.sh", launch));
+    }
+    out
 }
 
 /// Each value is quoted, then the quoted value once more: the command's shell takes one layer away.
@@ -52,7 +58,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         let name = dataset.seen_as();
         out.push(pair(format!("PAI_INPUT_{}", parameters::variable(name.as_str())), format!("/ml/input/data/{name}")));
     }
-    if task.peers().len() > 1 {
+    if task.peers().len() > 1 || task.spec.contract.profile == Profile::Dlc {
         out.extend(distributed(task));
     }
     out

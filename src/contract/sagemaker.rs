@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, parameters};
-use crate::spec::{Framework, Param, Strategy};
+use super::{SeenFile, Task, host, parameters, servers};
+use crate::spec::{Framework, Strategy};
 
 /// Keys that the platform keeps for itself.
 const RESERVED: &str = "sagemaker_";
@@ -27,16 +27,12 @@ fn hyperparameters(task: &Task<'_>) -> Map<String, Value> {
     own.map(|(key, param)| (key.clone(), parameters::decoded(param))).collect()
 }
 
-/// The script that `sagemaker_program` names, run as the toolkit runs it.
-pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
-    let (_, Param::Value(program)) = task.role.params.iter().find(|(key, _)| key == "sagemaker_program")? else {
-        return None;
-    };
-    let program = program.as_str();
-    Some(match program.strip_suffix(".py") {
-        Some(_) => vec!["python3".to_owned(), program.to_owned()],
-        None => vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{program} \"$@\""), program.to_owned()],
-    })
+/// The script that `sagemaker_program` names or, without it, the variable.
+pub(super) fn program(task: &Task<'_>) -> Option<String> {
+    let param = task.role.params.iter().find(|(key, _)| key == "sagemaker_program");
+    let mut env = task.inside.env.iter().chain(&task.role.env).rev();
+    let variable = || env.find(|(name, _)| name == "SAGEMAKER_PROGRAM").map(|(_, value)| value.clone());
+    param.map(|(_, param)| parameters::text(param)).or_else(variable).filter(|program| !program.is_empty())
 }
 
 /// Those that the platform keeps for itself.
@@ -46,7 +42,7 @@ fn reserved(task: &Task<'_>) -> Value {
 }
 
 fn hosts(task: &Task<'_>) -> Vec<String> {
-    let mut hosts: Vec<String> = task.peers().iter().map(host::primary).collect();
+    let mut hosts: Vec<String> = topology::nodes(task).iter().map(host::primary).collect();
     hosts.sort();
     hosts
 }
@@ -68,7 +64,7 @@ fn interface(task: &Task<'_>) -> &'static str {
     super::native::interface(task).unwrap_or("eth0")
 }
 
-fn input_config(task: &Task<'_>) -> Value {
+pub(super) fn input_config(task: &Task<'_>) -> Value {
     let channel =
         json!({ "TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None" });
     task.spec.datasets.iter().map(|dataset| (dataset.seen_as().to_string(), channel.clone())).collect()
@@ -98,9 +94,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let group = json!([{
         "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
     }]);
-    let program =
-        task.role.params.iter().find(|(key, _)| key == "sagemaker_program").map(|(_, param)| parameters::text(param));
-    let program = program.unwrap_or_default();
+    let program = program(task).unwrap_or_default();
     let resources = task.role.resources;
     let plain = [
         ("SM_INPUT_DIR", "/opt/ml/input"),
@@ -168,10 +162,9 @@ fn training_env(task: &Task<'_>, channels: &[String], hps: &Map<String, Value>) 
 fn of_framework(task: &Task<'_>) -> Pairs {
     match task.spec.framework {
         Some(Framework::TensorFlow) => {
-            let nodes = topology::nodes(task);
             let config = match task.spec.strategy {
                 Some(Strategy::AllReduce) => topology::tf_workers(task, 8890),
-                _ => topology::tf_config_by_nodes(task, 2222, 2223, &nodes),
+                _ => topology::tf_config_by_nodes(task, 2222, 2223, &servers::nodes(task)),
             };
             config.map(|config| pair("TF_CONFIG", config)).into_iter().collect()
         }
@@ -181,6 +174,11 @@ fn of_framework(task: &Task<'_>) -> Pairs {
             out.retain(|(name, _)| name.starts_with("MASTER_"));
             out.extend([pair("NCCL_IB_DISABLE", 1), pair("NCCL_DEBUG", "WARN")]);
             out.extend(topology::torchrun(task, 7777));
+            out
+        }
+        Some(Framework::MxNet) => {
+            let mut out = topology::dmlc(task, 8000);
+            out.push(pair("PS_VERBOSE", 0));
             out
         }
         _ => Vec::new(),

@@ -52,7 +52,11 @@ fn places(seen: &View) -> Vec<&str> {
 
 /// The words that a shell makes of the command, after the script's name.
 fn arguments(seen: &View) -> Vec<String> {
-    match seen.args.as_slice() {
+    let own = match seen.args.as_slice() {
+        [servers, own @ ..] if servers == "/run/trainyard/servers" => own,
+        own => own,
+    };
+    match own {
         [shell, dash, text] if shell == "/bin/sh" && dash == "-c" => {
             text.split(' ').skip(2).map(str::to_owned).collect()
         }
@@ -283,6 +287,16 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
     let alike = seen(&job("google/vertex", "command = \"x\"\n[roles.worker]\ncount = 3\n"), 2);
     let spec: Value = serde_json::from_str(&variable(&alike, "CLUSTER_SPEC").unwrap()).unwrap();
     assert_eq!((spec["cluster"]["workerpool0"].as_array().unwrap().len(), &spec["task"]["index"]), (1, &json!(1)));
+    // Where none is called so, the first leads.
+    let config = tf_config(&alike);
+    assert_eq!(config["cluster"]["chief"], json!(["cmle-training-workerpool0-digits-0:2222"]));
+    assert_eq!(config["task"], json!({"cloud":"digits","index":1,"trial":"1","type":"worker"}));
+    let alone = seen(&job("google/vertex", "command = \"x\"\nframework = \"tensorflow\"\n"), 0);
+    let spec: Value = serde_json::from_str(&variable(&alone, "CLUSTER_SPEC").unwrap()).unwrap();
+    assert_eq!(spec["task"]["type"], tf_config(&alone)["task"]["type"]);
+    assert_eq!(spec["task"]["type"], "chief");
+    let own = seen(&job("google", "command = \"x\"\nparams.job-dir = \"/gcs/mine\"\n"), 0);
+    assert!(own.args.join(" ").ends_with("--job-dir=/gcs/mine"), "{:?}", own.args);
     assert_variables(&vertex, &[("AIP_MODEL_DIR", "/gcs/job/model/")]);
     assert!(places(&vertex).contains(&"/gcs/job/model"));
 }
@@ -331,7 +345,24 @@ fn modelarts_adds_task_names_for_parameter_servers_alone() {
         ],
     );
     assert!(second.hosts.contains("digits-worker-0.digits"), "{}", second.hosts);
-    assert_eq!(second.working_directory, "/home/ma-user/modelarts/user-job-dir/code");
+    assert_eq!(second.working_directory, "/home/ma-user/modelarts/user-job-dir/c", "as the code is called");
+    let named =
+        "contract = \"modelarts\"\ndatasets = [\"data_path=mnist\", \"val=mnist\"]\nframework = \"tensorflow\"\n"
+            .to_owned();
+    let two = seen(&(named + NODES), 1);
+    assert_eq!(
+        arguments(&two),
+        [
+            "--data_path=/home/ma-user/modelarts/inputs/data_path_0",
+            "--val=/home/ma-user/modelarts/inputs/val_0",
+            "--train_url=/home/ma-user/modelarts/outputs/train_url_0"
+        ],
+        "no --task_name where nobody serves"
+    );
+    assert_variables(&two, &[("val", "/home/ma-user/modelarts/inputs/val_0")]);
+    assert!(places(&two).contains(&"/home/ma-user/modelarts/inputs/val_0"));
+    let git = "contract = \"modelarts/1\"\ncode = { git = \"https://h/x/demo-code.git\" }\n".to_owned() + NODES;
+    assert_eq!(seen(&git, 0).working_directory, "/home/work/user-job-dir/demo-code");
     let ps = seen(&job("modelarts", PS), 0);
     assert_eq!(arguments(&ps)[1..], ["--task_name=ps", "--task_index=0"]);
     let plain = seen(&job("modelarts", "command = 'x'\n[roles.trainer]\ncount = 2\n"), 1);
@@ -577,7 +608,15 @@ fn ranks_are_started_under_any_contract_that_has_a_launcher() {
     let launcher = seen(&job("azureml", text), 0);
     assert_variables(&launcher, &[("OMPI_MCA_plm_rsh_agent", "/run/trainyard/rsh"), ("K_MPI_JOB_ROLE", "launcher")]);
     assert_eq!(file(&launcher, "/etc/mpi/hostfile.hydra").lines().next(), Some("10.213.0.3:2"));
-    assert_variables(&launcher, &[("HYDRA_HOST_FILE", "/etc/mpi/hostfile.hydra"), ("AZUREML_CR_NODE_RANK", "0")]);
+    assert_variables(&launcher, &[("HYDRA_HOST_FILE", "/etc/mpi/hostfile.hydra")]);
+    // The nodes are those that run ranks.
+    assert_variables(&launcher, &[("AZ_BATCH_HOST_LIST", "10.213.0.3,10.213.0.4")]);
+    assert_variables(&seen(&job("azureml", text), 1), &[("AZUREML_CR_NODE_RANK", "0")]);
+    let list = |contract: &str, name: &str| variable(&seen(&job(contract, text), 0), name).unwrap().to_owned();
+    assert_eq!(list("tione", "NODE_LIST"), "worker-0:2,worker-1:2");
+    assert_eq!(list("modelarts", "MA_NUM_HOSTS"), "2");
+    assert_eq!(list("sagemaker", "SM_HOSTS"), r#"["algo-1","algo-2"]"#);
+    assert_eq!(list("uai", "UAI_HOSTS"), "worker-0,worker-1");
     let spec = parse("a.toml", text).0.unwrap();
     assert_eq!(
         spec.roles.iter().map(|role| role.resources.gpu).collect::<Vec<_>>(),
@@ -592,6 +631,73 @@ fn a_job_whose_name_is_no_domain_name_has_hosts_all_the_same() {
     assert_eq!(host::dns("My_Job.v1"), "my-job-v1");
     let name = host::dns("训练_a-1");
     assert!(name.starts_with('j') && name.len() == 9 && name.is_ascii(), "{name}");
+}
+
+#[test]
+fn platforms_start_a_process_for_each_rank_and_servers_beside_each_node() {
+    let line = |text: &str, at: usize| command::display(&seen(text, at).args);
+    let ranks = "framework = \"horovod\"\ncommand = \"python3 t.py\"\n[roles.worker]\ncount = 2\nslots = 3\n";
+    assert_eq!(line(&job("azureml", ranks), 0), "mpirun -np 6 /bin/sh -c 'python3 t.py'");
+    assert_eq!(line(&job("azureml", ranks), 1), "/run/trainyard/agent");
+    assert_eq!(line(&job("uai", ranks), 0).split(" --").next(), Some("/bin/sh -c 'python3 t.py"), "nobody says so");
+    let own = ranks.replace("python3", "mpirun -np 2 python3");
+    assert_eq!(line(&job("azureml", &own), 0), "/bin/sh -c 'mpirun -np 2 python3 t.py'", "it does so itself");
+    let entry = ranks.replace("command = \"python3 t.py\"", "params.PROGRAM = \"t.py\"");
+    let entry = |contract: &str, name: &str| job(contract, &entry.replace("PROGRAM", name));
+    assert_eq!(line(&entry("sagemaker", "sagemaker_program"), 0), "mpirun -np 6 python3 t.py");
+    assert_eq!(line(&entry("tione/1", "ti_program"), 0), "mpirun -np 6 python3 -m mpi4py t.py");
+    let torch = "framework = \"pytorch\"\ncommand = \"python3 t.py\"\nresources.gpu = 4\n";
+    assert_eq!(
+        line(&job("azureml", torch), 0),
+        "python3 -m torch.distributed.run --no-python /bin/sh -c 'python3 t.py'"
+    );
+    assert_eq!(line(&job("azureml", &torch.replace("gpu = 4", "gpu = 1")), 0), "/bin/sh -c 'python3 t.py'");
+    let by_variable = seen("contract = \"sagemaker\"\nenv.SAGEMAKER_PROGRAM = \"t.py\"", 0);
+    assert_eq!(by_variable.args, ["python3", "t.py"]);
+    assert_variables(&by_variable, &[("SM_USER_ENTRY_POINT", "t.py")]);
+
+    let nodes = |framework: &str| format!("framework = \"{framework}\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n");
+    let starts = |contract: &str, framework: &str, at: usize| {
+        let view = seen(&job(contract, &nodes(framework)), at);
+        let there = view.files.iter().find(|file| file.path == "/run/trainyard/servers");
+        assert_eq!(view.args[0] == "/run/trainyard/servers", there.is_some());
+        there.map(|file| file.content.clone()).unwrap_or_default()
+    };
+    for contract in ["sagemaker", "uai"] {
+        assert!(starts(contract, "tensorflow", 1).contains("join()\n' 1 &\nexec \"$@\"\n"), "{contract}");
+    }
+    assert_ne!(starts("tione/1", "tensorflow", 0), "");
+    assert_eq!(starts("tione/1", "tensorflow", 1), "", "one for all");
+    assert_eq!(starts("tione", "tensorflow", 0), "");
+    assert!(starts("tione/1", "mxnet", 0).contains("DMLC_ROLE=scheduler python3"));
+    let second = starts("tione/1", "mxnet", 1);
+    assert!(second.contains("DMLC_ROLE=server python3") && !second.contains("scheduler"), "{second}");
+    let worker = seen(&job("tione/1", &nodes("mxnet")), 1);
+    assert_variables(&worker, &[("DMLC_NUM_SERVER", "2"), ("DMLC_PS_ROOT_URI", "10.213.0.2"), ("DMLC_ROLE", "worker")]);
+    assert_eq!(starts("sagemaker", "pytorch", 0), "");
+}
+
+#[test]
+fn what_a_launcher_needs_is_said_only_where_there_is_one() {
+    // Roles that are no ranks' are told of one another as their framework does.
+    let nauta =
+        job("mpi/nauta", "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.ps]\n[roles.worker]\ncount = 2\n");
+    let worker = seen(&nauta, 1);
+    assert_eq!(tf_config(&worker)["task"], json!({"type":"worker","index":0}));
+    assert_eq!(variable(&worker, "OMPI_MCA_plm_rsh_agent"), None);
+    // A worker with a command of its own, as sshd, is reached by what the image brings.
+    let sshd = "framework = \"mpi\"\n[roles.launcher]\ncommand = \"mpirun x\"\n[roles.worker]\ncommand = \"sshd -D\"\n";
+    assert_eq!(variable(&seen(&job("mpi", sshd), 0), "OMPI_MCA_plm_rsh_agent"), None);
+}
+
+#[test]
+fn paddle_under_kubeflow_tells_servers_from_trainers() {
+    let text = "framework = \"paddle\"\ncommand = \"x\"\n[roles.master]\n[roles.worker]\ncount = 2\n";
+    let (master, worker) = (seen(&job("kubeflow", text), 0), seen(&job("kubeflow", text), 2));
+    assert_variables(&master, &[("PADDLE_SERVER_NUM", "1"), ("PADDLE_NNODES", "3")]);
+    assert_variables(&worker, &[("PADDLE_TRAINER_NUM", "1"), ("PADDLE_MASTER", "10.213.0.2:36543")]);
+    let alike = seen(&job("kubeflow", "framework = \"paddle\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n"), 0);
+    assert_eq!((variable(&alike, "PADDLE_SERVER_NUM"), variable(&alike, "PADDLE_TRAINER_NUM")), (None, None));
 }
 
 proptest::proptest! {

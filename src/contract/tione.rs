@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, join, parameters};
+use super::{SeenFile, Task, host, join, parameters, sagemaker, servers};
 use crate::spec::{Framework, Param};
 
 /// Keys that the platform keeps for itself.
@@ -39,15 +39,20 @@ pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     let file = |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), value.to_string());
     vec![
         file("hyperparameters.json", parameters::texts(&task.role.params)),
+        file("inputdataconfig.json", sagemaker::input_config(task)),
         file("resourceconfig.json", json!({ "hosts": hosts(task), "current_host": host::primary(task) })),
     ]
+}
+
+/// The script that the job names.
+pub(super) fn program(task: &Task<'_>) -> Option<String> {
+    let param = task.role.params.iter().find(|(key, _)| key == "ti_program");
+    param.map(|(_, param)| parameters::text(param)).filter(|program| !program.is_empty())
 }
 
 pub(super) fn first(task: &Task<'_>) -> Pairs {
     let channels: Vec<String> = task.spec.datasets.iter().map(|dataset| dataset.seen_as().to_string()).collect();
     let hps: Value = own(task).iter().map(|(key, param)| (key.clone(), parameters::decoded(param))).collect();
-    let program =
-        task.role.params.iter().find(|(key, _)| key == "ti_program").map(|(_, param)| parameters::text(param));
     let framework = match task.spec.framework {
         Some(Framework::TensorFlow) => "tensorflow",
         Some(Framework::PyTorch) => "pytorch",
@@ -57,7 +62,7 @@ pub(super) fn first(task: &Task<'_>) -> Pairs {
     let mut out = vec![
         pair("TI_TRAINING_FRAMEWORK", framework),
         pair("TM_NETWORK_INTERFACE_NAME", super::native::interface(task).unwrap_or("eth0")),
-        pair("TM_USER_ENTRY_POINT", program.unwrap_or_default()),
+        pair("TM_USER_ENTRY_POINT", program(task).unwrap_or_default()),
         pair("TM_HPS", spaced(&hps)),
         pair("TM_CHANNELS", spaced(&json!(channels))),
         pair("TM_NUM_CPUS", task.role.resources.cpu.0.div_ceil(1000)),
@@ -77,11 +82,9 @@ pub(super) fn first(task: &Task<'_>) -> Pairs {
 }
 
 fn of_framework(task: &Task<'_>) -> Pairs {
-    let nodes = topology::nodes(task);
     match task.spec.framework {
         Some(Framework::TensorFlow) => {
-            let master: Vec<_> = nodes.into_iter().take(1).collect();
-            let config = topology::tf_config_by_nodes(task, 5555, 5556, &master);
+            let config = topology::tf_config_by_nodes(task, 5555, 5556, &servers::nodes(task));
             config.map(|config| pair("TF_CONFIG", config)).into_iter().collect()
         }
         Some(Framework::PyTorch) => {

@@ -27,6 +27,10 @@ pub(super) fn endpoint(task: &Task<'_>, base: u16) -> String {
 
 /// All that compute, the one that leads first.
 pub(super) fn nodes<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
+    if task.spec.is_launched() {
+        // The ranks are theirs, not the launcher's.
+        return mpi_hosts(task);
+    }
     let peers = task.peers();
     let all_serve = peers.iter().all(|peer| peer.role.serves);
     let mut nodes: Vec<Task<'a>> = peers.into_iter().filter(|peer| all_serve || !peer.role.serves).collect();
@@ -58,6 +62,8 @@ pub(super) struct TfConfig {
     pub(super) environment: Environment,
     pub(super) alone: Alone,
     pub(super) evaluator: Evaluator,
+    /// The first node leads where no role does by its name.
+    pub(super) first_leads: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,6 +93,7 @@ pub(super) const TF_PLAIN: TfConfig = TfConfig {
     environment: Environment::Cloud,
     alone: Alone::Untold,
     evaluator: Evaluator::InCluster,
+    first_leads: false,
 };
 
 /// What TensorFlow calls the tasks of a role.
@@ -109,8 +116,14 @@ pub(super) fn tf_config(task: &Task<'_>, style: TfConfig) -> Option<String> {
     }
     let mut cluster: Vec<(&'static str, Vec<String>)> = Vec::new();
     let mut own = 0;
+    let is_led = peers.iter().any(|peer| ["chief", "master"].contains(&tf_type(peer, None)));
+    let first = nodes(task).first().map(|node| node.ordinal).filter(|_| style.first_leads && !is_led);
+    let kind_of = |peer: &Task<'_>| match first {
+        Some(first) if first == peer.ordinal => style.chief.unwrap_or("chief"),
+        _ => tf_type(peer, style.chief),
+    };
     for peer in &peers {
-        let kind = tf_type(peer, style.chief);
+        let kind = kind_of(peer);
         let base = if kind == "ps" { style.ps_port } else { style.worker_port };
         let at = cluster.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
             cluster.push((kind, Vec::new()));
@@ -125,7 +138,7 @@ pub(super) fn tf_config(task: &Task<'_>, style: TfConfig) -> Option<String> {
     if style.evaluator == Evaluator::Apart {
         cluster.retain(|(kind, _)| *kind != "evaluator");
     }
-    Some(tf_json(&cluster, (tf_type(task, style.chief), own), style.environment))
+    Some(tf_json(&cluster, (kind_of(task), own), style.environment))
 }
 
 /// `TF_CONFIG` where every node both computes and may hold parameters: node 0 is the master, the others are workers, and the
@@ -216,7 +229,7 @@ pub(super) fn dmlc(task: &Task<'_>, base: u16) -> Pairs {
         pair("DMLC_ROLE", role),
         pair("DMLC_PS_ROOT_URI", host::address(root)),
         pair("DMLC_PS_ROOT_PORT", port(root, base)),
-        pair("DMLC_NUM_SERVER", servers.len()),
+        pair("DMLC_NUM_SERVER", servers.len() + super::servers::nodes(task).len()),
         pair("DMLC_NUM_WORKER", workers.len()),
     ];
     if role == "worker" {
@@ -232,8 +245,11 @@ pub(super) fn mpi_hosts<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
     if waiting.is_empty() { peers } else { waiting }
 }
 
-/// Ranks of a host: one for each card, or for each whole core.
+/// Ranks of a host: as the file says, or one for each card, or for each whole core.
 pub(super) fn slots(task: &Task<'_>) -> u64 {
+    if let Some(slots) = task.role.slots {
+        return u64::from(slots);
+    }
     match task.role.resources.gpu {
         0 => (task.role.resources.cpu.0 / 1000).max(1),
         cards => u64::from(cards),

@@ -1,7 +1,7 @@
 //! UCloud UAI-Train (ucloud/uai-sdk): everything below `/data`, told by arguments.
 
 use super::topology::{self, Pairs, pair};
-use super::{Task, host, join, parameters};
+use super::{Task, host, join, parameters, servers};
 use crate::spec::Framework;
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -20,7 +20,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     match task.spec.framework {
         // Every node is asked for parameters as well, on a port of its own.
         Some(Framework::TensorFlow) => {
-            let config = topology::tf_config_by_nodes(task, 2222, 2223, &nodes);
+            let config = topology::tf_config_by_nodes(task, 2222, 2223, &servers::nodes(task));
             out.extend(config.map(|config| pair("TF_CONFIG", config)));
         }
         Some(Framework::MxNet) => {

@@ -27,7 +27,12 @@ fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
         if is_octopus(task) {
             out.push((parameters::variable(&system_name(task, role)), tasks.clone()));
         }
-        out.push((role.name.variable(), tasks));
+        // A role that is called like another one's number is found by its own number.
+        let is_number =
+            role.name.as_str().to_lowercase().strip_prefix("task").is_some_and(|rest| rest.parse::<u32>().is_ok());
+        if !(is_octopus(task) && is_number) {
+            out.push((role.name.variable(), tasks));
+        }
     }
     out
 }

@@ -240,6 +240,27 @@ impl Draft {
 }
 
 impl DraftRole {
+    /// Where its tasks only run sshd, so that ranks reach them, they run what stands for it here.
+    pub(super) fn waits_for_ranks(&mut self) {
+        let is_sshd = |word: &str| word == "sshd" || word.ends_with("/sshd");
+        let ends_so = |text: &str| {
+            let commands = text.split([';', '\n', '&']).map(str::trim).filter(|command| !command.is_empty());
+            let last = commands.last().unwrap_or_default();
+            last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd)
+        };
+        let waits = match &self.command {
+            Command::Exec(words) => match words.as_slice() {
+                [shell, dash, text] if shell.ends_with("sh") && dash == "-c" => ends_so(text),
+                words => words.first().is_some_and(|word| is_sshd(word)),
+            },
+            Command::Shell(text) => ends_so(text),
+            Command::Default => false,
+        };
+        if waits {
+            self.command = Command::Default;
+        }
+    }
+
     pub(super) fn new(name: String, count: u32) -> Self {
         Self {
             name,

@@ -4,7 +4,7 @@ use super::draft::{Draft, DraftRole, Holds};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
 use super::{ImportError, Imported, pod};
-use crate::spec::{Command, Main};
+use crate::spec::Main;
 
 struct Kind {
     name: &'static str,
@@ -68,7 +68,7 @@ const SPEC: &Fates = &[
         Fate::Lost("the number of tasks is fixed here: the replicas; start torchrun with --nnodes of the same number"),
     ),
     ("enableDynamicWorker", Fate::Lost("the number of tasks is fixed here")),
-    ("sshAuthMountPath", Fate::Lost("no keys are made; the image must bring what mpirun reaches the workers by")),
+    ("sshAuthMountPath", Fate::Nothing("ranks are started without ssh")),
     ("mpiImplementation", Fate::Lost("the hostfile is written for all of them; see docs/JOBS.md")),
     (
         "launcherCreationPolicy",
@@ -108,7 +108,9 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     // Older forms have the same fields in the spec itself.
     run_policy_here(&mut spec, &mut draft)?;
     processes(&mut spec, &mut draft)?;
-    roles(kind, spec.object(kind.replicas)?, &mut draft)?;
+    let slots = spec.number("slotsPerWorker", 1)?.unwrap_or(1);
+    let slots = Some(slots).filter(|_| kind.framework == "mpi");
+    roles(kind, spec.object(kind.replicas)?, slots, &mut draft)?;
     decide(kind, &mut spec, &mut draft)?;
     let mode = spec.text("jobMode")?;
     if let Some(mode) = mode.filter(|mode| mode != "MXTrain") {
@@ -153,19 +155,11 @@ fn processes(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
     if let Some(count) = spec.text("nprocPerNode")? {
         draft.env.push(("PET_NPROC_PER_NODE".to_owned(), count));
     }
-    if let Some(slots) = spec.number("slotsPerWorker", 1)?.filter(|slots| *slots != 1) {
-        draft.losses.push(
-            spec.loss(
-                "slotsPerWorker",
-                format!("{slots}: a worker's slots are its cards here; tell mpirun by --map-by"),
-            ),
-        );
-    }
     Ok(())
 }
 
 /// Replica types are the names of the fields.
-fn roles(kind: &Kind, specs: Fields, draft: &mut Draft) -> Result<(), ImportError> {
+fn roles(kind: &Kind, specs: Fields, slots: Option<i64>, draft: &mut Draft) -> Result<(), ImportError> {
     let path = specs.path().to_owned();
     for (name, node) in specs.rest() {
         let mut fields = Fields::of(node, &format!("{path}.{name}"))?;
@@ -182,8 +176,10 @@ fn roles(kind: &Kind, specs: Fields, draft: &mut Draft) -> Result<(), ImportErro
             pod::restarts(draft, fields.at("restartPolicy"), &policy);
         }
         pod::read(fields.object("template")?, &mut role, draft)?;
-        if kind.framework == "mpi" && serves && role.command == Command::Default {
-            draft.losses.push(fields.loss("template", "has no command; the operator starts sshd there: write command"));
+        if let Some(slots) = slots.filter(|_| serves) {
+            // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
+            role.waits_for_ranks();
+            role.own.push(("slots".to_owned(), slots.to_string()));
         }
         fields.leave(&[], &mut draft.losses);
         draft.roles.push(role);

@@ -318,7 +318,6 @@ fn a_volcano_job_is_written_like_this() {
     assert_eq!(
         job.toml,
         r#"# Imported from a job of Volcano.
-# not carried: spec.plugins.ssh: no keys are made: tasks cannot log in to each other unless the image brings that
 # not carried: spec.tasks[1].template.spec.volumes[0].hostPath: "seq", mounted at /mnt/seq: put the files into the workspace's datasets/NAME and write datasets = ["NAME"], or results into /output
 # not carried: spec.tasks[1].template.spec.containers[0].env[1].valueFrom: POD_IP is filled in by Kubernetes; set it in [env] or in the command
 # not carried: spec.tasks[1].dependsOn: all tasks of a job start together here; let the command wait for the others
@@ -342,7 +341,6 @@ memory = "100MB"
 
 [roles.mpiworker]
 count = 2
-command = ["sshd", "-D"]
 
 [roles.mpiworker.env]
 A = "1"
@@ -459,13 +457,22 @@ fn run_policies_processes_and_elasticity_of_kubeflow() {
     assert_eq!(fields(&job), ["spec.runPolicy.ttlSecondsAfterFinished", "spec.elasticPolicy"]);
     let slots =
         only(&kubeflow("MPIJob", "mpiReplicaSpecs", "  slotsPerWorker: 2\n", &[("Launcher", 1), ("Worker", 2)]));
-    assert_eq!(fields(&slots), ["spec.slotsPerWorker"]);
+    assert_eq!(fields(&slots), [""; 0]);
+    assert_eq!(role(&spec_of(&slots), "worker").slots, Some(2));
     let idle = kubeflow("MPIJob", "mpiReplicaSpecs", "", &[("Launcher", 1), ("Worker", 2)]).replacen(
         "command: [python, x.py], ",
         "",
         2,
     );
-    assert_eq!(fields(&only(&idle)), ["spec.mpiReplicaSpecs.Worker.template"]);
+    assert_eq!(fields(&only(&idle)), [""; 0]);
+    let sshd = kubeflow("MPIJob", "mpiReplicaSpecs", "", &[("Launcher", 1), ("Worker", 2)]);
+    for command in ["[/usr/sbin/sshd, -De, -f, /home/x]", "[/bin/sh, -c, 'mkdir -p /run/sshd; /usr/sbin/sshd -D;']"] {
+        let at = sshd.rfind("[python, x.py]").unwrap();
+        let text = format!("{}{command}{}", &sshd[..at], &sshd[at + "[python, x.py]".len()..]);
+        let spec = spec_of(&only(&text));
+        assert!(spec.is_launched(), "{command}");
+        assert_eq!(role(&spec, "worker").slots, Some(1), "as the operator has it");
+    }
 }
 
 #[test]

@@ -146,11 +146,14 @@ fn apply(policy: Policy, roles: &mut [DraftRole], losses: &mut Vec<Loss>) {
 
 fn plugins(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
     let mut plugins = spec.object("plugins")?;
+    let starts_ranks = plugins.names().iter().any(|name| name == "mpi");
     for name in plugins.names() {
         let arguments = plugins.texts(&name)?;
         match PLUGINS.iter().find(|(known, _)| *known == name).map(|(_, plugin)| *plugin) {
             Some(Plugin::Contract) => {}
             Some(Plugin::Framework(framework)) => draft.framework = Some(framework),
+            // Ranks are started without it.
+            Some(Plugin::Lost(_)) if name == "ssh" && starts_ranks => {}
             Some(Plugin::Lost(why)) => draft.losses.push(plugins.loss(&name, why)),
             None => draft.losses.push(plugins.loss(&name, "there is no such plugin here")),
         }
@@ -188,6 +191,9 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
             apply(policy, std::slice::from_mut(&mut role), &mut draft.losses);
         }
         task.leave(TASK, &mut draft.losses);
+        if draft.framework == Some("mpi") {
+            role.waits_for_ranks();
+        }
         draft.roles.push(role);
     }
     Ok(())

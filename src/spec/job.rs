@@ -244,6 +244,8 @@ pub struct Role {
     pub min_succeeded: MinSucceeded,
     /// How often each of its tasks is started again within an attempt before it counts as failed.
     pub retries: u32,
+    /// Ranks of MPI that one task takes; by its cards or cores when absent.
+    pub slots: Option<u32>,
     pub image: Image,
     /// Whom its tasks run as inside; the image's choice when absent.
     pub user: Option<String>,

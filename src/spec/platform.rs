@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The platform whose directories, variables and arguments a script expects, with the variety of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +111,13 @@ impl fmt::Display for Contract {
         let name =
             CONTRACTS.iter().find(|&&(_, platform, profile)| (platform, profile) == (self.platform, self.profile));
         f.write_str(name.map_or("native", |(name, ..)| name))
+    }
+}
+
+impl Contract {
+    /// How long the platform waits between the signal and the kill, where it says so.
+    pub fn stop_grace(self) -> Option<Duration> {
+        (self.platform == Platform::SageMaker).then_some(Duration::from_secs(120))
     }
 }
 

@@ -80,7 +80,10 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         description: wire.description,
         init: wire.init.unwrap_or(true),
         debug: wire.debug.is_some_and(Spanned::into_inner),
-        stop_grace: wire.stop_grace.and_then(|text| parse_duration(&text).ok()),
+        stop_grace: wire
+            .stop_grace
+            .and_then(|text| parse_duration(&text).ok())
+            .or(contract.and_then(Contract::stop_grace)),
         contract: contract?,
         framework,
         strategy,
@@ -471,6 +474,7 @@ impl Reader<'_> {
             min_failed,
             min_succeeded,
             retries: wire.retries.unwrap_or(0),
+            slots: wire.slots,
             command: match &wire.command {
                 None if strategy::idles(&name, self.kinds) => strategy::idle(),
                 own => command(own.as_ref().or(job.command.as_ref())),

@@ -24,7 +24,8 @@ impl Default for Kinds {
 
 impl Kinds {
     fn is_led_by_a_launcher(self) -> bool {
-        self.strategy == Some(Strategy::Launcher) || self.contract.platform == Platform::Mpi
+        let starts_ranks = self.contract.platform == Platform::Mpi && self.framework.is_none();
+        self.strategy == Some(Strategy::Launcher) || starts_ranks
     }
 }
 
@@ -81,7 +82,8 @@ pub(in crate::spec) fn complete(
     let first_decides = kinds.contract.platform == Platform::Kubeflow
         && kinds.contract.profile != Profile::Swarm
         && kinds.framework == Some(Framework::TensorFlow);
-    if first_decides && roles.iter().all(|(role, _)| role.main == Main::No) {
+    let leads = |role: &Role| LEADING.contains(&role.name.as_str().to_lowercase().as_str());
+    if first_decides && roles.iter().all(|(role, _)| role.main == Main::No && !leads(role)) {
         let may =
             |role: &Role| role.name.as_str().eq_ignore_ascii_case("worker") && !says_main.contains(role.name.as_str());
         for (role, _) in roles.iter_mut().filter(|(role, _)| may(role)) {
@@ -90,10 +92,17 @@ pub(in crate::spec) fn complete(
     }
 }
 
+/// Platforms that start servers of parameters beside the nodes of a job that names none.
+pub fn starts_servers(contract: Contract) -> bool {
+    let Contract { platform, profile } = contract;
+    matches!(platform, Platform::SageMaker | Platform::Uai) || (platform == Platform::Tione && profile == Profile::Old)
+}
+
 fn missing(roles: &[(Role, Range<usize>)], kinds: Kinds) -> Option<RoleName> {
     let has =
         |names: &[&str]| roles.iter().any(|(role, _)| names.contains(&role.name.as_str().to_lowercase().as_str()));
     let (wanted, are_there): (&str, bool) = match kinds.framework {
+        Some(Framework::MxNet) if starts_servers(kinds.contract) && !has(&["ps", "server", "pserver"]) => return None,
         Some(Framework::MxNet | Framework::MindSpore) => ("scheduler", has(&["scheduler"])),
         // Whoever has a command of its own leads, whatever it is called.
         _ if kinds.is_led_by_a_launcher() => (LEADER, roles.iter().any(|(role, _)| role.command != idle())),
@@ -192,6 +201,16 @@ mod tests {
             "said of the other"
         );
         assert_eq!(
+            roles("contract = \"kubeflow\"\nframework = \"tensorflow\"\n[roles.chief]\nmain = false\n[roles.worker]"),
+            [row("chief", 1, Main::No, false), row("worker", 1, Main::No, false)],
+            "a worker's end does not stop a chief"
+        );
+        assert_eq!(
+            roles("contract = \"mpi/nauta\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]\ncount = 2"),
+            [row("ps", 1, Main::No, true), row("worker", 2, Main::No, false)],
+            "no launcher, since no ranks"
+        );
+        assert_eq!(
             roles("contract = \"kubeflow\"\nframework = \"pytorch\"\n[roles.master]\n[roles.worker]"),
             [row("master", 1, Main::Role, false), row("worker", 1, Main::No, false)]
         );
@@ -199,6 +218,19 @@ mod tests {
             roles("contract = \"kubeflow/swarm\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]"),
             [row("ps", 1, Main::No, true), row("worker", 1, Main::No, false)]
         );
+    }
+
+    #[test]
+    fn no_scheduler_is_added_where_the_platform_starts_one_beside_the_nodes() {
+        let names = |contract: &str, more: &str| {
+            let text = format!("contract = \"{contract}\"\nframework = \"mxnet\"\n[roles.worker]\ncount = 2\n{more}");
+            roles(&text).into_iter().map(|(name, ..)| name).collect::<Vec<_>>().join(" ")
+        };
+        for contract in ["sagemaker", "uai", "tione/1"] {
+            assert_eq!(names(contract, ""), "worker");
+            assert_eq!(names(contract, "[roles.server]"), "scheduler worker server", "the file's own servers need it");
+        }
+        assert_eq!(names("tione", ""), "scheduler worker");
     }
 
     #[test]

@@ -127,6 +127,7 @@ pub(super) struct WireRole {
     pub(super) min_failed: Option<Spanned<WireCount>>,
     pub(super) min_succeeded: Option<Spanned<WireCount>>,
     pub(super) retries: Option<u32>,
+    pub(super) slots: Option<u32>,
     pub(super) image: Option<Spanned<String>>,
     pub(super) user: Option<Spanned<String>>,
     pub(super) code: Option<Spanned<WireCode>>,
