@@ -30,7 +30,7 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AssetName, JobKey, WorkspaceName};
-use crate::sys::file::create_dir;
+use crate::sys::file::{create_dir, optional};
 use crate::sys::rooted::open_resolved;
 
 /// The version that is being made.
@@ -55,6 +55,14 @@ impl Part {
     pub fn as_str(self) -> &'static str {
         match self {
             Part::Datasets => "datasets",
+            Part::Code => "code",
+        }
+    }
+
+    /// What one of them is.
+    fn one(self) -> &'static str {
+        match self {
+            Part::Datasets => "dataset",
             Part::Code => "code",
         }
     }
@@ -109,15 +117,20 @@ pub struct Place {
     /// A workspace, or one of [`SHARED`].
     pub home: String,
     pub name: AssetName,
-    /// Of a dataset; a directory without versions has none.
+    /// A directory without versions has none.
     pub version: Option<String>,
 }
 
 impl Place {
     /// Below `workspaces/`.
     pub fn path(&self, part: Part) -> PathBuf {
-        let path = PathBuf::from(&self.home).join(part.as_str()).join(self.name.as_str());
-        self.version.as_ref().map_or(path.clone(), |version| path.join(version))
+        let path = PathBuf::from(&self.home).join(part.as_str());
+        match (&self.version, part) {
+            (None, _) => path.join(self.name.as_str()),
+            (Some(version), Part::Datasets) => path.join(self.name.as_str()).join(version),
+            // Directories of their own, side by side.
+            (Some(version), Part::Code) => path.join(format!("{}@{version}", self.name)),
+        }
     }
 
     /// As people of `workspace` name it.
@@ -133,8 +146,8 @@ impl Place {
 pub enum MissingError {
     #[error("there is no directory {part}/{name} in workspace {workspace}, nor in preset or public", part = .part.as_str())]
     Nothing { part: Part, name: AssetName, workspace: WorkspaceName },
-    #[error("dataset {name} has no version {version}; it has {}", list(.has))]
-    Version { name: AssetName, version: AssetName, has: Vec<String> },
+    #[error("{} {name} has no version {version}; it has {}", .part.one(), list(.has))]
+    Version { part: Part, name: AssetName, version: AssetName, has: Vec<String> },
     #[error(
         "dataset {name} has a draft and no version yet: `mv draft v1` in it, or `trainyard dataset publish {name} v1`, makes one; {name}@draft is the draft as it is"
     )]
@@ -222,19 +235,62 @@ impl Shelf {
 
     /// Where a job of `workspace` finds `name`: the workspace's own, else a preset, else a public one.
     fn home(&self, workspace: &WorkspaceName, part: Part, name: &AssetName) -> Result<String, MissingError> {
-        for home in [workspace.as_str()].into_iter().chain(SHARED) {
-            let place = Place { home: home.to_owned(), name: name.clone(), version: None };
-            let is_there = self.is_directory(&place.path(part));
-            if is_there.map_err(|source| MissingError::Io { part, name: name.clone(), source })? {
-                return Ok(place.home);
-            }
-        }
-        Err(MissingError::Nothing { part, name: name.clone(), workspace: workspace.clone() })
+        let found = self.first(workspace, part, name, None)?;
+        found.map(|place| place.home).ok_or_else(|| MissingError::Nothing {
+            part,
+            name: name.clone(),
+            workspace: workspace.clone(),
+        })
     }
 
-    /// Where the code `name` lies for a job of `workspace`.
-    pub fn code(&self, workspace: &WorkspaceName, name: &AssetName) -> Result<Place, MissingError> {
-        Ok(Place { home: self.home(workspace, Part::Code, name)?, name: name.clone(), version: None })
+    fn first(
+        &self,
+        workspace: &WorkspaceName,
+        part: Part,
+        name: &AssetName,
+        version: Option<&AssetName>,
+    ) -> Result<Option<Place>, MissingError> {
+        for home in [workspace.as_str()].into_iter().chain(SHARED) {
+            let version = version.map(AssetName::to_string);
+            let place = Place { home: home.to_owned(), name: name.clone(), version };
+            let is_there = self.is_directory(&place.path(part));
+            if is_there.map_err(|source| MissingError::Io { part, name: name.clone(), source })? {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where the code `name` lies for a job of `workspace`: in `code/NAME`, or `code/NAME@VERSION`.
+    pub fn code(
+        &self,
+        workspace: &WorkspaceName,
+        name: &AssetName,
+        version: Option<&AssetName>,
+    ) -> Result<Place, MissingError> {
+        match (self.first(workspace, Part::Code, name, version)?, version) {
+            (Some(place), _) => Ok(place),
+            (None, None) => {
+                Err(MissingError::Nothing { part: Part::Code, name: name.clone(), workspace: workspace.clone() })
+            }
+            (None, Some(version)) => {
+                let has = self.versions_of_code(workspace, name)?;
+                Err(MissingError::Version { part: Part::Code, name: name.clone(), version: version.clone(), has })
+            }
+        }
+    }
+
+    fn versions_of_code(&self, workspace: &WorkspaceName, name: &AssetName) -> Result<Vec<String>, MissingError> {
+        let mut has = Vec::new();
+        for home in [workspace.as_str()].into_iter().chain(SHARED) {
+            let names = self.names(&Path::new(home).join(Part::Code.as_str()));
+            let names =
+                optional(names).map_err(|source| MissingError::Io { part: Part::Code, name: name.clone(), source })?;
+            let version = |text: &String| text.strip_prefix(name.as_str())?.strip_prefix('@').map(str::to_owned);
+            has.extend(names.unwrap_or_default().iter().filter_map(version));
+        }
+        has.sort();
+        Ok(has)
     }
 
     /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
@@ -253,7 +309,7 @@ impl Shelf {
         match (version, &place.version) {
             (Some(version), chosen) if chosen.is_none() || !is_there => {
                 let has = self.versions(&dataset).map_err(io)?;
-                Err(MissingError::Version { name: name.clone(), version: version.clone(), has })
+                Err(MissingError::Version { part: Part::Datasets, name: name.clone(), version: version.clone(), has })
             }
             (None, None) if self.is_directory(&dataset.join(DRAFT)).map_err(io)? => {
                 Err(MissingError::OnlyDraft { name: name.clone() })

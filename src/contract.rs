@@ -15,7 +15,7 @@ pub mod mpi;
 pub mod native;
 mod openpai;
 mod paddle;
-mod pai;
+pub mod pai;
 mod parameters;
 pub mod requirements;
 mod sagemaker;

@@ -12,8 +12,9 @@ use crate::sys::process::raise_open_files;
 use crate::sys::signals;
 use crate::workspace::view::WorkspaceTree;
 
-/// Reading many logs at once must not wait for one slow disk request.
-const THREADS: usize = 4;
+/// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
+/// it is answered.
+const THREADS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountingError {

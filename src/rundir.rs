@@ -83,6 +83,9 @@ pub struct LaunchRecord {
     /// Python packages that are to be installed first.
     #[serde(default)]
     pub requirements: Option<Requirements>,
+    /// Where its platform's scripts say why they failed, and look for a word of success: a directory of the run's.
+    #[serde(default)]
+    pub end_files: Option<PathBuf>,
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,

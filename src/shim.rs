@@ -19,9 +19,9 @@ mod words;
 
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,7 +33,9 @@ use crate::ids::Timestamp;
 use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, Shm, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
+use crate::sys::file::optional;
 use crate::sys::process::{ProcessEnd, close_all_but};
+use crate::sys::rooted::{Ids, Rooted};
 use crate::sys::signals::{Deadline, SignalQueue};
 use container::{Container, CreateError};
 use metrics::Sampler;
@@ -79,6 +81,27 @@ pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     Ok(())
 }
 
+/// Most characters that are taken of a script's word on its failure, and bytes that they may take.
+const FAILURE_MAX: usize = 1024;
+const FAILURE_BYTES: u64 = 4 * FAILURE_MAX as u64;
+
+/// What was written there since `since`: before, it was an earlier attempt's.
+fn failure(output: &Path, since: std::time::SystemTime) -> io::Result<Option<String>> {
+    let Some(file) = optional(Rooted::open(output)?.file_for_reading(Path::new("failure")))? else { return Ok(None) };
+    if file.metadata()?.modified()? < since {
+        return Ok(None);
+    }
+    let mut text = Vec::new();
+    file.take(FAILURE_BYTES).read_to_end(&mut text)?;
+    let text: String = String::from_utf8_lossy(&text).trim().chars().take(FAILURE_MAX).collect();
+    Ok(Some(text).filter(|text| !text.is_empty()))
+}
+
+fn success(output: &Path) -> io::Result<()> {
+    let owner = std::fs::symlink_metadata(output)?;
+    Rooted::open(output)?.write(Path::new("success"), b"", 0o644, Ids { uid: owner.uid(), gid: owner.gid() })
+}
+
 /// libcontainer says more in its log lines than in its errors; they must never reach the container's output.
 fn log_to(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
@@ -112,7 +135,29 @@ impl Task {
         if let Err(error) = crate::sys::file::remove_tree(&self.dir.container_state()) {
             tracing::warn!(%error, "the container's state stays");
         }
-        Ok(EndRecord { memory_peak: peak, ..end? })
+        let end = EndRecord { memory_peak: peak, ..end? };
+        Ok(EndRecord { note: self.with_platform_s_words(&end), ..end })
+    }
+
+    /// What the script has said of its failure where its platform looks for that, and the platform's word of success.
+    fn with_platform_s_words(&self, end: &EndRecord) -> Option<String> {
+        let Some(output) = &self.launch.end_files else { return end.note.clone() };
+        let said = match end.end {
+            TaskEnd::Exited { code: 0 } => success(output).map(|()| None),
+            // Its container's configuration was written just before it began.
+            _ if end.end.is_failure() => {
+                let began = std::fs::metadata(self.dir.oci_config()).and_then(|metadata| metadata.modified());
+                began.and_then(|began| failure(output, began))
+            }
+            _ => return end.note.clone(),
+        };
+        let said = said.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot look for the script's own words on its end");
+            None
+        });
+        let said = said.map(|text| format!("it says in output/failure: {text}"));
+        let all: Vec<String> = end.note.clone().into_iter().chain(said).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 
     /// A full disk must not cost the exit status: waits until it can be written.

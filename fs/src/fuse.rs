@@ -30,6 +30,7 @@ use fuser::{
 use nix::fcntl::OFlag;
 use tracing::{debug, trace_span};
 
+use crate::error::{Error, Result};
 use crate::ops::{Changes, Entry, Listed, Opened, Ops};
 use crate::tree::Tree;
 
@@ -71,12 +72,18 @@ impl<T: Tree> Fuse<T> {
         registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
     }
 
-    /// The entry of one row; `None` for what is gone since the listing was taken.
-    fn entry_of(&self, directory: u64, row: &Listed) -> Option<Entry> {
-        if is_dot(row) {
-            return self.ops.getattr(row.ino).ok();
+    /// The entry of one row; `None` for what is gone since the listing was taken. Another error must not make a listing that
+    /// seems whole.
+    fn entry_of(&self, directory: u64, row: &Listed) -> Result<Option<Entry>> {
+        let entry = match is_dot(row) {
+            true => self.ops.getattr(row.ino),
+            false => self.ops.lookup(directory, &row.name),
+        };
+        match entry {
+            Ok(entry) => Ok(Some(entry)),
+            Err(Error::NotFound | Error::Stale { .. }) => Ok(None),
+            Err(error) => Err(error),
         }
-        self.ops.lookup(directory, &row.name).ok()
     }
 }
 
@@ -278,12 +285,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
             false => self.ops.write(fh.0, offset, data),
         };
         let cleared = match write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            true => written.and_then(|()| self.ops.clear_set_id(fh.0)),
+            true => written.and_then(|count| self.ops.clear_set_id(fh.0).map(|()| count)),
             false => written,
         };
         match cleared {
             // A request is at most 1 MiB.
-            Ok(()) => reply.written(u32::try_from(size).unwrap_or(u32::MAX)),
+            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
             Err(error) => reply.error(refused(&error)),
         }
     }
@@ -340,9 +347,14 @@ impl<T: Tree> Filesystem for Fuse<T> {
             Ok(rows) => rows,
             Err(error) => return reply.error(refused(&error)),
         };
+        let mut told = false;
         for (next, row) in from(&rows, offset) {
-            let Some(entry) = self.entry_of(ino.0, row) else {
-                continue;
+            let entry = match self.entry_of(ino.0, row) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
+                // The rows before it are told first; then it is met again.
+                Err(_) if told => break,
+                Err(error) => return reply.error(refused(&error)),
             };
             let (number, attr) = (INodeNo(entry.ino), file_attr(&entry));
             if reply.add(number, next, &row.name, &entry.ttl, &attr, GENERATION) {
@@ -353,6 +365,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
                 }
                 break;
             }
+            told = true;
         }
         reply.ok();
     }

@@ -6,17 +6,18 @@
 //! What has lost its name but is still known is reached by a pin (`nodes`) or its open file.
 //!
 //! Locks: `namespace` is held shared from asking for a path until it is pinned, and exclusively by a
-//! rename, so that a path never goes stale between the two (a reader would get a false `ENOENT`). The
-//! table and the handles have a lock each, held for moments and never while the disk is touched.
+//! rename, so that a path never goes stale between the two (a reader would get a false `ENOENT`); each part of the tree has
+//! its own. The table and the handles have a lock each, held for moments and never while the disk is touched.
 
 mod directories;
 mod entries;
 mod files;
+mod namespace;
 mod nodes;
 mod xattrs;
 
 use std::ffi::{OsStr, OsString};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::Duration;
 
 use nix::sys::statvfs::Statvfs;
@@ -34,12 +35,13 @@ use crate::tree::{RelPath, Rule, Tree};
 
 use directories::OpenDirectory;
 use files::OpenFile;
+use namespace::Namespace;
 use nodes::Nodes;
 
 pub(crate) struct Ops<T> {
     host: Host,
     tree: T,
-    namespace: RwLock<()>,
+    namespace: Namespace,
     nodes: Mutex<Nodes>,
     files: Mutex<HandleTable<OpenFile>>,
     directories: Mutex<HandleTable<OpenDirectory>>,
@@ -70,7 +72,7 @@ impl<T: Tree> Ops<T> {
         Ok(Self {
             host,
             tree,
-            namespace: RwLock::new(()),
+            namespace: Namespace::new(),
             nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::new()),
@@ -79,8 +81,8 @@ impl<T: Tree> Ops<T> {
 
     /// Looks `name` up in directory `parent` and counts the lookup: one `forget` is owed for it.
     pub(crate) fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
-        let _names_stay = self.names_stay();
-        let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
+        let path = directory.join(name).map_err(Error::Name)?;
         let (identity, attr) = self.find(&path)?;
         let ino = lock(&self.nodes).table.lookup(parent, name, identity);
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
@@ -106,12 +108,18 @@ impl<T: Tree> Ops<T> {
     }
 
     fn apply(&self, ino: u64, changes: &Changes) -> Result<()> {
-        let _names_stay = self.names_stay();
-        let pin = match self.pin_for_change(ino) {
+        self.changing(ino, |pin| apply(pin, changes))
+    }
+
+    /// Changes `ino` by its name, while no rename can put another rule in force there, or, if it has none, by its pin or
+    /// open file.
+    fn changing<R>(&self, ino: u64, change: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
+        let named = self.names_stay(ino, None);
+        let pin = match named.as_ref().map_or(Err(Error::Stale { ino }), |_| self.pin_for_change(ino)) {
             Err(error @ Error::Stale { .. }) => check_unlinked(self.pin_nameless(ino).ok_or(error)??)?,
             pinned => pinned?,
         };
-        apply(&pin, changes)
+        change(&pin)
     }
 
     pub(crate) fn readlink(&self, ino: u64) -> Result<OsString> {
@@ -142,8 +150,7 @@ impl<T: Tree> Ops<T> {
 
     /// The entry `ino` by its name, if that still leads to it.
     fn named(&self, ino: u64) -> Result<Entry> {
-        let _names_stay = self.names_stay();
-        let path = self.path(ino)?;
+        let (_names_stay, path) = self.names_stay(ino, None)?;
         let stale = Error::Stale { ino };
         let (identity, attr) = match self.find(&path) {
             Err(Error::NotFound) => return Err(stale),
@@ -158,7 +165,7 @@ impl<T: Tree> Ops<T> {
 
     /// Pins the stored entry `ino` by its name.
     fn pin(&self, ino: u64) -> Result<(Pin, RelPath)> {
-        let _names_stay = self.names_stay();
+        let _names_stay = self.names_stay(ino, None)?;
         self.pin_while_names_stay(ino)
     }
 
@@ -226,8 +233,21 @@ impl<T: Tree> Ops<T> {
         }
     }
 
-    fn names_stay(&self) -> RwLockReadGuard<'_, ()> {
-        self.namespace.read().unwrap_or_else(PoisonError::into_inner)
+    /// The path of `ino`, which stays as it is as long as the guard is held; with `name`, what is so called in it.
+    fn names_stay(&self, ino: u64, name: Option<&OsStr>) -> Result<(RwLockReadGuard<'_, ()>, RelPath)> {
+        let part = |path: &RelPath| match name {
+            Some(name) => Ok(self.namespace.part(&path.join(name).map_err(Error::Name)?)),
+            None => Ok(self.namespace.part(path)),
+        };
+        loop {
+            let wanted = part(&self.path(ino)?)?;
+            let held = self.namespace.stay(wanted);
+            // It may have been taken to another part meanwhile.
+            let path = self.path(ino)?;
+            if part(&path)? == wanted {
+                return Ok((held, path));
+            }
+        }
     }
 }
 

@@ -129,6 +129,11 @@ pub trait Tree: Send + Sync + 'static {
     /// becomes read-only while open takes no more bytes.
     fn rule(&self, path: &RelPath) -> Rule;
 
+    /// Whether the rule is [`Rule::Hidden`]; asked for each row of a listing, so to be told without much ado.
+    fn is_hidden(&self, path: &RelPath) -> bool {
+        self.rule(path) == Rule::Hidden
+    }
+
     /// May refuse to give the entry `from` the name `to`, which the rules allow, by an error with an errno; or note that it
     /// will have it. Called while no name below the root changes. An exchange asks both ways.
     fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {

@@ -3,7 +3,7 @@
 
 use super::{Task, modelarts};
 use crate::ids::AssetName;
-use crate::spec::{Platform, Profile};
+use crate::spec::{Contract, Platform, Profile};
 
 /// Something of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,6 +111,21 @@ pub(super) fn working_directory(task: &Task<'_>) -> Option<String> {
         _ => None,
     };
     fixed.map(str::to_owned)
+}
+
+/// Whether the platform keeps `success` and `failure` in the output.
+pub fn has_end_files(contract: Contract) -> bool {
+    let Contract { platform, profile } = contract;
+    platform == Platform::SageMaker || (platform == Platform::Tione && profile == Profile::Old)
+}
+
+/// What of the output a run finds as the last one of its job left it, below the output; all of it is the empty path.
+pub fn resumed(contract: Contract) -> Option<&'static str> {
+    match contract.platform {
+        Platform::Uai => Some(""),
+        Platform::Pai => Some("checkpoints"),
+        _ => None,
+    }
 }
 
 /// Directories that scripts write into without making them.

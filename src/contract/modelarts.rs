@@ -20,7 +20,7 @@ pub(super) fn inputs(task: &Task<'_>) -> Vec<(String, String)> {
 /// The last part of the code's path, by which its directory is called.
 pub(super) fn code_name<'a>(task: &Task<'a>) -> &'a str {
     match &task.role.code {
-        Some(Code::Named(name)) => name.as_str(),
+        Some(Code::Named { name, .. }) => name.as_str(),
         Some(Code::Git(git)) => {
             let name = git.url.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
             Some(name.strip_suffix(".git").unwrap_or(name))

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, parameters};
-use crate::spec::{Command, Framework, Profile};
+use crate::spec::{Command, Dataset, Framework, Profile};
 
 /// The SDK's jobs name `$PAI_USER_ARGS` in their command themselves; scripts of PAI-TF read flags.
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -32,6 +32,19 @@ pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     out
 }
 
+/// A channel of a single file is told by that file.
+pub fn name_single_file(env: &mut Pairs, dataset: &Dataset, file: &str) {
+    let (channel, place) = channel(dataset);
+    for (_, path) in env.iter_mut().filter(|(name, path)| *name == channel && *path == place) {
+        *path = format!("{place}/{file}");
+    }
+}
+
+fn channel(dataset: &Dataset) -> (String, String) {
+    let name = dataset.seen_as();
+    (format!("PAI_INPUT_{}", parameters::variable(name.as_str())), format!("/ml/input/data/{name}"))
+}
+
 /// Each value is quoted, then the quoted value once more: the command's shell takes one layer away.
 fn user_args(task: &Task<'_>) -> String {
     let words = task.role.params.iter().map(|(key, param)| {
@@ -54,10 +67,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     for (key, param) in &task.role.params {
         out.push(pair(format!("PAI_HPS_{}", parameters::variable(key)), parameters::text(param)));
     }
-    for dataset in &task.spec.datasets {
-        let name = dataset.seen_as();
-        out.push(pair(format!("PAI_INPUT_{}", parameters::variable(name.as_str())), format!("/ml/input/data/{name}")));
-    }
+    out.extend(task.spec.datasets.iter().map(channel));
     if task.peers().len() > 1 || task.spec.contract.profile == Profile::Dlc {
         out.extend(distributed(task));
     }

@@ -207,6 +207,7 @@ impl LocalEngine {
         let mut view = view(task);
         workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
         let mut workspace = workdirs::mounts(&self.paths, &launch.identity, task, &view.places)?;
+        workdirs::name_single_files(&self.paths, task, &mut view.env)?;
         workspace.extend(shared.mounts());
         let mut install = None;
         // A command that is the first process itself has nobody to install them.
@@ -251,6 +252,8 @@ impl LocalEngine {
             keep_failed_ms: keep_failed.then(|| u64::try_from(self.debug_keep.as_millis()).unwrap_or(u64::MAX)),
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             requirements: install,
+            end_files: crate::contract::layout::has_end_files(launch.spec.contract)
+                .then(|| self.paths.run(&launch.identity.key, launch.identity.run).join("output")),
             logs: self.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),

@@ -244,8 +244,8 @@ impl DraftRole {
     pub(super) fn waits_for_ranks(&mut self) {
         let is_sshd = |word: &str| word == "sshd" || word.ends_with("/sshd");
         let ends_so = |text: &str| {
-            let commands = text.split([';', '\n', '&']).map(str::trim).filter(|command| !command.is_empty());
-            let last = commands.last().unwrap_or_default();
+            let mut commands = text.split([';', '\n', '&']).map(str::trim).filter(|command| !command.is_empty());
+            let last = commands.next_back().unwrap_or_default();
             last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd)
         };
         let waits = match &self.command {

@@ -94,8 +94,11 @@ pub enum DesiredState {
 /// Where the code of a run comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Code {
-    /// A directory of the workspace's `code/`.
-    Named(AssetName),
+    /// A directory of the workspace's `code/`: `NAME`, or `NAME@VERSION`.
+    Named {
+        name: AssetName,
+        version: Option<AssetName>,
+    },
     Git(GitCode),
 }
 
@@ -121,7 +124,10 @@ pub enum Submodules {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named(name) => name.fmt(f),
+            Self::Named { name, version } => {
+                name.fmt(f)?;
+                version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
+            }
             Self::Git(code) => {
                 f.write_str(&code.url)?;
                 code.reference.as_ref().map_or(Ok(()), |reference| write!(f, "@{reference}"))

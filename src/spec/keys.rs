@@ -131,7 +131,7 @@ pub const KEYS: &[Key] = &[
     now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
     now("framework", Kind::Choice(FRAMEWORKS), "\"none\"", "", "The framework whose cluster variables are made from the roles."),
     now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
-    now("code", Kind::TextOrTable, "none", "a name in code/, or a table", "What a run takes a snapshot of when it is accepted: a directory of code/ (the workspace's, else a preset, else a public one), or a commit of a Git repository; tasks see it at /code and start there."),
+    now("code", Kind::TextOrTable, "none", "NAME or NAME@VERSION in code/, or a table", "What a run takes a snapshot of when it is accepted: a directory of code/ (the workspace's, else a preset, else a public one), or a commit of a Git repository; tasks see it at /code and start there."),
     now("code.git", Kind::Text, "", "https:// or http://", "The repository."),
     now("code.ref", Kind::Text, "the repository's own", "a branch, a tag or a whole commit", "Which version of it."),
     now("code.user", Kind::Text, "none", "", "Whom it lets in."),

@@ -216,7 +216,16 @@ impl Reader<'_> {
 
     fn code(&mut self, code: &Spanned<WireCode>, key: &str) -> Option<Code> {
         match code.get_ref() {
-            WireCode::Name(name) => self.asset(&Spanned::new(code.span(), name.clone()), key).map(Code::Named),
+            WireCode::Name(text) => {
+                let (name, version) = match text.split_once('@') {
+                    Some((name, version)) => (name, Some(version)),
+                    None => (text.as_str(), None),
+                };
+                let mut asset = |text: &str| self.asset(&Spanned::new(code.span(), text.to_owned()), key);
+                let (name, version) = (asset(name), version.map(asset));
+                let version = version.map_or(Some(None), |version| version.map(Some));
+                Some(Code::Named { name: name?, version: version? })
+            }
             WireCode::Git(git) => match git::code(git) {
                 Ok(git) => Some(Code::Git(git)),
                 Err((part, message)) => {

@@ -100,8 +100,7 @@ impl WorkspaceTree {
     /// The rule for what lies in `HOME/datasets/NAME/`.
     fn dataset_rule(&self, path: &RelPath) -> Rule {
         let Some(at) = in_dataset(path) else { return Rule::ReadWrite };
-        let version = at.version.as_encoded_bytes();
-        if version.starts_with(OWN.as_bytes()) {
+        if is_own(at.version) {
             return Rule::Hidden;
         }
         match is_told(at.version) || self.shelf.is_published(&at.dataset, at.version) {
@@ -152,6 +151,11 @@ fn is_told(name: &OsStr) -> bool {
     name == LATEST || name.as_encoded_bytes().ends_with(MANIFEST.as_bytes())
 }
 
+/// Ours alone, while a version is made or removed.
+fn is_own(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(OWN.as_bytes())
+}
+
 fn is_draft(at: &InDataset<'_>) -> bool {
     at.is_top && at.version == DRAFT
 }
@@ -171,6 +175,14 @@ impl Tree for WorkspaceTree {
             Part::Jobs if is_internal(path) => Rule::Hidden,
             Part::Above | Part::Models | Part::Jobs => Rule::ReadOnly,
             Part::Other => Rule::Hidden,
+        }
+    }
+
+    fn is_hidden(&self, path: &RelPath) -> bool {
+        match part_of(path) {
+            // Whether a version is published is not asked for each of its files.
+            Part::Datasets => in_dataset(path).is_some_and(|at| is_own(at.version)),
+            _ => self.rule(path) == Rule::Hidden,
         }
     }
 
@@ -234,7 +246,11 @@ impl Tree for WorkspaceTree {
 /// The daemon's own files: dot files of a job's directory, but not those of its code or output.
 fn is_internal(path: &RelPath) -> bool {
     let names: Vec<_> = path.components().collect();
-    let users_own = matches!(names.get(5), Some(name) if *name == "code" || *name == "output" || *name == "model");
+    let of_users = |name: &&OsStr| {
+        ["code", "output", "model", "model.partial"].iter().any(|own| name == own)
+            || name.as_encoded_bytes().starts_with(b"code.")
+    };
+    let users_own = names.len() > 6 && names.get(5).is_some_and(of_users);
     !users_own && names.iter().any(|name| name.as_encoded_bytes().starts_with(b"."))
 }
 
@@ -311,14 +327,24 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tree = WorkspaceTree::open(dir.path()).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
-        for path in
-            ["", "ws", "ws/code", "ws/jobs", "ws/jobs/j/status", "ws/models/j/1/x", "new", "ws/jobs/j/runs/1/output/.x"]
-        {
+        for path in [
+            "",
+            "ws",
+            "ws/code",
+            "ws/jobs",
+            "ws/jobs/j/status",
+            "ws/models/j/1/x",
+            "new",
+            "ws/jobs/j/runs/1/output/.x",
+            "ws/jobs/j/runs/1/model.partial/.hydra/c",
+            "ws/jobs/j/runs/1/code.worker/.git/x",
+        ] {
             assert_eq!(rule(path), Rule::ReadOnly, "{path}");
         }
         for path in ["ws/code/x", "ws/datasets/a/b", "ws/code/.git"] {
             assert_eq!(rule(path), Rule::ReadWrite, "{path}");
         }
+        assert!(tree.is_hidden(&RelPath::new("ws/datasets/d/.trainyard-x/f").unwrap()), "{OWN}");
         for path in ["ws/jobs/j/.status.1.tmp", "ws/jobs/j/runs/1/attempts/1/main-0/.log.index", "ws/other/x"] {
             assert_eq!(rule(path), Rule::Hidden, "{path}");
         }

@@ -53,3 +53,64 @@ fn every_platform_s_script_finds_what_its_platform_promises() {
     }
     instance.shutdown();
 }
+
+#[test]
+fn platforms_do_around_a_script_what_they_promise() {
+    let test = "platforms_do_around_a_script_what_they_promise";
+    let config = "[limits]\ncpu = 64\nmemory = \"64GiB\"\n";
+    let Some(instance) = Instance::start(test, config) else { return };
+    let space = instance.root().join("var/lib/trainyard/workspaces/default");
+    // The script's own word on its failure, of this attempt and not of an earlier one.
+    let job = |command: &str| format!("contract = \"sagemaker\"\ncommand = '{command}'\n");
+    let why = |name: &str, command: &str| instance.run_job(name, &job(command))["tasks"][0]["reason"].to_string();
+    let told = why("told", "printf %2000s x | tr \" \" y > /opt/ml/output/failure; exit 3");
+    assert!(told.contains("exited with code 3") && told.contains("it says in output/failure: yyy"), "{told}");
+    assert!(told.matches('y').count() < 1200, "1024 characters at most: {told}");
+    let elsewhere = why("elsewhere", "ln -s /etc/shadow /opt/ml/output/failure; exit 3");
+    assert!(!elsewhere.contains("root:"), "{elsewhere}");
+    let older = why("older", "echo old > /opt/ml/output/failure; touch -d 2020-01-01 /opt/ml/output/failure; exit 3");
+    assert!(!older.contains("old"), "{older}");
+    assert_eq!(instance.run_job("good", &job("true"))["state"], "succeeded");
+    assert!(instance.run_dir("good", 1).join("output/success").exists());
+    assert!(!instance.run_dir("told", 1).join("output/success").exists());
+
+    // What the last run has left is where the next one goes on.
+    let go_on = "contract = \"uai\"\ncommand = 'cat /data/output/epoch; echo x >> /data/output/epoch; true'\n";
+    instance.run_job("resumes", go_on);
+    instance.ok(&["rerun", "resumes"]);
+    assert_eq!(instance.wait_end("resumes", 2)["state"], "succeeded");
+    assert_eq!(fs::read_to_string(instance.run_dir("resumes", 2).join("output/epoch")).unwrap(), "x\nx\n");
+    assert_eq!(fs::read_to_string(instance.run_dir("resumes", 1).join("output/epoch")).unwrap(), "x\n", "its own");
+    let parts = "contract = \"pai\"\ncommand = 'ls /ml/output /ml/output/checkpoints; touch /ml/output/x /ml/output/checkpoints/c'\n";
+    instance.run_job("parts", parts);
+    instance.ok(&["rerun", "parts"]);
+    instance.wait_end("parts", 2);
+    let output = instance.run_dir("parts", 2).join("output");
+    let log = fs::read_to_string(instance.run_dir("parts", 2).join("logs/main-0/stdout.log")).unwrap_or_default();
+    assert!(output.join("checkpoints/c").exists(), "{log}");
+    assert!(!log.contains("x\n"), "checkpoints alone: {log}");
+
+    // A channel of one file is told by that file.
+    for (name, files) in [("one", &["a.csv"][..]), ("two", &["a.csv", "b.csv"])] {
+        fs::create_dir_all(space.join("datasets").join(name)).unwrap();
+        files.iter().for_each(|file| fs::write(space.join("datasets").join(name).join(file), "1\n").unwrap());
+    }
+    let inputs = "contract = \"pai\"\ndatasets = [\"one\", \"two\"]\ncommand = 'echo $PAI_INPUT_ONE $PAI_INPUT_TWO'\n";
+    instance.run_job("inputs", inputs);
+    assert_eq!(instance.log("inputs", "main-0"), "/ml/input/data/one/a.csv /ml/input/data/two\n");
+
+    // Parameter servers beside each node, of a TensorFlow that tells what it was asked for.
+    fs::create_dir_all(space.join("code/ps")).unwrap();
+    let tensorflow = "class distribute:\n    class Server:\n        def __init__(self, cluster, kind, index):\n            \
+                      open(f'/data/output/{kind}-{index}', 'w').write(cluster['ps'][index])\n        def join(self):\n            \
+                      import time; time.sleep(1000)\n";
+    fs::write(space.join("code/ps/tensorflow.py"), tensorflow).unwrap();
+    let wait = "contract = \"uai\"\nframework = \"tensorflow\"\ncode = \"ps\"\nmax_duration = \"50s\"\n\
+                command = 'until [ -s /data/output/ps-0 ] && [ -s /data/output/ps-1 ]; do sleep 0.05; done #'\n\
+                [roles.worker]\ncount = 2\n";
+    let report = instance.run_job("servers", wait);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let output = instance.run_dir("servers", 1).join("output");
+    assert_eq!(fs::read_to_string(output.join("ps-1")).unwrap(), "worker-1:2223");
+    instance.shutdown();
+}

@@ -20,7 +20,7 @@ fn each_role_may_have_an_image_a_user_and_code_of_its_own() {
             fs::write(root.join("second"), "").unwrap();
         }),
     );
-    for name in ["first", "other"] {
+    for name in ["first", "first@v2", "other"] {
         let code = instance.mount().join("code").join(name);
         fs::create_dir_all(&code).unwrap();
         fs::write(code.join("name"), format!("{name}\n")).unwrap();
@@ -32,7 +32,7 @@ fn each_role_may_have_an_image_a_user_and_code_of_its_own() {
     let file = instance.jobs_d().join(".mixed.new");
     let job = format!(
         "code = \"first\"\n[roles.host]\ncommand = {script_of_host:?}\n[roles.one]\nimage = {one:?}\n{inside}\n\
-         [roles.two]\nimage = {two:?}\nuser = \"7:8\"\ncode = \"other\"\n{inside}\n"
+         [roles.two]\nimage = {two:?}\nuser = \"7:8\"\ncode = \"first@v2\"\n{inside}\n"
     );
     fs::write(&file, job).unwrap();
     std::os::unix::fs::chown(&file, Some(4321), Some(4322)).unwrap();
@@ -41,7 +41,7 @@ fn each_role_may_have_an_image_a_user_and_code_of_its_own() {
     for (task, seen) in [
         ("host-0", "first\n0\netc/passwd\n"),
         ("one-0", "first\n0\nbin/busybox\n"),
-        ("two-0", "other\n7\nbin/busybox\nsecond\n"),
+        ("two-0", "first@v2\n7\nbin/busybox\nsecond\n"),
     ] {
         wait_for(&format!("what {task} sees"), || {
             let lines: String = instance

@@ -118,7 +118,16 @@ impl Pin {
             let entry = entry.map_err(Error::host("readdir"))?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name != "." && name != ".." {
-                entries.push((name.to_os_string(), kind_of(entry.file_type())));
+                let kind = match entry.file_type() {
+                    Some(kind) => kind_of(kind),
+                    // A file system that does not tell kinds in its listing.
+                    None => match self.child(name) {
+                        Ok(child) => child.attr().kind,
+                        Err(Error::NotFound) => continue,
+                        Err(error) => return Err(error),
+                    },
+                };
+                entries.push((name.to_os_string(), kind));
             }
         }
         Ok(entries)
@@ -235,16 +244,15 @@ pub(crate) struct Made {
     pub owner: Owner,
 }
 
-/// A file system that does not tell kinds in its listing shows files; `stat` tells the truth.
-fn kind_of(listed: Option<nix::dir::Type>) -> Kind {
+fn kind_of(listed: nix::dir::Type) -> Kind {
     use nix::dir::Type;
     match listed {
-        None | Some(Type::File) => Kind::File,
-        Some(Type::Directory) => Kind::Directory,
-        Some(Type::Symlink) => Kind::Symlink,
-        Some(Type::Fifo) => Kind::Fifo,
-        Some(Type::Socket) => Kind::Socket,
-        Some(Type::CharacterDevice) => Kind::CharDevice,
-        Some(Type::BlockDevice) => Kind::BlockDevice,
+        Type::File => Kind::File,
+        Type::Directory => Kind::Directory,
+        Type::Symlink => Kind::Symlink,
+        Type::Fifo => Kind::Fifo,
+        Type::Socket => Kind::Socket,
+        Type::CharacterDevice => Kind::CharDevice,
+        Type::BlockDevice => Kind::BlockDevice,
     }
 }

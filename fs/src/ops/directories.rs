@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use super::{Ops, ROOT, lock};
 use crate::attr::Kind;
 use crate::error::{Error, Result};
-use crate::tree::{RelPath, Rule, Tree};
+use crate::tree::{RelPath, Tree};
 
 /// Shown in a listing for what the kernel has not looked up (the kernel's `FUSE_UNKNOWN_INO`).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
@@ -86,6 +86,6 @@ impl<T: Tree> Ops<T> {
 
     fn is_listed(&self, directory: &RelPath, name: &OsString) -> bool {
         let path = directory.join(name);
-        path.is_ok_and(|path| self.tree.rule(&path) != Rule::Hidden)
+        path.is_ok_and(|path| !self.tree.is_hidden(&path))
     }
 }

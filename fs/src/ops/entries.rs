@@ -4,13 +4,13 @@
 //! renamed or replaced.
 
 use std::ffi::OsStr;
-use std::sync::PoisonError;
 
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, RenameFlags};
 use nix::libc;
 use nix::sys::stat::SFlag;
 
+use super::namespace::Changing;
 use super::{Entry, Ops, lock};
 use crate::error::{Error, Result};
 use crate::host::{self, Made, Owner, Pin};
@@ -67,8 +67,7 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
-        let held = self.namespace.write();
-        let _names_change = held.unwrap_or_else(PoisonError::into_inner);
+        let _names_change = self.names_change(from, to)?;
         let source = self.holder(from, Self::check_removable)?;
         let target = self.holder(to, Self::check_writable)?;
         if mode != RenameMode::Refuse {
@@ -85,6 +84,21 @@ impl<T: Tree> Ops<T> {
             lock(&self.nodes).rename(from, to, mode, was);
         }
         Ok(())
+    }
+
+    /// Holds both parts of the tree, so that nobody else uses these names.
+    fn names_change(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> Result<Changing<'_>> {
+        let part = |(parent, name): (u64, &OsStr)| -> Result<usize> {
+            Ok(self.namespace.part(&self.path(parent)?.join(name).map_err(Error::Name)?))
+        };
+        loop {
+            let wanted = (part(from)?, part(to)?);
+            let held = self.namespace.change(wanted.0, wanted.1);
+            // Their directories may have been taken to other parts meanwhile.
+            if (part(from)?, part(to)?) == wanted {
+                return Ok(held);
+            }
+        }
     }
 
     fn rename_if_agreed(
@@ -112,7 +126,7 @@ impl<T: Tree> Ops<T> {
     /// Makes the new entry `name` in `parent` by `make`, while no rename can put another rule in force there. A generated
     /// file of that name exists already.
     pub(super) fn making<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
-        let _names_stay = self.names_stay();
+        let _names_stay = self.names_stay(parent, Some(name))?;
         let directory = self.holder((parent, name), Self::check_writable)?;
         let path = self.path(parent)?.join(name).map_err(Error::Name)?;
         if self.is_generated(&path)? {
@@ -122,7 +136,7 @@ impl<T: Tree> Ops<T> {
     }
 
     fn remove(&self, parent: u64, name: &OsStr, remove: impl FnOnce(&Pin) -> Result<()>) -> Result<()> {
-        let _names_stay = self.names_stay();
+        let _names_stay = self.names_stay(parent, Some(name))?;
         let directory = self.holder((parent, name), Self::check_removable)?;
         let was = directory.child(name).ok();
         remove(&directory)?;

@@ -21,8 +21,8 @@ use crate::host::{Made, Pin};
 use crate::inode::Identity;
 use crate::tree::{Content, Rule, Tree};
 
-/// So much is copied at a request, bytes: the caller waits for it.
-const COPY_MAX: usize = 1 << 30;
+/// So much is copied at a request, bytes: who copies more asks again, and others get their turn.
+const COPY_MAX: usize = 32 << 20;
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,19 +119,21 @@ impl<T: Tree> Ops<T> {
         })
     }
 
-    /// Writes at `offset`, whatever the file was opened for.
-    pub(crate) fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes at `offset`, whatever the file was opened for. Returns how many bytes: fewer where the disk is full.
+    pub(crate) fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let open = self.writable_file(fh)?;
         let file = open.stored()?;
-        file.write_all_at(data, offset).map_err(Error::io("pwrite"))
+        write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("pwrite"))
     }
 
     /// Writes at the true end, also where the file has grown behind the mount. A file that was made
     /// appending only after it was opened (`F_SETFL`) is written at `offset`, the end the kernel knows.
-    pub(crate) fn append(&self, fh: u64, offset: u64, data: &[u8]) -> Result<()> {
+    pub(crate) fn append(&self, fh: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let open = self.writable_file(fh)?;
         match &open.source {
-            Source::Stored { append: Some(file), .. } => file.write_all_at(data, offset).map_err(Error::io("append")),
+            Source::Stored { append: Some(file), .. } => {
+                write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("append"))
+            }
             _ => self.write(fh, offset, data),
         }
     }
@@ -167,7 +169,17 @@ impl<T: Tree> Ops<T> {
     /// The next data or hole; other moves are the kernel's own.
     pub(crate) fn lseek(&self, fh: u64, offset: i64, whence: Whence) -> Result<i64> {
         let open = self.file(fh)?;
-        lseek(open.stored()?, offset, whence).map_err(Error::host("lseek"))
+        let Source::Generated(content) = &open.source else {
+            return lseek(open.stored()?, offset, whence).map_err(Error::host("lseek"));
+        };
+        // Data from end to end.
+        let size = content.metadata().map_err(Error::io("metadata"))?.size;
+        match (whence, u64::try_from(offset)) {
+            (_, Ok(at)) if at >= size => Err(Error::host("lseek")(Errno::ENXIO)),
+            (Whence::SeekHole, Ok(_)) => signed(size),
+            (_, Ok(_)) => Ok(offset),
+            (_, Err(_)) => Err(Error::host("lseek")(Errno::ENXIO)),
+        }
     }
 
     /// Another descriptor of the real file of `fh`.
@@ -271,6 +283,21 @@ fn read_fully(offset: u64, buf: &mut [u8], read: impl Fn(u64, &mut [u8]) -> std:
         }
     }
     Ok(filled.min(buf.len()))
+}
+
+/// What was written before an error is told instead of it: the next write meets it again.
+pub(super) fn write_fully(data: &[u8], write: impl Fn(u64, &[u8]) -> std::io::Result<usize>) -> std::io::Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+        match write(done as u64, rest) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done.min(data.len()))
 }
 
 fn signed(number: u64) -> Result<i64> {

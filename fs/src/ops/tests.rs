@@ -22,6 +22,8 @@ struct FakeTree {
     text: Arc<Mutex<Vec<u8>>>,
     seal: Arc<Mutex<bool>>,
     fails: Arc<Mutex<bool>>,
+    /// Renaming waits for it.
+    waits: Arc<Mutex<()>>,
 }
 
 struct FakeContent(Arc<Mutex<Vec<u8>>>);
@@ -62,6 +64,11 @@ impl Tree for FakeTree {
         }
         let content = || Box::new(FakeContent(Arc::clone(&self.text))) as Box<dyn Content>;
         Ok((path.as_path() == Path::new("now.txt")).then(content))
+    }
+
+    fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {
+        drop(lock(&self.waits));
+        Ok(())
     }
 
     fn attr_ttl(&self, _path: &RelPath) -> Duration {
@@ -418,4 +425,54 @@ fn names_need_be_no_utf8_but_must_be_names() {
     assert!(bench.backing("rw").join(odd).is_dir());
     assert_eq!(errno(bench.ops.mkdir(rw, os(".."), &made(0o755))), Errno::EINVAL);
     assert_eq!(errno(bench.ops.lookup(rw, os("../ro"))), Errno::EINVAL);
+}
+
+#[test]
+fn what_takes_long_in_one_part_of_the_tree_holds_up_no_other() {
+    let bench = bench();
+    let part = |name: &str| bench.ops.namespace.part(&RelPath::new(name).unwrap());
+    // One that has not the same number by chance.
+    let other = (0..).map(|number| format!("other{number}")).find(|name| part(name) != part("rw")).unwrap();
+    fs::create_dir(bench.dir.path().join(&other)).unwrap();
+    fs::write(bench.dir.path().join(&other).join("f"), "x").unwrap();
+    let (rw, elsewhere) = (bench.ino("rw"), bench.ino(&other));
+    let held = lock(&bench.tree.waits);
+    std::thread::scope(|scope| {
+        let rename = scope.spawn(|| {
+            bench.ops.rename((rw, OsStr::new("f")), (rw, OsStr::new("g")), RenameMode::Replace).unwrap();
+        });
+        while bench.ops.namespace.is_free(part("rw")) {
+            std::thread::yield_now();
+        }
+        bench.ino(&format!("{other}/f"));
+        bench.ops.rename((elsewhere, OsStr::new("none")), (elsewhere, OsStr::new("g")), RenameMode::Replace).unwrap_err();
+        assert!(!rename.is_finished());
+        drop(held);
+    });
+    bench.ino("rw/g");
+}
+
+#[test]
+fn what_was_written_before_an_error_is_told() {
+    use super::files::write_fully;
+    let full = |room: usize| {
+        move |done: u64, rest: &[u8]| match room.saturating_sub(done as usize) {
+            0 => Err(io::Error::from(io::ErrorKind::StorageFull)),
+            room => Ok(rest.len().min(room).min(3)),
+        }
+    };
+    assert_eq!(write_fully(b"0123456789", full(100)).unwrap(), 10);
+    assert_eq!(write_fully(b"0123456789", full(4)).unwrap(), 4);
+    assert_eq!(write_fully(b"0123456789", full(0)).unwrap_err().kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn a_generated_file_is_data_from_end_to_end() {
+    use nix::unistd::Whence;
+    let bench = bench();
+    *lock(&bench.tree.text) = b"text".to_vec();
+    let fh = bench.open("now.txt", OFlag::O_RDONLY).unwrap();
+    assert_eq!(bench.ops.lseek(fh, 1, Whence::SeekData).unwrap(), 1);
+    assert_eq!(bench.ops.lseek(fh, 1, Whence::SeekHole).unwrap(), 4);
+    assert_eq!(errno(bench.ops.lseek(fh, 4, Whence::SeekData)), Errno::ENXIO);
 }

@@ -42,16 +42,12 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn setxattr(&self, ino: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         check_name(name, Errno::OPNOTSUPP)?;
         let flags = XattrFlags::from_bits(flags.cast_unsigned()).ok_or(Error::Flags)?;
-        let _names_stay = self.names_stay();
-        let pin = self.pin_for_change(ino)?;
-        setxattr(pin.magic_link(), name, value, flags).map_err(told("setxattr"))
+        self.changing(ino, |pin| setxattr(pin.magic_link(), name, value, flags).map_err(told("setxattr")))
     }
 
     pub(crate) fn removexattr(&self, ino: u64, name: &OsStr) -> Result<()> {
         check_name(name, Errno::OPNOTSUPP)?;
-        let _names_stay = self.names_stay();
-        let pin = self.pin_for_change(ino)?;
-        removexattr(pin.magic_link(), name).map_err(told("removexattr"))
+        self.changing(ino, |pin| removexattr(pin.magic_link(), name).map_err(told("removexattr")))
     }
 
     /// Only files and directories bear attributes of people's own.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{failed, models};
 use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
-use crate::contract::{Access, Content, Identity, Place, Task};
+use crate::contract::{Access, Content, Identity, Place, Task, layout, pai};
 use crate::engine::{EngineError, Prepare};
 use crate::ids::AssetName;
 use crate::images::Digest;
@@ -30,6 +32,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     create_dir(&paths.job(key), 0o755).map_err(failed("make the job's directory"))?;
     create_dir(&paths.job(key).join("runs"), 0o755).map_err(failed("make the job's directory"))?;
     create_dir_for(&directory, 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+    resume(paths, run, &directory.join("output"))?;
     for name in ["output", "model"] {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|metadata| metadata.is_symlink()) {
             // The model has been published already.
@@ -47,6 +50,37 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
 }
 
+/// Where a platform's jobs go on with what the last one has left: the same of the newest run before this one, of the same
+/// owner.
+fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError> {
+    const LOOKED_AT: usize = 100;
+    let Some(part) = layout::resumed(run.spec.contract).filter(|_| !output.exists()) else { return Ok(()) };
+    let before = (1..run.identity.run).rev().take(LOOKED_AT).find_map(|number| {
+        let directory = paths.run(&run.identity.key, number);
+        let is_own = fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.uid() == run.owner.uid);
+        // It is its owner's: what of it is a link leads nowhere else.
+        let before = Rooted::open(&directory).and_then(|run| run.handle(&Path::new("output").join(part)));
+        before.ok().filter(|_| is_own)
+    });
+    let Some(before) = before else { return Ok(()) };
+    // Beside the run's directory, as in `fetch`.
+    let draft = paths.run(&run.identity.key, run.identity.run).with_file_name(format!(".{}.output", run.identity.run));
+    let told = failed("take over what the last run has left");
+    let copied = || -> io::Result<()> {
+        remove_tree(&draft)?;
+        let target = draft.join(part);
+        if !part.is_empty() {
+            create_dir_for(&draft, 0o750, run.owner.uid, run.owner.gid)?;
+        }
+        // A file of that name is not what is gone on with.
+        match copy_tree(&PathBuf::from(format!("/proc/self/fd/{}/.", before.as_raw_fd())), &target) {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => remove_tree(&draft),
+            copied => copied.and_then(|()| fs::rename(&draft, output)),
+        }
+    };
+    copied().map_err(told)
+}
+
 fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
     let workspace = &run.identity.key.workspace;
     assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace))
@@ -57,13 +91,14 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     if target.exists() {
         return Ok(());
     }
-    let code = match code {
-        Code::Named(name) => name,
+    let (name, version) = match code {
+        Code::Named { name, version } => (name, version.as_ref()),
         Code::Git(code) => return fetch(paths, run, code, target),
     };
     let shelf = open_shelf(paths)?;
-    let place =
-        shelf.code(&run.identity.key.workspace, code).map_err(|error| missing("code", &error, &run.identity))?;
+    let place = shelf
+        .code(&run.identity.key.workspace, name, version)
+        .map_err(|error| missing("code", &error, &run.identity))?;
     let source = place.path(Part::Code);
     check_rights(&shelf, run, "code", &source)?;
     let source = paths.workspaces().join(source);
@@ -71,7 +106,7 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
     if run.spec.contract.platform == Platform::OpenPai {
-        refuse_large(&draft, code.as_str())?;
+        refuse_large(&draft, &code.to_string())?;
     }
     fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
 }
@@ -319,6 +354,32 @@ pub(super) fn make_parts(paths: &Paths, launch: &Identity, owner: Owner, places:
     });
     let mut made = parts.map(|part| run.directory(&Path::new("output").join(part), ids).map(drop));
     made.try_for_each(|made| made).map_err(failed("make a directory of the run's output"))
+}
+
+/// Tells a channel by its only file, where the platform does so.
+pub(super) fn name_single_files(
+    paths: &Paths,
+    task: &Task<'_>,
+    env: &mut Vec<(String, String)>,
+) -> Result<(), EngineError> {
+    if task.spec.contract.platform != Platform::Pai {
+        return Ok(());
+    }
+    let shelf = open_shelf(paths)?;
+    for dataset in &task.spec.datasets {
+        let path = dataset_path(paths, task.identity, dataset)?;
+        if let Some(file) = only_file(&shelf, &path).map_err(failed("look into a dataset"))? {
+            pai::name_single_file(env, dataset, &file);
+        }
+    }
+    Ok(())
+}
+
+fn only_file(shelf: &Shelf, path: &Path) -> io::Result<Option<String>> {
+    let directory = shelf.directory(path)?;
+    let mut entries = fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))?;
+    let (Some(first), None) = (entries.next().transpose()?, entries.next()) else { return Ok(None) };
+    Ok(first.file_name().into_string().ok().filter(|_| first.file_type().is_ok_and(|kind| kind.is_file())))
 }
 
 /// Further groups of the owner, so that what a group may read its members' jobs may read.
