@@ -445,7 +445,10 @@ fn what_takes_long_in_one_part_of_the_tree_holds_up_no_other() {
             std::thread::yield_now();
         }
         bench.ino(&format!("{other}/f"));
-        bench.ops.rename((elsewhere, OsStr::new("none")), (elsewhere, OsStr::new("g")), RenameMode::Replace).unwrap_err();
+        bench
+            .ops
+            .rename((elsewhere, OsStr::new("none")), (elsewhere, OsStr::new("g")), RenameMode::Replace)
+            .unwrap_err();
         assert!(!rename.is_finished());
         drop(held);
     });
