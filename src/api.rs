@@ -2,10 +2,11 @@
 //!
 //! `GET /v1/jobs` · `GET /v1/jobs/WS/JOB` · `GET /v1/jobs/WS/JOB/logs` (a line of JSON for each line of output, going
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
-//! `…/rerun` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
+//! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
 //! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
 //! `POST /v1/shutdown`.
-//! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end.
+//! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
+//! the place of somebody else by the header `trainyard-for-user: UID`.
 
 pub mod client;
 mod datasets;

@@ -151,6 +151,11 @@ pub enum Verb {
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
+    /// Stop what runs of jobs, and run them again as their files are now
+    Restart {
+        #[arg(required = true)]
+        jobs: Vec<JobKey>,
+    },
     /// Run jobs again as their files are now
     Rerun {
         #[arg(required = true)]
@@ -289,6 +294,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
         Verb::Events { job } => events::run(&client()?, &job, format).await,
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Rm { jobs } => change::run(&client()?, change::Change::Remove, &jobs, format).await,
         Verb::Wait { job } => wait::run(&client()?, &job, format).await,

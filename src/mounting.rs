@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 use trainyard_fs::{MountError, MountOptions, mount, unmount_stale};
@@ -10,6 +11,7 @@ use crate::config::Config;
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::raise_open_files;
 use crate::sys::signals;
+use crate::workspace::control::Daemon;
 use crate::workspace::view::WorkspaceTree;
 
 /// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
@@ -48,7 +50,8 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
     if unmount_stale(&paths.mount_point(), &options.fs_name).map_err(failed("remove the dead mount"))? {
         tracing::warn!(path = %paths.mount_point().display(), "removed the mount of a process that died");
     }
-    let tree = WorkspaceTree::open(&paths.workspaces()).map_err(failed("open the workspaces"))?;
+    let daemon = Arc::new(Daemon::at(paths.api_socket()));
+    let tree = WorkspaceTree::open(&paths.workspaces(), daemon).map_err(failed("open the workspaces"))?;
     let mounted = mount(&paths.workspaces(), &paths.mount_point(), tree, &options)?;
     tracing::info!(path = %paths.mount_point().display(), "mounted");
     signals::wait_for(&wanted).map_err(failed("wait for a signal"))?;

@@ -1,4 +1,5 @@
 //! What a workspace shows: the files that the daemon publishes of its jobs, and the rules of the mount.
 
+pub mod control;
 pub mod publish;
 pub mod view;

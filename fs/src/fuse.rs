@@ -267,7 +267,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn write(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -279,6 +279,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let size = data.len();
         let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size).entered();
+        match self.ops.tell(fh.0, req.uid(), data) {
+            Ok(None) => {}
+            Ok(Some(count)) => return reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
+            Err(error) => return reply.error(refused(&error)),
+        }
         let appends = flags.0 & OFlag::O_APPEND.bits() != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = match appends {
             true => self.ops.append(fh.0, offset, data),

@@ -9,6 +9,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
+use nix::errno::Errno;
+
 /// A path below the root of the tree: components separated by one `/`, no leading `/`, none of them
 /// empty, `.` or `..`. Components are bytes and may be no UTF-8. The empty path is the root.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -166,6 +168,16 @@ pub trait Content: Send + Sync {
 
     /// Fills `buf` from byte `offset` and returns how many bytes; 0 at the end. May return fewer than there are.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// It takes what is written to it.
+    fn is_writable(&self) -> bool {
+        false
+    }
+
+    /// Takes the whole of `data`, which the user `uid` has written by one call, wherever in the file.
+    fn write(&self, _uid: u32, _data: &[u8]) -> io::Result<()> {
+        Err(Errno::EROFS.into())
+    }
 }
 
 /// What `stat` shows of a generated file.

@@ -16,8 +16,8 @@ use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
 use super::wire::{
-    Done, ExecRequest, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine, LogQuery,
-    NameQuery, escape,
+    Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
+    LogQuery, NameQuery, escape,
 };
 use crate::ids::JobKey;
 use crate::images::Pruned;
@@ -55,11 +55,18 @@ pub struct ExecConnection {
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
+    /// In whose place it asks.
+    user: Option<u32>,
 }
 
 impl Client {
     pub fn new(socket: &Path) -> Self {
-        Self { socket: socket.to_owned() }
+        Self { socket: socket.to_owned(), user: None }
+    }
+
+    /// For root, which asks in the place of the user `uid`.
+    pub fn for_user(socket: &Path, uid: u32) -> Self {
+        Self { socket: socket.to_owned(), user: Some(uid) }
     }
 
     async fn call(&self, method: Method, path: &str) -> Result<Response<Incoming>, ClientError> {
@@ -87,6 +94,9 @@ impl Client {
         // The connection ends with the answer, or with what it was upgraded to; its errors show there.
         tokio::spawn(connection.with_upgrades());
         request.headers_mut().insert(HOST, HeaderValue::from_static("trainyard"));
+        if let Some(uid) = self.user {
+            request.headers_mut().insert(FOR_USER, HeaderValue::from(uid));
+        }
         Ok(sender.send_request(request).await?)
     }
 
@@ -113,6 +123,10 @@ impl Client {
 
     pub async fn stop(&self, key: &JobKey) -> Result<Done, ClientError> {
         self.read(Method::POST, &path(key, "/stop")).await
+    }
+
+    pub async fn restart(&self, key: &JobKey) -> Result<Done, ClientError> {
+        self.read(Method::POST, &path(key, "/restart")).await
     }
 
     pub async fn rerun(&self, key: &JobKey) -> Result<Done, ClientError> {

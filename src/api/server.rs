@@ -19,7 +19,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::images::ImageService;
 use super::sessions::Sessions;
 use super::wire::{
-    Done, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView, unescape,
+    Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
+    unescape,
 };
 use super::{datasets, exec, logs};
 use crate::config::Paths;
@@ -73,11 +74,16 @@ pub async fn serve(listener: UnixListener, context: Context) {
 
 async fn connection(stream: UnixStream, context: Arc<Context>) {
     let Ok(uid) = peer_uid(&stream) else { return };
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    let caller = Caller { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name) };
+    let peer = caller_of(uid);
     let service = service_fn(move |request| {
-        let (context, caller) = (context.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(answer(request, &context, caller).await) }
+        let (context, peer) = (context.clone(), peer.clone());
+        async move {
+            let answered = match in_whose_place(&request, peer) {
+                Ok(caller) => answer(request, &context, caller).await,
+                Err(error) => json(error.status(), &Failure { error: error.to_string() }),
+            };
+            Ok::<_, Infallible>(answered)
+        }
     });
     let served = hyper::server::conn::http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)
@@ -85,6 +91,23 @@ async fn connection(stream: UnixStream, context: Arc<Context>) {
         .await;
     if let Err(error) = served {
         tracing::debug!(%error, "a connection broke off");
+    }
+}
+
+fn caller_of(uid: u32) -> Caller {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    Caller { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name) }
+}
+
+/// Root may ask for somebody else: the mount does, for whoever writes to it.
+fn in_whose_place<B>(request: &HttpRequest<B>, peer: Caller) -> Result<Caller, ApiError> {
+    let Some(uid) = request.headers().get(FOR_USER) else { return Ok(peer) };
+    let uid = uid.to_str().ok().and_then(|uid| uid.parse().ok());
+    let uid: u32 = uid.ok_or_else(|| ApiError::Bad(format!("{FOR_USER} is no number of a user")))?;
+    match peer.uid {
+        0 => Ok(caller_of(uid)),
+        own if own == uid => Ok(peer),
+        _ => Err(ApiError::Forbidden("only root may ask for somebody else".to_owned())),
     }
 }
 
@@ -167,6 +190,9 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         }
         (&Method::POST, ["v1", "jobs", workspace, job, "rerun"]) => {
             change(context, caller, key(workspace, job)?, Verb::Rerun).await
+        }
+        (&Method::POST, ["v1", "jobs", workspace, job, "restart"]) => {
+            change(context, caller, key(workspace, job)?, Verb::Restart).await
         }
         (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
             change(context, caller, key(workspace, job)?, Verb::Remove).await

@@ -11,6 +11,9 @@ use crate::rundir::entry::{Order, Terminal};
 use crate::spec::Diagnostic;
 use crate::store::record::{EventRecord, RunRecord};
 
+/// The header by which root asks in the place of another user, by number.
+pub const FOR_USER: &str = "trainyard-for-user";
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobList {
     pub jobs: Vec<JobReport>,

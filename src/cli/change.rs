@@ -1,4 +1,4 @@
-//! `trainyard stop | rerun | rm JOB…`: each job is judged by itself, and every refusal is told.
+//! `trainyard stop | restart | rerun | rm JOB…`: each job is judged by itself, and every refusal is told.
 
 use super::Exit;
 use super::output::{self, Format};
@@ -9,6 +9,7 @@ use crate::ids::JobKey;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
     Stop,
+    Restart,
     Rerun,
     Remove,
 }
@@ -18,6 +19,7 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
     for key in keys {
         let done = match change {
             Change::Stop => client.stop(key).await,
+            Change::Restart => client.restart(key).await,
             Change::Rerun => client.rerun(key).await,
             Change::Remove => client.remove(key).await,
         };

@@ -47,6 +47,8 @@ pub enum Request {
 pub enum Verb {
     Stop,
     Rerun,
+    /// Stops what runs, then as `Rerun`.
+    Restart,
     Remove,
 }
 
@@ -109,6 +111,7 @@ impl<S: Store> Reconciler<S> {
                 let result = match verb {
                     Verb::Stop => self.of_each(&key, &caller, Self::stop),
                     Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
+                    Verb::Restart => self.of_each(&key, &caller, Self::restart),
                     Verb::Remove => self.of_each(&key, &caller, Self::remove),
                 };
                 self.answers.push(Box::new(move || answer(result)));
@@ -176,6 +179,15 @@ impl<S: Store> Reconciler<S> {
             true => format!("{key}: run {} starts when run {number} has ended", number + 1),
             false => format!("{key}: run {number}"),
         })
+    }
+
+    fn restart(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+        let runs = self.job_of(caller, key)?.open_run().is_some();
+        let done = self.rerun(caller, key)?;
+        if runs {
+            self.want_stop(key, StopCause::User { name: caller.name.clone() });
+        }
+        Ok(done)
     }
 
     fn remove(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
@@ -16,25 +16,54 @@ use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
+use crate::ids::JobKey;
 use crate::logs::LogReader;
+use crate::sys::file::optional;
+use crate::workspace::control::{Ask, Control};
 
 /// Name of the merged log in a task's directory.
 const MERGED_LOG: &str = "log";
+/// Name of the file by which a job is stopped and started again.
+const CONTROL: &str = "ctl";
 /// For what changes through the mount only.
 const ATTR_TTL: Duration = Duration::from_secs(1);
 
 /// The tree below `workspaces/`.
-#[derive(Debug)]
 pub struct WorkspaceTree {
     backing: PathBuf,
     shelf: Shelf,
     freezer: Freezer,
+    daemon: Arc<dyn Ask>,
+}
+
+impl std::fmt::Debug for WorkspaceTree {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkspaceTree").field("backing", &self.backing).finish_non_exhaustive()
+    }
 }
 
 impl WorkspaceTree {
-    /// Also goes on with publishing that was cut short.
-    pub fn open(backing: &Path) -> io::Result<Self> {
-        Ok(Self { backing: backing.to_owned(), shelf: Shelf::open(backing)?, freezer: Freezer::start(backing)? })
+    /// Also goes on with publishing that was cut short. `daemon` does what is written to `ctl`.
+    pub fn open(backing: &Path, daemon: Arc<dyn Ask>) -> io::Result<Self> {
+        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing)?);
+        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon })
+    }
+
+    /// The `ctl` in the directory of a job that has ever had a valid file.
+    fn control(&self, directory: &RelPath) -> io::Result<Option<Control>> {
+        let Some(job) = job_of(directory) else { return Ok(None) };
+        // It is its owner's.
+        let spec = std::fs::symlink_metadata(self.backing.join(directory.as_path()).join("spec.toml"));
+        let Some(spec) = optional(spec)? else { return Ok(None) };
+        Ok(Some(Control { job, uid: spec.uid(), gid: spec.gid(), ask: Arc::clone(&self.daemon) }))
+    }
+}
+
+/// The job whose directory this is: `WS/jobs/JOB`.
+fn job_of(path: &RelPath) -> Option<JobKey> {
+    match path.components().map(OsStr::to_str).collect::<Option<Vec<_>>>()?.as_slice() {
+        [workspace, "jobs", job] => Some(JobKey::new(workspace.parse().ok()?, job.parse().ok()?)),
+        _ => None,
     }
 }
 
@@ -218,11 +247,20 @@ impl Tree for WorkspaceTree {
     }
 
     fn generated(&self, dir: &RelPath) -> Vec<OsString> {
+        if let Ok(Some(_)) = self.control(dir) {
+            return vec![CONTROL.into()];
+        }
         let has_log = is_task_directory(dir) && LogReader::open(&self.backing.join(dir.as_path())).is_ok();
         if has_log { vec![MERGED_LOG.into()] } else { Vec::new() }
     }
 
     fn open_generated(&self, path: &RelPath) -> io::Result<Option<Box<dyn Content>>> {
+        if path.name().is_some_and(|name| name == CONTROL)
+            && let Some(directory) = path.parent()
+            && let Some(control) = self.control(&directory)?
+        {
+            return Ok(Some(Box::new(control)));
+        }
         let is_log = path.name().is_some_and(|name| name == MERGED_LOG);
         let Some(dir) = path.parent().filter(|dir| is_log && is_task_directory(dir)) else { return Ok(None) };
         match LogReader::open(&self.backing.join(dir.as_path())) {
@@ -322,10 +360,18 @@ impl Content for MergedLog {
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl Ask for Nobody {
+        fn ask(&self, _: u32, _: &JobKey, _: crate::reconcile::Verb) -> io::Result<()> {
+            Err(errno(Errno::EACCES))
+        }
+    }
+
     #[test]
     fn users_change_code_and_datasets_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let tree = WorkspaceTree::open(dir.path()).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
         for path in [
             "",
@@ -357,7 +403,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
         std::fs::create_dir_all(&task).unwrap();
-        let tree = WorkspaceTree::open(dir.path()).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
         let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
         let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
         let open = || tree.open_generated(&path).unwrap().unwrap();

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -131,5 +133,61 @@ fn a_daemon_starts_over_a_mount_that_is_dead_and_puts_a_new_one_in_its_place() {
     });
     instance.restart_daemon();
     wait_for("a live mount", || mount.join("jobs/before/status").exists().then_some(()));
+    instance.shutdown();
+}
+
+#[test]
+fn a_word_that_is_written_to_ctl_is_done_with_the_rights_of_whoever_writes() {
+    let test = "a_word_that_is_written_to_ctl_is_done_with_the_rights_of_whoever_writes";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let file = instance.jobs_d().join(".new");
+    fs::write(&file, "command = \"sleep 1000.0625\"").unwrap();
+    std::os::unix::fs::chown(&file, Some(4321), Some(4322)).unwrap();
+    fs::rename(file, instance.jobs_d().join("long.toml")).unwrap();
+    instance.wait_state("long", "running");
+    let ctl = instance.mount().join("jobs/long/ctl");
+    wait_for("ctl", || ctl.exists().then_some(()));
+    let metadata = fs::metadata(&ctl).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o7777), (4321, 0o600));
+    assert!(fs::read_dir(ctl.parent().unwrap()).unwrap().any(|entry| entry.unwrap().file_name() == "ctl"));
+    assert_eq!(fs::read_to_string(&ctl).unwrap(), "stop\nrestart\nrerun\n");
+    let by = |uid: u32, text: &str| {
+        let script = format!("{text} > {}", ctl.display());
+        let id = uid.to_string();
+        let options = ["--reuid", &id, "--regid", &id, "--clear-groups", "sh", "-c", &script];
+        let output = Command::new("setpriv").args(options).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (done, said) = by(4444, "/bin/echo stop");
+    assert!(!done && said.contains("Permission denied"), "{said}");
+    // An open file that somebody else was given does not make the other's rights theirs.
+    let open = fs::OpenOptions::new().write(true).open(&ctl).unwrap();
+    let options = ["--reuid", "4444", "--clear-groups", "sh", "-c", "echo stop"];
+    let passed = Command::new("setpriv").args(options).stdout(open).status().unwrap();
+    assert!(!passed.success(), "{passed:?}");
+    assert_eq!(instance.state("long"), "running");
+    let (done, said) = by(4321, "/bin/echo perhaps");
+    assert!(!done && said.contains("Invalid argument"), "{said}");
+    assert!(by(4321, "/usr/bin/printf restart").0);
+    let runs = |number: u64| {
+        wait_for("the next run", || {
+            (instance.report("long")?["run"] == number && instance.state("long") == "running").then_some(())
+        });
+    };
+    runs(2);
+    assert!(by(4321, "/bin/echo stop").0);
+    assert_eq!(instance.wait_end("long", 2)["state"], "stopped");
+    let (done, said) = by(4321, "/bin/echo stop");
+    assert!(!done && said.contains("busy"), "it is over: {said}");
+    instance.kill_daemon();
+    let (done, said) = by(4321, "/bin/echo rerun");
+    assert!(!done && said.contains("refused"), "{said}");
+    instance.restart_daemon();
+    assert!(by(0, "/bin/echo rerun").0, "root may");
+    instance.wait_state("long", "running");
+    instance.ok(&["restart", "long"]);
+    wait_for("the run after it", || {
+        (instance.report("long")?["run"] == 4 && instance.state("long") == "running").then_some(())
+    });
     instance.shutdown();
 }

@@ -63,7 +63,7 @@ fn each_role_may_have_an_image_a_user_and_code_of_its_own() {
     instance.ok(&["image", "prune", "--unused", "1s"]);
     assert_eq!(instance.ok(&["exec", "mixed", "two-0", "--", "/bin/busybox", "id", "-u"]).trim(), "7");
     let shown = instance.ok(&["show", "mixed", "--effective"]);
-    assert!(shown.contains("code = \"other\"") && shown.contains(&format!("image = {two:?}")), "{shown}");
+    assert!(shown.contains("code = \"first@v2\"") && shown.contains(&format!("image = {two:?}")), "{shown}");
     instance.ok(&["stop", "mixed"]);
     instance.wait_end("mixed", 1);
     // What only one role lacks is told as that.

@@ -221,16 +221,32 @@ impl<T: Tree> Ops<T> {
     }
 
     fn open_generated(&self, ino: u64, access: Access) -> Result<Opened> {
-        if access.writes() {
+        let content = self.content(ino)?;
+        if access.writes() && !content.is_writable() {
             return Err(Error::ReadOnly);
         }
+        let fh = self.keep(ino, Source::Generated(content));
+        Ok(Opened::Generated { fh })
+    }
+
+    /// What the generated file `ino` holds now.
+    pub(super) fn content(&self, ino: u64) -> Result<Box<dyn Content>> {
         let path = self.path(ino)?;
         self.check_visible(&path)?;
         let opened = self.tree.open_generated(&path);
-        let content = opened.map_err(Error::io("open_generated"))?;
-        let source = Source::Generated(content.ok_or(Error::Stale { ino })?);
-        let fh = self.keep(ino, source);
-        Ok(Opened::Generated { fh })
+        opened.map_err(Error::io("open_generated"))?.ok_or(Error::Stale { ino })
+    }
+
+    /// What the user `uid` writes to a generated file; `None` where the file is stored.
+    pub(crate) fn tell(&self, fh: u64, uid: u32, data: &[u8]) -> Result<Option<usize>> {
+        let open = self.file(fh)?;
+        match &open.source {
+            Source::Stored { .. } => Ok(None),
+            Source::Generated(content) => {
+                content.write(uid, data).map_err(Error::io("write"))?;
+                Ok(Some(data.len()))
+            }
+        }
     }
 
     fn keep_stored(&self, ino: u64, pin: &Pin, access: Access) -> Result<u64> {
