@@ -14,7 +14,6 @@
 
 pub mod freeze;
 pub mod manifest;
-mod walk;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

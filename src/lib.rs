@@ -13,6 +13,7 @@
 //! - [`import`]: jobs of other platforms → job files, and back.
 //! - [`transfer`]: files on their way into or out of a task.
 //! - [`rundir`]: the directory that daemon and shim share.
+//! - [`scalars`]: numbers that a training tells of itself.
 //! - [`store`]: what must survive a crash.
 //! - [`intake`]: watches `jobs.d`.
 //! - [`report`]: what people and programs read of a job.
@@ -43,6 +44,7 @@ pub mod plan;
 pub mod reconcile;
 pub mod report;
 pub mod rundir;
+pub mod scalars;
 pub mod shim;
 pub mod spec;
 pub mod status;

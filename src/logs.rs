@@ -21,7 +21,7 @@ mod write;
 mod tests;
 
 pub use index::{INDEX_FILE, Record};
-pub use parts::open_to_write;
+pub use parts::{open_beside, open_to_write};
 pub use read::{Cursor, Dropped, LogReader};
 pub use write::LogWriter;
 

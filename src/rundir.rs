@@ -86,6 +86,9 @@ pub struct LaunchRecord {
     /// Where its platform's scripts say why they failed, and look for a word of success: a directory of the run's.
     #[serde(default)]
     pub end_files: Option<PathBuf>,
+    /// Where its scalars are to be found.
+    #[serde(default)]
+    pub scalars: Option<ScalarsRecord>,
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
@@ -95,6 +98,35 @@ pub struct LaunchRecord {
     pub stop_grace_ms: u64,
     /// Datagram socket of the daemon.
     pub news_socket: PathBuf,
+}
+
+/// Where scalars of a task are found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalarsRecord {
+    /// Of event files.
+    pub log_dir: Option<ScalarsPlace>,
+    /// A regular expression for lines of output.
+    pub lines: Option<String>,
+    /// Host names that are in the names of its own event files; all but those of `others` when empty.
+    pub own: Vec<String>,
+    pub others: Vec<String>,
+}
+
+/// A directory that is its owner's to change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScalarsPlace {
+    /// Of the run, made by the daemon.
+    pub root: PathBuf,
+    pub below: PathBuf,
+}
+
+impl ScalarsRecord {
+    /// Whether a file with this name is one that this task reads: with `mark` in its name, and its own.
+    pub fn is_own(&self, name: &[u8], mark: &[u8]) -> bool {
+        let has = |part: &[u8]| name.windows(part.len()).any(|window| window == part);
+        let names = |hosts: &[String]| hosts.iter().any(|host| has(format!(".{host}.").as_bytes()));
+        has(mark) && if self.own.is_empty() { !names(&self.others) } else { names(&self.own) }
+    }
 }
 
 /// A list of Python packages.

@@ -14,6 +14,7 @@ mod metrics;
 mod pump;
 mod requirements;
 mod rootfs;
+mod scalars;
 pub mod step;
 mod words;
 
@@ -30,6 +31,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
 
 use crate::ids::Timestamp;
+use crate::logs::Stream;
 use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, Shm, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
@@ -40,6 +42,7 @@ use crate::sys::signals::{Deadline, SignalQueue};
 use container::{Container, CreateError};
 use metrics::Sampler;
 use pump::Pumps;
+use scalars::Scalars;
 use step::{Action, CommandEnd, Event, InitReport, MemoryWant, Progress};
 
 #[derive(Debug, thiserror::Error)]
@@ -205,6 +208,7 @@ impl Task {
         let mut watch = Watch {
             grace: Deadline::unset().map_err(failed("make a timer"))?,
             sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
+            scalars: self.launch.scalars.as_ref().map(|record| Scalars::new(record, &self.launch.log_dir)),
             untold: None,
             hanging: None,
             shm_was_full: false,
@@ -214,6 +218,9 @@ impl Task {
         let end = self.watch(container, pumps, &mut watch);
         // The control group is there until the container is deleted.
         watch.sampler.sample(crate::sys::now());
+        if let Some(scalars) = &mut watch.scalars {
+            scalars.end(crate::sys::now());
+        }
         end
     }
 
@@ -237,7 +244,7 @@ impl Task {
             self.tell_kept(watch)?;
             if let Some(end) = progress.ended() {
                 // Of what hangs, the end of the output is not waited for.
-                pumps.pump(crate::sys::now());
+                watch.pump(pumps);
                 if let Err(error) = pumps.sync() {
                     // The end itself must be told all the same.
                     tracing::error!(%error, "the last of the output may not be on the disk");
@@ -282,7 +289,7 @@ impl Task {
             (ready(0), ready(1), ready(2), init_ready, watches_report && ready(4))
         };
         let mut events = Vec::new();
-        for _closed in pumps.pump(crate::sys::now()) {
+        for _closed in watch.pump(pumps) {
             events.push(Event::StreamClosed);
         }
         if reported {
@@ -295,6 +302,8 @@ impl Task {
         }
         if sample_due {
             watch.sampler.sample(crate::sys::now());
+            // What is more than a turn comes with the next sample, or at the end.
+            watch.scalars.as_mut().map(Scalars::collect);
             watch.shm_was_full |= container.shm_is_full().unwrap_or(false);
             watch.sampler.wait_for_next().map_err(failed("set a timer"))?;
         }
@@ -434,12 +443,24 @@ struct Watch {
     /// From SIGTERM to SIGKILL.
     grace: Deadline,
     sampler: Sampler,
+    scalars: Option<Scalars>,
     /// That the container is kept, while the disk is too full to say so.
     untold: Option<KeptRecord>,
     /// What does not go though it was killed.
     hanging: Option<String>,
     /// It may be empty again when the task has ended.
     shm_was_full: bool,
+}
+
+impl Watch {
+    fn pump(&mut self, pumps: &mut Pumps) -> Vec<Stream> {
+        let now = crate::sys::now();
+        pumps.pump(now, &mut |stream, bytes| {
+            if let Some(scalars) = &mut self.scalars {
+                scalars.hear(stream, bytes, now);
+            }
+        })
+    }
 }
 
 /// `None` when there is no room on the disk for now.

@@ -18,6 +18,7 @@ pub mod session;
 pub mod signals;
 pub mod stream;
 pub mod terminal;
+pub mod walk;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

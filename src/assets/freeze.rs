@@ -25,9 +25,9 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
 use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, failing, pending, state};
-use super::walk::{Item, open, walk};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::sys::file::{copy_content, has_writer};
+use crate::sys::walk::{Item, open, walk};
 
 /// How often the manifest tells how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(1);

@@ -24,7 +24,7 @@ use nix::fcntl::{OFlag, readlinkat};
 use nix::sys::stat::SFlag;
 use sha2::{Digest as _, Sha256};
 
-use super::walk::{Item, open, walk};
+use crate::sys::walk::{Item, open, walk};
 
 const HEAD: &str = "# trainyard manifest 1";
 const PENDING: &str = "# state pending";

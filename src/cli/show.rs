@@ -164,6 +164,13 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let access = if mount.read_only { ", read-only" } else { "" };
         let _ = writeln!(out, "# {} of this machine is {}{access}", mount.source.display(), mount.target.display());
     }
+    if let Some(scalars) = &spec.scalars {
+        for (key, text) in [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)] {
+            if let Some(text) = text {
+                let _ = writeln!(out, "scalars.{key} = {}", toml::Value::String(text.clone()));
+            }
+        }
+    }
     if let Some(wanted) = spec.requirements {
         let _ = writeln!(out, "requirements = {wanted}");
     }
@@ -264,6 +271,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras_as_json(),
         "requirements": spec.requirements,
+        "scalars": spec.scalars.as_ref().map(|scalars| json!({ "log_dir": scalars.log_dir, "lines": scalars.lines })),
         "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),

@@ -1,6 +1,8 @@
 //! Where on each platform the run's code, datasets, output and model are seen. They are seen at Trainyard's own places
 //! as well.
 
+use std::path::{Path, PathBuf};
+
 use super::{Task, modelarts};
 use crate::ids::AssetName;
 use crate::spec::{Contract, Platform, Profile};
@@ -126,6 +128,21 @@ pub fn resumed(contract: Contract) -> Option<&'static str> {
         Platform::Pai => Some("checkpoints"),
         _ => None,
     }
+}
+
+/// Where in a run's directory a path of the tasks lies, if it is kept with the run.
+pub fn in_run(places: &[Place], path: &str) -> Option<PathBuf> {
+    let path = Path::new(path);
+    let holds = |place: &&Place| path.starts_with(&place.path);
+    // The innermost one is what is seen.
+    let place = places.iter().filter(holds).max_by_key(|place| place.path.len())?;
+    let top = match place.content {
+        Content::Output => PathBuf::from("output"),
+        Content::OutputPart(part) => Path::new("output").join(part),
+        Content::Model => PathBuf::from("model"),
+        Content::Code | Content::Dataset(_) => return None,
+    };
+    Some(top.join(path.strip_prefix(&place.path).ok()?))
 }
 
 /// Directories that scripts write into without making them.

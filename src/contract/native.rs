@@ -91,7 +91,7 @@ pub(super) fn working_directory(task: &Task<'_>) -> String {
 }
 
 /// `ROLE-I`, or `task-N` where the role's name cannot be a host name.
-pub(super) fn host_name(task: &Task<'_>) -> String {
+pub fn host_name(task: &Task<'_>) -> String {
     let name = format!("{}-{}", task.role.name, task.index);
     let fits = name.len() <= HOST_NAME_MAX && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
     if fits { name } else { format!("task-{}", task.ordinal) }

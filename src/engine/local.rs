@@ -19,6 +19,7 @@ mod placing;
 mod ports;
 mod requirements;
 mod root;
+mod scalars;
 mod shown;
 mod workdirs;
 
@@ -222,6 +223,7 @@ impl LocalEngine {
             shm: shared.shm(task.role),
             workspace,
         };
+        let scalars = scalars::record(launch, task, &view.places, &self.paths);
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last one's: the next one needs what it would hold.
         let is_last = launch.identity.attempt > launch.spec.retries && id.again >= task.role.retries;
@@ -254,6 +256,7 @@ impl LocalEngine {
             requirements: install,
             end_files: crate::contract::layout::has_end_files(launch.spec.contract)
                 .then(|| self.paths.run(&launch.identity.key, launch.identity.run).join("output")),
+            scalars,
             logs: self.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),

@@ -179,6 +179,11 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         };
         out.push(("mounts", format!("[{}]", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", "))));
     }
+    if let Some(scalars) = &spec.scalars {
+        let keys = [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)];
+        let keys = keys.iter().filter_map(|(key, text)| Some(format!("{key} = {}", quoted(text.as_ref()?))));
+        out.push(("scalars", format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "))));
+    }
     let services = spec.roles.iter().filter(|role| role.is_service);
     let services: Vec<String> = services.map(|role| format!("{} = {}", quoted(&role.name), service(role))).collect();
     if !services.is_empty() {
@@ -280,6 +285,9 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
     let mut lines: Map<String, Value> = own_code.map(|own| ("code".to_owned(), json!(code(own)))).into_iter().collect();
     if role.retries > 0 {
         lines.insert("retries".to_owned(), json!(role.retries.to_string()));
+    }
+    if let Some(slots) = role.slots {
+        lines.insert("slots".to_owned(), json!(slots.to_string()));
     }
     let own_image = Some(role.image.to_string()).filter(|own| *own != image(spec));
     let command = match &role.command {

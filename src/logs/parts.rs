@@ -177,6 +177,14 @@ pub fn open_to_write(path: &Path, owner: (u32, u32)) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens another file beside the logs; with its size.
+pub fn open_beside(dir: &Path, name: &str) -> io::Result<(File, u64)> {
+    let owner = fs::metadata(dir)?;
+    let file = open_to_write(&dir.join(name), (owner.uid(), owner.gid()))?;
+    let size = file.metadata()?.len();
+    Ok((file, size))
+}
+
 /// Moves the files to where `list` has them after a rotation; goes on where an earlier call was cut off.
 pub(super) fn finish(dir: &Path, stream: Stream, list: &PartList, owner: (u32, u32)) -> io::Result<File> {
     let found = find(dir, stream, LogLimits::PARTS_MAX as usize + 1)?;

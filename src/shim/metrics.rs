@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::ids::Timestamp;
@@ -78,7 +78,7 @@ impl Sampler {
     fn write(&mut self, row: &str) -> io::Result<()> {
         let (file, written) = match &mut self.file {
             Some(open) => open,
-            none => none.insert(open(&self.dir)?),
+            none => none.insert(logs::open_beside(&self.dir, FILE)?),
         };
         let text = if *written == 0 { format!("{HEADER}{row}") } else { row.to_owned() };
         if let Err(error) = file.write_all_at(text.as_bytes(), *written) {
@@ -103,13 +103,6 @@ fn begun(mut periods: u32, elapsed: Duration) -> u32 {
         periods += 1;
     }
     periods
-}
-
-fn open(dir: &Path) -> io::Result<(File, u64)> {
-    let owner = std::fs::metadata(dir)?;
-    let file = logs::open_to_write(&dir.join(FILE), (owner.uid(), owner.gid()))?;
-    let size = file.metadata()?.len();
-    Ok((file, size))
 }
 
 struct Sample {
@@ -152,6 +145,8 @@ impl Sample {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn sampler(dir: &Path) -> Sampler {

@@ -58,11 +58,11 @@ impl Pumps {
         self.pumps.iter().any(|pump| !pump.unwritten.is_empty()).then_some(RETRY_MS)
     }
 
-    /// Moves what is there; returns the streams that have come to their end.
-    pub(super) fn pump(&mut self, now: Timestamp) -> Vec<Stream> {
+    /// Moves what is there, and lets `hear` have it as well; returns the streams that have come to their end.
+    pub(super) fn pump(&mut self, now: Timestamp, hear: &mut dyn FnMut(Stream, &[u8])) -> Vec<Stream> {
         let mut closed = Vec::new();
         for pump in &mut self.pumps {
-            if pump.drain(&mut self.writer, &mut self.buffer, now) {
+            if pump.drain(&mut self.writer, &mut self.buffer, now, hear) {
                 closed.push(pump.stream);
             }
         }
@@ -77,7 +77,13 @@ impl Pumps {
 
 impl Pump {
     /// Reads until the pipe is empty; true at its end.
-    fn drain(&mut self, writer: &mut LogWriter, buffer: &mut [u8], now: Timestamp) -> bool {
+    fn drain(
+        &mut self,
+        writer: &mut LogWriter,
+        buffer: &mut [u8],
+        now: Timestamp,
+        hear: &mut dyn FnMut(Stream, &[u8]),
+    ) -> bool {
         loop {
             if !self.unwritten.is_empty() {
                 let mut rest = self.unwritten.as_slice();
@@ -91,7 +97,10 @@ impl Pump {
             }
             match self.pipe.read(buffer) {
                 Ok(0) => return true,
-                Ok(count) => self.unwritten.extend_from_slice(&buffer[..count]),
+                Ok(count) => {
+                    self.unwritten.extend_from_slice(&buffer[..count]);
+                    hear(self.stream, &buffer[..count]);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) => {
@@ -113,17 +122,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (mut pumps, ends) = Pumps::open(dir.path(), LogLimits::default()).unwrap();
         let (mut out, err) = (std::fs::File::from(ends.stdout), ends.stderr);
-        let mut sent = Vec::new();
+        let (mut sent, mut heard) = (Vec::new(), Vec::new());
         for round in 0..5u8 {
             let part = vec![round; 30_000];
             out.write_all(&part).unwrap();
             sent.extend(part);
-            assert!(pumps.pump(Timestamp(u64::from(round))).is_empty());
+            assert!(pumps.pump(Timestamp(u64::from(round)), &mut |_, bytes| heard.extend_from_slice(bytes)).is_empty());
         }
         drop(out);
-        assert_eq!(pumps.pump(Timestamp(9)), [Stream::Stdout]);
+        assert_eq!(pumps.pump(Timestamp(9), &mut |_, _| {}), [Stream::Stdout]);
         drop(err);
-        assert_eq!(pumps.pump(Timestamp(9)), [Stream::Stderr]);
+        assert_eq!(pumps.pump(Timestamp(9), &mut |_, _| {}), [Stream::Stderr]);
         assert_eq!(std::fs::read(dir.path().join("stdout.log")).unwrap(), sent);
+        assert_eq!(heard, sent);
     }
 }

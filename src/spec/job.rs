@@ -31,6 +31,7 @@ pub struct JobSpec {
     pub datasets: Vec<Dataset>,
     /// By target.
     pub mounts: Vec<HostMount>,
+    pub scalars: Option<Scalars>,
     pub network: Network,
     pub retries: u32,
     pub retry: Retry,
@@ -50,6 +51,15 @@ pub struct JobSpec {
     pub rerun: u64,
     /// At least one.
     pub roles: Vec<Role>,
+}
+
+/// Where a job tells numbers of its training.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalars {
+    /// Of event files, in the tasks; absolute.
+    pub log_dir: Option<String>,
+    /// A regular expression for lines of output, whose named groups are tags.
+    pub lines: Option<String>,
 }
 
 /// From 0 to 100; the higher one is started first.

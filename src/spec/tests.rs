@@ -146,6 +146,8 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             keys::Kind::Text if key.path.contains("code.") => "\"x\"\nCODE.git = \"https://lab/x\"",
             keys::Kind::Bool if key.path.contains("code.") => "true\nCODE.git = \"https://lab/x\"",
             keys::Kind::Text if key.path == "tensorboard.log_dir" => "\"/x\"",
+            keys::Kind::Text if key.path == "scalars.log_dir" => "\"/x\"",
+            keys::Kind::Text if key.path == "scalars.lines" => "\"(?<loss>.*)\"",
             keys::Kind::Bool if key.path == "requirements" => "true\ncode = \"x\"",
             keys::Kind::Tables => "[{ source = \"/x\", target = \"/y\", read_only = true }]",
             // Written with the table that they are in.
@@ -255,6 +257,9 @@ fn services_are_roles_of_their_own_size_that_no_peer_is_told_of() {
         ("[services.main]\ncommand = \"x\"\nport = 1", "would both be MAIN"),
         ("[services.n]\ncommand = \"x\"\nport = 1\ncount = 2", "unknown key `services.n.count`"),
         ("[tensorboard]\nlog_dir = \"logs\"", "is a place in the tasks"),
+        ("[scalars]\nlog_dir = \"logs\"", "is a place in the tasks"),
+        ("[scalars]\nlines = \"loss=([0-9]+)\"", "no named group"),
+        ("[scalars]\nlines = \"(?<a>\"", "`scalars.lines`: regex parse error"),
         ("[services.tensorboard]\ncommand = \"x\"\nport = 1\n[tensorboard]", "would both be TENSORBOARD"),
     ] {
         assert!(errors(text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(text));

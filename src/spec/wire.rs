@@ -46,6 +46,14 @@ pub(super) struct WireJob {
     pub(super) sweep: Option<Spanned<toml::Table>>,
     pub(super) services: WireMap<WireService>,
     pub(super) tensorboard: Option<Spanned<WireTensorboard>>,
+    pub(super) scalars: Option<WireScalars>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireScalars {
+    pub(super) log_dir: Option<Spanned<String>>,
+    pub(super) lines: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -112,6 +112,11 @@ impl Rooted {
         Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
     }
 
+    /// Opens a directory to be listed.
+    pub fn directory_for_reading(&self, path: &Path) -> io::Result<File> {
+        Ok(File::from(self.resolve(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?))
+    }
+
     /// Opens a regular file to be read.
     pub fn file_for_reading(&self, path: &Path) -> io::Result<File> {
         let file =

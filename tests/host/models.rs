@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::support::{Instance, text};
+use super::support::{Instance, text, wait_for};
 
 #[test]
 fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
@@ -59,9 +59,66 @@ fn what_a_failed_run_leaves_is_no_model_and_stays_with_the_run() {
     assert_eq!(fs::read_to_string(run.join("model.partial/weights")).unwrap(), "x\nx\n");
     assert!(!run.join("model").exists() && !instance.mount().join("models/fails").exists());
     instance.drop_job("stopped", "command = \"echo x > /model/weights; touch /output/there; sleep 600\"");
-    super::support::wait_for("its file", || instance.run_dir("stopped", 1).join("output/there").exists().then_some(()));
+    wait_for("its file", || instance.run_dir("stopped", 1).join("output/there").exists().then_some(()));
     instance.ok(&["stop", "stopped"]);
     instance.wait_end("stopped", 1);
     assert!(instance.mount().join("jobs/stopped/runs/1/model.partial/weights").exists());
+    instance.shutdown();
+}
+
+#[test]
+fn numbers_of_a_training_are_collected_from_event_files_and_lines() {
+    let test = "numbers_of_a_training_are_collected_from_event_files_and_lines";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // Event files as TensorBoard's writers make them, told by the writer's host.
+    let script = r#"
+import os, socket, struct
+def crc(data):
+    sum = 0xffffffff
+    for byte in data:
+        sum ^= byte
+        for _ in range(8):
+            sum = (sum >> 1) ^ (0x82f63b78 if sum & 1 else 0)
+    sum ^= 0xffffffff
+    return struct.pack('<I', (((sum >> 15) | (sum << 17)) + 0xa282ead8) & 0xffffffff)
+def record(data):
+    length = struct.pack('<Q', len(data))
+    return length + crc(length) + data + crc(data)
+def field(number, data):
+    return bytes([number << 3 | 2, len(data)]) + data
+def event(step, tag, value):
+    scalar = field(1, tag) + b'\x15' + struct.pack('<f', value)
+    return b'\x09' + struct.pack('<d', 1.5) + bytes([0x10, step]) + field(5, field(1, scalar))
+os.makedirs('/output/tb/run', exist_ok=True)
+index = int(os.environ['TRAINYARD_TASK_INDEX'])
+with open('/output/tb/run/events.out.tfevents.1.%s.7' % socket.gethostname(), 'wb') as file:
+    for step in (1, 2, 3):
+        file.write(record(event(step, b'loss', 0.1 * step + index)))
+        print('epoch %d: acc=%.2f' % (step, step / 4), flush=True)
+open('/model/weights', 'w').write('x')
+"#;
+    let job = format!(
+        "command = [\"/usr/bin/python3\", \"-c\", {}]\n[scalars]\nlog_dir = \"/output/tb\"\n\
+         lines = 'epoch (?<step>\\d+): acc=(?<acc>\\S+)'\n[roles.worker]\ncount = 2\nresources.cpu = 0.5\n",
+        toml::Value::String(script.to_owned())
+    );
+    let report = instance.run_job("trains", &job);
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{}", instance.log("trains", "worker-0"));
+    let attempt = instance.mount().join("jobs/trains/latest/attempts/1");
+    let rows = |task: &str| {
+        let text = fs::read_to_string(attempt.join(task).join("scalars.csv")).unwrap();
+        assert!(text.starts_with("step,tag,value,time\n"), "{text}");
+        let row = |line: &str| line.rsplit_once(',').unwrap().0.to_owned();
+        let mut rows: Vec<String> = text.lines().skip(1).map(row).collect();
+        rows.sort();
+        rows
+    };
+    assert_eq!(rows("worker-0"), ["1,acc,0.25", "1,loss,0.1", "2,acc,0.5", "2,loss,0.2", "3,acc,0.75", "3,loss,0.3"]);
+    assert_eq!(rows("worker-1")[1], "1,loss,1.1", "each has its own");
+    let model = instance.mount().join("models/trains/1/MODEL.toml");
+    let model = wait_for("the model", || fs::read_to_string(&model).ok());
+    let model: toml::Table = model.parse().unwrap();
+    let last = &model["scalars"]["worker-0"]["loss"];
+    assert_eq!((last["step"].as_integer(), last["value"].as_float()), (Some(3), Some(0.3)));
     instance.shutdown();
 }

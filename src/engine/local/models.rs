@@ -21,6 +21,7 @@ use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{EngineError, Release};
 use crate::rundir::{read_json, write_json};
+use crate::scalars::Scalar;
 use crate::spec::{DataSource, Dataset};
 use crate::status::Verdict;
 use crate::sys::file::{Durability, create_dir_for, remove_tree, replace_symlink, write_whole};
@@ -30,6 +31,8 @@ use crate::sys::rooted::Rooted;
 const TOLD: &str = "publish the model";
 /// Of a task's usage, so much of the end is looked at for its last row, bytes.
 const ROW_MAX: u64 = 4096;
+/// And of its scalars, bytes: some hundred tags.
+const SCALARS_MAX: u64 = 64 << 10;
 
 /// Moves what the run has left to where it belongs. Done again it does nothing.
 pub(super) fn publish(paths: &Paths, attempt: &Release) -> Result<(), EngineError> {
@@ -103,6 +106,7 @@ fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
     set("images", images(paths, attempt)?.into());
     set("code", code(paths, attempt).map_err(failed("describe the model's code"))?.into());
     set("metrics", metrics(paths, attempt).into());
+    set("scalars", scalars(paths, attempt).into());
     set("spec", attempt.text.as_str().into());
     Ok(format!("# Where this model comes from. `spec` is the job file as it was run.\n{table}"))
 }
@@ -198,14 +202,41 @@ fn add(hash: &mut Sha256, part: &[u8]) {
 
 /// The last row of each task's `metrics.csv`, as far as it is told.
 fn metrics(paths: &Paths, attempt: &Release) -> Table {
+    of_tasks(paths, attempt, "metrics.csv", last_row)
+}
+
+/// The last step and value of each tag in each task's `scalars.csv`.
+fn scalars(paths: &Paths, attempt: &Release) -> Table {
+    of_tasks(paths, attempt, "scalars.csv", last_scalars)
+}
+
+/// What is read of a file that the tasks of the attempt have beside their logs, by task.
+fn of_tasks(paths: &Paths, attempt: &Release, name: &str, read: impl Fn(File) -> io::Result<Option<Table>>) -> Table {
     let Identity { key, run, attempt: number, .. } = &attempt.identity;
     let Ok(root) = Rooted::open(&paths.run(key, *run)) else { return Table::new() };
-    let row = |task: String| {
-        let file =
-            root.file_for_reading(&Path::new("attempts").join(number.to_string()).join(&task).join("metrics.csv"));
-        Some((task, Value::Table(last_row(file.ok()?).ok()??)))
+    let one = |task: String| {
+        let file = root.file_for_reading(&Path::new("attempts").join(number.to_string()).join(&task).join(name));
+        Some((task, Value::Table(read(file.ok()?).ok()??)))
     };
-    attempt.spec.tasks().filter_map(|(role, index)| row(format!("{}-{index}", role.name))).collect()
+    attempt.spec.tasks().filter_map(|(role, index)| one(format!("{}-{index}", role.name))).collect()
+}
+
+fn last_scalars(mut file: File) -> io::Result<Option<Table>> {
+    let end = file.seek(SeekFrom::End(0))?;
+    let begin = end.saturating_sub(SCALARS_MAX);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut tail = Vec::new();
+    file.take(SCALARS_MAX).read_to_end(&mut tail)?;
+    let tail = String::from_utf8_lossy(&tail).into_owned();
+    let mut last = Table::new();
+    // The first line is the head of the file, or not whole.
+    for (step, tag, value) in tail.lines().skip(1).filter_map(Scalar::parse) {
+        last.insert(
+            tag,
+            Table::from_iter([("step".to_owned(), Value::from(step)), ("value".to_owned(), value.into())]).into(),
+        );
+    }
+    Ok((!last.is_empty()).then_some(last))
 }
 
 fn last_row(mut file: File) -> io::Result<Option<Table>> {

@@ -6,10 +6,15 @@ use toml::Spanned;
 
 use super::{Reader, RoleDefaults, in_file_order};
 use crate::ids::RoleName;
-use crate::spec::job::{MinSucceeded, OutsidePort, Port, Role};
-use crate::spec::wire::{WireCommand, WireMain, WireMap, WireResources, WireRole, WireService, WireTensorboard};
+use crate::scalars::lines::pattern;
+use crate::spec::job::{MinSucceeded, OutsidePort, Port, Role, Scalars};
+use crate::spec::wire::{
+    WireCommand, WireMain, WireMap, WireResources, WireRole, WireScalars, WireService, WireTensorboard,
+};
 
 const TENSORBOARD: &str = "tensorboard";
+/// Where TensorBoard looks unless the file says so.
+const BOARD_LOG_DIR: &str = "/output";
 /// Where TensorBoard listens by itself.
 const TENSORBOARD_PORT: u16 = 6006;
 
@@ -46,8 +51,31 @@ impl Reader<'_> {
         out
     }
 
+    /// What TensorBoard is to show is collected as well.
+    pub(super) fn scalars(
+        &mut self,
+        wire: Option<&WireScalars>,
+        tensorboard: Option<&Spanned<WireTensorboard>>,
+    ) -> Option<Scalars> {
+        let own = wire.and_then(|wire| wire.log_dir.as_ref());
+        if let Some(path) = own.filter(|path| !path.get_ref().starts_with('/')) {
+            let message = "`scalars.log_dir` is a place in the tasks, such as \"/output/logs\"";
+            self.error(path.span(), "scalars.log_dir", message);
+        }
+        let lines = wire.and_then(|wire| wire.lines.as_ref());
+        if let Some((lines, why)) = lines.and_then(|lines| Some((lines, pattern(lines.get_ref()).err()?))) {
+            self.error(lines.span(), "scalars.lines", format!("`scalars.lines`: {why}"));
+        }
+        let of_board = |board: &Spanned<WireTensorboard>| {
+            board.get_ref().log_dir.as_ref().map_or(BOARD_LOG_DIR, |path| path.get_ref().as_str()).to_owned()
+        };
+        let log_dir = own.map(|path| path.get_ref().clone()).or_else(|| tensorboard.map(of_board));
+        let lines = lines.map(|lines| lines.get_ref().clone());
+        (log_dir.is_some() || lines.is_some()).then_some(Scalars { log_dir, lines })
+    }
+
     fn tensorboard(&mut self, board: &WireTensorboard) -> WireService {
-        let log_dir = board.log_dir.as_ref().map_or("/output", |path| path.get_ref().as_str());
+        let log_dir = board.log_dir.as_ref().map_or(BOARD_LOG_DIR, |path| path.get_ref().as_str());
         if let Some(path) = board.log_dir.as_ref().filter(|path| !path.get_ref().starts_with('/')) {
             let message = "`tensorboard.log_dir` is a place in the tasks, such as \"/output/logs\"";
             self.error(path.span(), "tensorboard.log_dir", message);

@@ -14,25 +14,44 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 const DEPTH: usize = 256;
 
 /// One entry of a tree.
-pub(super) struct Item<'a> {
+#[expect(missing_debug_implementations, reason = "the kernel's status has none")]
+pub struct Item<'a> {
     /// From the top of the tree.
-    pub(super) path: &'a Path,
+    pub path: &'a Path,
     /// The directory that holds it.
-    pub(super) directory: &'a File,
-    pub(super) name: &'a OsStr,
-    pub(super) status: FileStat,
+    pub directory: &'a File,
+    pub name: &'a OsStr,
+    pub status: FileStat,
     /// A directory with nothing in it.
-    pub(super) is_empty: bool,
+    pub is_empty: bool,
 }
 
 impl Item<'_> {
-    pub(super) fn kind(&self) -> SFlag {
+    pub fn kind(&self) -> SFlag {
         SFlag::from_bits_truncate(self.status.st_mode & SFlag::S_IFMT.bits())
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind() == SFlag::S_IFREG
+    }
+
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.status.st_size.unsigned_abs()
+    }
+
+    /// Opens a regular file to be read; what has come in its place meanwhile is an error.
+    pub fn open(&self) -> io::Result<File> {
+        let file = open(self.directory, self.name, OFlag::empty())?;
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
     }
 }
 
 /// Calls `visit` for every entry below `top`, following no link.
-pub(super) fn walk(top: &File, visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>) -> io::Result<()> {
+pub fn walk(top: &File, visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut path = OsString::new();
     below(top, &mut path, 0, visit)
 }
@@ -68,7 +87,7 @@ fn below(
 }
 
 /// Without following a link, and without waiting for a pipe.
-pub(super) fn open(directory: &File, name: &OsStr, flags: OFlag) -> io::Result<File> {
+pub fn open(directory: &File, name: &OsStr, flags: OFlag) -> io::Result<File> {
     let flags = flags | OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
     Ok(openat(directory, name, flags, Mode::empty())?.into())
 }
