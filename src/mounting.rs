@@ -1,5 +1,7 @@
 //! `trainyard mount`: the process that serves the mounted tree. It outlives the daemon, and a crash of it harms no job.
 
+mod daemon;
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,8 +13,8 @@ use crate::config::Config;
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::raise_open_files;
 use crate::sys::signals;
-use crate::workspace::control::Daemon;
 use crate::workspace::view::WorkspaceTree;
+use daemon::Daemon;
 
 /// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
 /// it is answered.

@@ -1,76 +1,28 @@
 //! `jobs/JOB/ctl`: a word that is written to it is done by the daemon, with the rights of whoever writes.
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use trainyard_fs::{Content, ContentMetadata};
 
-use crate::api::client::{Client, ClientError};
 use crate::ids::JobKey;
-use crate::reconcile::Verb;
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Word {
+    Stop,
+    /// Stops what runs, then as `Rerun`.
+    Restart,
+    Rerun,
+}
 
 /// What may be written, and what a reader finds.
-const WORDS: [(&str, Verb); 3] = [("stop", Verb::Stop), ("restart", Verb::Restart), ("rerun", Verb::Rerun)];
-/// Longest that a writer waits for the daemon's answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-
+const WORDS: [(&str, Word); 3] = [("stop", Word::Stop), ("restart", Word::Restart), ("rerun", Word::Rerun)];
 /// Has the daemon do something for a user.
 pub trait Ask: Send + Sync {
-    fn ask(&self, uid: u32, job: &JobKey, verb: Verb) -> io::Result<()>;
-}
-
-/// The daemon at its socket; it may have been started anew since.
-#[derive(Debug)]
-pub struct Daemon {
-    socket: PathBuf,
-}
-
-impl Daemon {
-    pub fn at(socket: PathBuf) -> Self {
-        Self { socket }
-    }
-}
-
-impl Ask for Daemon {
-    fn ask(&self, uid: u32, job: &JobKey, verb: Verb) -> io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let client = Client::for_user(&self.socket, uid);
-        let asked = runtime.block_on(async {
-            let answer = async {
-                match verb {
-                    Verb::Stop => client.stop(job).await,
-                    Verb::Restart => client.restart(job).await,
-                    Verb::Rerun => client.rerun(job).await,
-                    Verb::Remove => client.remove(job).await,
-                }
-            };
-            tokio::time::timeout(PATIENCE, answer).await
-        });
-        match asked {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => {
-                tracing::info!(%job, uid, %error, "ctl: refused");
-                Err(told(&error).into())
-            }
-            Err(_) => Err(Errno::ETIMEDOUT.into()),
-        }
-    }
-}
-
-/// All that a writer gets to know is a number.
-fn told(error: &ClientError) -> Errno {
-    match error {
-        ClientError::Refused { status: 403, .. } => Errno::EACCES,
-        ClientError::Refused { status: 404, .. } => Errno::ENOENT,
-        // It is over already, or its file does not want it.
-        ClientError::Refused { status: 409, .. } => Errno::EBUSY,
-        ClientError::Refused { status: 429, .. } => Errno::EAGAIN,
-        ClientError::NotRunning { .. } => Errno::ECONNREFUSED,
-        _ => Errno::EIO,
-    }
+    fn ask(&self, uid: u32, job: &JobKey, word: Word) -> io::Result<()>;
 }
 
 /// One open `ctl`.
@@ -107,8 +59,8 @@ impl Content for Control {
 
     fn write(&self, uid: u32, data: &[u8]) -> io::Result<()> {
         let text = std::str::from_utf8(data).map_err(|_| Errno::EINVAL)?.trim();
-        let verb = WORDS.iter().find(|(word, _)| *word == text).map(|(_, verb)| *verb).ok_or(Errno::EINVAL)?;
-        self.ask.ask(uid, &self.job, verb)
+        let word = WORDS.iter().find(|(known, _)| *known == text).map(|(_, word)| *word).ok_or(Errno::EINVAL)?;
+        self.ask.ask(uid, &self.job, word)
     }
 }
 
@@ -125,8 +77,8 @@ mod tests {
     struct Noted(Mutex<Vec<String>>);
 
     impl Ask for Noted {
-        fn ask(&self, uid: u32, job: &JobKey, verb: Verb) -> io::Result<()> {
-            self.0.lock().unwrap().push(format!("{uid} {job} {verb:?}"));
+        fn ask(&self, uid: u32, job: &JobKey, word: Word) -> io::Result<()> {
+            self.0.lock().unwrap().push(format!("{uid} {job} {word:?}"));
             Ok(())
         }
     }

@@ -363,7 +363,7 @@ mod tests {
     struct Nobody;
 
     impl Ask for Nobody {
-        fn ask(&self, _: u32, _: &JobKey, _: crate::reconcile::Verb) -> io::Result<()> {
+        fn ask(&self, _: u32, _: &JobKey, _: crate::workspace::control::Word) -> io::Result<()> {
             Err(errno(Errno::EACCES))
         }
     }
