@@ -61,6 +61,8 @@ struct Source {
     markers: Vec<LogLine>,
     /// Begun lines of both streams.
     partial: [Vec<u8>; 2],
+    /// So many pieces were there when it was opened: what comes later is not waited for. Absent when following.
+    end: Option<u64>,
 }
 
 pub(super) struct Follower {
@@ -160,6 +162,7 @@ impl Follower {
                         cursor: Cursor::default(),
                         markers: Vec::new(),
                         partial: [Vec::new(), Vec::new()],
+                        end: None,
                     });
                 }
             }
@@ -175,6 +178,8 @@ impl Follower {
             if source.cursor == Cursor::default() {
                 source.markers = reader.dropped().iter().map(|dropped| source.marker(dropped)).collect();
             }
+            // A program may write faster than anybody reads.
+            source.end = (!self.query.follow).then(|| reader.pieces().unwrap_or_default());
             source.reader = Some(reader);
             if self.query.follow {
                 let grown = self.grown.clone();
@@ -202,7 +207,8 @@ impl Follower {
             }
             let next = self.sources.iter_mut().enumerate().filter_map(|(index, source)| {
                 let part = source.reader.as_ref()?.piece_at(&mut source.cursor).ok()??;
-                Some((part.time, index, part))
+                let is_later = source.end.is_some_and(|end| source.cursor.is_behind(end));
+                (!is_later).then_some((part.time, index, part))
             });
             let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { break };
             let Some(lines) = self.sources.get_mut(index).and_then(|source| source.read(&part)) else { break };
@@ -231,7 +237,7 @@ impl Source {
     /// What has to be said before the next piece; goes on to the next log when this one was rotated.
     fn take_markers(&mut self) -> Vec<LogLine> {
         let mut lines = std::mem::take(&mut self.markers);
-        let Some(reader) = &mut self.reader else { return lines };
+        let Some(reader) = self.reader.as_mut().filter(|_| self.end.is_none()) else { return lines };
         // Fails when the log was removed meanwhile: what is open is read to its end.
         let lost = reader.follow(&mut self.cursor).unwrap_or_default();
         for dropped in lost {

@@ -50,6 +50,13 @@ pub struct LogReader {
     piece: Vec<u8>,
 }
 
+impl Cursor {
+    /// Whether as many pieces lie before it.
+    pub fn is_behind(&self, pieces: u64) -> bool {
+        self.record >= pieces
+    }
+}
+
 impl LogReader {
     /// Opens the logs in `dir` to ask for sizes and times; fails with `NotFound` before the task's first start.
     pub fn open(dir: &Path) -> io::Result<Self> {
@@ -249,6 +256,11 @@ impl LogReader {
         let [out, err] = found;
         let oldest = |stream| self.header.of(stream).oldest();
         Ok([out.unwrap_or_else(|| oldest(Stream::Stdout)), err.unwrap_or_else(|| oldest(Stream::Stderr))])
+    }
+
+    /// How many pieces there are by now.
+    pub fn pieces(&self) -> io::Result<u64> {
+        self.index.records()
     }
 
     /// The piece at `cursor`; `None` at the end of what there is so far.

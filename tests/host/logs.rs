@@ -142,3 +142,19 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     assert!(number(&busy[1][2]) > number(&busy[0][2]));
     assert!(number(&busy[0][8]) >= 2.0, "{busy:?}");
 }
+
+#[test]
+fn what_is_written_faster_than_anybody_reads_ends_where_it_was_when_it_was_asked_for() {
+    let test = "what_is_written_faster_than_anybody_reads_ends_where_it_was_when_it_was_asked_for";
+    let Some(instance) = Instance::start(test, "[logs]\nmax_size = \"1MiB\"\nparts = 2\n") else { return };
+    instance.drop_job("fast", "command = \"yes 0123456789abcdef\"");
+    instance.wait_state("fast", "running");
+    wait_for("a full log", || (instance.log("fast", "main-0").len() > 1 << 20).then_some(()));
+    for _ in 0..3 {
+        let log = instance.log("fast", "main-0");
+        assert!(log.len() < 16 << 20, "{} bytes", log.len());
+    }
+    instance.ok(&["stop", "fast"]);
+    instance.wait_end("fast", 1);
+    instance.shutdown();
+}
