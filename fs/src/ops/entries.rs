@@ -10,7 +10,7 @@ use nix::fcntl::{OFlag, RenameFlags};
 use nix::libc;
 use nix::sys::stat::SFlag;
 
-use super::namespace::Changing;
+use super::namespace::{Changing, Staying};
 use super::{Entry, Ops, lock};
 use crate::error::{Error, Result};
 use crate::host::{self, Made, Owner, Pin};
@@ -51,10 +51,14 @@ impl<T: Tree> Ops<T> {
     /// Gives `ino` the further name `name`; the two are shown as separate inodes. Refused for
     /// what lies in a read-only place: through another name it could be changed.
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
-        self.making(parent, name, |directory| {
-            let target = self.pin_for_change(ino)?;
-            directory.make_link(name, &target)
-        })?;
+        {
+            // Where it is must not become read-only meanwhile, which may be in another part of the tree.
+            let _names_stay = self.both_stay(ino, (parent, name))?;
+            self.make(parent, name, |directory| {
+                let target = self.pin_for_change(ino)?;
+                directory.make_link(name, &target)
+            })?;
+        }
         self.lookup(parent, name)
     }
 
@@ -101,6 +105,21 @@ impl<T: Tree> Ops<T> {
         }
     }
 
+    /// Holds the part of `ino` and that of the entry, so that both paths stay as they are.
+    fn both_stay(&self, ino: u64, (parent, name): (u64, &OsStr)) -> Result<Staying<'_>> {
+        let parts = || -> Result<(usize, usize)> {
+            let entry = self.path(parent)?.join(name).map_err(Error::Name)?;
+            Ok((self.namespace.part(&self.path(ino)?), self.namespace.part(&entry)))
+        };
+        loop {
+            let wanted = parts()?;
+            let held = self.namespace.stay_both(wanted.0, wanted.1);
+            if parts()? == wanted {
+                return Ok(held);
+            }
+        }
+    }
+
     fn rename_if_agreed(
         &self,
         from: (u64, &OsStr),
@@ -127,6 +146,11 @@ impl<T: Tree> Ops<T> {
     /// file of that name exists already.
     pub(super) fn making<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
         let _names_stay = self.names_stay(parent, Some(name))?;
+        self.make(parent, name, make)
+    }
+
+    /// As [`Self::making`], for a caller that holds the namespace.
+    fn make<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
         let directory = self.holder((parent, name), Self::check_writable)?;
         let path = self.path(parent)?.join(name).map_err(Error::Name)?;
         if self.is_generated(&path)? {

@@ -19,6 +19,9 @@ pub(super) struct Namespace {
 /// Nobody else uses or changes names of these parts.
 pub(super) type Changing<'a> = (RwLockWriteGuard<'a, ()>, Option<RwLockWriteGuard<'a, ()>>);
 
+/// Nobody changes names of these parts.
+pub(super) type Staying<'a> = (RwLockReadGuard<'a, ()>, Option<RwLockReadGuard<'a, ()>>);
+
 impl Namespace {
     pub(super) fn new() -> Self {
         Self { parts: (0..PARTS).map(|_| RwLock::new(())).collect(), by: RandomState::new() }
@@ -32,6 +35,11 @@ impl Namespace {
 
     pub(super) fn stay(&self, part: usize) -> RwLockReadGuard<'_, ()> {
         self.lock_of(part).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Self::stay`] in two parts, which may be the same one.
+    pub(super) fn stay_both(&self, a: usize, b: usize) -> Staying<'_> {
+        (self.stay(a.min(b)), (a != b).then(|| self.stay(a.max(b))))
     }
 
     /// In the order of their numbers, as everybody takes them.
