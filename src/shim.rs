@@ -96,7 +96,8 @@ fn failure(output: &Path, since: std::time::SystemTime) -> io::Result<Option<Str
     }
     let mut text = Vec::new();
     file.take(FAILURE_BYTES).read_to_end(&mut text)?;
-    let text: String = String::from_utf8_lossy(&text).trim().chars().take(FAILURE_MAX).collect();
+    let text = String::from_utf8_lossy(&text).trim().replace(|c: char| c.is_control(), " ");
+    let text: String = text.chars().take(FAILURE_MAX).collect();
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
@@ -201,6 +202,8 @@ impl Task {
                 note: None,
             });
         }
+        // What is there was told before the command begins.
+        let scalars = self.launch.scalars.as_ref().map(|record| Scalars::new(record, &self.launch.log_dir));
         self.dir.mark_started()?;
         if let Err(error) = container.start() {
             return Ok(self.not_started(error.to_string()));
@@ -208,7 +211,7 @@ impl Task {
         let mut watch = Watch {
             grace: Deadline::unset().map_err(failed("make a timer"))?,
             sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
-            scalars: self.launch.scalars.as_ref().map(|record| Scalars::new(record, &self.launch.log_dir)),
+            scalars,
             untold: None,
             hanging: None,
             shm_was_full: false,

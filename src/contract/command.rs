@@ -3,7 +3,7 @@
 use super::{
     Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, tione, topology, uai, volcano,
 };
-use crate::spec::{Command, Contract, Framework, Platform, Profile};
+use crate::spec::{Command, Contract, Framework, Main, Platform, Profile};
 
 /// The arguments that are executed.
 pub fn line(task: &Task<'_>) -> Vec<String> {
@@ -53,46 +53,55 @@ fn entry(task: &Task<'_>) -> Option<Vec<String>> {
 const STARTERS: &[&str] =
     &["mpirun", "mpiexec", "horovodrun", "torchrun", "torch.distributed", "accelerate", "deepspeed", "pdsh"];
 
+/// Whether the role's own command runs one of them; what follows an option is no program.
+fn starts_itself(task: &Task<'_>) -> bool {
+    let text = match &task.role.command {
+        Command::Shell(text) => text.clone(),
+        Command::Exec(words) => words.join(" "),
+        Command::Default => task.inside.command.join(" "),
+    };
+    let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || ";&|()\"'".contains(c)).collect();
+    let is_starter = |word: &str| {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        STARTERS.contains(&name) || name.starts_with("torch.distributed.")
+    };
+    let before = std::iter::once("").chain(words.iter().copied());
+    before.zip(&words).any(|(before, word)| is_starter(word) && !before.starts_with("--"))
+}
+
 /// What a platform puts before the command, so that a process runs for each rank.
 fn started(task: &Task<'_>, words: Vec<String>) -> Vec<String> {
     let Contract { platform, profile } = task.spec.contract;
-    let starts_itself = words.iter().any(|word| STARTERS.iter().any(|starter| word.contains(starter)));
-    let starts_none =
-        task.is_idle() || task.role.is_service || task.role.serves || words.first().is_some_and(|word| word == "sleep");
-    if starts_itself || starts_none {
+    let starts_none = task.is_idle()
+        || task.role.is_service
+        || task.role.serves
+        || words.first().is_some_and(|word| word == "sleep")
+        || starts_itself(task);
+    if starts_none {
         return words;
     }
-    let before = match platform {
-        Platform::SageMaker | Platform::AzureMl => ranks(task),
-        Platform::Tione if profile == Profile::Old => {
-            let mut ranks = ranks(task);
-            let is_python = words.first().is_some_and(|word| word.starts_with("python"));
-            if !ranks.is_empty() && is_python {
-                // The platform's way to end all ranks where one fails.
-                ranks.extend(["python3", "-m", "mpi4py"].map(str::to_owned));
-                return ranks.into_iter().chain(words.into_iter().skip(1)).collect();
-            }
-            ranks
-        }
-        _ => Vec::new(),
-    };
-    let by_torch = platform == Platform::AzureMl
-        && matches!(task.spec.framework, Some(Framework::PyTorch))
-        && task.role.resources.gpu > 1;
-    match by_torch {
-        // It counts nodes and processes by its variables.
-        true => {
+    let is_python = words.first().is_some_and(|word| word.starts_with("python"));
+    match platform {
+        Platform::AzureMl if task.spec.framework == Some(Framework::PyTorch) && task.role.resources.gpu > 1 => {
+            // It counts nodes and processes by its variables.
             let torchrun = ["python3", "-m", "torch.distributed.run", "--no-python"].map(str::to_owned);
             torchrun.into_iter().chain(words).collect()
         }
-        false => before.into_iter().chain(words).collect(),
+        Platform::Tione if profile == Profile::Old && is_python && !ranks(task).is_empty() => {
+            // The platform's way to end all ranks where one fails.
+            let by_mpi = ["python3", "-m", "mpi4py"].map(str::to_owned);
+            ranks(task).into_iter().chain(by_mpi).chain(words.into_iter().skip(1)).collect()
+        }
+        Platform::Tione if profile != Profile::Old => words,
+        Platform::SageMaker | Platform::AzureMl | Platform::Tione => ranks(task).into_iter().chain(words).collect(),
+        _ => words,
     }
 }
 
-/// `mpirun` for all ranks, where there are several.
+/// `mpirun` for all ranks, before the command of the role that leads.
 fn ranks(task: &Task<'_>) -> Vec<String> {
     let sum: u64 = topology::mpi_hosts(task).iter().map(topology::slots).sum();
-    match task.spec.is_launched() && sum > 1 {
+    match task.spec.is_launched() && task.role.main != Main::No {
         true => vec!["mpirun".to_owned(), "-np".to_owned(), sum.to_string()],
         false => Vec::new(),
     }

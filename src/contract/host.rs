@@ -58,8 +58,9 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
 /// Computing nodes first, so that the first of them is the first of all.
 fn node_number(task: &Task<'_>) -> usize {
     let nodes = topology::nodes(task);
+    let is_node = |peer: &Task<'_>| nodes.iter().any(|node| node.ordinal == peer.ordinal);
     let behind =
-        || nodes.len() + task.peers().iter().filter(|peer| peer.role.serves && peer.ordinal < task.ordinal).count();
+        || nodes.len() + task.peers().iter().filter(|peer| !is_node(peer) && peer.ordinal < task.ordinal).count();
     topology::rank(task).unwrap_or_else(behind)
 }
 

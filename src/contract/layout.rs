@@ -121,15 +121,6 @@ pub fn has_end_files(contract: Contract) -> bool {
     platform == Platform::SageMaker || (platform == Platform::Tione && profile == Profile::Old)
 }
 
-/// What of the output a run finds as the last one of its job left it, below the output; all of it is the empty path.
-pub fn resumed(contract: Contract) -> Option<&'static str> {
-    match contract.platform {
-        Platform::Uai => Some(""),
-        Platform::Pai => Some("checkpoints"),
-        _ => None,
-    }
-}
-
 /// Where in a run's directory a path of the tasks lies, if it is kept with the run.
 pub fn in_run(places: &[Place], path: &str) -> Option<PathBuf> {
     let path = Path::new(path);

@@ -11,6 +11,10 @@ const HOME: &str = "/home/ma-user";
 /// for the first.
 pub(super) fn inputs(task: &Task<'_>) -> Vec<(String, String)> {
     let one = |(number, dataset): (usize, &Dataset)| match &dataset.channel {
+        // As the numbered ones are called.
+        Some(channel) if channel.as_str() == "data_url" => {
+            (channel.to_string(), format!("{HOME}/modelarts/inputs/data_url_{number}"))
+        }
         Some(channel) => (channel.to_string(), format!("{HOME}/modelarts/inputs/{channel}_0")),
         None => ("data_url".to_owned(), format!("{HOME}/modelarts/inputs/data_url_{number}")),
     };

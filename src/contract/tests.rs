@@ -646,7 +646,22 @@ fn platforms_start_a_process_for_each_rank_and_servers_beside_each_node() {
     let entry = |contract: &str, name: &str| job(contract, &entry.replace("PROGRAM", name));
     assert_eq!(line(&entry("sagemaker", "sagemaker_program"), 0), "mpirun -np 6 python3 t.py");
     assert_eq!(line(&entry("tione/1", "ti_program"), 0), "mpirun -np 6 python3 -m mpi4py t.py");
+    let more = "[roles.launcher]\n[roles.worker]\nslots = 1\n[roles.monitor]\ncommand = \"python3 mon.py\"\n";
+    let one = ranks.replace("[roles.worker]\ncount = 2\nslots = 3\n", more);
+    assert_eq!(
+        line(&job("azureml", &one), 0),
+        "mpirun -np 1 /bin/sh -c 'python3 t.py'",
+        "one rank is the worker's, too"
+    );
+    assert_eq!(line(&job("azureml", &one), 2), "/bin/sh -c 'python3 mon.py'", "and nobody else's");
     let torch = "framework = \"pytorch\"\ncommand = \"python3 t.py\"\nresources.gpu = 4\n";
+    let argument = torch.replace("t.py", "t.py --strategy deepspeed --deepspeed ds.json");
+    assert!(
+        line(&job("azureml", &argument), 0).starts_with("python3 -m torch.distributed.run"),
+        "an argument is no program"
+    );
+    let launched = torch.replace("python3 t.py", "cd x && /usr/bin/torchrun t.py");
+    assert!(line(&job("azureml", &launched), 0).starts_with("/bin/sh -c"));
     assert_eq!(
         line(&job("azureml", torch), 0),
         "python3 -m torch.distributed.run --no-python /bin/sh -c 'python3 t.py'"

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use tokio::sync::Semaphore;
 
 use crate::api::client::{Client, ClientError};
 use crate::ids::JobKey;
 use crate::workspace::control::{Ask, Word};
 
+/// Writers that may wait for the daemon at once: each takes a thread that others of the mount are waiting for.
+const WAITING_MAX: usize = 4;
 /// Longest that a writer waits for the daemon's answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -17,16 +20,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Daemon {
     socket: PathBuf,
+    /// Writers that wait for it.
+    waiting: Semaphore,
 }
 
 impl Daemon {
     pub(super) fn at(socket: PathBuf) -> Self {
-        Self { socket }
+        Self { socket, waiting: Semaphore::new(WAITING_MAX) }
     }
 }
 
 impl Ask for Daemon {
     fn ask(&self, uid: u32, job: &JobKey, word: Word) -> io::Result<()> {
+        let Ok(_turn) = self.waiting.try_acquire() else { return Err(Errno::EAGAIN.into()) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = Client::for_user(&self.socket, uid);
         let asked = runtime.block_on(async {

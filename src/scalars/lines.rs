@@ -9,7 +9,7 @@ use crate::ids::Timestamp;
 /// Longest line that is looked at, bytes; of a longer one nothing is.
 const LINE_MAX: usize = 16 << 10;
 /// Most memory that a pattern may come to, bytes.
-const PATTERN_MAX: usize = 1 << 20;
+const PATTERN_MAX: usize = 128 << 10;
 const STEP: &str = "step";
 
 /// Reads a pattern; an error says what is wrong with it.

@@ -10,6 +10,9 @@ use crate::logs::{LogWriter, Stream};
 
 /// Most bytes moved at once; a pipe holds as many.
 const CHUNK: usize = 64 << 10;
+/// Chunks of a stream that are moved in one turn: more than any pipe holds, so that what was written before an end is all
+/// there, and few enough that stops and timers have theirs beside a program that writes without pause.
+const TURN: usize = 32;
 /// When the disk was full: how long until the next try, ms. Until then the program waits at its full pipe.
 pub(super) const RETRY_MS: u16 = 500;
 
@@ -84,7 +87,7 @@ impl Pump {
         now: Timestamp,
         hear: &mut dyn FnMut(Stream, &[u8]),
     ) -> bool {
-        loop {
+        for _ in 0..TURN {
             if !self.unwritten.is_empty() {
                 let mut rest = self.unwritten.as_slice();
                 let result = writer.append(self.stream, &mut rest, now);
@@ -109,6 +112,8 @@ impl Pump {
                 }
             }
         }
+        // There may be more, which the next poll tells.
+        false
     }
 }
 

@@ -11,6 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use crate::ids::Timestamp;
 use crate::logs;
@@ -28,8 +29,10 @@ const MARK: &[u8] = b"tfevents";
 const RECORD_MAX: u64 = 256 << 10;
 /// Most bytes that are looked at in one turn, so that the output goes on meanwhile.
 const TURN_MAX: u64 = 8 << 20;
-/// Turns at the end: what another task goes on writing is not waited for.
-const TURNS_AT_END: usize = 128;
+/// Longest that is read on at the end: the task's resources are held meanwhile.
+const AT_END: Duration = Duration::from_secs(10);
+/// Scalars that are written down at once.
+const FOUND_MAX: usize = 10_000;
 /// Most files that are followed, and entries that are looked at for them.
 const FILES_MAX: usize = 1000;
 const ENTRIES_MAX: usize = 10_000;
@@ -42,6 +45,8 @@ pub(super) struct Scalars {
     record: ScalarsRecord,
     /// By path below the directory: how far each was read, or that it is damaged there.
     files: BTreeMap<PathBuf, Position>,
+    /// What is there by now was told before.
+    passes_over: bool,
     lines: Option<[Lines; 2]>,
     found: Vec<Scalar>,
     /// That there are more entries than are looked at.
@@ -65,14 +70,22 @@ impl Scalars {
     pub(super) fn new(record: &ScalarsRecord, log_dir: &Path) -> Self {
         // The job file's reader has tried it.
         let lines = record.lines.as_deref().and_then(|text| pattern(text).ok());
-        Self {
+        let mut scalars = Self {
             record: record.clone(),
             files: BTreeMap::new(),
+            passes_over: false,
             lines: lines.map(|pattern| [Lines::new(pattern.clone()), Lines::new(pattern)]),
             found: Vec::new(),
             is_told: false,
             out: Out { dir: log_dir.to_owned(), file: None },
+        };
+        // A task that is started again in its place goes on where the one before it has ended.
+        if std::fs::symlink_metadata(log_dir.join(FILE)).is_ok() {
+            scalars.passes_over = true;
+            scalars.collect();
+            scalars.passes_over = false;
         }
+        scalars
     }
 
     /// What the program has written to a stream.
@@ -82,7 +95,7 @@ impl Scalars {
             let lines = if stream == logs::Stream::Stdout { out } else { err };
             lines.feed(bytes, now, &mut self.found);
         }
-        if self.found.len() > 10_000 {
+        if self.found.len() > FOUND_MAX {
             self.write();
         }
     }
@@ -102,11 +115,8 @@ impl Scalars {
         if let Some(lines) = &mut self.lines {
             lines.iter_mut().for_each(|lines| lines.end(now, &mut self.found));
         }
-        for _ in 0..TURNS_AT_END {
-            if !self.collect() {
-                break;
-            }
-        }
+        let begun = Instant::now();
+        while self.collect() && begun.elapsed() < AT_END {}
     }
 
     fn write(&mut self) {
@@ -120,7 +130,8 @@ impl Scalars {
         let Some(place) = &self.record.log_dir else { return Ok(false) };
         let top = Rooted::open(&place.root).and_then(|root| root.directory_for_reading(&place.below));
         let Some(top) = optional(top)? else { return Ok(false) };
-        let mut turn = Turn { left: TURN_MAX, entries: 0, files: &mut self.files, found: &mut self.found };
+        let passes_over = self.passes_over;
+        let mut turn = Turn { left: TURN_MAX, entries: 0, passes_over, files: &mut self.files, found: &mut self.found };
         turn.look_into(&top, Path::new(""), &self.record, 0)?;
         let (left, entries) = (turn.left, turn.entries);
         if entries > ENTRIES_MAX && !std::mem::replace(&mut self.is_told, true) {
@@ -135,6 +146,7 @@ struct Turn<'a> {
     /// Bytes that may still be looked at, and entries that were.
     left: u64,
     entries: usize,
+    passes_over: bool,
     files: &'a mut BTreeMap<PathBuf, Position>,
     found: &'a mut Vec<Scalar>,
 }
@@ -177,12 +189,19 @@ impl Turn<'_> {
         if known.is_none() && self.files.len() >= FILES_MAX {
             return Ok(());
         }
+        if self.passes_over {
+            self.files.insert(path, Position::At(size));
+            return Ok(());
+        }
         let Position::At(mut at) = known.unwrap_or(Position::At(0)) else { return Ok(()) };
         let mut position = Position::At(at);
         let mut content = Vec::new();
         while self.left > 0 && size >= at + HEAD as u64 {
             let mut head = [0; HEAD];
-            file.read_exact_at(&mut head, at)?;
+            // Cut meanwhile: what was read before it counts.
+            if file.read_exact_at(&mut head, at).is_err() {
+                break;
+            }
             let Some(length) = events::content_length(&head) else {
                 position = damaged(&path, at);
                 break;
@@ -192,8 +211,10 @@ impl Turn<'_> {
             if length <= RECORD_MAX {
                 content.resize(usize::try_from(length).unwrap_or(0), 0);
                 let mut foot = [0; FOOT];
-                file.read_exact_at(&mut content, at + HEAD as u64)?;
-                file.read_exact_at(&mut foot, end - FOOT as u64)?;
+                let read = file.read_exact_at(&mut content, at + HEAD as u64);
+                if read.and_then(|()| file.read_exact_at(&mut foot, end - FOOT as u64)).is_err() {
+                    break;
+                }
                 let Some(scalars) = events::scalars(&content, foot) else {
                     position = damaged(&path, at);
                     break;
@@ -203,6 +224,9 @@ impl Turn<'_> {
             self.left = self.left.saturating_sub(length.min(RECORD_MAX) + (HEAD + FOOT) as u64);
             at = end;
             position = Position::At(at);
+            if self.found.len() > FOUND_MAX {
+                self.left = 0;
+            }
         }
         self.files.insert(path, position);
         Ok(())
@@ -313,5 +337,8 @@ mod tests {
         of_the_first.sort_unstable();
         assert_eq!(of_the_first, [0, 2]);
         assert_eq!(steps(&["worker-1"], &[]), [1]);
+        // One that is started again in its place tells nothing twice.
+        scalars(dir.path(), &["worker-1"], &[]).end(Timestamp(0));
+        assert_eq!(text(dir.path()).lines().count(), 2);
     }
 }

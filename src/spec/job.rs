@@ -370,12 +370,14 @@ impl JobSpec {
 
     /// Code is to be copied or an image to be got before a run may start.
     pub fn needs_preparation(&self) -> bool {
-        self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
+        let is_resumed = self.contract.resumed().is_some();
+        is_resumed || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
     }
 
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
     pub fn comes_from_elsewhere(&self) -> bool {
-        self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
+        let is_resumed = self.contract.resumed().is_some();
+        is_resumed || self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
     }
 
     /// What `extras` holds, for programs: dates as they are written.

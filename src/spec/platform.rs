@@ -115,6 +115,15 @@ impl fmt::Display for Contract {
 }
 
 impl Contract {
+    /// What of the output a run finds as the last one of its job left it, below the output; all of it is the empty path.
+    pub fn resumed(self) -> Option<&'static str> {
+        match self.platform {
+            Platform::Uai => Some(""),
+            Platform::Pai => Some("checkpoints"),
+            _ => None,
+        }
+    }
+
     /// How long the platform waits between the signal and the kill, where it says so.
     pub fn stop_grace(self) -> Option<Duration> {
         (self.platform == Platform::SageMaker).then_some(Duration::from_secs(120))

@@ -120,5 +120,11 @@ open('/model/weights', 'w').write('x')
     let model: toml::Table = model.parse().unwrap();
     let last = &model["scalars"]["worker-0"]["loss"];
     assert_eq!((last["step"].as_integer(), last["value"].as_float()), (Some(3), Some(0.3)));
+    // What is looked at as it is written does not keep a task from being stopped.
+    let noisy = "command = \"yes 1\"\nstop_grace = \"1s\"\n[scalars]\nlines = '(?<a>\\d+)'\n";
+    instance.drop_job("noisy", noisy);
+    instance.wait_state("noisy", "running");
+    instance.ok(&["stop", "noisy"]);
+    assert_eq!(instance.wait_end("noisy", 1)["state"], "stopped");
     instance.shutdown();
 }

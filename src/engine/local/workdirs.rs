@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::{failed, models};
 use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
-use crate::contract::{Access, Content, Identity, Place, Task, layout, pai};
+use crate::contract::{Access, Content, Identity, Place, Task, pai};
 use crate::engine::{EngineError, Prepare};
 use crate::ids::AssetName;
 use crate::images::Digest;
@@ -54,7 +54,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
 /// owner.
 fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError> {
     const LOOKED_AT: usize = 100;
-    let Some(part) = layout::resumed(run.spec.contract).filter(|_| !output.exists()) else { return Ok(()) };
+    let Some(part) = run.spec.contract.resumed().filter(|_| !output.exists()) else { return Ok(()) };
     let before = (1..run.identity.run).rev().take(LOOKED_AT).find_map(|number| {
         let directory = paths.run(&run.identity.key, number);
         let is_own = fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.uid() == run.owner.uid);
