@@ -380,8 +380,12 @@ impl Images {
         let record = ImageRecord { digest, config, layers, size, has_top };
         let bytes = serde_json::to_vec_pretty(&record)
             .map_err(|error| ImageError::Damaged { what: "the image".to_owned(), why: error.to_string() })?;
-        let written = write_whole(&self.manifest_file(&record.digest), &bytes, 0o600, Durability::Machine);
-        written.map_err(stored(&self.root, "write the image's record", bytes.len() as u64))?;
+        let path = self.manifest_file(&record.digest);
+        // Most starts bring an image that is here.
+        if !fs::read(&path).is_ok_and(|there| there == bytes) {
+            let written = write_whole(&path, &bytes, 0o600, Durability::Machine);
+            written.map_err(stored(&self.root, "write the image's record", bytes.len() as u64))?;
+        }
         self.grown.notify_one();
         Ok(record)
     }

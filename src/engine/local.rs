@@ -390,7 +390,7 @@ impl LocalEngine {
 
     /// What the tasks of the attempt share, made before the first of them starts.
     fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
-        if launch.owner.uid == 0 {
+        if launch.owner.uid == 0 && launch.spec.roles.iter().any(|role| role.image == Image::Host) {
             self.host.refresh().map_err(failed("look for what of /etc is to be hidden"))?;
         }
         let objects = self.kernel_objects(launch.attempt);

@@ -98,7 +98,11 @@ impl Names {
         Ok(out)
     }
 
+    /// A name that is given again to the same image has been used; it stays as old as it is.
     pub(super) fn write(&self, record: &NameRecord) -> io::Result<()> {
+        if self.get(&record.kind, &record.name)?.is_some_and(|there| NameRecord { at: record.at, ..there } == *record) {
+            return self.touch(record);
+        }
         let path = self.path(&record.kind, &record.name);
         create_dir(path.parent().unwrap_or(&self.0), 0o700)?;
         let bytes = serde_json::to_vec_pretty(record)?;

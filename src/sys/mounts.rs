@@ -93,7 +93,15 @@ pub struct Overlay<'a> {
 
 /// Mounts an overlay at `target`, without device nodes taking effect; set-uid programs of a container's users may, as far as
 /// its processes may gain rights at all.
+///
+/// What changes goes with the task, so nobody waits for a disk to have it (`volatile`): else the end of a task would
+/// write out all that anybody has changed on that file system.
 pub fn mount_overlay(overlay: &Overlay<'_>, target: &Path) -> io::Result<()> {
+    // Left by a mount before it, whose changes may not all be there: a task begins anew.
+    let unsynced = overlay.work.join("work/incompat");
+    if unsynced.exists() {
+        fs::remove_dir_all(unsynced)?;
+    }
     let mut options = Vec::from(b"lowerdir=".as_slice());
     for (index, layer) in overlay.lower.iter().enumerate() {
         if index > 0 {
@@ -105,6 +113,7 @@ pub fn mount_overlay(overlay: &Overlay<'_>, target: &Path) -> io::Result<()> {
         options.extend(name.as_bytes());
         options.extend(escape_option(path));
     }
+    options.extend(b",volatile");
     let flags = MsFlags::MS_NODEV;
     mount(Some("overlay"), target, Some("overlay"), flags, Some(options.as_slice()))?;
     Ok(())
