@@ -207,9 +207,6 @@ impl Default for Retry {
     }
 }
 
-/// Before the name of a job whose model is meant.
-pub(super) const MODEL_PREFIX: &str = "model:";
-
 /// A dataset as the job names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
@@ -227,13 +224,28 @@ pub enum DataSource {
     Dataset,
     /// What a job's runs have left in `models/`; its versions are their numbers, without one it is the newest.
     Model,
+    /// What a job's runs have written to `/output`, whether they have ended or not and however they did; versions as
+    /// those of models. Of the job itself the newest is that of the run before.
+    Output,
+}
+
+impl DataSource {
+    /// Every one that is told by what stands before the name.
+    pub(super) const PREFIXED: [Self; 2] = [Self::Model, Self::Output];
+
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Dataset => "",
+            Self::Model => "model:",
+            Self::Output => "output:",
+        }
+    }
 }
 
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.channel.as_ref().map_or(Ok(()), |channel| write!(f, "{channel}="))?;
-        f.write_str(if self.source == DataSource::Model { MODEL_PREFIX } else { "" })?;
-        write!(f, "{}", self.name)?;
+        write!(f, "{}{}", self.source.prefix(), self.name)?;
         self.version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
     }
 }

@@ -13,8 +13,8 @@ use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, DataSource, Dataset, DesiredState, JobSpec, MODEL_PREFIX, Main, MinSucceeded, Network, OnEdit,
-    OnOverrun, OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
+    Code, Command, DataSource, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun,
+    OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, Platform, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
@@ -341,10 +341,10 @@ impl Reader<'_> {
                 Some((channel, rest)) => (Some(channel), rest),
                 None => (None, written.get_ref().as_str()),
             };
-            let (source, rest) = match rest.strip_prefix(MODEL_PREFIX) {
-                Some(job) => (DataSource::Model, job),
-                None => (DataSource::Dataset, rest),
-            };
+            let (source, rest) = DataSource::PREFIXED
+                .into_iter()
+                .find_map(|source| Some((source, rest.strip_prefix(source.prefix())?)))
+                .unwrap_or((DataSource::Dataset, rest));
             let (name, version) = match rest.split_once('@') {
                 Some((name, version)) => (name, Some(version)),
                 None => (rest, None),
@@ -360,9 +360,11 @@ impl Reader<'_> {
                 continue;
             }
             let is_run = |version: &str| version == "latest" || version.parse::<u32>().is_ok();
-            if source == DataSource::Model && version.is_some_and(|version| !is_run(version)) {
-                let message =
-                    format!("`datasets`: the versions of model:{name} are the numbers of its job's runs, or latest");
+            if source != DataSource::Dataset && version.is_some_and(|version| !is_run(version)) {
+                let written_as = source.prefix();
+                let message = format!(
+                    "`datasets`: the versions of {written_as}{name} are the numbers of its job's runs, or latest"
+                );
                 self.error(written.span(), "datasets", message);
                 continue;
             }

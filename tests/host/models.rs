@@ -49,6 +49,36 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
 }
 
 #[test]
+fn what_a_run_has_written_is_input_of_other_jobs_and_of_its_next_run() {
+    let test = "what_a_run_has_written_is_input_of_other_jobs_and_of_its_next_run";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // The first run finds nothing, each next one the steps of the one before.
+    let steps = "datasets = [\"last=output:steps\"]\n\
+                 command = \"ls -A /dataset; cat /dataset/steps > /output/steps; echo $TRAINYARD_RUN >> /output/steps; exit 1\"";
+    assert_eq!(instance.run_job("steps", steps)["state"], "failed");
+    for run in 2..=3 {
+        instance.ok(&["rerun", "steps"]);
+        instance.wait_end("steps", run);
+    }
+    let output = instance.mount().join("jobs/steps/runs/3/output/steps");
+    assert_eq!(fs::read_to_string(output).unwrap(), "1\n2\n3\n");
+    // Of another job: the newest, whatever its end, or the one that is named.
+    let look = "datasets = [\"new=output:steps\", \"old=output:steps@1\"]\n\
+                command = \"cat /dataset/new/steps /dataset/old/steps; touch /dataset/new/x; touch /model/there\"";
+    instance.run_job("look", look);
+    let log = instance.log("look", "main-0");
+    assert!(log.starts_with("1\n2\n3\n1\n") && log.contains("Read-only file system"), "{log}");
+    let about = fs::read_to_string(instance.mount().join("models/look/1/MODEL.toml")).unwrap();
+    assert!(about.contains("output:steps@3") && about.contains("output:steps@1"), "{about}");
+    let report = instance.run_job("early", "datasets = [\"output:nobody\"]\ncommand = \"true\"");
+    assert!(text(&report["reason"]).contains("job nobody of this workspace has left no output yet"), "{report:#}");
+    instance.drop_job("wrong", "datasets = [\"output:steps@best\"]\ncommand = \"true\"");
+    let report = instance.wait_state("wrong", "invalid");
+    assert!(report.to_string().contains("the versions of output:steps are the numbers of its job's runs"), "{report:#}");
+    instance.shutdown();
+}
+
+#[test]
 fn what_a_failed_run_leaves_is_no_model_and_stays_with_the_run() {
     let test = "what_a_failed_run_leaves_is_no_model_and_stays_with_the_run";
     let Some(instance) = Instance::start(test, "") else { return };

@@ -24,7 +24,7 @@ use crate::rundir::{read_json, write_json};
 use crate::scalars::Scalar;
 use crate::spec::{DataSource, Dataset};
 use crate::status::Verdict;
-use crate::sys::file::{Durability, create_dir_for, remove_tree, replace_symlink, write_whole};
+use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree, replace_symlink, write_whole};
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::Rooted;
 
@@ -257,36 +257,72 @@ fn last_row(mut file: File) -> io::Result<Option<Table>> {
     Ok(Some(pairs.map(|(name, text)| (name.to_owned(), value(text))).collect()))
 }
 
-/// Which runs' models a run sees, by the jobs: chosen once, so that all its attempts see the same. The file lies beside the
+/// Which runs' models and outputs a run sees, by the jobs: chosen once, so that all its attempts see the same. The file lies beside the
 /// run's directory, which is the owner's.
 fn chosen_file(paths: &Paths, identity: &Identity) -> PathBuf {
     paths.job(&identity.key).join("runs").join(format!(".{}.models", identity.run))
 }
 
-/// Where the model lies below the workspace.
-pub(super) fn place(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
+/// Where the model or the output lies below the workspace, and of which run it is.
+pub(super) fn place(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<(PathBuf, String), EngineError> {
+    let number = match dataset.version.as_ref().map(|version| version.as_str()) {
+        Some(number) if number != "latest" => number.to_owned(),
+        _ => newest(paths, identity, dataset)?.to_string(),
+    };
+    Ok((lies_at(identity, dataset, &number), number))
+}
+
+/// Of the job's own output before its first run: a place where nothing lies.
+const BEFORE_THE_FIRST: u32 = 0;
+
+fn lies_at(identity: &Identity, dataset: &Dataset, number: &str) -> PathBuf {
     let job = dataset.name.as_str();
-    let models = PathBuf::from("models").join(job);
-    let named = dataset.version.as_ref().map(|version| version.as_str()).filter(|version| *version != "latest");
-    if let Some(number) = named {
-        return Ok(models.join(number));
+    match dataset.source {
+        DataSource::Output if number == BEFORE_THE_FIRST.to_string() => nothing_before(identity),
+        DataSource::Output => Path::new("jobs").join(job).join("runs").join(number).join("output"),
+        DataSource::Model | DataSource::Dataset => Path::new("models").join(job).join(number),
     }
+}
+
+fn nothing_before(identity: &Identity) -> PathBuf {
+    Path::new("jobs").join(identity.key.job.as_str()).join("runs").join(format!(".{}.before", identity.run))
+}
+
+fn newest(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<u32, EngineError> {
+    let (source, job) = (dataset.source, dataset.name.as_str());
+    let is_own_output = source == DataSource::Output && job == identity.key.job.as_str();
+    // As older programs wrote it for models.
+    let key = if source == DataSource::Model { job.to_owned() } else { format!("{}{job}", source.prefix()) };
     let file = chosen_file(paths, identity);
     let mut chosen: BTreeMap<String, u32> = read_json(&file).map_err(super::told)?.unwrap_or_default();
-    if let Some(number) = chosen.get(job) {
-        return Ok(models.join(number.to_string()));
+    if let Some(number) = chosen.get(&key) {
+        return Ok(*number);
     }
-    let entries = fs::read_dir(paths.workspace(&identity.key.workspace).join(&models));
-    let numbers = entries.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let Some(newest) = numbers.max() else {
-        return Err(EngineError(format!(
-            "datasets: job {job} of this workspace has left no model yet; `after = [\"{job}\"]` waits for it, or `trainyard rerun {}` once it has",
-            identity.key
-        )));
+    let workspace = paths.workspace(&identity.key.workspace);
+    let runs = if source == DataSource::Output {
+        Path::new("jobs").join(job).join("runs")
+    } else {
+        Path::new("models").join(job)
     };
-    chosen.insert(job.to_owned(), newest);
+    let entries = fs::read_dir(workspace.join(runs)).into_iter().flatten().flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let newest = match numbers.filter(|number| !is_own_output || *number < identity.run).max() {
+        Some(newest) => newest,
+        None if is_own_output => {
+            create_dir(&workspace.join(nothing_before(identity)), 0o755).map_err(failed("make an empty directory"))?;
+            BEFORE_THE_FIRST
+        }
+        None => {
+            let what = source.prefix().trim_end_matches(':');
+            return Err(EngineError(format!(
+                "datasets: job {job} of this workspace has left no {what} yet; `after = [\"{job}\"]` waits for it, or `trainyard rerun {}` once it has",
+                identity.key
+            )));
+        }
+    };
+    chosen.insert(key, newest);
     write_json(&file, &chosen, Durability::Machine).map_err(super::told)?;
-    Ok(models.join(newest.to_string()))
+    Ok(newest)
 }
 
 /// As the job names it, with the version that it was.
@@ -294,7 +330,6 @@ fn resolved(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<Str
     if dataset.source == DataSource::Dataset {
         return Ok(seen_as(paths, identity, dataset)?.told(&identity.key.workspace));
     }
-    let place = place(paths, identity, dataset)?;
-    let number = place.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    Ok(format!("model:{}@{number}", dataset.name))
+    let (_, number) = place(paths, identity, dataset)?;
+    Ok(format!("{}{}@{number}", dataset.source.prefix(), dataset.name))
 }

@@ -47,7 +47,14 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
         snapshot(paths, run, code, &directory.join(name))?;
     }
     choose_datasets(paths, run)?;
-    run.spec.datasets.iter().try_for_each(|dataset| dataset_path(paths, &run.identity, dataset).map(drop))
+    choose_left(paths, run)
+}
+
+/// What runs have left: it is there, and the owner's to see.
+fn choose_left(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
+    let shelf = open_shelf(paths)?;
+    let mut left = run.spec.datasets.iter().filter(|dataset| dataset.source != DataSource::Dataset);
+    left.try_for_each(|dataset| check_rights(&shelf, run, "datasets", &dataset_path(paths, &run.identity, dataset)?))
 }
 
 /// Where a platform's jobs go on with what the last one has left: the same of the newest run before this one, of the same
@@ -228,8 +235,8 @@ fn check_rights(shelf: &Shelf, run: &Prepare, key: &str, path: &Path) -> Result<
 
 /// Where the run sees the dataset from, below `workspaces/`.
 fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
-    if dataset.source == DataSource::Model {
-        let path = Path::new(identity.key.workspace.as_str()).join(models::place(paths, identity, dataset)?);
+    if dataset.source != DataSource::Dataset {
+        let path = Path::new(identity.key.workspace.as_str()).join(models::place(paths, identity, dataset)?.0);
         return match open_shelf(paths)?.directory(&path) {
             Ok(_) => Ok(path),
             Err(error) => Err(EngineError(format!(
