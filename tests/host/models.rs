@@ -74,7 +74,10 @@ fn what_a_run_has_written_is_input_of_other_jobs_and_of_its_next_run() {
     assert!(text(&report["reason"]).contains("job nobody of this workspace has left no output yet"), "{report:#}");
     instance.drop_job("wrong", "datasets = [\"output:steps@best\"]\ncommand = \"true\"");
     let report = instance.wait_state("wrong", "invalid");
-    assert!(report.to_string().contains("the versions of output:steps are the numbers of its job's runs"), "{report:#}");
+    assert!(
+        report.to_string().contains("the versions of output:steps are the numbers of its job's runs"),
+        "{report:#}"
+    );
     instance.shutdown();
 }
 

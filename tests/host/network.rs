@@ -175,8 +175,13 @@ with socket.create_server(('', port)) as listener:
 
 /// What a port of the machine says to somebody in the instance's network.
 fn ask(instance: &Instance, port: &str) -> String {
+    ask_at(instance, "192.0.2.1", port)
+}
+
+/// From the machine itself, at one of its addresses.
+fn ask_at(instance: &Instance, address: &str, port: &str) -> String {
     let script = format!(
-        "import socket; c = socket.create_connection(('192.0.2.1', {port}), timeout=3); print(c.recv(99).decode())"
+        "import socket; c = socket.create_connection(('{address}', {port}), timeout=3); print(c.recv(99).decode())"
     );
     let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
     let output = Command::new("nsenter").args([&target, "/usr/bin/python3", "-c", &script]).output().unwrap();
@@ -204,6 +209,11 @@ fn declared_ports_lead_from_the_machine_to_the_task_until_it_is_over() {
     let ((_, one), (_, two)) = (started("one"), started("two"));
     assert_ne!(one, two, "no two tasks have the same port of the machine");
     assert_eq!((ask(&instance, &one), ask(&instance, &two)), ("one".to_owned(), "two".to_owned()));
+    // As who sits at the machine, or comes through a tunnel of ssh, types it.
+    assert_eq!(
+        (ask_at(&instance, "127.0.0.1", &one), ask_at(&instance, "localhost", &two)),
+        ("one".into(), "two".into())
+    );
     // The rules are made anew with the daemon, the ports of running tasks with them.
     instance.kill_daemon();
     instance.restart_daemon();

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::images::torch;
-use super::support::{Instance, has_tools, skip, wait_at_most};
+use super::support::images::{run as run_tool, torch};
+use super::support::{Instance, has_tools, skip, wait_at_most, wait_for};
 
 /// They install hundreds of megabytes, and train.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -157,5 +157,50 @@ fn paddle_s_own_check_finds_two_nodes() {
     assert_eq!(report["state"], "succeeded", "{report:#}\n{logs:#?}");
     let told = ["Prepare distributed training with 2 nodes 1 cards", "Distributed training completed"];
     assert!(logs.iter().all(|log| told.iter().all(|told| log.contains(told))), "{logs:#?}");
+    instance.shutdown();
+}
+
+/// The example in docs/JOBS.md, with the programs that it names.
+#[test]
+fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
+    let test = "a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job";
+    let tools = ["ip", "nft", "ssh", "ssh-keygen", "curl", "dropbear", "shellinaboxd", "Xtigervnc", "websockify"];
+    if !has_tools(test, &tools) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, CONFIG) else { return };
+    let key = instance.root().join("key").display().to_string();
+    run_tool("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &key]);
+    fs::copy(format!("{key}.pub"), lay(&instance, "work", &[]).join("authorized_keys")).unwrap();
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/JOBS.md")).unwrap();
+    let example = text.split("```toml\n").find(|block| block.contains("[services.ssh]")).unwrap();
+    let example = example.split("```").next().unwrap();
+    let train = "python3 train.py --log_dir=/output/worker-$TRAINYARD_TASK_INDEX";
+    assert!(example.contains(train));
+    instance.drop_job("work", &example.replace(train, "echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity"));
+    let port = |service: &str| {
+        wait_for("its port", || {
+            let report = instance.report("work")?;
+            let ports = report["ports"].as_array()?.clone();
+            let found = ports.into_iter().find(|port| port["task"] == format!("{service}-0"))?;
+            found["published"].as_u64().map(|port| port.to_string())
+        })
+    };
+    let inside = format!("--net=/proc/{}/ns/net", instance.network_holder());
+    run_tool("nsenter", &[&inside, "ip", "link", "set", "lo", "up"]);
+    let said = |words: &[&str]| {
+        let output = Command::new("nsenter").arg(&inside).args(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let (ssh, terminal, desktop) = (port("ssh"), port("terminal"), port("desktop"));
+    let options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", &key, "-p", &ssh];
+    let login = [&["ssh"][..], &options, &["root@localhost", "cd /output && cat of-0 of-1 && id -u"]].concat();
+    wait_for("a login", || (said(&login) == "file\nfile\n0\n").then_some(()));
+    for (port, page) in [(terminal, ""), (desktop, "vnc.html")] {
+        let address = format!("http://localhost:{port}/{page}");
+        wait_for("a page", || said(&["curl", "-s", "-m", "5", &address]).contains("<html").then_some(()));
+    }
+    // Two that cannot come up (there is no TensorBoard here) end nothing.
+    assert_eq!(instance.state("work"), "running");
     instance.shutdown();
 }

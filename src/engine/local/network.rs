@@ -138,9 +138,10 @@ impl Networks {
         netlink.set_up(index)
     }
 
-    /// Lets what comes in by a link go on to the resolver on the loopback; [`resolving`] keeps everything else from it.
+    /// Lets what is led from the loopback to a task, and what a task asks the resolver there, pass by a link; [`aloof`]
+    /// keeps everything else from the loopback.
     fn let_in(&self, link: &str) -> io::Result<()> {
-        match self.leads_to_resolver() {
+        match self.rules.is_ok() {
             true => fs::write(format!("/proc/sys/net/ipv4/conf/{link}/route_localnet"), "1"),
             false => Ok(()),
         }
@@ -311,31 +312,41 @@ fn warn_if_forwarding(reason: &io::Error) {
     }
 }
 
+/// What comes from tasks to the loopback, or as if from there, is dropped.
+fn aloof(instance: &str) -> String {
+    let drop = |(link, side)| format!("iifname \"{link}{instance}*\" ip {side} 127.0.0.0/8 drop;\n");
+    let rules = [("ty", "daddr"), ("ty", "saddr"), ("tv", "daddr"), ("tv", "saddr")].map(drop).concat();
+    format!("chain aloof {{ type filter hook prerouting priority raw;\n{rules}}}\n")
+}
+
 /// Leads questions for names, put to a gateway, to the resolver on the loopback, for which they come from the machine
-/// itself. Nothing else of the loopback is reached: what is sent there straight is dropped.
+/// itself.
 fn resolving(net: &str, resolver: Option<Ipv4Addr>) -> String {
     let Some(resolver) = resolver else { return String::new() };
     format!(
-        "chain aloof {{ type filter hook prerouting priority raw; ip saddr {net} ip daddr 127.0.0.0/8 drop; }}\n\
-         chain asking {{ type nat hook prerouting priority -101;\n\
+        "chain asking {{ type nat hook prerouting priority -101;\n\
            ip saddr {net} ip daddr {net} fib daddr type local meta l4proto {{ tcp, udp }} th dport 53 dnat to {resolver}; }}\n\
          chain asked {{ type nat hook input priority 100; ip saddr {net} ip daddr {resolver} snat to 127.0.0.1; }}\n"
     )
 }
 
-/// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it.
+/// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it. Published
+/// ports are reached by any address of the machine, `localhost` as well, for which a task sees its gateway.
 fn masquerade(instance: &str, range: AddressRange, resolver: Option<Ipv4Addr>) -> Result<String, String> {
     let (net, table) = (net(range), table(instance));
     let rules = format!(
-        "{}table ip {table} {{\n{}{}\
-           chain out {{ type nat hook postrouting priority 100; ip saddr {net} ip daddr != {net} masquerade; }}\n\
+        "{}table ip {table} {{\n{}{}{}\
+           chain out {{ type nat hook postrouting priority 100;\n\
+             ip saddr {net} ip daddr != {net} masquerade;\n\
+             ip saddr 127.0.0.0/8 ip daddr {net} masquerade; }}\n\
            map published {{ type inet_service : ipv4_addr . inet_service; }}\n\
            chain arriving {{ type nat hook prerouting priority -100;\n\
              fib daddr type local dnat ip to tcp dport map @published; }}\n\
            chain leaving {{ type nat hook output priority -100;\n\
-             fib daddr type local ip daddr != 127.0.0.0/8 dnat ip to tcp dport map @published; }}\n}}\n",
+             fib daddr type local dnat ip to tcp dport map @published; }}\n}}\n",
         no_rules(instance),
         between(range),
+        aloof(instance),
         resolving(&net, resolver)
     );
     nft(&rules).map_err(|error| {
