@@ -179,11 +179,17 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
     },
-    /// Write a job file on top of a template
+    /// Write a job file on top of a template, or from keys in TOML or JSON
     New {
         job: JobKey,
-        #[arg(short, long)]
-        template: String,
+        #[arg(short, long, required_unless_present = "from")]
+        template: Option<String>,
+        /// The job's keys, in TOML or as one object of JSON; - is standard input
+        #[arg(long, value_name = "FILE", conflicts_with = "template")]
+        from: Option<PathBuf>,
+        /// Write over the job's file if it is yours
+        #[arg(long)]
+        replace: bool,
         /// A value for a parameter of the template
         #[arg(short, long = "param", value_name = "NAME=VALUE")]
         param: Vec<String>,
@@ -306,7 +312,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
-        Verb::New { job, template, param } => new::new(&cli.root, &job, &template, &param, format),
+        Verb::New { job, template, from, replace, param } => {
+            let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
+            new::new(&cli.root, &job, &from, replace, format)
+        }
         Verb::Clone { job, new } => new::clone(&cli.root, &job, &new, format),
         Verb::Template(verb) => template::run(&cli.root, verb, format),
         Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),

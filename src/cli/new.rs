@@ -1,5 +1,7 @@
-//! `trainyard new JOB --template T -p K=V…` and `trainyard clone JOB NEW`: job files from what there is.
+//! `trainyard new JOB --template T -p K=V…`, `trainyard new JOB --from FILE` and `trainyard clone JOB NEW`: job files from
+//! what there is.
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -7,38 +9,79 @@ use serde_json::json;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::shelf::{Shelf, copy_overrides, put, tell};
+use super::shelf::{Shelf, copy_overrides, put, replace, tell};
 use crate::ids::JobKey;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, Layer, Stack};
 
-pub(super) fn new(
-    root: &Path,
-    job: &JobKey,
-    template: &str,
-    values: &[String],
-    format: Format,
-) -> anyhow::Result<Exit> {
+/// What a new job file is made of: a template with values, or a file with all of it.
+pub(super) struct From<'a> {
+    pub(super) template: Option<&'a str>,
+    pub(super) file: Option<&'a Path>,
+    pub(super) values: &'a [String],
+}
+
+pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let path = shelf.job(job)?;
-    let layer = shelf.find_template(&job.workspace, template)?;
-    let read = match Template::read(&layer) {
-        Ok(read) => read,
-        Err(found) => {
-            tell(&found);
-            return Ok(Exit::Failure);
+    let (template, text) = match (from.file, from.template) {
+        (Some(file), _) if from.values.is_empty() => {
+            let text = keys(file)?;
+            (template_of(&text), text)
         }
+        (Some(_), _) => bail!("-p gives values to a template; in the file they are keys of [with]"),
+        (None, template) => (template.map(str::to_owned), String::new()),
     };
-    let text = job_file(template, &read, values)?;
+    let layer = template.as_deref().map(|name| shelf.find_template(&job.workspace, name)).transpose()?;
+    let text = match (&layer, template) {
+        (Some(layer), Some(name)) if from.file.is_none() => match Template::read(layer) {
+            Ok(read) => job_file(&name, &read, from.values)?,
+            Err(found) => {
+                tell(&found);
+                return Ok(Exit::Failure);
+            }
+        },
+        _ => text,
+    };
     let mut stack = Stack::of(Layer::new(&path.display().to_string(), &text));
-    stack.template = Some(layer);
+    stack.template = layer;
     let found = stack.expand().diagnostics;
     if found.iter().any(Diagnostic::is_error) {
         tell(&found);
         return Ok(Exit::Failure);
     }
-    put(&path, &text)?;
+    if over && path.exists() {
+        replace(&path, &text)?
+    } else {
+        put(&path, &text)?
+    }
     written(job, &path, format)
+}
+
+/// Longest text that is taken, bytes; a job file has 256 KiB at most.
+const TEXT_MAX: u64 = 1 << 20;
+
+/// The text of a job file; what is one object of JSON becomes TOML, in the same order.
+fn keys(file: &Path) -> anyhow::Result<String> {
+    let shown = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
+    let mut text = String::new();
+    let read = match file == Path::new("-") {
+        true => std::io::stdin().take(TEXT_MAX).read_to_string(&mut text),
+        false => std::fs::File::open(file).and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text)),
+    };
+    read.with_context(|| format!("cannot read {shown}"))?;
+    if !text.trim_start().starts_with('{') {
+        return Ok(text);
+    }
+    // Its errors tell line and column.
+    let table: toml::Table =
+        serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON of a job's keys"))?;
+    toml::to_string(&table).with_context(|| format!("{shown} cannot be written as TOML"))
+}
+
+/// Of text that may be wrong, which is told later.
+fn template_of(text: &str) -> Option<String> {
+    text.parse::<toml::Table>().ok()?.get("template")?.as_str().map(str::to_owned)
 }
 
 fn job_file(name: &str, template: &Template, values: &[String]) -> anyhow::Result<String> {

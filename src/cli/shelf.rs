@@ -1,6 +1,7 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -10,7 +11,7 @@ use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, overrides_of};
 use crate::spec::{Diagnostic, Layer, Stack};
-use crate::sys::file::{Existing, write_new};
+use crate::sys::file::{Durability, Existing, write_new, write_whole};
 
 pub(super) struct Shelf {
     jobs_d: PathBuf,
@@ -118,6 +119,15 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
         Existing::None => Ok(()),
         Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
     }
+}
+
+/// Writes over a file, which stays its owner's: that is whose job it is.
+pub(super) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
+    let there = fs::metadata(path).with_context(|| unwritable(path))?;
+    if there.uid() != nix::unistd::geteuid().as_raw() {
+        bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
+    }
+    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))
 }
 
 fn unwritable(path: &Path) -> String {

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Exit;
@@ -63,10 +64,17 @@ pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
     }
 }
 
+/// A job's file, and its keys in the order of the file: what `trainyard new --from` takes.
+#[derive(Serialize)]
+struct Shown<'a> {
+    spec: &'a str,
+    keys: toml::Table,
+}
+
 pub(super) fn run(name: &str, text: &str, effective: bool, format: Format) -> anyhow::Result<Exit> {
     if !effective {
         match format {
-            Format::Json => output::json(&json!({ "spec": text }))?,
+            Format::Json => output::json(&Shown { spec: text, keys: text.parse().unwrap_or_default() })?,
             Format::People => output::line(text.trim_end())?,
         }
         return Ok(Exit::Success);

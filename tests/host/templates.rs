@@ -175,3 +175,47 @@ fn jobs_are_made_of_templates_and_of_other_jobs() {
     let found = String::from_utf8_lossy(&found.stdout).into_owned();
     assert!(found.contains("job.toml.d/1.toml:2:13: `with.word`: is 1, but takes a string"), "{found}");
 }
+
+#[test]
+fn a_job_goes_out_as_json_and_comes_back_the_same() {
+    let Some(instance) = Instance::start("a_job_goes_out_as_json_and_comes_back_the_same", "") else { return };
+    // `z` before `a`: arguments are in the order of the file, also by way of JSON.
+    let text = "command = \"echo\"\nextras = { ticket = \"ML-12\", list = [1, 2.5] }\n[params]\nz = 0.5\na = [\"x y\", true]\n\
+                [roles.worker]\ncount = 2\nresources.memory = \"64MiB\"\n";
+    instance.run_job("one", text);
+    let shown: serde_json::Value = serde_json::from_str(&instance.ok(&["show", "one", "--json"])).unwrap();
+    assert_eq!((shown["spec"].as_str(), &shown["keys"]["roles"]["worker"]["count"]), (Some(text), &2.into()));
+    // As it was printed: a value would forget the order.
+    let printed = instance.ok(&["show", "one", "--json"]);
+    let keys = printed.split_once("\"keys\":").unwrap().1.trim_end().strip_suffix('}').unwrap();
+    let file = instance.root().join("two.json");
+    fs::write(&file, keys).unwrap();
+    let from = file.display().to_string();
+    instance.ok(&["new", "two", "--from", &from]);
+    assert_eq!(instance.wait_end("two", 1)["state"], "succeeded");
+    let effective = |job: &str| instance.ok(&["show", job, "--effective"]);
+    assert_eq!(effective("one"), effective("two"));
+    // Pasted over it, as JSON or TOML; what is wrong is told with its place, and changes nothing.
+    let before = fs::read_to_string(instance.jobs_d().join("two.toml")).unwrap();
+    for (wrong, expected) in [
+        ("{\"command\": \"true\",\n \"retries\": }", "line 2 column 13"),
+        ("{\"command\": \"true\", \"env\": null}", "line 1 column"),
+        ("{\"comand\": \"true\"}", "two.toml:1:1"),
+        ("command = 1\nretries = x", "two.toml:2:"),
+    ] {
+        fs::write(&file, wrong).unwrap();
+        let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(stderr(&refused).contains(expected), "{wrong}: {}", stderr(&refused));
+    }
+    assert_eq!(fs::read_to_string(instance.jobs_d().join("two.toml")).unwrap(), before);
+    fs::write(&file, "{\"command\": \"echo over\"}").unwrap();
+    assert!(stderr(&instance.cli(&["new", "two", "--from", &from])).contains("is there already"));
+    instance.ok(&["new", "two", "--from", &from, "--replace"]);
+    instance.wait_end("two", 2);
+    assert_eq!(instance.log("two", "main-0"), "over\n");
+    // Whose job it is does not change by the way.
+    std::os::unix::fs::chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
+    let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
+    assert!(stderr(&refused).contains("belongs to user 65534"), "{}", stderr(&refused));
+}
