@@ -71,19 +71,33 @@ impl Part {
 #[derive(Debug)]
 pub struct Shelf(OwnedFd);
 
-/// Makes the directories of a workspace below `workspaces/`. Whoever may drop job files into it may put data and code
-/// there as well: owner, group and rights of `datasets/` and `code/` are those of the directory of its job files.
+/// Makes the directories of a workspace below `workspaces/`. Whoever may go to its job files may go there, nobody else;
+/// whoever may drop job files there may put data and code into it as well: owner, group and rights of `datasets/` and
+/// `code/` are those of the directory of its job files.
 pub fn make_home(workspace: &Path, job_files: &Path) -> io::Result<()> {
-    for part in ["", "models", "jobs"] {
+    // Closed, until it is known to whom it is open.
+    create_dir(workspace, 0o700)?;
+    for part in ["models", "jobs"] {
         create_dir(&workspace.join(part), 0o755)?;
     }
     let like = match std::fs::metadata(job_files) {
         Ok(metadata) => metadata,
-        // A job of a workspace whose directory has been removed meanwhile.
-        Err(error) if is_absent(&error) => return make_parts(workspace, 0o755, (0, 0)),
+        // A job of a workspace whose directory has been removed meanwhile: it is no more open than it was.
+        Err(error) if is_absent(&error) => {
+            return [Part::Datasets, Part::Code]
+                .iter()
+                .try_for_each(|part| create_dir(&workspace.join(part.as_str()), 0o755));
+        }
         Err(error) => return Err(error),
     };
-    make_parts(workspace, like.mode() & 0o7777, (like.uid(), like.gid()))
+    let ids = (like.uid(), like.gid());
+    make_parts(workspace, like.mode() & 0o7777, ids)?;
+    fit(&Shelf::open(workspace)?.directory(Path::new("."))?, home_mode(like.mode()), ids)
+}
+
+/// Of a workspace, by that of its job files: to look and to go there. What lies in it is the daemon's to make.
+fn home_mode(job_files: u32) -> u32 {
+    0o700 | (job_files & 0o055)
 }
 
 /// Makes what every workspace sees: the administrator's, and what anybody may put there who then alone may change it.
@@ -95,17 +109,21 @@ pub fn make_shared(workspaces: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn make_parts(home: &Path, mode: u32, (uid, gid): (u32, u32)) -> io::Result<()> {
+fn make_parts(home: &Path, mode: u32, ids: (u32, u32)) -> io::Result<()> {
     for part in [Part::Datasets, Part::Code] {
         create_dir(&home.join(part.as_str()), mode)?;
-        let directory = Shelf::open(home)?.directory(Path::new(part.as_str()))?;
-        let is = directory.metadata()?;
-        if (is.uid(), is.gid()) != (uid, gid) {
-            fchown(&directory, Some(uid), Some(gid))?;
-        }
-        if is.mode() & 0o7777 != mode {
-            directory.set_permissions(Permissions::from_mode(mode))?;
-        }
+        fit(&Shelf::open(home)?.directory(Path::new(part.as_str()))?, mode, ids)?;
+    }
+    Ok(())
+}
+
+fn fit(directory: &File, mode: u32, (uid, gid): (u32, u32)) -> io::Result<()> {
+    let is = directory.metadata()?;
+    if (is.uid(), is.gid()) != (uid, gid) {
+        fchown(directory, Some(uid), Some(gid))?;
+    }
+    if is.mode() & 0o7777 != mode {
+        directory.set_permissions(Permissions::from_mode(mode))?;
     }
     Ok(())
 }

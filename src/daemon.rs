@@ -291,9 +291,18 @@ fn watch_files<S: Store>(
     events: UnboundedSender<Event>,
 ) -> Result<(), DaemonError> {
     let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files())?;
-    let watch = move || intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok());
+    let paths = config.paths.clone();
+    let watch =
+        move || intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok(), |workspace| open(&paths, workspace));
     let thread = std::thread::Builder::new().name("intake".to_owned()).spawn(watch);
     thread.map(drop).map_err(failed("watch the job files"))
+}
+
+/// A workspace is open to those who may go to its job files.
+fn open(paths: &Paths, workspace: &WorkspaceName) {
+    if let Err(error) = assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)) {
+        tracing::warn!(%workspace, %error, "a workspace is not open to those who may go to its job files");
+    }
 }
 
 /// Why the loop has ended.

@@ -30,6 +30,7 @@ use fuser::{
 use nix::fcntl::OFlag;
 use tracing::{debug, trace_span};
 
+use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::ops::{Changes, Entry, Listed, Opened, Ops};
 use crate::tree::Tree;
@@ -324,9 +325,10 @@ impl<T: Tree> Filesystem for Fuse<T> {
         answer::empty(reply, self.ops.fsync(fh.0));
     }
 
-    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let _span = trace_span!("opendir", ino = ino.0).entered();
-        match self.ops.opendir(ino.0) {
+        let by = Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() };
+        match self.ops.opendir(ino.0, by) {
             Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
             Err(error) => reply.error(refused(&error)),
         }

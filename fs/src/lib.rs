@@ -12,11 +12,13 @@
 //! - `handle`: numbers of open files and directories; pure.
 //! - `host`: input and output strictly beneath the backing directory.
 //! - `attr`: what `stat` shows.
+//! - `caller`: who asks, and what they may enter.
 //! - `error`: every way an operation fails, and its errno.
 
 #![deny(unsafe_code)]
 
 mod attr;
+mod caller;
 mod error;
 mod fuse;
 mod handle;

@@ -136,6 +136,12 @@ pub trait Tree: Send + Sync + 'static {
         self.rule(path) == Rule::Hidden
     }
 
+    /// Whether directories in `dir` are listed for those alone who may go into them. Who names one is still told that it
+    /// is there: names are shared by all who have asked for them.
+    fn lists_what_may_be_entered(&self, _dir: &RelPath) -> bool {
+        false
+    }
+
     /// May refuse to give the entry `from` the name `to`, which the rules allow, by an error with an errno; or note that it
     /// will have it. Called while no name below the root changes. An exchange asks both ways.
     fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! The watch itself: which paths are ready to be read, and when.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use super::Arrival;
 use super::read::{Look, Part, Scan, is_workspace_name, part_of, read_path};
 use super::sources::OVERRIDES_SUFFIX;
-use crate::ids::JobKey;
+use crate::ids::{JobKey, WorkspaceName};
 
 /// How long a file that nobody has closed must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -39,6 +40,8 @@ pub struct Intake {
     present: BTreeSet<JobKey>,
     /// Files that are nobody's job, as they were told.
     strays: BTreeSet<PathBuf>,
+    /// Mode, owner and group of each workspace's directory.
+    rights: BTreeMap<WorkspaceName, (u32, u32, u32)>,
     next_scan: Instant,
 }
 
@@ -60,6 +63,7 @@ impl Intake {
             watched: BTreeSet::new(),
             present: known.into_iter().collect(),
             strays: BTreeSet::new(),
+            rights: BTreeMap::new(),
             next_scan: Instant::now(),
         };
         intake.watch(root.to_owned()).map_err(failed)?;
@@ -72,11 +76,13 @@ impl Intake {
         Ok(())
     }
 
-    /// Watches until `deliver` refuses; runs on a thread of its own. The first delivery is the first scan.
-    pub fn run(mut self, mut deliver: impl FnMut(Vec<Arrival>) -> bool) {
+    /// Watches until `deliver` refuses; runs on a thread of its own. The first delivery is the first scan. `open_to` is told
+    /// of each workspace that is new, or that is open to others than it was.
+    pub fn run(mut self, mut deliver: impl FnMut(Vec<Arrival>) -> bool, mut open_to: impl FnMut(&WorkspaceName)) {
         loop {
             let mut arrivals = Vec::new();
             if Instant::now() >= self.next_scan {
+                self.look_at_rights(&mut open_to);
                 arrivals.extend(self.scan());
             }
             arrivals.extend(self.read_due());
@@ -111,9 +117,19 @@ impl Intake {
         ready.iter().filter_map(|path| self.read(path)).collect()
     }
 
+    fn look_at_rights(&mut self, open_to: &mut impl FnMut(&WorkspaceName)) {
+        let found: BTreeMap<_, _> = workspaces_below(&self.root).collect();
+        for (workspace, rights) in &found {
+            if self.rights.get(workspace) != Some(rights) {
+                open_to(workspace);
+            }
+        }
+        self.rights = found;
+    }
+
     fn path_of(&self, key: &JobKey) -> PathBuf {
         let file = format!("{}.toml", key.job);
-        if key.workspace == crate::ids::WorkspaceName::default_workspace() {
+        if key.workspace == WorkspaceName::default_workspace() {
             return self.root.join(&file);
         }
         self.root.join(key.workspace.as_str()).join(file)
@@ -210,8 +226,9 @@ impl Intake {
         let Some(patience) = patience(event.kind) else { return };
         let at = Instant::now() + patience;
         for path in event.paths {
-            if path.is_dir() && (path.parent() == Some(&self.root) || is_overrides(&path)) {
-                // A new workspace or directory of overrides: its files may have come before the watch.
+            let is_workspace = path == self.root || path.parent() == Some(&self.root);
+            if path.is_dir() && (is_workspace || is_overrides(&path)) {
+                // A new workspace or directory of overrides: its files may have come before the watch. Or other rights.
                 self.next_scan = Instant::now();
             }
             self.watched.retain(|watched| *watched != path || path.is_dir());
@@ -220,6 +237,19 @@ impl Intake {
             }
         }
     }
+}
+
+/// With mode, owner and group of their directories.
+fn workspaces_below(root: &Path) -> impl Iterator<Item = (WorkspaceName, (u32, u32, u32))> {
+    let below = std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| {
+        let name = entry.file_name().to_str().filter(|name| is_workspace_name(name))?.parse().ok()?;
+        Some((name, entry.path()))
+    });
+    let all = std::iter::once((WorkspaceName::default_workspace(), root.to_owned())).chain(below);
+    all.filter_map(|(name, path)| {
+        let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_dir)?;
+        Some((name, (metadata.mode(), metadata.uid(), metadata.gid())))
+    })
 }
 
 fn is_overrides(path: &Path) -> bool {

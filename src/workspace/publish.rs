@@ -77,9 +77,11 @@ impl Writer {
     }
 
     fn write(&mut self, key: &JobKey, publication: &Publication) -> io::Result<()> {
-        assets::make_home(&self.paths.workspace(&key.workspace), &self.paths.job_files(&key.workspace))?;
         let job = self.paths.job(key);
-        create_dir(&job, 0o755)?;
+        if !job.is_dir() {
+            assets::make_home(&self.paths.workspace(&key.workspace), &self.paths.job_files(&key.workspace))?;
+            create_dir(&job, 0o755)?;
+        }
         let report = &publication.report;
         write_if_new(&job.join("status"), report.toml().as_bytes(), 0o644)?;
         let mut json = serde_json::to_vec_pretty(report).map_err(io::Error::other)?;

@@ -215,6 +215,11 @@ impl Tree for WorkspaceTree {
         }
     }
 
+    /// Other people's workspaces are nobody's business.
+    fn lists_what_may_be_entered(&self, dir: &RelPath) -> bool {
+        dir.is_root()
+    }
+
     fn renaming(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
         if dataset_of(from).is_some() || dataset_of(to).is_some() {
             return self.move_dataset(from, to);

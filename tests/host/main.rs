@@ -26,6 +26,7 @@ mod policies;
 mod public;
 mod quickstart;
 mod requirements;
+mod rights;
 mod roles;
 mod shown;
 mod sweeps;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use super::{Ops, ROOT, lock};
 use crate::attr::Kind;
+use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::tree::{RelPath, Tree};
 
@@ -27,14 +28,16 @@ pub(crate) struct Listed {
 #[derive(Debug)]
 pub(super) struct OpenDirectory {
     ino: u64,
+    by: Caller,
     rows: Mutex<Arc<[Listed]>>,
     /// Was the beginning read since the snapshot? Then reading it again is a rewind.
     begun: AtomicBool,
 }
 
 impl<T: Tree> Ops<T> {
-    pub(crate) fn opendir(&self, ino: u64) -> Result<u64> {
-        let directory = OpenDirectory { ino, rows: Mutex::new(self.snapshot(ino)?), begun: AtomicBool::new(false) };
+    pub(crate) fn opendir(&self, ino: u64, by: Caller) -> Result<u64> {
+        let rows = Mutex::new(self.snapshot(ino, by)?);
+        let directory = OpenDirectory { ino, by, rows, begun: AtomicBool::new(false) };
         Ok(lock(&self.directories).insert(Arc::new(directory)))
     }
 
@@ -44,7 +47,7 @@ impl<T: Tree> Ops<T> {
         let open = open.ok_or(Error::BadHandle { fh })?;
         if offset == 0 && open.begun.swap(true, Ordering::Relaxed) {
             // A directory that was removed meanwhile keeps its last listing.
-            if let Ok(fresh) = self.snapshot(open.ino) {
+            if let Ok(fresh) = self.snapshot(open.ino, open.by) {
                 *lock(&open.rows) = fresh;
             }
         }
@@ -60,11 +63,15 @@ impl<T: Tree> Ops<T> {
         pin.sync_directory()
     }
 
-    fn snapshot(&self, ino: u64) -> Result<Arc<[Listed]>> {
+    fn snapshot(&self, ino: u64, by: Caller) -> Result<Arc<[Listed]>> {
         let (pin, path) = self.pin(ino)?;
         let mut entries = pin.list()?;
         self.add_generated(&path, &mut entries);
         entries.retain(|(name, _)| self.is_listed(&path, name));
+        if self.tree.lists_what_may_be_entered(&path) {
+            let is_closed = |name: &OsString| pin.child(name).is_ok_and(|child| !by.may_enter(&child.attr()));
+            entries.retain(|(name, kind)| *kind != Kind::Directory || !is_closed(name));
+        }
         let nodes = lock(&self.nodes);
         let up = nodes.table.parent(ino).unwrap_or(ROOT);
         let dots = [(".", ino), ("..", up)].map(|(name, ino)| Listed { name: name.into(), kind: Kind::Directory, ino });

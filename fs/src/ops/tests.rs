@@ -12,8 +12,11 @@ use nix::fcntl::OFlag;
 
 use super::*;
 use crate::attr::Kind;
+use crate::caller::Caller;
 use crate::host::{Made, Owner};
 use crate::tree::{Content, ContentMetadata};
+
+const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
 /// `ro` and what is below it is read-only, `hidden` is hidden, `now.txt` in the root is generated. What
 /// begins with `sealed` becomes read-only when `seal` is set.
@@ -117,7 +120,7 @@ impl Bench {
     }
 
     fn names(&self, directory: u64) -> Vec<String> {
-        let fh = self.ops.opendir(directory).unwrap();
+        let fh = self.ops.opendir(directory, ROOT_CALLER).unwrap();
         let rows = self.ops.rows(fh, 0).unwrap();
         let mut names: Vec<_> = rows.iter().map(|row| row.name.to_string_lossy().into_owned()).collect();
         names.sort();
@@ -407,7 +410,7 @@ fn what_is_made_has_its_mode_and_the_group_of_a_setgid_directory() {
 fn removing_while_listing_skips_nothing_and_a_rewind_shows_the_present() {
     let bench = bench();
     let rw = bench.ino("rw");
-    let fh = bench.ops.opendir(rw).unwrap();
+    let fh = bench.ops.opendir(rw, ROOT_CALLER).unwrap();
     let first = bench.ops.rows(fh, 0).unwrap();
     bench.ops.unlink(rw, os("f")).unwrap();
     assert_eq!(bench.ops.rows(fh, 2).unwrap(), first);

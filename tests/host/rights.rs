@@ -1,0 +1,69 @@
+//! Who sees which workspace.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::process::Command;
+
+use super::support::{Instance, has_tools, wait_for};
+
+const MEMBERS: u32 = 5000;
+
+/// What a shell of user 65534, with further groups, says.
+fn said(instance: &Instance, groups: &str, script: &str) -> String {
+    let groups = if groups.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={groups}") };
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", &groups, "sh", "-c", script])
+        .current_dir(instance.root().join("srv/trainyard"))
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+}
+
+#[test]
+fn a_workspace_is_listed_and_open_for_its_members_alone_and_a_revoked_right_is_gone_at_once() {
+    let test = "a_workspace_is_listed_and_open_for_its_members_alone_and_a_revoked_right_is_gone_at_once";
+    if !has_tools(test, &["setpriv"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let files = instance.jobs_d().join("vision");
+    let make = |mode, gid| {
+        chown(&files, Some(0), Some(gid)).unwrap();
+        fs::set_permissions(&files, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    fs::create_dir(&files).unwrap();
+    make(0o2770, MEMBERS);
+    // Without a job, too.
+    let home = instance.root().join("srv/trainyard/vision");
+    let rights = || fs::metadata(&home).ok().map(|home| (home.mode() & 0o7777, home.uid(), home.gid()));
+    wait_for("the workspace", || (rights() == Some((0o750, 0, MEMBERS))).then_some(()));
+    fs::write(files.join("secret-plan.toml"), "command = \"echo hello\"").unwrap();
+    wait_for("its job", || home.join("jobs/secret-plan/status").exists().then_some(()));
+    let list = "ls -1; for i in 1 2; do ls -1 . | grep -c vision; done; cat vision/jobs/secret-plan/status";
+    let stranger = said(&instance, "", list);
+    assert!(
+        stranger.starts_with("default\npreset\npublic\n0\n0\n") && stranger.contains("Permission denied"),
+        "{stranger}"
+    );
+    let member = said(&instance, &format!("7,{MEMBERS}"), list);
+    assert!(member.contains("vision\n1\n1\nstate "), "further groups count: {member}");
+    let drop =
+        "mkdir vision/code/x && echo 1 > vision/code/x/f && cat vision/code/x/f; mkdir vision/y; chmod 777 vision";
+    let dropped = said(&instance, &MEMBERS.to_string(), drop);
+    assert!(dropped.starts_with("1\nmkdir: ") && dropped.contains("chmod: "), "{dropped}");
+    assert!(!home.join("y").exists() && rights() == Some((0o750, 0, MEMBERS)));
+    // Open to everybody, and to nobody again.
+    make(0o2775, MEMBERS);
+    wait_for("everybody", || said(&instance, "", list).contains("state ").then_some(()));
+    make(0o700, 0);
+    wait_for("nobody", || said(&instance, &MEMBERS.to_string(), list).contains("Permission denied").then_some(()));
+    assert!(!said(&instance, &MEMBERS.to_string(), "ls -1").contains("vision"));
+    // Its directory in jobs.d is gone: its jobs are records now, no more open than they were.
+    fs::remove_dir_all(&files).unwrap();
+    wait_for("the file to be missed", || {
+        let refused = instance.cli(&["rerun", "vision/secret-plan"]);
+        String::from_utf8_lossy(&refused.stderr).contains("has no job file any more").then_some(())
+    });
+    assert_eq!(rights(), Some((0o700, 0, 0)));
+    instance.shutdown();
+}
