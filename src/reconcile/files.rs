@@ -48,6 +48,8 @@ impl<S: Store> Reconciler<S> {
         if job.record.source.is_none() {
             job.record.rerun_number = spec.rerun;
         }
+        let was_edited = job.open_run().is_some() && job.record.source.as_ref().is_some_and(|before| *before != source);
+        job.record.not_begun.take_if(|old| source.differs(old));
         job.record.source = Some(source);
         job.record.file_present = true;
         let repaired = !std::mem::take(&mut job.record.invalid).is_empty();
@@ -55,7 +57,19 @@ impl<S: Store> Reconciler<S> {
         if repaired {
             self.note(key, "the job file is valid again".to_owned());
         }
+        if was_edited {
+            self.tell_of_edit(key);
+        }
         self.settle(key);
+    }
+
+    fn tell_of_edit(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get(key) else { return };
+        let message = match job.follows() {
+            Some(number) => format!("the job file was edited: run {number} follows"),
+            None => "the job file was edited: no new run for that, what acts at once does".to_owned(),
+        };
+        self.note(key, message);
     }
 
     pub(super) fn refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
@@ -161,7 +175,10 @@ impl<S: Store> Reconciler<S> {
     /// What people read of a job.
     pub fn report(&self, key: &JobKey) -> Option<JobReport> {
         let job = self.jobs.get(key).filter(|job| !job.record.removed)?;
-        let (state, reason) = self.state(key);
+        let (state, mut reason) = self.state(key);
+        if let Some(number) = job.follows().filter(|_| job.is_begun()) {
+            reason = format!("{reason}; run {number} follows");
+        }
         Some(JobReport::of(&Facts {
             workspace: key.workspace.as_str(),
             job: key.job.as_str(),
@@ -184,6 +201,7 @@ fn empty_record(created: Timestamp) -> JobRecord {
         last_run: 0,
         rerun_wanted: false,
         rerun_number: 0,
+        not_begun: None,
         next_event: 0,
         removed: false,
         first_event: 0,

@@ -153,8 +153,15 @@ impl<S: Store> Reconciler<S> {
         if job.open_run().is_none() {
             return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
         }
+        let followed = self.jobs.get_mut(key).and_then(Job::begin_no_more);
         self.want_stop(key, StopCause::User { name: caller.name.clone() });
-        Ok(format!("{key}: stopping"))
+        Ok(match followed {
+            Some(number) => {
+                self.note(key, format!("run {number} does not follow: {} has stopped the job", caller.name));
+                format!("{key}: stopping; run {number} does not follow, `trainyard rerun {key}` starts it")
+            }
+            None => format!("{key}: stopping"),
+        })
     }
 
     fn rerun(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {

@@ -104,12 +104,40 @@ impl Job {
         self.wanted_stop().or(again.then_some(StopCause::Replaced))
     }
 
-    /// The newest run is of an older version of the file.
+    /// The newest run is of an older version of the file, and nobody has stopped the job since.
     pub(super) fn is_outdated(&self) -> bool {
+        let was_stopped =
+            |source: &SourceRecord| self.record.not_begun.as_ref().is_some_and(|old| !source.differs(old));
         match (&self.record.source, &self.run) {
-            (Some(source), Some(run)) => source.differs(&run.record.source),
+            (Some(source), Some(run)) => source.differs(&run.record.source) && !was_stopped(source),
             _ => false,
         }
+    }
+
+    /// The number of the run that begins when the open one has ended.
+    pub(super) fn follows(&self) -> Option<u32> {
+        let open = self.open_run()?;
+        let may = self.record.file_present && self.desired() != DesiredState::Stopped;
+        (may && self.is_due()).then(|| open.record.number + 1)
+    }
+
+    /// An attempt of the open run has been made: it does not make way for another version.
+    pub(super) fn is_begun(&self) -> bool {
+        self.open_run().is_some_and(|run| !run.record.attempts.is_empty())
+    }
+
+    fn is_due(&self) -> bool {
+        let rerun = self.spec.as_ref().map(|spec| spec.rerun);
+        self.is_outdated() || self.record.rerun_wanted || rerun.is_some_and(|rerun| rerun != self.record.rerun_number)
+    }
+
+    /// No run follows the open one by itself, whatever was asked for before.
+    pub(super) fn begin_no_more(&mut self) -> Option<u32> {
+        let followed = self.follows();
+        self.record.rerun_wanted = false;
+        self.record.rerun_number = self.spec.as_ref().map_or(self.record.rerun_number, |spec| spec.rerun);
+        self.record.not_begun = self.record.source.clone();
+        followed
     }
 
     /// The version that a new run is to be made of, if one is due now.
@@ -118,12 +146,7 @@ impl Job {
         let may = self.record.file_present && self.desired() != DesiredState::Stopped && self.open_run().is_none();
         let due = match &self.run {
             None => true,
-            Some(run) => {
-                self.is_outdated()
-                    || self.record.rerun_wanted
-                    || spec.rerun != self.record.rerun_number
-                    || was_stopped_by_file(run)
-            }
+            Some(run) => self.is_due() || was_stopped_by_file(run),
         };
         (may && due).then(|| (source.clone(), spec.clone()))
     }

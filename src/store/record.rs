@@ -96,6 +96,9 @@ pub struct JobRecord {
     pub rerun_wanted: bool,
     /// The `rerun` number that was acted on.
     pub rerun_number: u64,
+    /// The version of the file that was to follow when somebody stopped the job: it begins no run by itself.
+    #[serde(default)]
+    pub not_begun: Option<SourceRecord>,
     /// The number of the next event.
     pub next_event: u64,
     /// It was removed; only its numbers are kept, so that a job of that name goes on counting and nothing old is taken

@@ -15,6 +15,7 @@ fn job(last_run: u32) -> JobRecord {
         invalid: Vec::new(),
         last_run,
         rerun_wanted: false,
+        not_begun: None,
         rerun_number: 0,
         next_event: 0,
         removed: false,

@@ -205,3 +205,48 @@ fn an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so() {
     assert_eq!(events.matches("it cannot be made ready, tries again").count(), 2, "{events}");
     instance.shutdown();
 }
+
+#[test]
+fn a_stop_also_stops_the_run_that_was_to_follow() {
+    let test = "a_stop_also_stops_the_run_that_was_to_follow";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let slow = |word: &str| format!("stop_grace = \"1s\"\ncommand = \"trap '' TERM; echo {word}; while :; do sleep 0.1; done\"");
+    let begun = |instance: &Instance, job: &str, run: u64| {
+        let report = instance.wait_state(job, "running");
+        assert_eq!(report["run"], run, "{report:#}");
+        report
+    };
+    for (job, first) in [("edited", None), ("rerun", Some("rerun")), ("restarted", Some("restart"))] {
+        instance.drop_job(job, &slow("one"));
+        begun(&instance, job, 1);
+        match first {
+            None => instance.drop_job(job, &slow("two")),
+            Some(verb) => drop(instance.ok(&[verb, job])),
+        }
+        let reason = wait_for("the run that follows", || {
+            Some(text(&instance.report(job)?["reason"])).filter(|reason| reason.contains("run 2 follows"))
+        });
+        assert!(instance.ok(&["ps"]).contains("run 2 follows"), "{reason}");
+        let said = instance.ok(&["stop", job]);
+        assert!(said.contains("run 2 does not follow, `trainyard rerun"), "{said}");
+        let ended = instance.wait_end(job, 1);
+        assert_eq!((ended["state"].as_str(), ended["run"].as_u64()), (Some("stopped"), Some(1)), "{ended:#}");
+    }
+    // Also over a restart of the daemon, and though the file is written again as it is.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    instance.drop_job("edited", &format!("{}\n# the same", slow("two")));
+    wait_for("the edit", || (instance.ok(&["show", "edited"]).contains("# the same")).then_some(()));
+    assert_eq!(instance.report("edited").unwrap()["run"], 1);
+    assert!(instance.ok(&["events", "edited"]).contains("run 2 follows"));
+    // Another word of its owner's is another run; so is an old one that comes back.
+    instance.drop_job("edited", &slow("three"));
+    begun(&instance, "edited", 2);
+    instance.ok(&["stop", "edited"]);
+    instance.wait_end("edited", 2);
+    instance.drop_job("edited", &slow("two"));
+    begun(&instance, "edited", 3);
+    instance.ok(&["rerun", "restarted"]);
+    begun(&instance, "restarted", 2);
+    instance.shutdown();
+}
