@@ -11,6 +11,7 @@
 pub mod client;
 mod datasets;
 mod exec;
+mod files;
 pub mod frames;
 pub mod images;
 mod logs;

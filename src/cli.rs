@@ -103,9 +103,17 @@ pub enum Verb {
         #[arg(short, long)]
         long: bool,
     },
-    /// Show one job: its tasks, how they ended, what is wrong with its file
-    Status { job: JobKey },
+    /// Show one job: its tasks, how they ended, earlier runs and attempts, what is wrong with its file
+    Status {
+        /// JOB, or WORKSPACE/JOB
+        job: JobKey,
+        /// The attempts of this run, with their tasks
+        #[arg(long)]
+        run: Option<u32>,
+    },
     /// Print the output of a job's tasks, merged by time
+    ///
+    /// Of the newest attempt; with --run of all attempts of that run, with --follow from the first one on.
     Logs {
         /// [ROLE-INDEX] JOB
         #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"])]
@@ -119,9 +127,12 @@ pub enum Verb {
         /// Only what came in the last while, as in 10m
         #[arg(long)]
         since: Option<String>,
-        /// Of this run instead of the newest
+        /// Of this run instead of the newest, with all its attempts
         #[arg(long)]
         run: Option<u32>,
+        /// Of this attempt alone
+        #[arg(long)]
+        attempt: Option<u32>,
     },
     /// Run a command in a running task, under everything that holds the task itself
     Exec {
@@ -163,6 +174,9 @@ pub enum Verb {
     },
     /// Remove the records and logs of ended jobs whose files are gone; models stay
     Rm {
+        /// Their files in jobs.d as well
+        #[arg(long)]
+        file: bool,
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
@@ -195,7 +209,15 @@ pub enum Verb {
         param: Vec<String>,
     },
     /// Copy a job file and its overrides under another name
-    Clone { job: JobKey, new: JobKey },
+    Clone {
+        /// A job, also one of a sweep
+        job: JobKey,
+        /// The name of the copy
+        new: JobKey,
+        /// It waits until `state = "held"` is taken out of its file
+        #[arg(long)]
+        held: bool,
+    },
     /// Templates: job files with parameters, from which jobs are made
     #[command(subcommand)]
     Template(template::TemplateVerb),
@@ -289,9 +311,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let client = || client(&cli.root);
     match cli.verb {
         Verb::Ps { filter, long } => ps::run(&client()?, &filter, long, format).await,
-        Verb::Status { job } => status::run(&client()?, &job, format).await,
-        Verb::Logs { target, follow, lines, since, run } => {
-            let request = logs::Request { target, follow, lines, since, run };
+        Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
+        Verb::Logs { target, follow, lines, since, run, attempt } => {
+            let request = logs::Request { target, follow, lines, since, run, attempt };
             logs::run(&client()?, request, format).await
         }
         Verb::Exec { interactive, tty, target, command } => {
@@ -302,7 +324,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
-        Verb::Rm { jobs } => change::run(&client()?, change::Change::Remove, &jobs, format).await,
+        Verb::Rm { file, jobs } => {
+            change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
+        }
         Verb::Wait { job } => wait::run(&client()?, &job, format).await,
         Verb::Show { job, effective, file } => {
             if file {
@@ -316,7 +340,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             new::new(&cli.root, &job, &from, replace, format)
         }
-        Verb::Clone { job, new } => new::clone(&cli.root, &job, &new, format),
+        Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
         Verb::Template(verb) => template::run(&cli.root, verb, format),
         Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),

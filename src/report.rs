@@ -171,7 +171,8 @@ fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
 
-fn tasks(attempt: &AttemptRecord) -> Vec<TaskReport> {
+/// How its tasks are, or how they ended.
+pub fn tasks(attempt: &AttemptRecord) -> Vec<TaskReport> {
     attempt.tasks.iter().map(|record| task(attempt, record)).collect()
 }
 

@@ -133,8 +133,9 @@ impl Client {
         self.read(Method::POST, &path(key, "/rerun")).await
     }
 
-    pub async fn remove(&self, key: &JobKey) -> Result<Done, ClientError> {
-        self.read(Method::DELETE, &path(key, "")).await
+    /// With its file in `jobs.d`, or the record alone.
+    pub async fn remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
+        self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
     }
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {

@@ -15,7 +15,7 @@ use crate::config::Paths;
 use crate::ids::{JobKey, TaskName, Timestamp};
 use crate::logs::{Cursor, Dropped, LogReader, Record, Stream};
 use crate::reconcile::JobDetail;
-use crate::store::record::RunRecord;
+use crate::store::record::{AttemptRecord, RunRecord};
 
 /// Bytes read of one task at once.
 const CHUNK: usize = 32 << 10;
@@ -33,8 +33,17 @@ pub(super) fn check(key: &JobKey, detail: &JobDetail, query: &LogQuery) -> Resul
             None => Err(format!("job {key} has not run yet: {}", detail.report.reason)),
         };
     };
-    let tasks: Vec<String> =
-        run.attempts.iter().flat_map(|attempt| &attempt.tasks).map(|task| task.name().to_string()).collect();
+    if let Some(attempt) = query.attempt.filter(|wanted| run.attempts.iter().all(|attempt| attempt.number != *wanted)) {
+        let made = run.attempts.len();
+        return Err(format!("run {} of job {key} has no attempt {attempt}; it has made {made}", run.number));
+    }
+    let all = run.attempts.iter().flat_map(|attempt| &attempt.tasks).map(|task| task.name().to_string());
+    let tasks = all.fold(Vec::new(), |mut tasks, task| {
+        if !tasks.contains(&task) {
+            tasks.push(task);
+        }
+        tasks
+    });
     match &query.task {
         Some(task) if !tasks.is_empty() && !tasks.contains(task) => {
             Err(format!("run {} of job {key} has no task {task:?}; its tasks are {}", run.number, tasks.join(", ")))
@@ -147,7 +156,11 @@ impl Follower {
         };
         let first =
             if self.query.follow || self.query.run.is_some() { 0 } else { run.attempts.len().saturating_sub(1) };
-        for attempt in run.attempts.iter().skip(first) {
+        let is_wanted = |attempt: &&AttemptRecord| match self.query.attempt {
+            Some(number) => attempt.number == number,
+            None => attempt.number as usize > first,
+        };
+        for attempt in run.attempts.iter().filter(is_wanted) {
             for task in &attempt.tasks {
                 let name = task.name();
                 let wanted = self.query.task.as_ref().is_none_or(|task| *task == name.to_string());

@@ -22,12 +22,14 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, logs};
+use super::{datasets, exec, files, logs};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
 use crate::ids::JobKey;
+use crate::intake::Arrival;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
+use crate::status::State;
 use crate::store::record::RunRecord;
 use crate::sys::process::peer_uid;
 
@@ -195,7 +197,11 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             change(context, caller, key(workspace, job)?, Verb::Restart).await
         }
         (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
-            change(context, caller, key(workspace, job)?, Verb::Remove).await
+            let (key, with_file) = (key(workspace, job)?, request.uri().query() == Some("file=1"));
+            if with_file {
+                remove_file(context, &caller, &key).await?;
+            }
+            change(context, caller, key, Verb::Remove).await
         }
         (&Method::DELETE, ["v1", "datasets", home, name, version]) => {
             let (paths, names) = (context.paths.clone(), [home, name, version].map(|name| (*name).to_owned()));
@@ -271,6 +277,20 @@ pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Resu
 async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
     let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
     Ok(json(StatusCode::OK, &Done { message }))
+}
+
+/// Of a job that is over: its file goes, and the reconciler knows before it is asked anything else.
+async fn remove_file(context: &Context, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
+    let state = show(context, caller.clone(), key.clone()).await?.report.state;
+    if !state.is_terminal() && state != State::Invalid {
+        // Told by who removes the record.
+        return Ok(());
+    }
+    let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
+    let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
+    removed.await.map_err(|_| ApiError::Ending)??;
+    let gone = Event::Files(vec![Arrival::Removed { key: key.clone() }]);
+    context.events.send(gone).map_err(|_| ApiError::Ending)
 }
 
 fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {

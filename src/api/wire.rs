@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::images::ImageRecord;
 use crate::report::JobReport;
+use crate::report::TaskReport;
 pub use crate::rundir::entry::OWN_FAILURE;
 use crate::rundir::entry::{Order, Terminal};
 use crate::spec::Diagnostic;
@@ -79,14 +80,21 @@ pub struct RunView {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AttemptView {
     pub attempt: u32,
-    pub tasks: Vec<String>,
+    pub tasks: Vec<TaskReport>,
+    pub started: String,
+    pub ended: Option<String>,
+    /// How it ended.
+    pub verdict: Option<String>,
 }
 
 impl From<&RunRecord> for RunView {
     fn from(run: &RunRecord) -> Self {
         let attempts = run.attempts.iter().map(|attempt| AttemptView {
             attempt: attempt.number,
-            tasks: attempt.tasks.iter().map(|task| task.name().to_string()).collect(),
+            tasks: crate::report::tasks(attempt),
+            started: attempt.created.to_string(),
+            ended: attempt.ended.map(|at| at.to_string()),
+            verdict: attempt.verdict.as_ref().map(ToString::to_string),
         });
         Self {
             run: run.number,
@@ -162,6 +170,8 @@ pub struct LogQuery {
     /// `ROLE-I`; all tasks when absent.
     pub task: Option<String>,
     pub run: Option<u32>,
+    /// Absent: the newest one's; all, when a run is named or followed.
+    pub attempt: Option<u32>,
     /// Stay until the run has ended.
     pub follow: bool,
     /// Only the last lines of each task.
@@ -177,7 +187,8 @@ impl LogQuery {
         if let Some(task) = &self.task {
             parts.push(format!("task={}", escape(task)));
         }
-        for (name, value) in [("run", self.run.map(u64::from)), ("lines", self.lines), ("since", self.since)] {
+        let (run, attempt) = (self.run.map(u64::from), self.attempt.map(u64::from));
+        for (name, value) in [("run", run), ("attempt", attempt), ("lines", self.lines), ("since", self.since)] {
             parts.extend(value.map(|value| format!("{name}={value}")));
         }
         if self.follow {
@@ -194,6 +205,9 @@ impl LogQuery {
             match name {
                 "task" => out.task = Some(unescape(value).ok_or_else(|| format!("{name}: not text"))?),
                 "run" => out.run = Some(u32::try_from(number()?).map_err(|_| "run: too large".to_owned())?),
+                "attempt" => {
+                    out.attempt = Some(u32::try_from(number()?).map_err(|_| "attempt: too large".to_owned())?);
+                }
                 "lines" => out.lines = Some(number()?),
                 "since" => out.since = Some(number()?),
                 "follow" => out.follow = value == "1",
@@ -316,8 +330,14 @@ mod tests {
 
     #[test]
     fn queries_and_names_of_any_script_read_back() {
-        let query =
-            LogQuery { task: Some("训练-0".into()), run: Some(3), follow: true, lines: Some(5), since: Some(7) };
+        let query = LogQuery {
+            task: Some("训练-0".into()),
+            run: Some(3),
+            attempt: Some(2),
+            follow: true,
+            lines: Some(5),
+            since: Some(7),
+        };
         assert_eq!(LogQuery::decode(&query.encode()), Ok(query));
         assert!(LogQuery::decode("lines=x").is_err());
         assert!(LogQuery::decode("colour=red").is_err());

@@ -11,7 +11,7 @@ pub(super) enum Change {
     Stop,
     Restart,
     Rerun,
-    Remove,
+    Remove { with_file: bool },
 }
 
 pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format: Format) -> anyhow::Result<Exit> {
@@ -21,7 +21,7 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
             Change::Stop => client.stop(key).await,
             Change::Restart => client.restart(key).await,
             Change::Rerun => client.rerun(key).await,
-            Change::Remove => client.remove(key).await,
+            Change::Remove { with_file } => client.remove(key, with_file).await,
         };
         tell(done, format, &mut exit)?;
     }

@@ -1,4 +1,4 @@
-//! `trainyard logs [-f] [-n N] [--since 10m] [ROLE-I] JOB`
+//! `trainyard logs [-f] [-n N] [--since 10m] [--run N] [--attempt N] [ROLE-I] JOB`
 
 use std::time::Duration;
 
@@ -11,31 +11,52 @@ use crate::api::wire::{LogLine, LogQuery};
 use crate::ids::{JobKey, parse_duration};
 
 pub(super) struct Request {
-    /// `[TASK] JOB`.
+    /// `[TASK] JOB`, or `JOB TASK`.
     pub(super) target: Vec<String>,
     pub(super) follow: bool,
     pub(super) lines: Option<u64>,
     pub(super) since: Option<String>,
     pub(super) run: Option<u32>,
+    pub(super) attempt: Option<u32>,
 }
 
 pub(super) async fn run(client: &Client, request: Request, format: Format) -> anyhow::Result<Exit> {
-    let (task, job) = match request.target.as_slice() {
-        [task, job] => (Some(task.clone()), job),
-        [job] => (None, job),
+    let (task, key) = match request.target.as_slice() {
+        [first, second] => which(client, first, second).await?,
+        [job] => (None, key(job)?),
         _ => anyhow::bail!("name one job, or a task and a job"),
     };
-    let key: JobKey = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
     let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
     let several = task.is_none();
-    let query = LogQuery { task, run: request.run, follow: request.follow, lines: request.lines, since };
+    let Request { follow, lines, run, attempt, .. } = request;
+    let query = LogQuery { task, run, attempt, follow, lines, since };
     let mut failed = None;
+    let mut newest = None;
     let printed = client.logs(&key, &query, |line| {
+        if format == Format::People && newest.replace(line.attempt).is_some_and(|before| before != line.attempt) {
+            output::aside(&format!("--- attempt {} ---", line.attempt));
+        }
         failed = print(&line, several, format).err();
         failed.is_none()
     });
     printed.await?;
     failed.map_or(Ok(Exit::Success), Err)
+}
+
+fn key(job: &str) -> anyhow::Result<JobKey> {
+    job.parse().with_context(|| format!("{job:?} cannot be a job"))
+}
+
+/// The task before the job, as in what is printed; or behind it, as with `exec`.
+async fn which(client: &Client, first: &str, second: &str) -> anyhow::Result<(Option<String>, JobKey)> {
+    let (last, other) = (key(second)?, first.parse::<JobKey>());
+    if let Ok(other) = other
+        && client.job(&last).await.is_err()
+        && client.job(&other).await.is_ok()
+    {
+        return Ok((Some(second.to_owned()), other));
+    }
+    Ok((Some(first.to_owned()), last))
 }
 
 /// A time before now, ms since 1970.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::shelf::{Shelf, copy_overrides, put, replace, tell};
+use super::shelf::{Made, Shelf, copy_overrides, put, replace, tell};
 use crate::ids::JobKey;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, Layer, Stack};
@@ -109,18 +109,34 @@ fn job_file(name: &str, template: &Template, values: &[String]) -> anyhow::Resul
     Ok(text)
 }
 
-/// The job file and its overrides as they are, under another name.
-pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, format: Format) -> anyhow::Result<Exit> {
+/// The job file and its overrides as they are, under another name; of a job of a sweep what it comes to.
+pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
-    let (source, target) = (shelf.job(from)?, shelf.job(to)?);
-    let stack = shelf.stack(&source)?;
+    let target = shelf.job(to)?;
+    let made = shelf.stack_of(from)?;
     if target.exists() {
         bail!("{} is there already; nothing was written", target.display());
     }
-    // Before the file: without it they are nobody's.
-    copy_overrides(&source, &target)?;
-    put(&target, &stack.job.text)?;
+    let text = match &made {
+        Made::ByFile(stack, _) => stack.job.text.clone(),
+        Made::BySweep(stack) => stack.expand().text,
+    };
+    let text = if held { self::held(&text)? } else { text };
+    if let Made::ByFile(_, source) = &made {
+        // Before the file: without it they are nobody's.
+        copy_overrides(source, &target)?;
+    }
+    put(&target, &text)?;
     written(to, &target, format)
+}
+
+/// The text with a word that keeps the job from starting, and everything else as it is.
+fn held(text: &str) -> anyhow::Result<String> {
+    let table: toml::Table = text.parse()?;
+    if let Some(state) = table.get("state") {
+        bail!("its file says state = {state} already");
+    }
+    Ok(format!("state = \"held\"\n{text}"))
 }
 
 fn written(job: &JobKey, path: &Path, format: Format) -> anyhow::Result<Exit> {

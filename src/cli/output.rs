@@ -31,6 +31,12 @@ pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
 }
 
+/// What is said beside what is printed, so that this can be taken as it is.
+pub(super) fn aside(text: &str) {
+    // Nobody is left to tell when standard error is closed.
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
 /// May tell names that others have given.
 pub(super) fn error(text: &str) {
     let lines: Vec<String> = text.lines().map(terminal::escape).collect();

@@ -15,15 +15,21 @@ use crate::status::State;
 pub struct Filter {
     /// Only jobs with this in their name, workspace or description, whatever the case
     text: Option<String>,
-    /// Only jobs in this state
-    #[arg(long)]
-    state: Option<String>,
+    /// Only jobs in one of these states, as in running,failed
+    #[arg(long, value_delimiter = ',')]
+    state: Vec<String>,
+    /// Only jobs of this workspace
+    #[arg(short, long)]
+    workspace: Option<String>,
     /// Only jobs of this user, by name or number
     #[arg(long)]
     user: Option<String>,
     /// Only jobs submitted within this time, as in 2h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
+    /// Only jobs submitted longer ago than this
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
 }
 
 impl Filter {
@@ -33,25 +39,28 @@ impl Filter {
                 [name(job), job.description.clone()].iter().any(|field| field.to_lowercase().contains(&text))
             });
         }
-        if let Some(wanted) = &self.state {
-            let Some(state) = State::ALL.into_iter().find(|state| state.name() == wanted) else {
-                let names = State::ALL.map(State::name).join(", ");
-                bail!("there is no state {wanted:?}; the states are {names}");
-            };
-            jobs.retain(|job| job.state == state);
+        let known = |wanted: &&String| State::ALL.iter().any(|state| state.name() == wanted.as_str());
+        if let Some(wanted) = self.state.iter().find(|wanted| !known(wanted)) {
+            bail!("there is no state {wanted:?}; the states are {}", State::ALL.map(State::name).join(", "));
         }
+        jobs.retain(|job| self.state.is_empty() || self.state.iter().any(|state| state == job.state.name()));
+        jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
         if let Some(user) = &self.user {
             let Some(uid) = uid(user) else { bail!("there is no user {user:?} on this machine") };
             jobs.retain(|job| job.owner == uid);
         }
-        if let Some(since) = &self.since {
-            let age = u64::try_from(parse_duration(since)?.as_millis()).unwrap_or(u64::MAX);
-            let from = Timestamp(crate::sys::now().0.saturating_sub(age)).to_string();
-            // Times are written so that they sort as text does.
-            jobs.retain(|job| job.created >= from);
-        }
+        // Times are written so that they sort as text does.
+        let since = self.since.as_deref().map(before_now).transpose()?;
+        let until = self.until.as_deref().map(before_now).transpose()?;
+        jobs.retain(|job| since.as_ref().is_none_or(|since| job.created >= *since));
+        jobs.retain(|job| until.as_ref().is_none_or(|until| job.created <= *until));
         Ok(())
     }
+}
+
+fn before_now(age: &str) -> anyhow::Result<String> {
+    let age = u64::try_from(parse_duration(age)?.as_millis()).unwrap_or(u64::MAX);
+    Ok(Timestamp(crate::sys::now().0.saturating_sub(age)).to_string())
 }
 
 fn uid(user: &str) -> Option<u32> {
@@ -92,8 +101,11 @@ fn name(job: &JobReport) -> String {
 
 fn row(job: &JobReport, long: bool) -> Vec<String> {
     let time = job.duration_ms.map(|ms| format_duration(std::time::Duration::from_millis(ms))).unwrap_or_default();
-    let broken = job.diagnostics.iter().any(crate::spec::Diagnostic::is_error) && job.state != State::Invalid;
-    let why = if broken { format!("{} (its file is invalid now)", job.reason) } else { job.reason.clone() };
+    let error = job.diagnostics.iter().find(|found| found.is_error()).filter(|_| job.state != State::Invalid);
+    let why = match error {
+        Some(error) => format!("{} (its file is invalid now: {error})", job.reason),
+        None => job.reason.clone(),
+    };
     let mut row = vec![name(job), output::state(job.state), job.run.to_string()];
     if long {
         let user = nix::unistd::User::from_uid(job.owner.into()).ok().flatten();

@@ -8,13 +8,19 @@ use anyhow::{Context, bail};
 
 use super::output;
 use crate::config::Paths;
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, overrides_of};
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 
 pub(super) struct Shelf {
     jobs_d: PathBuf,
+}
+
+/// What makes a job.
+pub(super) enum Made {
+    ByFile(Stack, PathBuf),
+    BySweep(Stack),
 }
 
 impl Shelf {
@@ -49,6 +55,23 @@ impl Shelf {
     pub(super) fn stack(&self, path: &Path) -> anyhow::Result<Stack> {
         let read = Reader::Looking.stack(path, &self.templates_of(path));
         read.map(|(stack, _)| stack).map_err(|unread| told(path, unread))
+    }
+
+    /// A job by its name: its file, or that of the sweep that makes it.
+    pub(super) fn stack_of(&self, key: &JobKey) -> anyhow::Result<Made> {
+        let path = self.job(key)?;
+        let name = key.job.as_str();
+        let sweeps = if path.exists() { "" } else { name };
+        for (at, _) in sweeps.match_indices('~') {
+            let Ok(sweep) = name[..at].parse::<JobName>() else { continue };
+            let file = self.job(&JobKey::new(key.workspace.clone(), sweep.clone()))?;
+            let Ok(stack) = self.stack(&file) else { continue };
+            let found = stack.combinations(&sweep).ok().flatten().unwrap_or_default();
+            if let Some(one) = found.iter().find(|one| one.name == key.job) {
+                return Ok(Made::BySweep(stack.with(one)));
+            }
+        }
+        self.stack(&path).map(|stack| Made::ByFile(stack, path))
     }
 
     /// The text of a template.

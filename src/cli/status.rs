@@ -1,31 +1,72 @@
 //! `trainyard status JOB`
 
+use anyhow::bail;
 use serde::Serialize;
 
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::Client;
-use crate::api::wire::{JobView, PortView};
+use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
 use crate::report::{JobReport, TaskReport};
 
-pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
-    let view = client.job(key).await?;
-    if format == Format::Json {
-        output::json(&Shown { report: &view.report, ports: &view.ports })?;
-        return Ok(Exit::Success);
+/// So many earlier attempts are listed, the newest ones.
+const EARLIER: usize = 10;
+
+pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format: Format) -> anyhow::Result<Exit> {
+    let mut view = client.job(key).await?;
+    if let Some(number) = run {
+        view.runs.retain(|run| run.run == number);
+        let Some(run) = view.runs.first() else {
+            bail!("job {key} has no run {number}; its newest is {}", view.report.run)
+        };
+        if format == Format::People {
+            return print_run(key, run).map(|()| Exit::Success);
+        }
     }
-    print(key, &view)?;
+    match format {
+        Format::Json => output::json(&Shown { report: &view.report, ports: &view.ports, runs: &view.runs })?,
+        Format::People => print(key, &view)?,
+    }
     Ok(Exit::Success)
 }
 
-/// The report, and where its tasks listen.
+/// The report, where its tasks listen, and its runs with their attempts.
 #[derive(Serialize)]
 struct Shown<'a> {
     #[serde(flatten)]
     report: &'a JobReport,
     ports: &'a [PortView],
+    runs: &'a [RunView],
 }
+
+/// One run, with all its attempts.
+fn print_run(key: &JobKey, run: &RunView) -> anyhow::Result<()> {
+    output::line(&format!("{key}: run {} – {}", run.run, run.verdict.as_deref().unwrap_or("not over yet")))?;
+    for attempt in &run.attempts {
+        let verdict = attempt.verdict.as_deref().unwrap_or("not over yet");
+        output::line(&format!("\nattempt {}, {} – {verdict}", attempt.attempt, attempt.started))?;
+        output::table(&TASK_HEADS, &attempt.tasks.iter().map(task).collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// What came before the newest attempt.
+fn print_earlier(runs: &[RunView]) -> anyhow::Result<()> {
+    let attempts = runs.iter().flat_map(|run| run.attempts.iter().map(move |attempt| (run.run, attempt)));
+    let rows: Vec<_> = attempts
+        .map(|(run, attempt)| {
+            let verdict = attempt.verdict.clone().unwrap_or_default();
+            vec![run.to_string(), attempt.attempt.to_string(), attempt.started.clone(), verdict]
+        })
+        .collect();
+    let Some((_, earlier)) = rows.split_last().filter(|(_, earlier)| !earlier.is_empty()) else { return Ok(()) };
+    output::line("")?;
+    let from = earlier.len().saturating_sub(EARLIER);
+    output::table(&["RUN", "ATTEMPT", "STARTED", "HOW IT ENDED"], earlier.get(from..).unwrap_or_default())
+}
+
+const TASK_HEADS: [&str; 4] = ["TASK", "PHASE", "MEMORY", "HOW IT ENDED"];
 
 fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     let report = &view.report;
@@ -43,13 +84,14 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     if !report.tasks.is_empty() {
         output::line("")?;
         let rows: Vec<_> = report.tasks.iter().map(task).collect();
-        output::table(&["TASK", "PHASE", "MEMORY", "HOW IT ENDED"], &rows)?;
+        output::table(&TASK_HEADS, &rows)?;
     }
     if !view.ports.is_empty() {
         output::line("")?;
         let rows: Vec<_> = view.ports.iter().map(port).collect();
         output::table(&["TASK", "PORT", "INSIDE", "AT"], &rows)?;
     }
+    print_earlier(&view.runs)?;
     for diagnostic in &report.diagnostics {
         output::line("")?;
         output::line(&diagnostic.to_string())?;

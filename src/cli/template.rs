@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::output::{self, Format};
-use super::shelf::{Shelf, lines, put, tell};
+use super::shelf::{Made, Shelf, lines, put, tell};
 use crate::ids::JobKey;
 use crate::spec::template::{Param, Template};
 
@@ -77,7 +77,10 @@ fn list(shelf: &Shelf, text: &str, format: Format) -> anyhow::Result<Exit> {
         return Ok(Exit::Success);
     }
     if found.is_empty() {
-        output::line("no templates; `trainyard template save JOB NAME` makes one of a job")?;
+        output::line(match text {
+            "" => "no templates; `trainyard template save JOB NAME` makes one of a job",
+            _ => "no such templates; `trainyard template ls` lists all",
+        })?;
         return Ok(Exit::Success);
     }
     let row = |listed: &Listed| {
@@ -140,7 +143,7 @@ fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
 }
 
 fn save(shelf: &Shelf, job: &JobKey, name: &JobKey, format: Format) -> anyhow::Result<Exit> {
-    let stack = shelf.stack(&shelf.job(job)?)?;
+    let (Made::ByFile(stack, _) | Made::BySweep(stack)) = shelf.stack_of(job)?;
     let expanded = stack.expand();
     let Some(spec) = expanded.spec else {
         tell(&expanded.diagnostics);

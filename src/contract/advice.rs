@@ -1,6 +1,8 @@
 //! What is to be said of a job because of its contract: names that its platform would refuse, inputs that nobody gives, and
 //! what no directory or variable can stand for.
 
+mod lost;
+
 use super::{Sample, azureml, topology};
 use crate::ids::{Bytes, Cpu, JobName};
 use crate::spec::{Command, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
@@ -44,6 +46,8 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
     out.extend(uneven_servers(spec));
     out.extend(beyond_the_platform(spec));
+    out.extend(lost::roles(spec));
+    out.extend(lost::params(spec));
     out
 }
 

@@ -101,7 +101,7 @@ impl<S: Store> Reconciler<S> {
     /// Removes a job; its numbers stay.
     pub(super) fn forget(&mut self, key: &JobKey) {
         let Some(job) = self.jobs.get_mut(key) else { return };
-        let old = &job.record;
+        let (old, sweep) = (&job.record, job.sweep(key));
         let (last_run, next_event) = (old.last_run, old.next_event);
         let record = JobRecord { removed: true, first_event: next_event, ..empty_record(old.created) };
         *job = Job::new(JobRecord { last_run, next_event, ..record });
@@ -111,7 +111,7 @@ impl<S: Store> Reconciler<S> {
         self.retired.retain(|(other, _)| other != key);
         self.last_words.retain(|(other, _)| other != key);
         self.removed.insert(key.clone(), last_run);
-        self.tell_those_awaiting(key);
+        self.tell_those_awaiting_either(key, sweep);
     }
 
     fn job_entry(&mut self, key: &JobKey) -> &mut Job {
@@ -142,9 +142,7 @@ impl<S: Store> Reconciler<S> {
             None if job.desired() == DesiredState::Held => {
                 (State::Held, "held by state = \"held\" in its job file".to_owned())
             }
-            None if run.awaited.is_some() => {
-                (State::Waiting, run.awaited.as_ref().map(|(_, why)| why.clone()).unwrap_or_default())
-            }
+            None if run.awaited.is_some() => (State::Waiting, self.why_awaiting(key).unwrap_or_default()),
             None if run.backs_off_until(self.now).is_some() => {
                 let until = run.backs_off_until(self.now).unwrap_or(self.now);
                 (State::Waiting, format!("tries again at {until} (retry.backoff)"))

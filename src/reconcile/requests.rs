@@ -89,7 +89,7 @@ pub enum Refusal {
     NotRunning { key: JobKey, state: State },
     #[error("job {key} is {state}; `trainyard stop {key}` first")]
     StillRunning { key: JobKey, state: State },
-    #[error("the file of job {key} is still in jobs.d; remove it, then repeat `trainyard rm {key}`")]
+    #[error("the file of job {key} is still in jobs.d; `trainyard rm --file {key}` removes both")]
     FileStillThere { key: JobKey },
     #[error("job {key} has no job file any more; put it back into jobs.d")]
     NoFile { key: JobKey },
@@ -97,6 +97,9 @@ pub enum Refusal {
     StoppedByFile { key: JobKey },
     #[error("job {key} has never had a valid file: {problem}")]
     NeverValid { key: JobKey, problem: String },
+    /// Of several jobs, each.
+    #[error("{}", .0.join("\n"))]
+    Each(Vec<String>),
     #[error("the store cannot be read: {0}")]
     Store(String),
 }

@@ -97,11 +97,16 @@ impl<S: Store> Reconciler<S> {
         // The file was one job before.
         jobs.extend(one.map(|_| key.clone()));
         let (done, refused): (Vec<_>, Vec<_>) = jobs.iter().map(|job| ask(self, caller, job)).partition(Result::is_ok);
-        let done: Vec<String> = done.into_iter().flatten().collect();
-        match refused.into_iter().next() {
-            Some(refusal) if done.is_empty() => refusal,
-            _ => Ok(done.join("\n")),
+        let mut told: Vec<String> = done.into_iter().flatten().collect();
+        let refused: Vec<Refusal> = refused.into_iter().filter_map(Result::err).collect();
+        if told.is_empty() {
+            return Err(Refusal::Each(refused.iter().map(ToString::to_string).collect()));
         }
+        // That some are over, or no longer made by the file, is nothing to be told when the others have been asked.
+        let is_news = |refusal: &&Refusal| !matches!(refusal, Refusal::NotRunning { .. } | Refusal::NoFile { .. });
+        let others = refused.iter().filter(is_news);
+        told.extend(others.map(|refusal| format!("not done: {refusal}")));
+        Ok(told.join("\n"))
     }
 
     /// A sweep is no job of which there is something to show.

@@ -33,6 +33,40 @@ impl<S: Store> Reconciler<S> {
         if let Some(run) = self.jobs.get_mut(key).and_then(|job| job.run.as_mut()) {
             run.awaited = unmet;
         }
+        // The reason of each is another one from now on.
+        let ring = self.ring_of(key);
+        self.dirty.extend(ring);
+    }
+
+    /// Jobs that wait for each other, from this one on; none where the last of them does not wait for the first.
+    fn ring_of(&self, key: &JobKey) -> Vec<JobKey> {
+        let mut ring = vec![key.clone()];
+        while let Some(next) = ring.last().and_then(|last| self.awaited_by(last)) {
+            if next == key {
+                return ring;
+            }
+            if ring.contains(next) {
+                break;
+            }
+            ring.push(next.clone());
+        }
+        Vec::new()
+    }
+
+    fn awaited_by(&self, key: &JobKey) -> Option<&JobKey> {
+        let run = self.jobs.get(key)?.open_run()?;
+        run.awaited.as_ref().map(|(other, _)| other)
+    }
+
+    /// Why a job waits that comes after others.
+    pub(super) fn why_awaiting(&self, key: &JobKey) -> Option<String> {
+        let (_, why) = self.jobs.get(key)?.open_run()?.awaited.as_ref()?;
+        let ring = self.ring_of(key);
+        if ring.is_empty() {
+            return Some(why.clone());
+        }
+        let way: Vec<String> = ring.iter().chain(ring.first()).map(ToString::to_string).collect();
+        Some(format!("waits for itself, by `after`: {}; take one of them out", way.join(", then ")))
     }
 
     pub(super) fn no_longer_awaits(&mut self, key: &JobKey, other: &JobKey) {
@@ -63,6 +97,10 @@ impl<S: Store> Reconciler<S> {
     /// Those that wait for a job, or for the sweep that it is of, look at it again.
     pub(super) fn tell_those_awaiting(&mut self, key: &JobKey) {
         let sweep = self.jobs.get(key).and_then(|job| job.sweep(key));
+        self.tell_those_awaiting_either(key, sweep);
+    }
+
+    pub(super) fn tell_those_awaiting_either(&mut self, key: &JobKey, sweep: Option<JobKey>) {
         let awaiting = [Some(key.clone()), sweep].into_iter().flatten().filter_map(|key| self.awaiting.remove(&key));
         for other in awaiting.flatten().collect::<Vec<_>>() {
             self.settle(&other);

@@ -386,6 +386,11 @@ pub fn give_memory_back() {
     };
 }
 
+/// The group that a user's processes have at first; nobody's of somebody who is not known.
+pub fn primary_group_of(uid: u32) -> u32 {
+    nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or(65534, |user| user.gid.as_raw())
+}
+
 /// Every group that a user is a member of.
 pub fn groups_of(uid: u32) -> Vec<u32> {
     let Some(user) = nix::unistd::User::from_uid(uid.into()).ok().flatten() else { return Vec::new() };

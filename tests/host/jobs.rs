@@ -38,6 +38,23 @@ fn a_failed_attempt_is_retried_as_often_as_allowed_with_its_output_kept() {
     assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("succeeded".into(), Some(3)), "{report}");
     let first = fs::read_to_string(instance.run_dir("third", 1).join("attempts/1/main-0/stdout.log")).unwrap();
     assert_eq!(first, "try 1\n", "logs of every attempt stay");
+    // And are told: the newest one's, one by its number, all; the task may stand before the job or behind it.
+    assert_eq!(instance.ok(&["logs", "main-0", "third"]), "try 3\n");
+    assert_eq!(instance.ok(&["logs", "third", "main-0", "--attempt", "2"]), "try 2\n");
+    let all = instance.cli(&["logs", "main-0", "third", "--run", "1"]);
+    assert_eq!(all.stdout, b"try 1\ntry 2\ntry 3\n");
+    assert_eq!(all.stderr, b"--- attempt 2 ---\n--- attempt 3 ---\n");
+    let none = instance.cli(&["logs", "third", "--attempt", "4"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("has no attempt 4; it has made 3"));
+    let none = instance.cli(&["logs", "main-9", "third"]);
+    assert!(String::from_utf8_lossy(&none.stderr).contains("its tasks are main-0\n"), "each once");
+    // As are their ends.
+    let status = instance.ok(&["status", "third"]);
+    assert_eq!(status.matches("main-0 exited with code 1").count(), 2, "the two before: {status}");
+    let run = instance.ok(&["status", "third", "--run", "1"]);
+    assert_eq!(run.matches("\nattempt ").count(), 3, "{run}");
+    let runs: serde_json::Value = serde_json::from_str(&instance.ok(&["status", "third", "--json"])).unwrap();
+    assert_eq!(runs["runs"][0]["attempts"][1]["tasks"][0]["exit_code"], 1);
     let report = instance.run_job("never", "retries = 1\ncommand = \"exit 9\"");
     assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("failed".into(), Some(2)));
     assert!(text(&report["reason"]).contains("main-0 exited with code 9"));
@@ -71,7 +88,7 @@ fn edits_stops_and_removals_of_files_act_on_jobs() {
     instance.drop_job("job", "command = \"echo three\"");
     wait_for("the new version", || instance.ok(&["show", "job"]).contains("three").then_some(()));
     assert_eq!(instance.report("job").unwrap()["run"], 2, "beside a running one it waits");
-    instance.ok(&["stop", "job"]);
+    instance.ok(&["restart", "job"]);
     assert_eq!(instance.wait_end("job", 3)["state"], "succeeded");
     instance.drop_job("job", "command = \"sleep 1000\"");
     wait_for("run 4", || (instance.report("job")?["state"] == "running").then_some(()));

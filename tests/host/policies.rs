@@ -113,6 +113,17 @@ fn a_job_that_comes_after_another_waits_for_its_success() {
     instance.drop_job("own", "command = 'true'\nafter = [\"own\"]");
     let refused = instance.wait_state("own", "invalid");
     assert!(reason(&refused).contains("names the job itself"), "{refused:#}");
+    // Nor do several ever start that wait for each other; each is told, until one of them waits no more.
+    for (job, other) in [("a", "b"), ("b", "c"), ("c", "a")] {
+        instance.drop_job(job, &format!("command = 'true'\nafter = [\"{other}\"]"));
+    }
+    for (job, way) in
+        [("a", "a, then b, then c, then a"), ("b", "b, then c, then a, then b"), ("c", "c, then a, then b")]
+    {
+        wait_for("the ring", || reason(&instance.report(job)?).contains(way).then_some(()));
+    }
+    instance.drop_job("c", "command = 'true'");
+    assert_eq!(instance.wait_end("a", 1)["state"], "succeeded");
     instance.shutdown();
 }
 
@@ -210,7 +221,9 @@ fn an_image_that_cannot_be_had_is_asked_for_again_where_the_file_says_so() {
 fn a_stop_also_stops_the_run_that_was_to_follow() {
     let test = "a_stop_also_stops_the_run_that_was_to_follow";
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let slow = |word: &str| format!("stop_grace = \"1s\"\ncommand = \"trap '' TERM; echo {word}; while :; do sleep 0.1; done\"");
+    let slow = |word: &str| {
+        format!("stop_grace = \"1s\"\ncommand = \"trap '' TERM; echo {word}; while :; do sleep 0.1; done\"")
+    };
     let begun = |instance: &Instance, job: &str, run: u64| {
         let report = instance.wait_state(job, "running");
         assert_eq!(report["run"], run, "{report:#}");

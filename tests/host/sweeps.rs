@@ -46,7 +46,29 @@ fn a_sweep_runs_a_job_for_each_combination_and_follows_its_file() {
     instance.drop_job("grid", &GRID.replace("0.1, ", ""));
     wait_for("the file's word", || instance.ok(&["events", "grid~0.3"]).contains("was removed").then_some(()));
     assert!(refusal(&instance, &["rerun", "grid~0.1"]).contains("has no job file any more"));
-    // What is asked of all of them is done by those that can.
+    // What is asked of all of them is done by those that can, and the others are told; if none can, all are.
+    let removed = instance.ok(&["rm", "grid"]);
+    assert!(
+        removed.contains("grid~0.1: removed") && removed.contains("not done: the file of job grid~0.2"),
+        "{removed}"
+    );
+    instance.drop_job("grid", GRID);
+    instance.wait_end("grid~0.1", 2);
+    let refused = refusal(&instance, &["rm", "grid"]);
+    assert!(refused.contains("job grid~0.1 is still") && refused.contains("job grid~0.2 is still"), "{refused}");
+    // One of them becomes a job or a template of its own.
+    instance.ok(&["clone", "grid~0.2", "alone"]);
+    assert_eq!(instance.wait_end("alone", 1)["state"], "succeeded");
+    assert_eq!(instance.log("alone", "main-0").trim(), "--lr=0.2");
+    instance.ok(&["template", "save", "grid~0.1", "as-template"]);
+    let saved = fs::read_to_string(instance.jobs_d().join("as-template.template.toml")).unwrap();
+    assert!(saved.contains("lr = 0.1") && !saved.contains("sweep"), "{saved}");
+    instance.ok(&["rm", "--file", "alone"]);
+    instance.drop_job("grid", &GRID.replace("0.1, ", ""));
+    wait_for("the file's word", || {
+        let events = instance.ok(&["events", "grid~0.1"]);
+        (events.lines().last()?.contains("was removed")).then_some(())
+    });
     assert_eq!(instance.ok(&["rerun", "grid"]).trim(), "grid~0.2: run 2");
     instance.wait_end("grid~0.2", 2);
     // A broken file is told under its own name, and its jobs stay.
@@ -64,7 +86,7 @@ fn a_sweep_runs_a_job_for_each_combination_and_follows_its_file() {
     });
     assert!(refusal(&instance, &["rerun", "grid"]).contains("has no job file any more"));
     let removed = instance.ok(&["rm", "grid"]);
-    assert_eq!(removed.lines().collect::<Vec<_>>(), ["grid~0.1: removed", "grid~0.2: removed", "grid~0.3: removed"]);
+    assert_eq!(removed.lines().collect::<Vec<_>>(), ["grid~0.1: removed", "grid~0.2: removed"]);
     assert_eq!(jobs(&instance), ["next"]);
     instance.shutdown();
 }

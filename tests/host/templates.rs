@@ -166,6 +166,13 @@ fn jobs_are_made_of_templates_and_of_other_jobs() {
     assert_eq!(instance.log("twin", "main-0").trim(), "over ${HOME}");
     assert_eq!(fs::read_to_string(file("twin.toml")).unwrap(), written);
     assert!(stderr(&instance.cli(&["clone", "job", "twin"])).contains("is there already"));
+    instance.ok(&["clone", "job", "later", "--held"]);
+    instance.wait_state("later", "held");
+    // What is over goes with its file and its overrides, as their owner.
+    instance.ok(&["rm", "--file", "twin"]);
+    assert!(!file("twin.toml").exists() && !file("twin.toml.d").exists() && instance.report("twin").is_none());
+    assert!(stderr(&instance.cli(&["rm", "--file", "later"])).contains("`trainyard stop later` first"));
+    assert!(file("later.toml").exists(), "a job that is not over keeps it");
     assert!(instance.ok(&["show", "job", "--effective"]).contains("runs: /bin/sh -c 'echo over"));
     let path = |path: &Path| path.display().to_string();
     assert!(instance.ok(&["show", "--file", "--effective", &path(&file("job.toml"))]).contains("echo over"));

@@ -1,0 +1,130 @@
+//! What a job file says and nobody hears: a strategy without its roles, arguments behind a command that does not take them.
+
+use super::Advice;
+use crate::spec::strategy::starts_servers;
+use crate::spec::{Command, Framework, Image, JobSpec, Strategy};
+
+/// Roles that hold parameters for others.
+const SERVERS: [&str; 4] = ["ps", "pserver", "pservers", "server"];
+
+/// A strategy whose servers nobody plays, or servers that nobody asks.
+pub(super) fn roles(spec: &JobSpec) -> Option<Advice> {
+    let is_server = |name: &str| SERVERS.contains(&name.to_lowercase().as_str());
+    let server = spec.members().find(|role| is_server(role.name.as_str()));
+    let workers: u32 = spec.members().filter(|role| !role.serves).map(|role| role.count).sum();
+    let (framework, strategy) = (spec.framework?, spec.strategy?);
+    let name = match framework {
+        Framework::Paddle => "pserver",
+        Framework::MxNet | Framework::MindSpore => "server",
+        // Its workers can do without.
+        _ => "",
+    };
+    let text = match server {
+        None if strategy == Strategy::Ps && !name.is_empty() && workers > 1 && !starts_servers(spec.contract) => {
+            format!("strategy \"{strategy}\" keeps parameters on servers, and no role is one: add [roles.{name}]")
+        }
+        Some(server) if strategy == Strategy::AllReduce => {
+            format!("strategy \"{strategy}\" asks no servers, yet role {} is started: take it out", server.name)
+        }
+        _ => return None,
+    };
+    Some(Advice { key: "strategy", text })
+}
+
+/// Arguments that no program gets.
+pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
+    let role = spec.members().find(|role| !role.params.is_empty() && is_deaf(&role.command, &role.image))?;
+    let text = match &role.command {
+        Command::Shell(text) => format!(
+            "`params` are put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
+            if ends_in_comment(text) { "a comment hides them" } else { "only the last program of the pipe gets them" }
+        ),
+        _ => format!("role {} has `params` and no `command` that takes them", role.name),
+    };
+    Some(Advice { key: "params", text })
+}
+
+fn is_deaf(command: &Command, image: &Image) -> bool {
+    match command {
+        Command::Shell(text) => ends_in_comment(text) || ends_in_pipe(text),
+        Command::Exec(_) => false,
+        // An image has a command of its own, mostly.
+        Command::Default => *image == Image::Host,
+    }
+}
+
+fn ends_in_comment(text: &str) -> bool {
+    unquoted(text.lines().next_back().unwrap_or_default())
+        .any(|(before, c)| c == '#' && before.is_none_or(char::is_whitespace))
+}
+
+fn ends_in_pipe(text: &str) -> bool {
+    let plain: String = unquoted(text).map(|(_, c)| c).collect();
+    // What stands behind another command is no part of its pipe.
+    let commands = plain.replace("||", ";").replace("&&", ";");
+    commands.trim_end().rsplit([';', '\n']).next().is_some_and(|last| last.contains('|'))
+}
+
+/// The characters of a shell's text that stand in no quotes, with those before them.
+fn unquoted(text: &str) -> impl Iterator<Item = (Option<char>, char)> {
+    let (mut quote, mut before) = (None, None);
+    text.chars().filter_map(move |c| {
+        let last = before.replace(c);
+        match quote {
+            Some('\\') => quote = None,
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None if "'\"\\".contains(c) => quote = Some(c),
+            None => return Some((last, c)),
+        }
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> String {
+        let (spec, found) = crate::spec::parse("a.toml", text);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        [roles(&spec), params(&spec)].into_iter().flatten().map(|advice| advice.text).collect()
+    }
+
+    #[test]
+    fn a_strategy_without_its_roles_is_told() {
+        let of = |framework: &str, strategy: &str, roles: &str| {
+            told(&format!("framework = \"{framework}\"\n{strategy}command = \"x\"\n{roles}"))
+        };
+        let (workers, ps) = ("[roles.worker]\ncount = 2\n", "strategy = \"ps\"\n");
+        assert!(of("mindspore", ps, workers).contains("add [roles.server]"));
+        assert!(of("paddle", ps, workers).contains("add [roles.pserver]"));
+        assert!(of("mxnet", "", workers).contains("add [roles.server]"));
+        assert_eq!(of("paddle", ps, &format!("{workers}[roles.pserver]")), "");
+        assert_eq!(of("tensorflow", "", workers), "", "workers alone are a cluster as well");
+        assert_eq!(of("paddle", ps, "[roles.worker]"), "", "one task keeps them itself");
+        assert!(
+            of("tensorflow", "strategy = \"allreduce\"\n", &format!("{workers}[roles.ps]"))
+                .contains("role ps is started")
+        );
+    }
+
+    #[test]
+    fn arguments_that_no_program_gets_are_told() {
+        let of = |command: &str| told(&format!("{command}params.a = 1"));
+        assert!(of("command = 'python t.py # as ever'\n").contains("a comment hides them"));
+        assert!(of("command = 'python t.py | tee log'\n").contains("last program of the pipe"));
+        assert!(of("").contains("no `command` that takes them"));
+        for heard in [
+            "cd x && python t.py",
+            "python t.py '#1'",
+            "a | b; python t.py",
+            "a | b && python t.py",
+            "echo a#b",
+            "x || y",
+            "echo \\| z",
+        ] {
+            assert_eq!(of(&format!("command = {heard:?}\n")), "", "{heard}");
+        }
+    }
+}
