@@ -145,6 +145,7 @@ pub enum Verb {
         /// JOB [ROLE-INDEX]
         #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"])]
         target: Vec<String>,
+        /// The program and its arguments, after --
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
@@ -156,19 +157,25 @@ pub enum Verb {
         to: String,
     },
     /// Print what happened to a job and why
-    Events { job: JobKey },
+    Events {
+        /// JOB, or WORKSPACE/JOB
+        job: JobKey,
+    },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
     /// Stop what runs of jobs, and run them again as their files are now
     Restart {
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
     /// Run jobs again as their files are now
     Rerun {
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
@@ -177,11 +184,15 @@ pub enum Verb {
         /// Their files in jobs.d as well
         #[arg(long)]
         file: bool,
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
     /// Wait until a job has ended; 0 succeeded, 5 failed, 6 stopped
-    Wait { job: JobKey },
+    Wait {
+        /// JOB, or WORKSPACE/JOB
+        job: JobKey,
+    },
     /// Print a job's file, or with --effective all that it comes to
     Show {
         /// A job that the daemon knows, or with --file a path
@@ -195,7 +206,9 @@ pub enum Verb {
     },
     /// Write a job file on top of a template, or from keys in TOML or JSON
     New {
+        /// The name of the job, or WORKSPACE/NAME
         job: JobKey,
+        /// The name of the template, as `trainyard template ls` lists it
         #[arg(short, long, required_unless_present = "from")]
         template: Option<String>,
         /// The job's keys, in TOML or as one object of JSON; - is standard input
@@ -229,6 +242,7 @@ pub enum Verb {
     Dataset(dataset::DatasetVerb),
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
+        /// Paths of job files or templates
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Print all that each job comes to as well
@@ -242,6 +256,7 @@ pub enum Verb {
     },
     /// Turn jobs of OpenPAI, Volcano and Kubeflow into job files, naming what cannot be carried
     Import {
+        /// JSON or YAML of the other platform
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Write DIR/NAME.toml for each job instead of printing it
@@ -261,6 +276,7 @@ pub enum Verb {
     },
     /// Explain a key of the job file, or list all of them
     Explain {
+        /// As in resources.memory
         key: Option<String>,
         /// The reference as Markdown
         #[arg(long, hide = true)]
@@ -375,4 +391,31 @@ fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
     };
     output::error(&error.to_string());
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    fn without_a_word(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+            let path = format!("{path} {}", verb.get_name());
+            if verb.get_about().is_none() {
+                found.push(path.clone());
+            }
+            let silent =
+                verb.get_arguments().filter(|argument| argument.get_help().is_none() && !argument.is_hide_set());
+            found.extend(silent.map(|argument| format!("{path} {}", argument.get_id())));
+            without_a_word(verb, &path, found);
+        }
+    }
+
+    #[test]
+    fn help_has_a_word_on_every_verb_and_argument() {
+        let mut found = Vec::new();
+        without_a_word(&Cli::command(), "trainyard", &mut found);
+        assert_eq!(found, Vec::<String>::new());
+    }
 }

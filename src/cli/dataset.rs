@@ -29,11 +29,13 @@ pub enum DatasetVerb {
     Ls {
         /// Only those whose name has this text in it
         text: Option<String>,
+        /// Those that this workspace sees
         #[arg(short, long, default_value = "default")]
         workspace: WorkspaceName,
     },
     /// Show a dataset's versions: how large, when, by whom
     Show {
+        /// The name of the dataset
         name: AssetName,
         #[command(flatten)]
         home: Whose,
@@ -42,13 +44,16 @@ pub enum DatasetVerb {
     Import {
         /// A path or an address
         source: String,
+        /// The name of the dataset
         name: AssetName,
         #[command(flatten)]
         home: Whose,
     },
     /// Make a version of the draft: nobody can change it any more
     Publish {
+        /// The name of the dataset
         name: AssetName,
+        /// What to call the version
         version: AssetName,
         #[command(flatten)]
         home: Whose,

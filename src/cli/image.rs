@@ -37,24 +37,29 @@ pub enum ImageVerb {
     },
     /// List images
     Ls {
+        /// Those that this workspace sees; the workspace default without it
         #[arg(short, long)]
         workspace: Option<WorkspaceName>,
     },
     /// Show what an image is made of and what it runs
     Show {
+        /// NAME:TAG, as `trainyard image ls` lists it
         name: String,
         #[command(flatten)]
         whose: Whose,
     },
     /// Give an image another name
     Tag {
+        /// NAME:TAG, as `trainyard image ls` lists it
         name: String,
+        /// The other name
         new: String,
         #[command(flatten)]
         whose: Whose,
     },
     /// Remove names of images
     Rm {
+        /// NAME:TAG, as `trainyard image ls` lists it
         #[arg(required = true)]
         names: Vec<String>,
         #[command(flatten)]

@@ -16,15 +16,32 @@ use crate::spec::template::{Param, Template};
 #[derive(Debug, Subcommand)]
 pub enum TemplateVerb {
     /// List templates, or those whose name or description has a text in it
-    Ls { text: Option<String> },
+    Ls {
+        /// Only those with this in their name or description, whatever the case
+        text: Option<String>,
+    },
     /// Show a template: what it is for, its parameters, its file
-    Show { template: JobKey },
+    Show {
+        /// TEMPLATE, or WORKSPACE/TEMPLATE
+        template: JobKey,
+    },
     /// Make a template of a job file, with its own template and overrides in it
-    Save { job: JobKey, name: JobKey },
+    Save {
+        /// JOB, also one of a sweep
+        job: JobKey,
+        /// The name of the template
+        name: JobKey,
+    },
     /// Copy a template
-    Copy { from: JobKey, to: JobKey },
+    Copy {
+        /// TEMPLATE, or WORKSPACE/TEMPLATE
+        from: JobKey,
+        /// The name of the copy
+        to: JobKey,
+    },
     /// Remove templates; jobs that were started from them go on
     Rm {
+        /// TEMPLATE, or WORKSPACE/TEMPLATE
         #[arg(required = true)]
         templates: Vec<JobKey>,
     },

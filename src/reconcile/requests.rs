@@ -184,10 +184,13 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_wanted = true;
         }
         self.settle(key);
-        let number = self.jobs.get(key).map_or(0, |job| job.record.last_run);
+        let record = self.jobs.get(key).map(|job| &job.record);
+        let number = record.map_or(0, |record| record.last_run);
+        let is_old = record.is_some_and(|record| !record.invalid.is_empty());
+        let which = if is_old { ", of the last good version of its file, which is invalid now" } else { "" };
         Ok(match after {
-            true => format!("{key}: run {} starts when run {number} has ended", number + 1),
-            false => format!("{key}: run {number}"),
+            true => format!("{key}: run {} starts when run {number} has ended{which}", number + 1),
+            false => format!("{key}: run {number}{which}"),
         })
     }
 

@@ -8,7 +8,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
-use crate::spec::{DesiredState, JobSpec, OnEdit, RetryOn};
+use crate::spec::{DesiredState, JobSpec, Main, OnEdit, RetryOn, Role};
 use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TemplateRecord};
 
@@ -190,7 +190,7 @@ impl Job {
             block: attempt.block,
             ports: run.spec.fixed_ports(),
             tallies: tallies(&run.spec, attempt),
-            first_failure: first_failure(attempt),
+            first_failure: first_failure(&run.spec, attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
             running_since: attempt.running_since,
             max_duration: self.live_word(run, "max_duration").max_duration,
@@ -315,7 +315,9 @@ pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
 fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
     let mut tallies: Vec<RoleTally> = spec.roles.iter().map(RoleTally::of).collect();
     for task in &attempt.tasks {
-        let Some(tally) = tallies.iter_mut().find(|tally| tally.name == task.role) else { continue };
+        // What people only look at neither succeeds nor fails.
+        let is_service = spec.roles.iter().any(|role| role.is_service && role.name == task.role);
+        let Some(tally) = tallies.iter_mut().find(|tally| tally.name == task.role && !is_service) else { continue };
         if let Some(end) = task.phase.outcome() {
             tally.count(task.index, &end.end);
         }
@@ -323,9 +325,11 @@ fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
     tallies
 }
 
-/// The earliest failure is the cause; later ones are often its consequence.
-fn first_failure(attempt: &AttemptRecord) -> Option<String> {
-    let failed = attempt.tasks.iter().filter_map(|task| {
+/// The earliest failure is the cause, of those that count; later ones are often its consequence.
+fn first_failure(spec: &JobSpec, attempt: &AttemptRecord) -> Option<String> {
+    let counts = |role: &&Role| role.min_failed.is_some() || role.main != Main::No;
+    let counting: Vec<_> = spec.roles.iter().filter(counts).map(|role| &role.name).collect();
+    let failed = attempt.tasks.iter().filter(|task| counting.contains(&&task.role)).filter_map(|task| {
         let end = task.phase.outcome().filter(|end| end.end.is_failure())?;
         Some((end.at, task, end))
     });

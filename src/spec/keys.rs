@@ -207,7 +207,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
     now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
-    now("roles.*.ports.*.begin", PORT, "allotted", "1 to 65535", "The first port, when it must be a certain one."),
+    now("roles.*.ports.*.begin", Kind::Integer { min: 0, max: 65535 }, "0", "0 to 65535", "The first port, when it must be a certain one; 0 for any that are free."),
     now("services", Kind::Table, "none", "", "Containers beside the tasks that people look at by a browser, such as a notebook; they run as long as the job does, and never end it."),
     now("services.*", Kind::Table, "", "", "One of them; the name is that of its role."),
     now("services.*.command", Kind::Command, "must be given", "not empty", "What it runs; it listens on all addresses of its container."),

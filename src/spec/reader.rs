@@ -597,7 +597,7 @@ impl Reader<'_> {
             let key = format!("{key}.ports.{}", label.get_ref());
             let (count, begin) = match port.get_ref() {
                 WirePort::Count(count) => (*count, None),
-                WirePort::Table { count, begin } => (count.unwrap_or(1), *begin),
+                WirePort::Table { count, begin } => (count.unwrap_or(1), begin.filter(|begin| *begin > 0)),
             };
             if !is_label(label.get_ref()) {
                 self.error(label.span(), &key, "a port label holds letters, digits, '-', '_', '.' and '~'");

@@ -70,6 +70,11 @@ fn a_failed_task_stops_its_gang_and_the_main_role_decides() {
     assert_eq!(report["state"], "failed");
     assert_eq!(text(&report["reason"]), "a-0 exited with code 4", "the first cause is told");
     assert_eq!(text(&report["tasks"][1]["reason"]), "stopped because the attempt was decided");
+    let report = instance.run_job(
+        "cause",
+        "[roles.a]\nmin_failed = \"never\"\ncommand = \"exit 3\"\n[roles.b]\ncommand = \"sleep 0.3; exit 4\"\n",
+    );
+    assert_eq!(text(&report["reason"]), "b-0 exited with code 4", "what may fail is no cause");
     let report = instance
         .run_job("main", "[roles.chief]\nmain = true\ncommand = \"sleep 0.2\"\n[roles.b]\ncommand = \"sleep 1000\"\n");
     assert_eq!(report["state"], "succeeded", "{report}");
