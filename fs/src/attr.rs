@@ -48,7 +48,8 @@ pub(crate) struct Attr {
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
-    pub rdev: u32,
+    /// As the C library has it.
+    pub rdev: u64,
     pub blksize: u32,
 }
 
@@ -65,7 +66,7 @@ impl Attr {
             nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
             uid: stat.st_uid,
             gid: stat.st_gid,
-            rdev: u32::try_from(stat.st_rdev).unwrap_or(0),
+            rdev: stat.st_rdev,
             blksize: u32::try_from(stat.st_blksize).unwrap_or(4096),
         }
     }

@@ -36,7 +36,7 @@ use crate::ops::{Changes, Entry, Listed, Opened, Ops};
 use crate::tree::Tree;
 
 use answer::{GENERATION, refused};
-use convert::{access, file_attr, file_type, made, owner, rename_mode, times, whence};
+use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use iomode::IoModes;
 
 const WANTED: [InitFlags; 6] = [
@@ -157,11 +157,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
         name: &OsStr,
         mode: u32,
         _umask: u32,
-        _rdev: u32,
+        rdev: u32,
         reply: ReplyEntry,
     ) {
         let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
-        answer::entry(reply, self.ops.mknod(parent.0, name, &made(req, mode)));
+        answer::entry(reply, self.ops.mknod(parent.0, name, &made(req, mode), device(rdev)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {

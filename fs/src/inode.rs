@@ -7,10 +7,10 @@
 //!                          └────────── forgotten, and no node below ──────────┴──▶ gone
 //! ```
 //!
-//! A node is one (parent, name) with the identity of what was found there. Hard links are therefore
-//! separate nodes. A node lives until the kernel has forgotten every lookup of it and no node below it
-//! lives; the root is number 1 and lives forever. A number is never used twice, so generations are not
-//! needed. What is nameless, or below something nameless, has no path any more.
+//! A node is what was found under its names: one (parent, name), or several of a file with hard links. A node lives
+//! until the kernel has forgotten every lookup of it and no node below it lives; the root is number 1 and lives forever. A
+//! number is never used twice, so generations are not needed. What is nameless, or below something nameless, has no path
+//! any more.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -23,20 +23,35 @@ pub(crate) const ROOT: u64 = 1;
 /// What a name led to. Two different ones under one name are two files, one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Identity {
-    Stored { dev: u64, ino: u64, kind: Kind },
+    Stored {
+        dev: u64,
+        ino: u64,
+        kind: Kind,
+        /// When it was made, ns since 1970, where the file system tells: numbers are given to other files again.
+        born: Option<i128>,
+    },
     Generated,
+}
+
+impl Identity {
+    /// Whether names that lead to it lead to one file for sure.
+    fn has_links(self) -> bool {
+        matches!(self, Self::Stored { kind, born: Some(_), .. } if kind != Kind::Directory)
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct InodeTable {
     nodes: HashMap<u64, Node>,
+    /// Of files that may have several names.
+    by_identity: HashMap<Identity, u64>,
     next: u64,
 }
 
 #[derive(Debug)]
 struct Node {
-    /// Parent and name; `None` for the root and for the nameless.
-    place: Option<(u64, OsString)>,
+    /// Parents and names, the one that was looked up last at the end; none of the root and of the nameless.
+    places: Vec<(u64, OsString)>,
     identity: Identity,
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
@@ -44,14 +59,14 @@ struct Node {
 }
 
 impl Node {
-    fn new(place: Option<(u64, OsString)>, identity: Identity) -> Self {
-        Self { place, identity, lookups: 0, children: HashMap::new() }
+    fn new(identity: Identity) -> Self {
+        Self { places: Vec::new(), identity, lookups: 0, children: HashMap::new() }
     }
 }
 
 impl InodeTable {
     pub(crate) fn new(root: Identity) -> Self {
-        Self { nodes: HashMap::from([(ROOT, Node::new(None, root))]), next: ROOT + 1 }
+        Self { nodes: HashMap::from([(ROOT, Node::new(root))]), by_identity: HashMap::new(), next: ROOT + 1 }
     }
 
     /// Counts one lookup of `name` in `parent`, which led to `identity`, and returns its number. An
@@ -62,7 +77,11 @@ impl InodeTable {
             Some(ino) => ino,
             None => self.replace(parent, name, identity)?,
         };
-        self.nodes.get_mut(&ino)?.lookups += 1;
+        let node = self.nodes.get_mut(&ino)?;
+        node.lookups += 1;
+        if let Some(at) = node.places.iter().position(|place| (place.0, place.1.as_os_str()) == (parent, name)) {
+            node.places[at..].rotate_left(1);
+        }
         Some(ino)
     }
 
@@ -80,16 +99,34 @@ impl InodeTable {
         if ino == ROOT {
             return Some(ROOT);
         }
-        let (parent, _) = self.nodes.get(&ino)?.place.as_ref()?;
+        let (parent, _) = self.nodes.get(&ino)?.places.last()?;
         Some(*parent)
     }
 
-    /// Where `ino` is; `None` if it is unknown, nameless, or below something nameless.
+    pub(crate) fn is_nameless(&self, ino: u64) -> bool {
+        ino != ROOT && self.nodes.get(&ino).is_none_or(|node| node.places.is_empty())
+    }
+
+    /// Where `ino` is, by the name that was looked up last; `None` if it is unknown, nameless, or below something nameless.
     pub(crate) fn path(&self, ino: u64) -> Option<RelPath> {
-        let mut names = Vec::new();
-        let mut at = ino;
+        match self.nodes.get(&ino)?.places.last() {
+            Some(place) => self.path_of(place),
+            None => (ino == ROOT).then(RelPath::root),
+        }
+    }
+
+    /// Where it is by its other names.
+    pub(crate) fn other_paths(&self, ino: u64) -> Vec<RelPath> {
+        let places = self.nodes.get(&ino).map(|node| node.places.as_slice()).unwrap_or_default();
+        let others = places.split_last().map(|(_, others)| others).unwrap_or_default();
+        others.iter().rev().filter_map(|place| self.path_of(place)).collect()
+    }
+
+    fn path_of(&self, (parent, name): &(u64, OsString)) -> Option<RelPath> {
+        let mut names = vec![name];
+        let mut at = *parent;
         while at != ROOT {
-            let (parent, name) = self.nodes.get(&at)?.place.as_ref()?;
+            let (parent, name) = self.nodes.get(&at)?.places.last()?;
             names.push(name);
             at = *parent;
         }
@@ -116,7 +153,9 @@ impl InodeTable {
     /// `from` is now called `to`; what was called `to` is nameless. A node beneath itself would have no
     /// path: if the disk was changed behind the kernel such that it seems so, the node is made nameless.
     pub(crate) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr)) {
-        if from == to {
+        let moved = self.child(from.0, from.1);
+        // Between two names of one file a rename does nothing.
+        if from == to || (moved.is_some() && moved == self.child(to.0, to.1)) {
             return;
         }
         let replaced = self.detach(to.0, to.1);
@@ -142,23 +181,33 @@ impl InodeTable {
     }
 
     fn replace(&mut self, parent: u64, name: &OsStr, identity: Identity) -> Option<u64> {
-        self.nodes.get(&parent)?;
+        // A file holds nothing.
+        self.nodes.get(&parent).filter(|holder| !holder.identity.has_links())?;
         let replaced = self.detach(parent, name);
-        let ino = self.next;
-        self.next += 1;
-        self.nodes.insert(ino, Node::new(None, identity));
+        let ino = self.by_identity.get(&identity).copied().unwrap_or_else(|| self.add(identity));
         self.attach(ino, (parent, name));
         replaced.into_iter().for_each(|ino| drop(self.reap(ino)));
         Some(ino)
     }
 
+    fn add(&mut self, identity: Identity) -> u64 {
+        let ino = self.next;
+        self.next += 1;
+        self.nodes.insert(ino, Node::new(identity));
+        if identity.has_links() {
+            self.by_identity.insert(identity, ino);
+        }
+        ino
+    }
+
     fn detach(&mut self, parent: u64, name: &OsStr) -> Option<u64> {
         let ino = self.nodes.get_mut(&parent)?.children.remove(name)?;
-        self.nodes.get_mut(&ino)?.place = None;
+        let places = &mut self.nodes.get_mut(&ino)?.places;
+        places.retain(|place| (place.0, place.1.as_os_str()) != (parent, name));
         Some(ino)
     }
 
-    /// Gives the nameless `ino` a name, unless that place is beneath itself or unknown.
+    /// Gives `ino` a name, unless that place is beneath itself or unknown.
     fn attach(&mut self, ino: u64, (parent, name): (u64, &OsStr)) {
         let beneath_itself = self.is_within(parent, ino);
         match self.nodes.get_mut(&parent).filter(|_| !beneath_itself) {
@@ -166,7 +215,7 @@ impl InodeTable {
             None => return drop(self.reap(ino)),
         };
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.place = Some((parent, name.to_os_string()));
+            node.places.push((parent, name.to_os_string()));
         }
     }
 
@@ -174,7 +223,7 @@ impl InodeTable {
     fn is_within(&self, ino: u64, above: u64) -> bool {
         let mut at = Some(ino);
         while let Some(here) = at.filter(|here| *here != above) {
-            let place = self.nodes.get(&here).and_then(|node| node.place.as_ref());
+            let place = self.nodes.get(&here).and_then(|node| node.places.last());
             at = place.map(|(parent, _)| *parent);
         }
         at.is_some()
@@ -183,16 +232,20 @@ impl InodeTable {
     /// Removes `ino` if nothing needs it any more, and then perhaps what held it.
     fn reap(&mut self, ino: u64) -> Vec<u64> {
         let mut gone = Vec::new();
-        let mut at = Some(ino);
-        while let Some(ino) = at.filter(|ino| self.is_idle(*ino)) {
+        let mut perhaps = vec![ino];
+        while let Some(ino) = perhaps.pop() {
+            if !self.is_idle(ino) {
+                continue;
+            }
+            let Some(node) = self.nodes.remove(&ino) else { continue };
             gone.push(ino);
-            let place = self.nodes.remove(&ino).and_then(|node| node.place);
-            at = place.map(|(parent, name)| {
+            self.by_identity.remove(&node.identity);
+            for (parent, name) in node.places {
                 if let Some(holder) = self.nodes.get_mut(&parent) {
                     holder.children.remove(&name);
                 }
-                parent
-            });
+                perhaps.push(parent);
+            }
         }
         gone
     }

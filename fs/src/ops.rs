@@ -158,17 +158,19 @@ impl<T: Tree> Ops<T> {
 
     /// The entry `ino` by its name, if that still leads to it.
     fn named(&self, ino: u64) -> Result<Entry> {
-        let (_names_stay, path) = self.names_stay(ino, None)?;
-        let stale = Error::Stale { ino };
-        let (identity, attr) = match self.find(&path) {
-            Err(Error::NotFound) => return Err(stale),
-            found => found?,
-        };
-        if Some(identity) != lock(&self.nodes).table.identity(ino) {
-            return Err(stale);
+        let (_names_stay, _) = self.names_stay(ino, None)?;
+        let wanted = lock(&self.nodes).table.identity(ino);
+        for path in self.paths(ino)? {
+            match self.find(&path) {
+                Ok((identity, attr)) if Some(identity) == wanted => {
+                    let ttl = self.tree.attr_ttl(&path);
+                    return Ok(Entry { ino, attr, ttl });
+                }
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let ttl = self.tree.attr_ttl(&path);
-        Ok(Entry { ino, attr, ttl })
+        Err(Error::Stale { ino })
     }
 
     /// Pins the stored entry `ino` by its name.
@@ -179,15 +181,15 @@ impl<T: Tree> Ops<T> {
 
     /// As `pin`, for a caller that holds the namespace.
     fn pin_while_names_stay(&self, ino: u64) -> Result<(Pin, RelPath)> {
-        let path = self.path(ino)?;
-        let pin = match self.host.pin(&path) {
-            Err(Error::NotFound) => return Err(Error::Stale { ino }),
-            pinned => pinned?,
-        };
-        match lock(&self.nodes).table.identity(ino) {
-            Some(identity) if identity == pin.identity() => Ok((pin, path)),
-            _ => Err(Error::Stale { ino }),
+        let wanted = lock(&self.nodes).table.identity(ino);
+        for path in self.paths(ino)? {
+            match self.host.pin(&path) {
+                Ok(pin) if Some(pin.identity()) == wanted => return Ok((pin, path)),
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Err(Error::Stale { ino })
     }
 
     fn pin_even_nameless(&self, ino: u64) -> Result<Pin> {
@@ -214,13 +216,21 @@ impl<T: Tree> Ops<T> {
 
     /// For a caller that holds the namespace until the change is made: a rename may put another rule in force.
     fn pin_for_change(&self, ino: u64) -> Result<Pin> {
-        let path = self.path(ino)?;
-        self.check_visible(&path)?;
-        self.check_writable(&path)?;
+        let paths = self.paths(ino)?;
+        paths.first().map_or(Ok(()), |path| self.check_visible(path))?;
+        // By whatever name it is changed, it is changed by all of them.
+        paths.iter().try_for_each(|path| self.check_writable(path))?;
         if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
             return Err(Error::ReadOnly);
         }
         Ok(self.pin_while_names_stay(ino)?.0)
+    }
+
+    /// Where `ino` is by its names, the one that was looked up last before the others.
+    fn paths(&self, ino: u64) -> Result<Vec<RelPath>> {
+        let nodes = lock(&self.nodes);
+        let last = nodes.table.path(ino).ok_or(Error::Stale { ino })?;
+        Ok(std::iter::once(last).chain(nodes.table.other_paths(ino)).collect())
     }
 
     fn path(&self, ino: u64) -> Result<RelPath> {

@@ -28,7 +28,7 @@ pub(super) fn file_attr(entry: &Entry) -> FileAttr {
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,
-        rdev: attr.rdev,
+        rdev: packed(attr.rdev),
         blksize: attr.blksize,
         flags: 0,
     }
@@ -55,6 +55,18 @@ pub(super) fn owner(req: &Request) -> Owner {
 }
 
 /// The kernel has applied the umask to `mode`.
+/// A device's number as the kernel packs it into 32 bits (`new_encode_dev`).
+pub(super) fn device(packed: u32) -> u64 {
+    let packed = u64::from(packed);
+    nix::sys::stat::makedev((packed & 0xf_ff00) >> 8, (packed & 0xff) | ((packed >> 12) & 0xf_ff00))
+}
+
+/// And back.
+pub(super) fn packed(device: u64) -> u32 {
+    let (major, minor) = (nix::sys::stat::major(device), nix::sys::stat::minor(device));
+    u32::try_from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)).unwrap_or(0)
+}
+
 pub(super) fn made(req: &Request, mode: u32) -> Made {
     Made { mode, owner: owner(req) }
 }

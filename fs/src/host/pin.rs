@@ -19,6 +19,7 @@ use nix::sys::stat::{
 };
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, linkat, symlinkat, truncate, unlinkat};
+use rustix::fs::{AtFlags as RustixAtFlags, StatxFlags, statx};
 
 use crate::attr::{Attr, Kind};
 use crate::error::{Error, Result};
@@ -28,6 +29,14 @@ use crate::inode::Identity;
 pub(crate) struct Pin {
     fd: OwnedFd,
     stat: FileStat,
+    born: Option<i128>,
+}
+
+/// When the file was made, ns since 1970, where its file system tells.
+fn born(fd: &OwnedFd) -> Option<i128> {
+    let seen = statx(fd, "", RustixAtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+    let told = StatxFlags::from_bits_retain(seen.stx_mask).contains(StatxFlags::BTIME);
+    told.then(|| i128::from(seen.stx_btime.tv_sec) * 1_000_000_000 + i128::from(seen.stx_btime.tv_nsec))
 }
 
 /// Who owns what is made; the group of a set-group-id directory wins over `gid`.
@@ -68,7 +77,7 @@ impl Pin {
 
     fn hold(fd: OwnedFd) -> Result<Self> {
         let stat = fstat(&fd).map_err(Error::host("fstat"))?;
-        Ok(Self { fd, stat })
+        Ok(Self { born: born(&fd), fd, stat })
     }
 
     pub(crate) fn child(&self, name: &OsStr) -> Result<Self> {
@@ -77,7 +86,7 @@ impl Pin {
 
     /// What makes it the same one under another name.
     pub(crate) fn identity(&self) -> Identity {
-        Identity::Stored { dev: self.stat.st_dev, ino: self.stat.st_ino, kind: self.attr().kind }
+        Identity::Stored { dev: self.stat.st_dev, ino: self.stat.st_ino, kind: self.attr().kind, born: self.born }
     }
 
     /// As of when it was pinned.
@@ -184,8 +193,9 @@ impl Pin {
     }
 
     /// Makes a pipe or a socket; devices are refused by the caller.
-    pub(crate) fn make_node(&self, name: &OsStr, kind: SFlag, made: &Made) -> Result<()> {
-        mknodat(&self.fd, name, kind, Mode::S_IRUSR, 0).map_err(Error::host("mknodat"))?;
+    /// `device` is meant for device nodes, 0 otherwise.
+    pub(crate) fn make_node(&self, name: &OsStr, kind: SFlag, device: u64, made: &Made) -> Result<()> {
+        mknodat(&self.fd, name, kind, Mode::S_IRUSR, device).map_err(Error::host("mknodat"))?;
         let node = self.child(name)?;
         node.set_owner(Some(made.owner.uid), self.group_for(made.owner))?;
         node.set_mode(made.mode)

@@ -8,9 +8,13 @@ use super::*;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
+/// Directories, and above [`FILES`] files.
 fn identity(number: u64) -> Identity {
-    Identity::Stored { dev: 1, ino: number, kind: Kind::Directory }
+    let kind = if number < FILES { Kind::Directory } else { Kind::File };
+    Identity::Stored { dev: 1, ino: number, kind, born: Some(7) }
 }
+
+const FILES: u64 = 2;
 
 fn name(text: &str) -> &OsStr {
     OsStr::new(text)
@@ -45,7 +49,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let place = || (0..8usize, 0..NAMES.len());
     prop_oneof![
-        5 => (place(), 0..2u64).prop_map(|((parent, name), identity)| Step::Lookup { parent, name, identity }),
+        5 => (place(), 0..FILES + 2).prop_map(|((parent, name), identity)| Step::Lookup { parent, name, identity }),
         3 => (0..8usize, 1..3u64).prop_map(|(node, count)| Step::Forget { node, count }),
         1 => place().prop_map(|(parent, name)| Step::Unlink { parent, name }),
         2 => (place(), place()).prop_map(|(from, to)| Step::Rename { from, to }),
@@ -55,7 +59,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 #[derive(Debug, Clone, PartialEq)]
 struct ModelNode {
-    place: Option<(u64, &'static str)>,
+    /// The one that was looked up last at the end.
+    places: Vec<(u64, &'static str)>,
     identity: Identity,
     lookups: u64,
 }
@@ -67,7 +72,7 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let root = ModelNode { place: None, identity: identity(0), lookups: 0 };
+        let root = ModelNode { places: Vec::new(), identity: identity(0), lookups: 0 };
         Self { nodes: BTreeMap::from([(ROOT, root)]) }
     }
 
@@ -75,17 +80,30 @@ impl Model {
         *self.nodes.keys().nth(index % self.nodes.len()).unwrap()
     }
 
+    /// Only these hold others.
+    fn directory(&self, index: usize) -> u64 {
+        let is_directory = |(_, node): &(&u64, &ModelNode)| !node.identity.has_links();
+        let all: Vec<u64> = self.nodes.iter().filter(is_directory).map(|(ino, _)| *ino).collect();
+        all[index % all.len()]
+    }
+
     fn at(&self, place: (u64, &str)) -> Option<u64> {
-        let found = |(_, node): &(&u64, &ModelNode)| node.place == Some((place.0, place.1));
+        let found = |(_, node): &(&u64, &ModelNode)| node.places.contains(&(place.0, place.1));
         self.nodes.iter().find(found).map(|(ino, _)| *ino)
     }
 
     fn above(&self, ino: u64) -> Vec<u64> {
         let mut chain = vec![ino];
-        while let Some((parent, _)) = self.nodes[chain.last().unwrap()].place {
-            chain.push(parent);
+        while let Some((parent, _)) = self.nodes[chain.last().unwrap()].places.last() {
+            chain.push(*parent);
         }
         chain
+    }
+
+    /// The file that has this identity, under whatever names.
+    fn linked(&self, number: u64) -> Option<u64> {
+        let found = |(_, node): &(&u64, &ModelNode)| number >= FILES && node.identity == identity(number);
+        self.nodes.iter().find(found).map(|(ino, _)| *ino)
     }
 
     fn path(&self, ino: u64) -> Option<RelPath> {
@@ -93,31 +111,27 @@ impl Model {
         if chain.last() != Some(&ROOT) {
             return None;
         }
-        let names = chain.iter().rev().filter_map(|ino| self.nodes[ino].place);
-        let text: Vec<_> = names.map(|(_, name)| name).collect();
+        let names = chain.iter().rev().filter_map(|ino| self.nodes[ino].places.last());
+        let text: Vec<_> = names.map(|(_, name)| *name).collect();
         Some(RelPath::new(text.join("/")).unwrap())
-    }
-
-    fn set_place(&mut self, ino: u64, place: Option<(u64, &'static str)>) {
-        self.nodes.get_mut(&ino).unwrap().place = place;
     }
 
     fn put(&mut self, ino: u64, place: (u64, &'static str)) {
         if !self.above(place.0).contains(&ino) {
-            self.set_place(ino, Some(place));
+            self.nodes.get_mut(&ino).unwrap().places.push(place);
         }
     }
 
     fn take(&mut self, place: (u64, &'static str)) -> Option<u64> {
         let ino = self.at(place)?;
-        self.set_place(ino, None);
+        self.nodes.get_mut(&ino).unwrap().places.retain(|other| *other != place);
         Some(ino)
     }
 
     fn prune(&mut self) {
         loop {
             let held: BTreeSet<_> =
-                self.nodes.values().filter_map(|node| node.place).map(|(parent, _)| parent).collect();
+                self.nodes.values().flat_map(|node| &node.places).map(|(parent, _)| *parent).collect();
             let before = self.nodes.len();
             self.nodes.retain(|ino, node| *ino == ROOT || node.lookups > 0 || held.contains(ino));
             if self.nodes.len() == before {
@@ -128,20 +142,20 @@ impl Model {
 }
 
 fn run(table: &mut InodeTable, model: &mut Model, used: &mut BTreeSet<u64>, step: Step) {
-    let place = |model: &Model, (parent, name): (usize, usize)| (model.live(parent), NAMES[name]);
+    let place = |model: &Model, (parent, name): (usize, usize)| (model.directory(parent), NAMES[name]);
     let os = |place: (u64, &'static str)| (place.0, name(place.1));
     match step {
         Step::Lookup { parent, name, identity: id } => {
             let at = place(model, (parent, name));
             let ino = table.lookup(at.0, os(at).1, identity(id)).unwrap();
-            let known = model.at(at).filter(|ino| model.nodes[ino].identity == identity(id));
+            let known = model.at(at).filter(|ino| model.nodes[ino].identity == identity(id)).or(model.linked(id));
             assert_eq!(known.is_none(), used.insert(ino), "a new node has a new number");
             known.into_iter().for_each(|known| assert_eq!(known, ino));
-            if known.is_none() {
-                model.take(at);
-                model.nodes.insert(ino, ModelNode { place: Some(at), identity: identity(id), lookups: 0 });
-            }
-            model.nodes.get_mut(&ino).unwrap().lookups += 1;
+            model.take(at);
+            let node = ModelNode { places: Vec::new(), identity: identity(id), lookups: 0 };
+            let node = model.nodes.entry(ino).or_insert(node);
+            node.lookups += 1;
+            node.places.push(at);
         }
         Step::Forget { node, count } => {
             let ino = model.live(node);
@@ -157,7 +171,7 @@ fn run(table: &mut InodeTable, model: &mut Model, used: &mut BTreeSet<u64>, step
         Step::Rename { from, to } => {
             let (from, to) = (place(model, from), place(model, to));
             table.rename(os(from), os(to));
-            if from != to {
+            if from != to && (model.at(from).is_none() || model.at(from) != model.at(to)) {
                 model.take(to);
                 let moved = model.take(from);
                 moved.into_iter().for_each(|ino| model.put(ino, to));
@@ -181,6 +195,9 @@ fn check(table: &InodeTable, model: &Model) {
     assert_eq!(live, model.nodes.keys().copied().collect(), "what is forgotten goes, nothing else");
     for (ino, node) in &model.nodes {
         assert_eq!(table.path(*ino), model.path(*ino));
+        assert_eq!(table.is_nameless(*ino), *ino != ROOT && node.places.is_empty());
+        let others = table.other_paths(*ino).len();
+        assert!(others < node.places.len().max(1), "{others} of {node:?}");
         assert_eq!(table.identity(*ino), Some(node.identity));
         for text in NAMES {
             assert_eq!(table.child(*ino, name(text)), model.at((*ino, text)));

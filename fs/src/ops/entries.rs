@@ -37,18 +37,20 @@ impl<T: Tree> Ops<T> {
         self.lookup(parent, name)
     }
 
-    /// A regular file, a pipe or a socket; no devices, which the mount would not open anyway.
-    pub(crate) fn mknod(&self, parent: u64, name: &OsStr, made: &Made) -> Result<Entry> {
+    /// A regular file, a pipe, a socket or, by whom the kernel has let make it, a device: it opens for nobody here.
+    pub(crate) fn mknod(&self, parent: u64, name: &OsStr, made: &Made, device: u64) -> Result<Entry> {
         self.making(parent, name, |directory| match made.mode & libc::S_IFMT {
             libc::S_IFREG => directory.create_file(name, OFlag::O_WRONLY, made).map(drop),
-            libc::S_IFIFO => directory.make_node(name, SFlag::S_IFIFO, made),
-            libc::S_IFSOCK => directory.make_node(name, SFlag::S_IFSOCK, made),
+            libc::S_IFIFO => directory.make_node(name, SFlag::S_IFIFO, 0, made),
+            libc::S_IFSOCK => directory.make_node(name, SFlag::S_IFSOCK, 0, made),
+            libc::S_IFCHR => directory.make_node(name, SFlag::S_IFCHR, device, made),
+            libc::S_IFBLK => directory.make_node(name, SFlag::S_IFBLK, device, made),
             _ => Err(Error::host("mknod")(Errno::EPERM)),
         })?;
         self.lookup(parent, name)
     }
 
-    /// Gives `ino` the further name `name`; the two are shown as separate inodes. Refused for
+    /// Gives `ino` the further name `name`. Refused for
     /// what lies in a read-only place: through another name it could be changed.
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         {

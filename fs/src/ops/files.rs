@@ -209,14 +209,15 @@ impl<T: Tree> Ops<T> {
 
     /// Refuses what the rule of `ino` does not allow, and returns that rule. What has lost its name has none.
     fn check_open(&self, ino: u64, access: Access) -> Result<Option<Rule>> {
-        let Ok(path) = self.path(ino) else {
+        let Ok(paths) = self.paths(ino) else {
             return Ok(None);
         };
-        let rule = self.tree.rule(&path);
+        let rules: Vec<Rule> = paths.iter().map(|path| self.tree.rule(path)).collect();
+        let rule = rules.first().copied();
         match rule {
-            Rule::Hidden => Err(Error::NotFound),
-            Rule::ReadOnly if access.writes() => Err(Error::ReadOnly),
-            Rule::ReadOnly | Rule::ReadWrite => Ok(Some(rule)),
+            Some(Rule::Hidden) => Err(Error::NotFound),
+            _ if access.writes() && rules.iter().any(|rule| *rule != Rule::ReadWrite) => Err(Error::ReadOnly),
+            rule => Ok(rule),
         }
     }
 
@@ -273,8 +274,8 @@ impl<T: Tree> Ops<T> {
     /// The open file, unless its path is read-only by now. What has no path any more may be written.
     fn writable_file(&self, fh: u64) -> Result<Arc<OpenFile>> {
         let open = self.file(fh)?;
-        let path = lock(&self.nodes).table.path(open.ino);
-        path.map_or(Ok(()), |path| self.check_writable(&path))?;
+        let paths = self.paths(open.ino).unwrap_or_default();
+        paths.iter().try_for_each(|path| self.check_writable(path))?;
         Ok(open)
     }
 }

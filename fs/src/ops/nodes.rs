@@ -53,6 +53,7 @@ impl Nodes {
 
     fn keep(&mut self, ino: Option<u64>, was: Option<Pin>) {
         if let (Some(ino), Some(was)) = (ino, was)
+            && self.table.is_nameless(ino)
             && self.table.identity(ino) == Some(was.identity())
         {
             self.orphans.insert(ino, was);

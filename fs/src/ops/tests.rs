@@ -152,7 +152,7 @@ fn every_change_in_a_read_only_place_is_erofs() {
     let (ro, rw, file) = (bench.ino("ro"), bench.ino("rw"), bench.ino("ro/f"));
     let to_ro = (ro, os("new"));
     assert_eq!(errno(ops.mkdir(ro, os("d"), &made(0o755))), Errno::EROFS);
-    assert_eq!(errno(ops.mknod(ro, os("p"), &made(0o010644))), Errno::EROFS);
+    assert_eq!(errno(ops.mknod(ro, os("p"), &made(0o010644), 0)), Errno::EROFS);
     assert_eq!(errno(ops.symlink(ro, os("s"), os("t"), made(0).owner)), Errno::EROFS);
     assert_eq!(errno(ops.link(file, rw, os("l"))), Errno::EROFS);
     assert_eq!(errno(ops.link(bench.ino("rw/f"), ro, os("l"))), Errno::EROFS);
