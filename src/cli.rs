@@ -256,7 +256,7 @@ pub enum Verb {
     },
     /// Turn jobs of OpenPAI, Volcano and Kubeflow into job files, naming what cannot be carried
     Import {
-        /// JSON or YAML of the other platform
+        /// JSON or YAML of the other platform; `-` is standard input
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Write DIR/NAME.toml for each job instead of printing it

@@ -1,7 +1,7 @@
 //! `trainyard import FILE… [-o DIR]` and `trainyard export JOB --openpai`: jobs of other platforms, there and back.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -25,7 +25,7 @@ pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -
         match read(path) {
             Ok(found) => jobs.extend(found),
             Err(error) => {
-                output::error(&format!("{}: {error:#}", path.display()));
+                output::error(&format!("{}: {error:#}", shown(path)));
                 exit = Exit::Failure;
             }
         }
@@ -47,27 +47,50 @@ pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -
     Ok(exit)
 }
 
+fn is_input(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file's name for messages.
+fn shown(path: &Path) -> String {
+    if is_input(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
 /// The jobs of a file; what they lack is told on standard error.
 fn read(path: &Path) -> anyhow::Result<Vec<Imported>> {
-    let (_, bytes) = read_limited(path, FILE_MAX_BYTES)?;
+    let bytes = match is_input(path) {
+        true => read_all(io::stdin().lock())?,
+        false => read_limited(path, FILE_MAX_BYTES)?.1,
+    };
     let text = String::from_utf8(bytes).context("not text in UTF-8")?;
     let contents = import(&text)?;
+    let file = shown(path);
     for skipped in &contents.skipped {
-        output::error(&format!("{}: {skipped} is no job and was skipped", path.display()));
+        output::error(&format!("{file}: {skipped} is no job and was skipped"));
     }
     for job in &contents.jobs {
         for loss in &job.losses {
-            output::error(&format!("{}: {}: not carried: {loss}", path.display(), job.name));
+            output::error(&format!("{file}: {}: not carried: {loss}", job.name));
         }
     }
     Ok(contents.jobs)
+}
+
+/// All of it, unless it is too much.
+fn read_all(input: impl Read) -> anyhow::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    input.take(FILE_MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_MAX_BYTES {
+        bail!("larger than {FILE_MAX_BYTES} bytes");
+    }
+    Ok(bytes)
 }
 
 fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result<()> {
     let path = directory.join(format!("{}.toml", job.name));
     let file = fs::OpenOptions::new().write(true).create_new(true).open(&path);
     let mut file = match file {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             bail!("{} is there already and was not overwritten", path.display())
         }
         other => other.with_context(|| format!("cannot write {}", path.display()))?,
@@ -118,6 +141,15 @@ mod tests {
         let refused = write_new(directory.path(), &other, Format::People).unwrap_err().to_string();
         assert!(refused.contains("digits.toml is there already"), "{refused}");
         assert_eq!(fs::read_to_string(directory.path().join("digits.toml")).unwrap(), job.toml);
+    }
+
+    #[test]
+    fn a_dash_is_standard_input_of_bounded_length() {
+        use clap::Parser;
+        assert!(super::super::Cli::try_parse_from(["trainyard", "import", "-"]).is_ok());
+        assert_eq!((shown(Path::new("-")), shown(Path::new("a-"))), ("standard input".to_owned(), "a-".to_owned()));
+        assert_eq!(read_all(&b"jobName: j"[..]).unwrap(), b"jobName: j");
+        assert!(read_all(io::repeat(b' ')).unwrap_err().to_string().contains("larger than"));
     }
 
     #[test]

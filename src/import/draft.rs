@@ -71,6 +71,9 @@ pub(super) struct DraftResources {
 /// Roles that serve by their name alone, as `spec` has it.
 const SERVING: [&str; 4] = ["ps", "scheduler", "server", "tensorboard"];
 const CPU_MIN: f64 = 0.1;
+const RETRIES: &str = "retries";
+/// Most retries of a job and of a role.
+pub(super) const RETRIES_MAX: u32 = 1000;
 
 impl Draft {
     pub(super) fn new(origin: &'static str, name: String, contract: &'static str) -> Self {
@@ -102,10 +105,10 @@ impl Draft {
     /// Retries as the platforms count them: below 0 is for ever, which is not to be had here.
     pub(super) fn retry(&mut self, field: &str, count: i64) {
         match u32::try_from(count) {
-            Ok(count) if count <= 1000 => self.retries = count,
+            Ok(count) if count <= RETRIES_MAX => self.retries = count,
             Ok(_) => {
-                self.retries = 1000;
-                self.lose(field, format!("is {count}; retries is 1000 at most"));
+                self.retries = RETRIES_MAX;
+                self.lose(field, format!("is {count}; retries is {RETRIES_MAX} at most"));
             }
             Err(_) => {
                 let again = if count == -2 { ", even after success" } else { "" };
@@ -176,6 +179,9 @@ impl Draft {
                 Err(error) => return refuse(role, format!("cannot be a role's name here: {error}")),
             };
             let variable = name.variable();
+            if seen.iter().any(|(_, other)| *other == role.name) {
+                return refuse(role, "is there twice; each role has a name of its own".to_owned());
+            }
             if let Some((_, other)) = seen.iter().find(|(known, _)| *known == variable) {
                 return refuse(role, format!("and role {other} would both be {variable} in the environment"));
             }
@@ -279,6 +285,15 @@ impl DraftRole {
             resources: DraftResources::default(),
             ports: Vec::new(),
         }
+    }
+
+    /// Each of its tasks that failed is started again by itself, so many times at most.
+    pub(super) fn try_again(&mut self, most: u32) {
+        self.own.push((RETRIES.to_owned(), most.to_string()));
+    }
+
+    pub(super) fn tries_again(&self) -> bool {
+        self.own.iter().any(|(key, _)| key == RETRIES)
     }
 
     /// Says whether the role holds the job open, where its name says something else.

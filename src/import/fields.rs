@@ -14,6 +14,11 @@ pub(super) enum Fate {
 
 pub(super) type Fates = [(&'static str, Fate)];
 
+/// A login for a registry, whose password has no place in a job file.
+pub(super) const LOGIN: Fate = Fate::Lost(
+    "images are brought in with the logins of secrets/WORKSPACE/registry.json or of your own auth.json or config.json, as `podman login` and `docker login` write them",
+);
+
 const UNKNOWN: &str = "not a field that is known here";
 
 #[derive(Debug)]
@@ -39,6 +44,11 @@ impl Fields {
     pub(super) fn at(&self, name: &str) -> String {
         let name = if name.is_empty() { "\"\"" } else { name };
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// Where a field stands, or else the object.
+    pub(super) fn place_of(&self, name: &str) -> Place {
+        self.entries.iter().find(|(known, _)| known == name).map_or(self.place, |(_, node)| node.place)
     }
 
     pub(super) fn refuse(&self, name: &str, message: impl Into<String>) -> ImportError {

@@ -172,10 +172,7 @@ fn roles(kind: &Kind, specs: Fields, slots: Option<i64>, draft: &mut Draft) -> R
         let mut role = DraftRole::new(name.to_lowercase(), count);
         let serves = kind.serving.contains(&role.name.as_str());
         role.holds_open(if serves { Holds::No } else { Holds::Yes });
-        if let Some(policy) = fields.text("restartPolicy")?.filter(|policy| policy != "Never") {
-            pod::restarts(draft, fields.at("restartPolicy"), &policy);
-        }
-        pod::read(fields.object("template")?, &mut role, draft)?;
+        restarts_and_pod(&mut fields, &mut role, draft)?;
         if let Some(slots) = slots.filter(|_| serves) {
             // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
             role.waits_for_ranks();
@@ -184,6 +181,21 @@ fn roles(kind: &Kind, specs: Fields, slots: Option<i64>, draft: &mut Draft) -> R
         fields.leave(&[], &mut draft.losses);
         draft.roles.push(role);
     }
+    if draft.roles.iter().any(DraftRole::tries_again) {
+        // It bounds how often these tasks are started again; the job is not beside that.
+        draft.retries = 0;
+    }
+    Ok(())
+}
+
+/// The operator writes its own `restartPolicy` over the pod's; `backoffLimit` bounds it.
+fn restarts_and_pod(fields: &mut Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<(), ImportError> {
+    let most = Some(draft.retries).filter(|count| *count > 0);
+    let own = pod::Restarts::take(fields)?;
+    let is_own = own.is_some();
+    own.into_iter().for_each(|own| own.apply(most, role, &mut draft.losses));
+    let of_pod = pod::read(fields.object("template")?, role, draft)?.filter(|_| !is_own);
+    of_pod.into_iter().for_each(|of_pod| of_pod.apply(most, role, &mut draft.losses));
     Ok(())
 }
 

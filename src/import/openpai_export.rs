@@ -21,6 +21,20 @@ const MEBIBYTE: u64 = 1 << 20;
 /// OpenPAI takes no less.
 const MEMORY_MB_MIN: u64 = 100;
 
+/// OpenPAI takes a job of this name.
+pub(super) fn can_name(name: &str) -> bool {
+    name.chars().all(is_of_name)
+}
+
+fn is_of_name(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "-._~".contains(letter)
+}
+
+/// A job's name, which may be in any script, as OpenPAI takes it.
+fn fitted(name: &str) -> String {
+    name.chars().map(|letter| if is_of_name(letter) { letter } else { '-' }).collect()
+}
+
 /// The job `name` as a document of OpenPAI.
 pub fn export(name: &str, spec: &JobSpec) -> Value {
     let shared = shared_env(spec);
@@ -29,7 +43,7 @@ pub fn export(name: &str, spec: &JobSpec) -> Value {
         envs.insert("isDebug".to_owned(), json!(true));
     }
     json!({
-        "jobName": name,
+        "jobName": fitted(name),
         "image": image(spec),
         "taskRoles": task_roles(name, spec),
         "retryCount": spec.retries,
@@ -233,6 +247,7 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let lines: Map<String, Value> =
         lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     json!({
+        "name": Some(name).filter(|name| !can_name(name)),
         "init": spec.init,
         "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
         "lines": lines,
@@ -339,6 +354,9 @@ fn params(params: &[(String, Param)]) -> String {
 pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> {
     let mut own = Fields::of(own, "extras.trainyard")?;
     draft.contract = "";
+    if let Some(name) = own.text("name")?.filter(|name| fitted(name) == draft.name) {
+        draft.name = name;
+    }
     for (key, node) in own.object("lines")?.rest() {
         draft.own.push((key, node.scalar().unwrap_or_default()));
     }

@@ -1,9 +1,9 @@
 //! OpenPAI's job protocol v1: JSON.
 
 use super::draft::{Draft, DraftResources, DraftRole, Holds, to_toml};
-use super::fields::{Fate, Fates, Fields};
+use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
-use super::openpai_export::{KEY, put_back};
+use super::openpai_export::{KEY, can_name, put_back};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
 use crate::spec::{Command, Main, MinSucceeded, OutsidePort, Port};
@@ -11,7 +11,7 @@ use crate::spec::{Command, Main, MinSucceeded, OutsidePort, Port};
 const DIRECTORY: &str = "an address of the cluster; put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], seen at /dataset";
 
 const JOB: &Fates = &[
-    ("authFile", Fate::Lost("holds a password; give it to the registry's entry in trainyard.toml")),
+    ("authFile", LOGIN),
     ("dataDir", Fate::Lost(DIRECTORY)),
     ("outputDir", Fate::Lost("results are written to /output, which $PAI_OUTPUT_DIR names")),
     (
@@ -27,7 +27,7 @@ const JOB: &Fates = &[
 
 pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let mut fields = Fields::of(document, "")?;
-    let mut draft = Draft::new("a job of OpenPAI (protocol v1)", fields.needed("jobName")?, "openpai");
+    let mut draft = Draft::new("a job of OpenPAI (protocol v1)", job_name(&mut fields, "jobName")?, "openpai");
     let image = fields.needed("image")?;
     if let Some(count) = fields.number("retryCount", -2)? {
         draft.retry("retryCount", count);
@@ -46,6 +46,17 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         put_back(&mut draft, own)?;
     }
     draft.finish()
+}
+
+/// A name that OpenPAI itself takes.
+pub(super) fn job_name(fields: &mut Fields, field: &str) -> Result<String, ImportError> {
+    let place = fields.place_of(field);
+    let name = fields.needed(field)?;
+    if can_name(&name) {
+        return Ok(name);
+    }
+    let message = format!("is {name:?}; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name");
+    Err(ImportError::field(&fields.at(field), place, message))
 }
 
 /// `default` says nothing.

@@ -1,9 +1,9 @@
 //! OpenPAI's job protocol v2: YAML with parameters, prerequisites and deployments.
 
-use super::draft::{Draft, DraftResources, DraftRole, Holds, to_toml};
-use super::fields::{Fate, Fates, Fields};
+use super::draft::{Draft, DraftResources, DraftRole, Holds, RETRIES_MAX, to_toml};
+use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::{Node, Value};
-use super::openpai_v1::{bound, check_bounds, ends_at_once, set_policy, tell_of_tolerated};
+use super::openpai_v1::{bound, check_bounds, ends_at_once, job_name, set_policy, tell_of_tolerated};
 use super::tags::{Scope, render};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
@@ -31,7 +31,7 @@ const PREREQUISITE: &Fates = &[
     ("require", Fate::Lost("there are no plugins; do it in the command")),
     ("callbacks", Fate::Lost("write these commands before or after the role's own")),
     ("failurePolicy", Fate::Lost("there are no plugins; do it in the command")),
-    ("auth", Fate::Lost("holds a password; give it to the registry's entry in trainyard.toml")),
+    ("auth", LOGIN),
 ];
 
 const ROLE: &Fates = &[("prerequisites", Fate::Nothing("what they stand for is told at the prerequisite itself"))];
@@ -56,7 +56,7 @@ const PRIORITIES: [(&str, &str); 4] = [("crit", "high"), ("prod", "normal"), ("t
 
 pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let mut fields = Fields::of(document, "")?;
-    let mut draft = Draft::new("a job of OpenPAI (protocol v2)", fields.needed("name")?, "openpai");
+    let mut draft = Draft::new("a job of OpenPAI (protocol v2)", job_name(&mut fields, "name")?, "openpai");
     draft.description = fields.text("description")?.unwrap_or_default();
     if let Some(count) = fields.number("jobRetryCount", 0)? {
         draft.retry("jobRetryCount", count);
@@ -142,9 +142,9 @@ impl Tasks<'_> {
         role.image = Some(self.image(&image, &fields)?);
         role.command = self.commands(&role.name, &mut fields, typed, losses)?;
         resources(&mut role, &mut fields, losses)?;
-        match fields.whole("taskRetryCount")? {
-            None | Some(0) => {}
-            Some(count @ 1..=1000) => role.own.push(("retries".to_owned(), count.to_string())),
+        match fields.whole("taskRetryCount")?.map(u32::try_from) {
+            None | Some(Ok(0)) => {}
+            Some(Ok(count)) if count <= RETRIES_MAX => role.try_again(count),
             Some(_) => {
                 losses.push(fields.loss("taskRetryCount", "retries of a role is 1000 at most, and never for ever"))
             }

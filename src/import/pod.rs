@@ -1,7 +1,7 @@
 //! The pod template that Volcano and Kubeflow jobs hold: its first container becomes a task.
 
 use super::draft::{Draft, DraftRole, to_toml};
-use super::fields::{Fate, Fates, Fields};
+use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
 use super::quantity::{bytes, quantity};
 use super::{ImportError, Loss};
@@ -27,7 +27,7 @@ const POD: &Fates = &[
     ("tolerations", CLUSTER),
     ("affinity", Fate::Lost("one machine: tasks cannot be placed")),
     ("nodeSelector", Fate::Lost("one machine: tasks cannot be placed; a kind of card is asked for by gpu_type")),
-    ("imagePullSecrets", Fate::Lost("give user and password to the registry's entry in trainyard.toml")),
+    ("imagePullSecrets", LOGIN),
     ("initContainers", Fate::Lost("do it at the beginning of the command")),
     ("serviceAccountName", Fate::Lost("there is no API of Kubernetes here")),
     ("serviceAccount", Fate::Lost("there is no API of Kubernetes here")),
@@ -62,13 +62,49 @@ const PORT: &Fates = &[
     ("protocol", Fate::Nothing("as containerPort")),
 ];
 
-/// Reads `template` and fills in what the role runs and may use.
-pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<(), ImportError> {
+/// What starts failed containers again: `restartPolicy`, with the field that says it.
+pub(super) struct Restarts {
+    field: String,
+    policy: String,
+}
+
+impl Restarts {
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ImportError> {
+        let field = fields.at("restartPolicy");
+        Ok(fields.text("restartPolicy")?.map(|policy| Self { field, policy }))
+    }
+
+    pub(super) fn is_never(&self) -> bool {
+        self.policy == "Never"
+    }
+
+    /// Tasks of the role are started again as containers are there, `most` times if something bounds it.
+    pub(super) fn apply(self, most: Option<u32>, role: &mut DraftRole, losses: &mut Vec<Loss>) {
+        let Self { field, policy } = self;
+        let key = format!("retries of roles.{}", role.name);
+        let why = match (policy.as_str(), most) {
+            ("Never", _) => return,
+            (_, None) => {
+                format!("{policy} starts a failed container again without an end; {key} is an upper bound: set it")
+            }
+            ("Always", Some(_)) => format!("Always starts a container that succeeded again as well; {key} does not"),
+            ("ExitCode", Some(_)) => {
+                format!("ExitCode starts a container again after codes from 128 on; {key} after any failure")
+            }
+            (_, Some(most)) => return role.try_again(most),
+        };
+        most.into_iter().for_each(|most| role.try_again(most));
+        losses.push(Loss { field, line: 0, why });
+    }
+}
+
+/// Reads `template` and fills in what the role runs and may use; what starts it again is left to the caller.
+pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<Option<Restarts>, ImportError> {
     let mut template = template;
     template.object("metadata")?.leave(METADATA, &mut draft.losses);
     let mut pod = template.object("spec")?;
     template.leave(TEMPLATE, &mut draft.losses);
-    restart(&mut pod, draft)?;
+    let restarts = Restarts::take(&mut pod)?;
     if pod.flag("hostNetwork")? == Some(true) {
         draft.network = Some("host".to_owned());
     }
@@ -83,30 +119,8 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
     security.into_iter().try_for_each(|security| user(security, role, &mut draft.losses))?;
     volumes(&mut pod, &mut container, role, &mut draft.losses)?;
     pod.leave(POD, &mut draft.losses);
-    read_container(container, role, &mut draft.losses)
-}
-
-/// Containers that the node starts again in place.
-fn restart(pod: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
-    let field = pod.at("restartPolicy");
-    if let Some(policy) = pod.text("restartPolicy")?.filter(|policy| policy != "Never") {
-        restarts(draft, field, &policy);
-    }
-    Ok(())
-}
-
-pub(super) fn restarts(draft: &mut Draft, field: String, policy: &str) {
-    if draft.retries > 0 {
-        draft.lose(
-            field,
-            format!(
-                "{policy} starts a failed container again by itself; here it is the whole job, {} times",
-                draft.retries
-            ),
-        );
-    } else {
-        draft.lose(field, format!("{policy} starts a failed container again without a bound; retries says how often the whole job is tried again here"));
-    }
+    read_container(container, role, &mut draft.losses)?;
+    Ok(restarts)
 }
 
 /// What a container or a trainer runs: `image`, `command`, `args`, `env`, `workingDir`.

@@ -1,3 +1,5 @@
+mod volcano;
+
 use super::*;
 use crate::spec::Main;
 use crate::spec::{self, Command, JobSpec, MinSucceeded};
@@ -147,6 +149,7 @@ fn policies_of_openpai_v1_keep_their_meaning() {
 fn retries_without_end_and_unknown_fields_are_named() {
     let job = only(&v1(r#", "colour": "red""#, r#""retryCount": -2, "authFile": "hdfs://x", "#));
     assert_eq!(fields(&job), ["retryCount", "taskRoles[0].colour", "authFile"]);
+    assert!(job.losses[2].why.contains("secrets/WORKSPACE/registry.json"), "{}", job.losses[2]);
     assert!(job.losses[0].why.contains("even after success"), "{}", job.losses[0]);
     assert!(job.toml.starts_with("# Imported from a job of OpenPAI (protocol v1).\n# not carried: retryCount: -2 "));
     assert_eq!(spec_of(&job).retries, 0);
@@ -164,6 +167,19 @@ fn what_openpai_refuses_is_refused_with_its_field() {
             r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a_b", "command": "c"}, {"name": "a.b", "command": "c"}]}"#
                 .to_owned(),
             "`role a.b` and role a_b would both be A_B in the environment",
+        ),
+        (
+            r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "w", "command": "c"}, {"name": "w", "command": "c"}]}"#
+                .to_owned(),
+            "`role w` is there twice; each role has a name of its own",
+        ),
+        (
+            PS_JSON.replace("tf-ps", "t d"),
+            "`jobName` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
+        ),
+        (
+            V2.replace("name: cifar\n", "name: t d\n"),
+            "line 3, column 1: `name` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
         ),
     ];
     for (text, wanted) in cases {
@@ -313,81 +329,6 @@ spec:
 "#;
 
 #[test]
-fn a_volcano_job_is_written_like_this() {
-    let job = only(VCJOB);
-    assert_eq!(
-        job.toml,
-        r#"# Imported from a job of Volcano.
-# not carried: spec.tasks[1].template.spec.volumes[0].hostPath: "seq", mounted at /mnt/seq: put the files into the workspace's datasets/NAME and write datasets = ["NAME"], or results into /output
-# not carried: spec.tasks[1].template.spec.containers[0].env[1].valueFrom: POD_IP is filled in by Kubernetes; set it in [env] or in the command
-# not carried: spec.tasks[1].dependsOn: all tasks of a job start together here; let the command wait for the others
-# not carried: spec.queue: one machine has one queue; the job file's directory says which workspace, priority which place
-
-image = "lab/mpi:1"
-contract = "volcano"
-framework = "mpi"
-retries = 3
-
-[roles.mpimaster]
-main = true
-command = '''
-cd '/home' || exit
-mpiexec hello
-'''
-
-[roles.mpimaster.resources]
-cpu = 0.5
-memory = "100MB"
-
-[roles.mpiworker]
-count = 2
-
-[roles.mpiworker.env]
-A = "1"
-
-[roles.mpiworker.resources]
-cpu = 1
-memory = "2GiB"
-shm = "1GiB"
-gpu = 1
-
-[extras]
-labels = { team = "vision" }
-"#
-    );
-    assert_eq!(role(&spec_of(&job), "mpimaster").main, Main::Role);
-}
-
-#[test]
-fn volcano_jobs_that_its_admission_refuses_are_refused() {
-    let cases = [
-        (
-            VCJOB.replace("name: mpiworker", "name: mpimaster"),
-            "`spec.tasks[1].name` \"mpimaster\" is the name of another task of this job",
-        ),
-        (
-            VCJOB.replace("minAvailable: 3", "minAvailable: 4"),
-            "`spec.minAvailable` is 4, more than the 3 replicas of all tasks",
-        ),
-        (VCJOB.replace("PodEvicted", "PodFailed"), "`spec.policies[1].event` PodFailed has an action already"),
-    ];
-    for (text, wanted) in cases {
-        assert!(refusal(&text).ends_with(wanted), "{}", refusal(&text));
-    }
-}
-
-#[test]
-fn policies_without_a_counterpart_and_partial_gangs_are_named() {
-    let text = VCJOB
-        .replace("PodEvicted, action: RestartJob", "PodPending, action: RestartTask")
-        .replace("minAvailable: 3", "minAvailable: 1");
-    let job = only(&text);
-    for wanted in ["spec.policies[0]", "spec.minAvailable"] {
-        assert!(fields(&job).contains(&wanted), "{:?}", fields(&job));
-    }
-}
-
-#[test]
 fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     let second = VCJOB.replace("name: mpi,", "name: mpi2,");
     let text = format!("{VCJOB}---\n{second}---\nkind: Queue\nmetadata: {{name: gold}}\n---\n");
@@ -487,6 +428,25 @@ fn a_container_without_limits_and_with_restarts_says_so() {
             "spec.tfReplicaSpecs.Worker.template.spec.containers[0].resources.limits.memory",
         ]
     );
+}
+
+#[test]
+fn containers_that_kubeflow_starts_again_are_tasks_that_are() {
+    let again = |policy: &str| {
+        let more = "  runPolicy: {backoffLimit: 2}\n";
+        let text = kubeflow("PyTorchJob", "pytorchReplicaSpecs", more, &[("Worker", 2)])
+            .replace("restartPolicy: Never", &format!("restartPolicy: {policy}"))
+            .replace("        spec:\n", "        spec:\n          restartPolicy: OnFailure\n");
+        let job = only(&text);
+        let spec = spec_of(&job);
+        (spec.retries, spec.roles[0].retries, job.losses.iter().map(|loss| loss.why.clone()).collect::<String>())
+    };
+    assert_eq!(again("Never"), (2, 0, String::new()), "the operator's own word counts");
+    assert_eq!(again("OnFailure"), (0, 2, String::new()));
+    for (policy, word) in [("ExitCode", "codes from 128 on"), ("Always", "that succeeded")] {
+        let (job, role, told) = again(policy);
+        assert!((job, role) == (0, 2) && told.contains(word), "{policy}: {told}");
+    }
 }
 
 #[test]
@@ -692,6 +652,14 @@ fn whatever_is_exported_comes_back() {
         let (after, found) = spec::parse("x.toml", &job.toml);
         assert_eq!(after, Some(before), "{text} {found:?} {}", job.toml);
         assert_eq!(job.losses, [], "{text}");
+    }
+    let spec = spec::parse("x.toml", "command = \"true\"").0.unwrap();
+    for name in ["训练", "a~0.1", "it.s-_"] {
+        let mut document = openpai_export::export(name, &spec);
+        assert!(document["jobName"].as_str().unwrap().is_ascii());
+        assert_eq!(only(&document.to_string()).name, name);
+        document["jobName"] = "other".into();
+        assert_eq!(only(&document.to_string()).name, "other");
     }
 }
 

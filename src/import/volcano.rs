@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::draft::{Draft, DraftRole, Holds};
+use super::draft::{Draft, DraftRole, Holds, RETRIES_MAX};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
 use super::{ImportError, Imported, Loss, pod};
@@ -10,6 +10,8 @@ use crate::spec::{Main, MinSucceeded};
 
 /// How often Volcano starts a job anew without `maxRetry`.
 const MAX_RETRY: i64 = 3;
+/// `MASTER_PORT` of the plugin `pytorch`, here as well.
+const TORCH_PORT: &str = "23456";
 const TOGETHER: &str = "all tasks of a job start together here";
 
 const DOCUMENT: &Fates = &[
@@ -37,7 +39,6 @@ const SPEC: &Fates = &[
 ];
 
 const TASK: &Fates = &[
-    ("maxRetry", Fate::Lost("single tasks are not tried again; retries tries the whole job again")),
     ("topologyPolicy", Fate::Lost("one machine: there is nothing to choose")),
     ("dependsOn", Fate::Lost("all tasks of a job start together here; let the command wait for the others")),
 ];
@@ -70,7 +71,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     document.leave(DOCUMENT, &mut draft.losses);
     let retry = spec.number("maxRetry", 0)?;
     let policies = policies(&mut spec)?;
-    plugins(&mut spec, &mut draft)?;
+    let ranks = plugins(&mut spec, &mut draft)?;
     if policies.iter().any(|policy| policy.is("PodFailed", "RestartJob")) {
         draft.retry("spec.maxRetry", retry.unwrap_or(MAX_RETRY));
     } else if let Some(retry) = retry {
@@ -80,6 +81,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         );
     }
     tasks(&mut spec, &mut draft)?;
+    ranks.order(&mut draft);
     for policy in policies {
         apply(policy, &mut draft.roles, &mut draft.losses);
     }
@@ -144,11 +146,18 @@ fn apply(policy: Policy, roles: &mut [DraftRole], losses: &mut Vec<Loss>) {
     }
 }
 
-fn plugins(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+fn plugins(spec: &mut Fields, draft: &mut Draft) -> Result<Ranks, ImportError> {
     let mut plugins = spec.object("plugins")?;
+    let mut ranks = Ranks::default();
     let starts_ranks = plugins.names().iter().any(|name| name == "mpi");
     for name in plugins.names() {
-        let arguments = plugins.texts(&name)?;
+        let mut arguments = plugins.texts(&name)?;
+        if name == "pytorch" {
+            ranks.master = take_flag(&mut arguments, "master");
+            ranks.worker = take_flag(&mut arguments, "worker");
+            let port = take_flag(&mut arguments, "port").filter(|port| port != TORCH_PORT);
+            draft.env.extend(port.map(|port| ("MASTER_PORT".to_owned(), port)));
+        }
         match PLUGINS.iter().find(|(known, _)| *known == name).map(|(_, plugin)| *plugin) {
             Some(Plugin::Contract) => {}
             Some(Plugin::Framework(framework)) => draft.framework = Some(framework),
@@ -161,7 +170,40 @@ fn plugins(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
             draft.losses.push(plugins.loss(&name, format!("its arguments: {}", arguments.join(" "))));
         }
     }
-    Ok(())
+    Ok(ranks)
+}
+
+/// A flag of a plugin, as Go reads it: one dash or two, the value behind `=` or by itself.
+fn take_flag(arguments: &mut Vec<String>, name: &str) -> Option<String> {
+    let named = |argument: &String| argument.trim_start_matches('-').split('=').next() == Some(name);
+    let place = arguments.iter().position(|argument| argument.starts_with('-') && named(argument))?;
+    let flag = arguments.remove(place);
+    match flag.split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => (place < arguments.len()).then(|| arguments.remove(place)),
+    }
+}
+
+/// The tasks that the plugin `pytorch` counts ranks of, where it is told their names.
+#[derive(Default)]
+struct Ranks {
+    master: Option<String>,
+    worker: Option<String>,
+}
+
+impl Ranks {
+    /// Ranks are counted in the order of the roles, so the one that leads stands first.
+    fn order(self, draft: &mut Draft) {
+        let place = |draft: &Draft, name: &str| draft.roles.iter().position(|role| role.name == name);
+        for (flag, name) in [("master", &self.master), ("worker", &self.worker)] {
+            if let Some(name) = name.as_ref().filter(|name| place(draft, name).is_none()) {
+                draft.lose("spec.plugins.pytorch", format!("its argument --{flag}={name} names no task of this job"));
+            }
+        }
+        if let Some(place) = self.master.and_then(|name| place(draft, &name)) {
+            draft.roles[..=place].rotate_right(1);
+        }
+    }
 }
 
 fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
@@ -183,7 +225,9 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
             }
         }
         let own = policies(&mut task)?;
-        pod::read(task.object("template")?, &mut role, draft)?;
+        let most = task.number("maxRetry", -1)?;
+        let restarts = pod::read(task.object("template")?, &mut role, draft)?;
+        again(restarts, most, &task, &mut role, &mut draft.losses);
         for policy in own {
             if policy.is("PodFailed", "RestartJob") {
                 draft.retries = draft.retries.max(3);
@@ -197,6 +241,37 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
         draft.roles.push(role);
     }
     Ok(())
+}
+
+/// `maxRetry` bounds how often containers of the task are started again, which `restartPolicy: Never` forbids.
+fn again(
+    restarts: Option<pod::Restarts>,
+    most: Option<i64>,
+    task: &Fields,
+    role: &mut DraftRole,
+    losses: &mut Vec<Loss>,
+) {
+    let bound = match most {
+        // What Volcano makes of 0.
+        Some(0) => Some(MAX_RETRY),
+        most => most.filter(|most| *most > 0),
+    };
+    let bound = bound.map(|bound| u32::try_from(bound).unwrap_or(u32::MAX));
+    let key = format!("retries of roles.{}", role.name);
+    let why = match (&restarts, bound) {
+        (Some(restarts), Some(_)) if restarts.is_never() => {
+            Some(format!("with restartPolicy Never no container is started again; write {key} if that is wanted"))
+        }
+        (_, Some(bound)) if bound > RETRIES_MAX => Some(format!("is {bound}; {key} is {RETRIES_MAX} at most")),
+        (None, None) if most.is_some() => Some(format!("is without an end; {key} is an upper bound: set it")),
+        _ => None,
+    };
+    losses.extend(why.map(|why| task.loss("maxRetry", why)));
+    let bound = bound.map(|bound| bound.min(RETRIES_MAX));
+    match restarts {
+        Some(restarts) => restarts.apply(bound, role, losses),
+        None => bound.into_iter().for_each(|bound| role.try_again(bound)),
+    }
 }
 
 fn availability(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
