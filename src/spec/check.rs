@@ -6,8 +6,9 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::diagnostic::{Diagnostic, Source};
+use super::diagnostic::{self, Diagnostic, Source};
 use super::keys::{self, Key, Kind, Support};
+use super::near::nearest;
 use super::template;
 use crate::ids::{Bytes, parse_duration};
 
@@ -15,6 +16,8 @@ type Value<'i> = Spanned<DeValue<'i>>;
 
 /// So many findings are told of a file: who has more has not meant to write a job.
 pub(super) const FINDINGS_MAX: usize = 100;
+/// So many errors of syntax are looked at: each takes a look at its line, which may be the whole file.
+const ERRORS_MAX: usize = 10 * FINDINGS_MAX;
 /// Longest name, in bytes, that may be a slip of the pen.
 const SUGGESTED_MAX: usize = 64;
 
@@ -57,11 +60,25 @@ impl Language<'_> {
 pub(super) fn check(source: &Source<'_>, language: Language<'_>) -> Vec<Diagnostic> {
     let (table, errors) = DeTable::parse_recoverable(source.text());
     if !errors.is_empty() {
-        return errors.iter().take(FINDINGS_MAX).map(|error| source.syntax(error)).collect();
+        return told_once(&errors, source.text()).take(FINDINGS_MAX).map(|error| source.syntax(error)).collect();
     }
     let mut checker = Checker { source, language, found: Vec::new() };
     checker.table(table.get_ref(), &Place::root());
     checker.found
+}
+
+/// Without what follows from another error: the keys of a table that is there twice are there twice as well.
+fn told_once<'e>(errors: &'e [toml::de::Error], text: &'e str) -> impl Iterator<Item = &'e toml::de::Error> {
+    let mut doubled = None;
+    errors.iter().take(ERRORS_MAX).filter(move |error| {
+        let Some((span, name)) = diagnostic::doubled(error, text) else { return true };
+        let since = doubled.and_then(|end| text.get(end..span.start));
+        if name.is_table {
+            doubled = Some(span.end);
+            return true;
+        }
+        since.is_none_or(|since: &str| since.lines().skip(1).any(|line| line.trim_start().starts_with('[')))
+    })
 }
 
 /// Where in the file we are: as the user wrote it, and as the table names it.
@@ -182,12 +199,7 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
     if name.len() > SUGGESTED_MAX {
         return "; `trainyard explain` lists all keys".to_owned();
     }
-    let near = language
-        .children(&parent.pattern)
-        .map(|key| (strsim::damerau_levenshtein(key, name), key))
-        .filter(|(distance, key)| *distance <= 1 + key.len().min(name.len()) / 3)
-        .min();
-    if let Some((_, key)) = near {
+    if let Some(key) = nearest(name, language.children(&parent.pattern)) {
         return format!("; did you mean `{key}`?");
     }
     let elsewhere = keys::KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(name));
@@ -225,7 +237,7 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
         Kind::Text | Kind::TextOrTable => text(value).map(drop),
         Kind::Bool => value.as_bool().map(drop).ok_or(Problem::Type),
         Kind::BoolOr(words) => match value.as_str() {
-            Some(word) => choice(word, words),
+            Some(word) => choice_or(word, words, ", or true or false"),
             None => value.as_bool().map(drop).ok_or(Problem::Type),
         },
         Kind::Integer { min, max } => integer(value, min, max),
@@ -236,18 +248,19 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
         Kind::Texts => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|v| text(v.get_ref()).map(drop)),
         Kind::Choice(words) => choice(text(value)?, words),
         Kind::CountOr(words) => match value.as_str() {
-            Some(word) => choice(word, words),
+            Some(word) => choice_or(word, words, ", or an integer from 1 on"),
             None => integer(value, 1, keys::COUNT_MAX),
         },
         Kind::PercentOr(words) => match value.as_str() {
-            Some(word) => choice(word, words),
+            Some(word) => choice_or(word, words, ", or an integer from 0 to 100"),
             None => integer(value, 0, 100),
         },
         Kind::Param => param(value),
         Kind::Scalar => scalar(value),
         Kind::Scalars => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|item| scalar(item.get_ref())),
         Kind::Port => integer(value, 1, 100),
-        Kind::Table | Kind::Tables | Kind::Any => Ok(()),
+        Kind::Any => readable(value),
+        Kind::Table | Kind::Tables => Ok(()),
     }
 }
 
@@ -308,17 +321,35 @@ fn command(value: &DeValue<'_>) -> Result<(), Problem> {
 }
 
 fn choice(word: &str, words: &'static [&'static str]) -> Result<(), Problem> {
+    choice_or(word, words, "")
+}
+
+/// One of the words; `else_be` says what else the value may be.
+fn choice_or(word: &str, words: &'static [&'static str], else_be: &str) -> Result<(), Problem> {
     if words.contains(&word) {
         return Ok(());
     }
-    Err(Problem::Value(format!("is {word:?}, must be {}", Kind::Choice(words).describe())))
+    Err(Problem::Value(format!("is {word:?}, must be {}{else_be}", Kind::Choice(words).describe())))
 }
 
 fn scalar(value: &DeValue<'_>) -> Result<(), Problem> {
     if value.is_array() || value.is_table() {
         return Err(Problem::Type);
     }
-    if value.is_str() { text(value).map(drop) } else { Ok(()) }
+    if value.is_str() { text(value).map(drop) } else { readable(value) }
+}
+
+/// TOML bounds no number; the reader does.
+fn readable(value: &DeValue<'_>) -> Result<(), Problem> {
+    match value {
+        DeValue::Integer(_) => match whole(value) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Problem::Value("the number is too large; in quotes it is a string of any length".to_owned())),
+        },
+        DeValue::Array(items) => items.iter().try_for_each(|item| readable(item.get_ref())),
+        DeValue::Table(table) => table.iter().try_for_each(|(_, value)| readable(value.get_ref())),
+        _ => Ok(()),
+    }
 }
 
 fn param(value: &DeValue<'_>) -> Result<(), Problem> {

@@ -97,6 +97,10 @@ impl<'a> Source<'a> {
     }
 
     pub(super) fn syntax(&self, error: &toml::de::Error) -> Diagnostic {
+        if let Some((span, name)) = doubled(error, self.text) {
+            let message = format!("`{}` stands here a second time", name.key);
+            return self.error(span, &name.key, message);
+        }
         let message = error.message().replace('\n', ", ");
         self.finding(Severity::Error, error.span().unwrap_or(0..0), None, message)
     }
@@ -108,6 +112,24 @@ impl<'a> Source<'a> {
         let key = key.map(|key| printable(&key));
         Diagnostic { severity, file: file.to_owned(), line, column, key, message: printable(&message) }
     }
+}
+
+/// A key that stands in a file twice, as far as its line says it.
+pub(super) struct Doubled {
+    pub(super) key: String,
+    /// It is the name of a `[table]`.
+    pub(super) is_table: bool,
+}
+
+/// The parser tells where the second one is, not what it is called.
+pub(super) fn doubled(error: &toml::de::Error, text: &str) -> Option<(Range<usize>, Doubled)> {
+    let span = error.span().filter(|_| error.message() == "duplicate key")?;
+    let begin = text.get(..span.start)?.rfind('\n').map_or(0, |end| end + 1);
+    let (before, key) = (text.get(begin..span.start)?.trim_start(), text.get(span.clone())?);
+    // In an inline table the line begins with other keys.
+    let before = if before.contains(['=', '{', '\'', '"']) { "" } else { before };
+    let key = format!("{}{key}", before.trim_start_matches(['[', ' ', '\t']));
+    Some((span, Doubled { key, is_table: before.starts_with('[') }))
 }
 
 /// One line, whatever the file has put into it.

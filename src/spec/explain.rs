@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::keys::{KEYS, Key, Support, children, lookup};
+use super::keys::{KEYS, Key, Support, TEMPLATE_KEYS, children, lookup};
+use super::near::{Nearness, nearness};
 
 /// The explanation of one key, or the nearest keys when there is none of that path.
 pub fn explain(path: &str) -> Result<String, String> {
@@ -32,10 +33,27 @@ fn explain_key(key: &Key) -> String {
 }
 
 fn unknown(path: &str) -> String {
-    let nearest =
-        KEYS.iter().max_by(|a, b| strsim::jaro_winkler(a.path, path).total_cmp(&strsim::jaro_winkler(b.path, path)));
-    let nearest = nearest.map_or("", |key| key.path);
-    format!("there is no key {path:?}; the nearest is {nearest:?}, and `trainyard explain` lists all")
+    match nearest(path) {
+        Some(key) => {
+            format!("there is no key {path:?}; the nearest is {:?}, and `trainyard explain` lists all", key.path)
+        }
+        None => format!("there is no key {path:?}; `trainyard explain` lists all"),
+    }
+}
+
+/// The key whose last part is the same or, at the same place and then elsewhere, the nearest; of several the one that lies
+/// highest.
+fn nearest(path: &str) -> Option<&'static Key> {
+    let (place, name) = path.rsplit_once('.').unwrap_or(("", path));
+    let place = lookup(place).map_or("", |key| key.path);
+    let near = |key: &'static Key| {
+        let (above, last) = key.path.rsplit_once('.').unwrap_or(("", key.path));
+        let (nearness, elsewhere) = (nearness(name, last)?, above != place);
+        let rank = (elsewhere && nearness != Nearness::Same, nearness, elsewhere, above.split('.').count());
+        Some((rank, key))
+    };
+    let all = KEYS.iter().chain(TEMPLATE_KEYS).filter_map(near);
+    all.min_by_key(|(rank, _)| *rank).map(|(_, key)| key)
 }
 
 /// One line for every key.
@@ -59,4 +77,31 @@ pub fn markdown() -> String {
     out.push_str(&later.collect::<Vec<_>>().join(", "));
     out.push_str(".\n");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_key_is_told_the_nearest_wherever_that_is() {
+        for (path, near) in [
+            ("shm", "resources.shm"),
+            ("gpu_type", "resources.gpu_type"),
+            ("mem", "resources.memory"),
+            ("resources.mem", "resources.memory"),
+            ("role.count", "roles.*.count"),
+            ("roles.worker.cont", "roles.*.count"),
+            ("count", "roles.*.count"),
+            ("comand", "command"),
+            ("services.x.cpu", "resources.cpu"),
+            ("services.x.resources.cpus", "services.*.resources.cpu"),
+            ("template.params.x.defalt", "template.params.*.default"),
+        ] {
+            assert_eq!(nearest(path).map(|key| key.path), Some(near), "{path}");
+        }
+        for path in ["", "xyz", "zzzz", "lr", "a.b.c", "."] {
+            assert_eq!(explain(path).unwrap_err(), format!("there is no key {path:?}; `trainyard explain` lists all"));
+        }
+    }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::near::nearness;
+
 /// The platform whose directories, variables and arguments a script expects, with the variety of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contract {
@@ -99,7 +101,7 @@ impl FromStr for Contract {
         }
         let found = CONTRACTS.iter().find(|(name, ..)| *name == text);
         let found = found.map(|&(_, platform, profile)| Self { platform, profile });
-        found.ok_or_else(|| match nearest(text, CONTRACTS.iter().map(|(name, ..)| *name)) {
+        found.ok_or_else(|| match nearest_contract(text) {
             Some(near) => format!("{text:?} is no contract; did you mean {near:?}? `trainyard contract ls` lists them"),
             None => format!("{text:?} is no contract; `trainyard contract ls` lists them"),
         })
@@ -130,9 +132,15 @@ impl Contract {
     }
 }
 
-fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let close = names.map(|name| (strsim::damerau_levenshtein(text, name), name)).min()?;
-    (close.0 <= 3).then_some(close.1)
+/// By its whole name, or by that of the variety: `octopus` is `volcano/octopus`.
+fn nearest_contract(text: &str) -> Option<&'static str> {
+    let near = |name: &'static str| {
+        // The numbers of old generations are nobody's names.
+        let variety = name.split('/').nth(1).filter(|variety| variety.len() > 1);
+        let all = [Some(name), variety].into_iter().flatten().filter_map(|part| nearness(text, part));
+        Some((all.min()?, name))
+    };
+    CONTRACTS.iter().filter_map(|(name, ..)| near(name)).min().map(|(_, name)| name)
 }
 
 /// A framework whose cluster variables are made from the roles.
@@ -223,6 +231,19 @@ mod tests {
             assert_eq!(name.parse::<Contract>().unwrap().to_string(), *name);
         }
         assert!("seldon".parse::<Contract>().unwrap_err().contains("serves models"));
-        assert!("kubflow/swarm".parse::<Contract>().unwrap_err().contains("\"kubeflow/swarm\""));
+        for (text, near) in [
+            ("kubflow/swarm", "kubeflow/swarm"),
+            ("octopus", "volcano/octopus"),
+            ("Vertex", "google/vertex"),
+            ("sage", "sagemaker"),
+            ("volcano-job", "volcano"),
+        ] {
+            let told = text.parse::<Contract>().unwrap_err();
+            assert!(told.contains(&format!("did you mean {near:?}?")), "{told}");
+        }
+        for text in ["nope", "xx", "1", "cloud", ""] {
+            let told = text.parse::<Contract>().unwrap_err();
+            assert_eq!(told, format!("{text:?} is no contract; `trainyard contract ls` lists them"));
+        }
     }
 }

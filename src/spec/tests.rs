@@ -51,7 +51,37 @@ fn every_error_names_its_place_and_what_to_do() {
         ("cpu = 1", "x.toml:1:1: unknown key `cpu`; it belongs at `resources.cpu`"),
         ("retries = \"two\"", "x.toml:1:11: `retries` takes an integer, not a string"),
         ("priority = 101", "x.toml:1:12: `priority`: is 101, must be at least 0 and at most 100"),
-        ("priority = \"urgent\"", "x.toml:1:12: `priority`: is \"urgent\", must be \"low\" or \"normal\" or \"high\""),
+        (
+            "priority = \"urgent\"",
+            "x.toml:1:12: `priority`: is \"urgent\", must be \"low\" or \"normal\" or \"high\", or an integer from 0 to 100",
+        ),
+        ("roles.w.main = \"yes\"", "x.toml:1:16: `roles.w.main`: is \"yes\", must be \"first\", or true or false"),
+        (
+            "roles.w.min_failed = \"x\"",
+            "x.toml:1:22: `roles.w.min_failed`: is \"x\", must be \"never\", or an integer from 1 on",
+        ),
+        ("resources.mem = 1", "x.toml:1:11: unknown key `resources.mem`; did you mean `memory`?"),
+        ("resources.gpus = 1", "x.toml:1:11: unknown key `resources.gpus`; did you mean `gpu`?"),
+        ("cmd = \"x\"", "x.toml:1:1: unknown key `cmd`; `trainyard explain` lists all keys"),
+        (
+            "[env]\nbig = 99999999999999999999",
+            "x.toml:2:7: `env.big`: the number is too large; in quotes it is a string of any length",
+        ),
+        (
+            "params.a = [1, 0xffffffffffffffff]",
+            "x.toml:1:12: `params.a`: the number is too large; in quotes it is a string of any length",
+        ),
+        (
+            "[extras]\nx = { y = [18446744073709551615] }",
+            "x.toml:2:5: `extras.x`: the number is too large; in quotes it is a string of any length",
+        ),
+        ("retries = 99999999999999999999", "x.toml:1:11: `retries`: the number is too large"),
+        ("retries = 1\nretries = 2", "x.toml:2:1: `retries` stands here a second time"),
+        ("[env]\nA = 1\n  A = 2", "x.toml:3:3: `A` stands here a second time"),
+        ("env.A = 1\nenv.A = 2", "x.toml:2:5: `env.A` stands here a second time"),
+        ("env = { A = 1, A = 2 }", "x.toml:1:16: `A` stands here a second time"),
+        ("[roles.w]\ncount = 1\n[roles.w]\ncount = 2", "x.toml:3:8: `roles.w` stands here a second time"),
+        ("[roles.\"w\"]\n[roles.\"w\"]", "x.toml:2:8: `roles.\"w\"` stands here a second time"),
         ("retries = -1", "x.toml:1:11: `retries`: is -1, must be at least 0 and at most 1000"),
         ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
         ("alerts = 3", "x.toml:1:1: `alerts` is known, but not supported by this version yet; remove it"),
@@ -110,6 +140,9 @@ fn syntax_errors_and_doubled_roles_have_a_place() {
 #[test]
 fn several_errors_are_told_at_once() {
     assert_eq!(errors("comand = 1\nretries = -1\nstate = 3").len(), 3);
+    let twice = "[roles.w]\ncount = 1\n[roles.w]\ncount = 2\n[roles.x]\ncount = 1\ncount = 2\n[roles.x]\ncount = 3";
+    let places = ["x.toml:3:8: `roles.w`", "x.toml:7:1: `count`", "x.toml:8:8: `roles.x`"];
+    assert_eq!(errors(twice), places.map(|place| format!("{place} stands here a second time")));
 }
 
 #[test]
@@ -320,7 +353,8 @@ fn a_name_of_an_argument_is_one() {
 #[test]
 fn a_file_of_nothing_but_errors_is_told_of_soon_and_in_part() {
     let keys = (0..20_000).map(|number| format!("key{number} = 1\n")).collect();
-    for text in ["=\n".repeat(130_000), "a\n".repeat(130_000), keys, format!("{} = 1", "a".repeat(250_000))] {
+    let twice = format!("[a]\n[a]\nx = {{ {}b = 1 }}", "b=1,".repeat(60_000));
+    for text in ["=\n".repeat(130_000), "a\n".repeat(130_000), keys, format!("{} = 1", "a".repeat(250_000)), twice] {
         let begun = std::time::Instant::now();
         assert!(errors(&text).len() <= 100);
         assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
