@@ -8,13 +8,17 @@ use super::shelf::Shelf;
 use super::show;
 use crate::contract::advice;
 use crate::ids::JobName;
-use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread};
+use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
 pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for path in files {
+        if is_mask(path) && !is_template(path) {
+            tell_masked(path, format)?;
+            continue;
+        }
         let (found, jobs) = check(path, shelf);
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;
@@ -41,6 +45,18 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
     Ok(exit)
 }
 
+fn is_template(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(TEMPLATE_SUFFIX))
+}
+
+/// Nothing is wrong with it, so there is no finding for programs.
+fn tell_masked(path: &Path, format: Format) -> anyhow::Result<()> {
+    match format {
+        Format::Json => Ok(()),
+        Format::People => output::line(&format!("{}: masked by its link to /dev/null: no job runs", path.display())),
+    }
+}
+
 /// What there is to say, and the jobs that the file makes by their names.
 fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
     let mut jobs = Vec::new();
@@ -53,7 +69,7 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>
         Some(Err(error)) => vec![Diagnostic::of_file(&file, format!("the file's name cannot name a job: {error}"))],
         None => vec![Diagnostic::of_file(&file, "the name of a job file ends with .toml")],
     };
-    let read = if name.ends_with(TEMPLATE_SUFFIX) {
+    let read = if is_template(path) {
         Reader::Looking.layer(path, None).map(|(layer, _)| Template::read(&layer).err().unwrap_or_default())
     } else {
         let name = job.and_then(Result::ok).or_else(|| "job".parse().ok()).expect("a plain word is a name");

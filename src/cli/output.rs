@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
+use unicode_width::UnicodeWidthStr;
 
 use crate::status::State;
 use crate::sys::terminal;
@@ -46,17 +47,29 @@ pub(super) fn error(text: &str) {
 
 /// A table with columns as wide as their widest cell; the last one is not padded.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
-        cells.chain([header.get(column).map_or(0, |name| name.chars().count())]).max().unwrap_or(0)
+    lines_of(header, rows).iter().try_for_each(|text| line(text))
+}
+
+fn lines_of(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+    let column = |column: usize| {
+        let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell));
+        cells.chain(header.get(column).map(|name| width(name))).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let print = |cells: &mut dyn Iterator<Item = &str>| {
-        let padded = cells.zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        line(padded.collect::<Vec<_>>().join("  ").trim_end())
+    let widths: Vec<usize> = (0..header.len()).map(column).collect();
+    let padded = |(cell, wanted): (&str, &usize)| format!("{cell}{}", " ".repeat(wanted.saturating_sub(width(cell))));
+    let joined = |cells: &mut dyn Iterator<Item = &str>| {
+        cells.zip(&widths).map(padded).collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    print(&mut header.iter().copied())?;
-    rows.iter().try_for_each(|row| print(&mut row.iter().map(String::as_str)))
+    let head = joined(&mut header.iter().copied());
+    let rows = rows.iter().map(|row| joined(&mut row.iter().map(String::as_str)));
+    std::iter::once(head).chain(rows).collect()
+}
+
+/// Columns that a terminal shows a text in. Letters of some scripts take two, colours none.
+fn width(text: &str) -> usize {
+    let mut parts = text.split("\x1b[");
+    let plain = parts.next().unwrap_or_default().width();
+    plain + parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest).width()).sum::<usize>()
 }
 
 /// The state's name, in its colour on a terminal.
@@ -75,4 +88,26 @@ pub(super) fn state(state: State) -> String {
 pub(super) fn paint(colour: &str, text: &str) -> String {
     let plain = !io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
     if plain { text.to_owned() } else { format!("\x1b[{colour}m{text}\x1b[0m") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_a_terminal_shows_them() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let rows = [
+            row(["训练", "\x1b[34mrunning\x1b[0m", "a"]),
+            row(["e\u{301}té", "\x1b[2mheld\x1b[0m", ""]),
+            row(["", "", "b"]),
+        ];
+        let wanted = [
+            "JOB   STATE    WHY",
+            "训练  \x1b[34mrunning\x1b[0m  a",
+            "e\u{301}té   \x1b[2mheld\x1b[0m",
+            "               b",
+        ];
+        assert_eq!(lines_of(&["JOB", "STATE", "WHY"], &rows), wanted);
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use super::output;
 use crate::config::Paths;
 use crate::ids::{JobKey, JobName, WorkspaceName};
-use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, overrides_of};
+use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 
@@ -53,6 +53,9 @@ impl Shelf {
 
     /// A job file with all that it is made of.
     pub(super) fn stack(&self, path: &Path) -> anyhow::Result<Stack> {
+        if is_mask(path) {
+            bail!("{} is a link to /dev/null, which masks the job", path.display());
+        }
         let read = Reader::Looking.stack(path, &self.templates_of(path));
         read.map(|(stack, _)| stack).map_err(|unread| told(path, unread))
     }

@@ -144,27 +144,37 @@ fn policies(spec: &JobSpec) -> String {
     if let Some(expected) = spec.expected_duration {
         let _ = writeln!(out, "expected_duration = \"{}s\"", expected.as_secs_f64());
     }
-    for (key, value) in &spec.extras {
-        let _ = writeln!(out, "extras.{key} = {value}");
+    for (name, value) in &spec.extras {
+        let _ = writeln!(out, "extras.{} = {value}", key(name));
     }
     out
 }
 
+/// As a job file has a string.
+fn quoted(text: &str) -> String {
+    toml::Value::String(text.to_owned()).to_string()
+}
+
+/// A name as a job file has it, in quotes where it needs them.
+fn key(name: &str) -> String {
+    let bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+    if bare { name.to_owned() } else { quoted(name) }
+}
+
+/// As a job file; what it cannot say stands in comments.
 fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     let mut out = format!(
-        "description = {:?}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {:?}\n",
-        spec.description,
+        "description = {}\ninit = {}\ndebug = {}\nnetwork = \"{}\"\nretries = {}\nstate = {:?}\nrerun = {}\ndatasets = {}\ncontract = \"{}\"\n",
+        quoted(&spec.description),
         spec.init,
         spec.debug,
         network(spec),
         spec.retries,
         state(spec),
         spec.rerun,
-        datasets(spec)
+        toml::Value::from(datasets(spec)),
+        spec.contract
     );
-    if !spec.contract.is_native() {
-        let _ = writeln!(out, "contract = \"{}\"", spec.contract);
-    }
     if let (Some(framework), Some(strategy)) = (spec.framework, spec.strategy) {
         let _ = writeln!(out, "framework = \"{framework}\"\nstrategy = \"{strategy}\"");
     }
@@ -175,7 +185,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let Some(scalars) = &spec.scalars {
         for (key, text) in [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)] {
             if let Some(text) = text {
-                let _ = writeln!(out, "scalars.{key} = {}", toml::Value::String(text.clone()));
+                let _ = writeln!(out, "scalars.{key} = {}", quoted(text));
             }
         }
     }
@@ -190,41 +200,65 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let _ = writeln!(out, "stop_grace = \"{}s\"", grace.as_secs_f64());
     }
     for role in &spec.roles {
-        let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
-        let resources = role.resources;
-        let _ = writeln!(
-            out,
-            "\n[roles.{}]\nimage = {:?}\nuser = {}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\nretries = {}\n\
-             resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}",
-            role.name,
-            role.image.to_string(),
-            role.user.as_ref().map_or("\"the image's\"".to_owned(), |user| format!("{user:?}")),
-            role.count,
-            main(role),
-            role.serves,
-            min_succeeded(role),
-            role.retries,
-            resources.cpu,
-            resources.memory,
-            resources.shm,
-            resources.pids,
-            resources.gpu
-        );
-        if let Some(code) = &role.code {
-            let _ = writeln!(out, "code = {:?}", code.to_string());
-        }
-        for port in &role.ports {
-            let begin = port.begin.map_or_else(|| "\"allotted\"".to_owned(), |begin| begin.to_string());
-            let _ = writeln!(out, "ports.{} = {{ count = {}, begin = {begin} }}", port.label, port.count);
-        }
-        for (name, value) in &role.env {
-            let _ = writeln!(out, "env.{name} = {value:?}");
-        }
-        for task in sample.tasks(spec).filter(|task| task.role.name == role.name) {
-            let _ = writeln!(out, "# {}-{} runs: {}", role.name, task.index, runs(&task));
+        out.push_str(&role_as_text(role));
+        for line in told_once(sample.tasks(spec).filter(|task| task.role.name == role.name)) {
+            let _ = writeln!(out, "# {}", line.replace('\n', "\n# "));
         }
     }
     out
+}
+
+fn role_as_text(role: &Role) -> String {
+    let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
+    let resources = role.resources;
+    let mut out = format!(
+        "\n[roles.{}]\nimage = {}\n{}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\nretries = {}\n\
+         resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}\n",
+        key(role.name.as_str()),
+        quoted(&role.image.to_string()),
+        role.user.as_ref().map_or("# user: the image's".to_owned(), |user| format!("user = {}", quoted(user))),
+        role.count,
+        main(role),
+        role.serves,
+        min_succeeded(role),
+        role.retries,
+        resources.cpu,
+        resources.memory,
+        resources.shm,
+        resources.pids,
+        resources.gpu
+    );
+    if let Some(code) = &role.code {
+        let _ = writeln!(out, "code = {}", code.written());
+    }
+    for port in &role.ports {
+        let begin = port.begin.map(|begin| format!(", begin = {begin}"));
+        let allotted = if begin.is_none() { "  # allotted" } else { "" };
+        let begin = begin.unwrap_or_default();
+        let _ = writeln!(out, "ports.{} = {{ count = {}{begin} }}{allotted}", key(&port.label), port.count);
+    }
+    for (name, value) in &role.env {
+        let _ = writeln!(out, "env.{} = {}", key(name), quoted(value));
+    }
+    out
+}
+
+/// What tasks will run; of those in a row that run the same it is told once.
+fn told_once<'t>(tasks: impl Iterator<Item = Task<'t>>) -> Vec<String> {
+    let mut told: Vec<(Task<'t>, Task<'t>, String)> = Vec::new();
+    for task in tasks {
+        let line = runs(&task);
+        match told.last_mut() {
+            Some((first, last, same)) if first.role.name == task.role.name && *same == line => *last = task,
+            _ => told.push((task, task, line)),
+        }
+    }
+    let name = |task: &Task<'_>| format!("{}-{}", task.role.name, task.index);
+    let line = |(first, last, line): (Task<'_>, Task<'_>, String)| match first.index == last.index {
+        true => format!("{} runs: {line}", name(&first)),
+        false => format!("{} to {} run: {line}", name(&first), name(&last)),
+    };
+    told.into_iter().map(line).collect()
 }
 
 /// All that the job comes to.
@@ -234,9 +268,7 @@ pub(super) fn effective(file: &str, spec: &JobSpec) -> String {
 
 /// What each task will run.
 pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
-    let sample = Sample::of(file, spec);
-    let line = |task: Task<'_>| format!("  {}-{} runs: {}\n", task.role.name, task.index, runs(&task));
-    sample.tasks(spec).map(line).collect()
+    told_once(Sample::of(file, spec).tasks(spec)).iter().map(|line| format!("  {line}\n")).collect()
 }
 
 /// The final command line, as far as it is known without the image.
@@ -284,4 +316,48 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(text: &str) -> String {
+        let (spec, found) = parse("j.toml", text);
+        effective("j.toml", &spec.unwrap_or_else(|| panic!("{found:?}")))
+    }
+
+    #[test]
+    fn what_is_shown_is_a_job_file() {
+        for text in [
+            "",
+            "command = \"a\\nb\"\ncode = { git = \"https://lab/x\", ref = \"v1\", submodules = true }",
+            "contract = \"openpai\"\nuser = \"1000\"\nextras.\"a b\" = [1]\ndescription = \"x\\u007f\\n\"",
+            "command = \"x\"\nenv.\"a.b\" = \"\\u0001 'y'\"\nroles.\"a.b\".ports = { \"x.y\" = 2, z.begin = 80 }",
+        ] {
+            let (before, after) = (parse("j.toml", text).0.unwrap(), parse("j.toml", &shown(text)));
+            let (after, found) = (after.0, after.1);
+            let after = after.unwrap_or_else(|| panic!("{found:?}\n{}", shown(text)));
+            assert_eq!((after.contract, &after.extras), (before.contract, &before.extras), "{}", shown(text));
+            let said = |spec: &JobSpec| {
+                let role = &spec.roles[0];
+                (role.user.clone(), role.code.clone(), role.env.clone(), role.ports.clone(), role.resources)
+            };
+            assert_eq!(said(&after), said(&before), "{}", shown(text));
+        }
+        let plain = shown("");
+        assert!(plain.contains("contract = \"native\"") && plain.contains("# user: the image's"), "{plain}");
+    }
+
+    #[test]
+    fn tasks_that_run_the_same_are_told_once() {
+        let text = "command = \"x\"\n[roles.ps]\n[roles.worker]\ncount = 900\n[roles.eval]\ncount = 2\ncommand = \"y\"";
+        let spec = parse("j.toml", text).0.unwrap();
+        let lines = "  ps-0 runs: /bin/sh -c x\n  worker-0 to worker-899 run: /bin/sh -c x\n  eval-0 to eval-1 run: /bin/sh -c y\n";
+        assert_eq!(command_lines("j.toml", &spec), lines);
+        assert_eq!(shown(text).matches("worker-").count(), 2, "{}", shown(text));
+        // A platform may give each task arguments of its own.
+        let text = "contract = \"kubeflow/psflags\"\nframework = \"tensorflow\"\ncommand = \"x\"\nroles.ps = {}\nroles.worker.count = 2";
+        assert_eq!(command_lines("j.toml", &parse("j.toml", text).0.unwrap()).lines().count(), 3);
+    }
 }

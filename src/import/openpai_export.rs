@@ -10,7 +10,7 @@ use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
     Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Priority,
-    Retry, Role, Submodules,
+    Retry, Role,
 };
 
 /// Our own field of `extras`.
@@ -61,20 +61,6 @@ fn image(spec: &JobSpec) -> String {
 fn shared_code(spec: &JobSpec) -> Option<&Code> {
     let first = spec.roles.first()?.code.as_ref();
     first.filter(|_| spec.roles.iter().all(|role| role.code.as_ref() == first))
-}
-
-/// As a job file has it.
-fn code(code: &Code) -> String {
-    let Code::Git(git) = code else { return toml::Value::String(code.to_string()).to_string() };
-    let mut table = toml::Table::new();
-    table.insert("git".to_owned(), git.url.clone().into());
-    table.extend(git.reference.clone().map(|reference| ("ref".to_owned(), reference.into())));
-    table.extend(git.user.clone().map(|user| ("user".to_owned(), user.into())));
-    table.extend(git.password.as_ref().map(|name| ("password".to_owned(), format!("secret:{name}").into())));
-    if git.submodules == Submodules::Fetched {
-        table.insert("submodules".to_owned(), true.into());
-    }
-    toml::Value::Table(table).to_string()
 }
 
 /// As a job file has it: OpenPAI knows nothing of the kind.
@@ -183,7 +169,7 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if !spec.contract.is_native() {
         out.push(("contract", quoted(&spec.contract)));
     }
-    out.extend(shared_code(spec).map(|shared| ("code", code(shared))));
+    out.extend(shared_code(spec).map(|shared| ("code", shared.written())));
     out.extend(spec.framework.map(|framework| ("framework", quoted(&framework))));
     out.extend(spec.strategy.map(|strategy| ("strategy", quoted(&strategy))));
     if !spec.mounts.is_empty() {
@@ -297,7 +283,8 @@ fn date_again(draft: &mut Draft, dated: Fields) {
 fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let role = task.role;
     let own_code = role.code.as_ref().filter(|_| shared_code(spec).is_none());
-    let mut lines: Map<String, Value> = own_code.map(|own| ("code".to_owned(), json!(code(own)))).into_iter().collect();
+    let mut lines: Map<String, Value> =
+        own_code.map(|own| ("code".to_owned(), json!(own.written()))).into_iter().collect();
     if role.retries > 0 {
         lines.insert("retries".to_owned(), json!(role.retries.to_string()));
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
+use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask};
 use super::{Arrival, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
@@ -129,11 +129,6 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, NameError> {
     let stem = file.strip_suffix(TEMPLATE_SUFFIX).or_else(|| file.strip_suffix(".toml"));
     let job: JobName = stem.unwrap_or(file).parse()?;
     Ok(Some(JobKey::new(workspace, job)))
-}
-
-/// A link to `/dev/null` masks a job, as systemd's units are masked.
-fn is_mask(path: &Path) -> bool {
-    fs::read_link(path).is_ok_and(|target| target == Path::new("/dev/null"))
 }
 
 fn read(root: &Path, path: &Path, key: &JobKey) -> Result<Arrival, Unread> {

@@ -143,6 +143,11 @@ fn workspace_of(path: &Path, jobs_d: &Path) -> Option<PathBuf> {
     (parts.len() > 1 && !first.to_string_lossy().ends_with(OVERRIDES_SUFFIX)).then_some(first)
 }
 
+/// A link to `/dev/null` masks a job, as systemd's units are masked.
+pub fn is_mask(job: &Path) -> bool {
+    fs::read_link(job).is_ok_and(|target| target == Path::new("/dev/null"))
+}
+
 /// The directory of overrides of a job file.
 pub fn overrides_of(job: &Path) -> PathBuf {
     let mut name = job.as_os_str().to_owned();

@@ -131,6 +131,22 @@ pub enum Submodules {
     Fetched,
 }
 
+impl Code {
+    /// As a job file has it.
+    pub fn written(&self) -> String {
+        let Self::Git(git) = self else { return toml::Value::String(self.to_string()).to_string() };
+        let mut table = toml::Table::new();
+        table.insert("git".to_owned(), git.url.clone().into());
+        table.extend(git.reference.clone().map(|reference| ("ref".to_owned(), reference.into())));
+        table.extend(git.user.clone().map(|user| ("user".to_owned(), user.into())));
+        table.extend(git.password.as_ref().map(|name| ("password".to_owned(), format!("secret:{name}").into())));
+        if git.submodules == Submodules::Fetched {
+            table.insert("submodules".to_owned(), true.into());
+        }
+        toml::Value::Table(table).to_string()
+    }
+}
+
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

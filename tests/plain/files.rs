@@ -64,6 +64,22 @@ fn check_says_everything_and_fails() {
 }
 
 #[test]
+fn a_masked_job_is_said_to_be_masked() {
+    let dir = tempfile::tempdir().unwrap();
+    let link = |name: &str, target: &str| {
+        let path = dir.path().join(name);
+        std::os::unix::fs::symlink(target, &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (masked, linked) = (link("masked.toml", "/dev/null"), link("linked.toml", "/dev/zero"));
+    let output = trainyard(&["check", &masked]);
+    assert!(output.status.success() && stdout(&output).contains("masked.toml: masked by its link to /dev/null"));
+    let output = trainyard(&["check", &linked]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stdout(&output).contains("is a symbolic link; put the file itself here"), "{}", stdout(&output));
+}
+
+#[test]
 fn explain_knows_keys_and_names_the_nearest() {
     let text = stdout(&trainyard(&["explain", "resources.shm"]));
     assert!(text.contains("half of memory") && text.contains("Size of /dev/shm"), "{text}");
@@ -78,7 +94,10 @@ fn explain_knows_keys_and_names_the_nearest() {
 fn what_is_shown_is_what_runs() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/jobs.d/digits.toml");
     let text = stdout(&trainyard(&["show", "--effective", "--file", file]));
-    assert!(text.contains("# worker-1 runs: /bin/sh -c 'python3 train.py --epochs=12 --lr=0.5 --seed=7'"), "{text}");
+    assert!(
+        text.contains("# worker-0 to worker-1 run: /bin/sh -c 'python3 train.py --epochs=12 --lr=0.5 --seed=7'"),
+        "{text}"
+    );
     for word in [
         "[roles.ps]",
         "serves = true",

@@ -94,6 +94,7 @@ fn each_library_is_known_to_one_module_alone() {
         ("netlink_", "src/engine/local"),
         ("notify::", "src/intake src/api"),
         ("clap::", "src/cli src/main.rs"),
+        ("unicode_width::", "src/cli"),
         ("hyper::", "src/api"),
     ];
     for path in rust_files("src").into_iter().chain(rust_files("fs/src")) {
