@@ -6,6 +6,7 @@ mod support;
 
 mod bad_input;
 mod complaints;
+mod conformance;
 mod contracts;
 mod crash;
 mod datasets;
