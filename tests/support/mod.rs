@@ -80,6 +80,15 @@ pub(crate) struct Instance {
     seen: Vec<String>,
 }
 
+/// Where instances lie, if not where temporary files do.
+static PLACE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+
+/// Instances of this process lie in `directory`, which a benchmark has made for that.
+#[allow(dead_code, reason = "for benchmarks")]
+pub(crate) fn in_directory(directory: &Path) {
+    PLACE.get_or_init(|| directory.to_owned());
+}
+
 impl Instance {
     /// Starts an instance with `config` as its trainyard.toml; `None` where the machine cannot.
     pub(crate) fn start(test: &str, config: &str) -> Option<Self> {
@@ -94,7 +103,10 @@ impl Instance {
         if !can_run(test) {
             return None;
         }
-        let dir = tempfile::tempdir().unwrap();
+        let dir = match PLACE.get() {
+            Some(place) => tempfile::tempdir_in(place).unwrap(),
+            None => tempfile::tempdir().unwrap(),
+        };
         // Tasks of other users must be able to pass.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();
