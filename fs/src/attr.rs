@@ -5,6 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::libc;
 use nix::sys::stat::FileStat;
 
+use rustix::fs::{Statx, StatxTimestamp};
+
 use crate::tree::ContentMetadata;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +70,25 @@ impl Attr {
             gid: stat.st_gid,
             rdev: stat.st_rdev,
             blksize: u32::try_from(stat.st_blksize).unwrap_or(4096),
+        }
+    }
+
+    pub(crate) fn of_seen(seen: &Statx) -> Self {
+        let mode = u32::from(seen.stx_mode);
+        let at = |stamp: &StatxTimestamp| time(stamp.tv_sec, stamp.tv_nsec.into());
+        Self {
+            kind: Kind::from_mode(mode),
+            size: seen.stx_size,
+            blocks: seen.stx_blocks,
+            atime: at(&seen.stx_atime),
+            mtime: at(&seen.stx_mtime),
+            ctime: at(&seen.stx_ctime),
+            mode: permissions(mode),
+            nlink: seen.stx_nlink,
+            uid: seen.stx_uid,
+            gid: seen.stx_gid,
+            rdev: nix::sys::stat::makedev(seen.stx_rdev_major.into(), seen.stx_rdev_minor.into()),
+            blksize: seen.stx_blksize,
         }
     }
 

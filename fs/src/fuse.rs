@@ -32,10 +32,10 @@ use tracing::{debug, trace_span};
 
 use crate::caller::Caller;
 use crate::error::{Error, Result};
-use crate::ops::{Changes, Entry, Listed, Opened, Ops};
+use crate::ops::{Changes, Entry, Listed, Listing, Opened, Ops};
 use crate::tree::Tree;
 
-use answer::{GENERATION, refused};
+use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use iomode::IoModes;
 
@@ -75,10 +75,14 @@ impl<T: Tree> Fuse<T> {
 
     /// The entry of one row; `None` for what is gone since the listing was taken. Another error must not make a listing that
     /// seems whole.
-    fn entry_of(&self, directory: u64, row: &Listed) -> Result<Option<Entry>> {
-        let entry = match is_dot(row) {
-            true => self.ops.getattr(row.ino),
-            false => self.ops.lookup(directory, &row.name),
+    fn entry_of<'a>(&'a self, ino: u64, held: &mut Option<Listing<'a>>, row: &Listed) -> Result<Option<Entry>> {
+        let entry = match (is_dot(row), held.as_ref()) {
+            (true, _) => self.ops.getattr(row.ino),
+            (false, Some(listing)) => self.ops.lookup_in(listing, &row.name),
+            (false, None) => {
+                let listing = held.insert(self.ops.listing(ino)?);
+                self.ops.lookup_in(listing, &row.name)
+            }
         };
         match entry {
             Ok(entry) => Ok(Some(entry)),
@@ -213,12 +217,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
         match self.ops.open(ino.0, access) {
             Ok(Opened::Stored { fh }) => {
                 let mode = self.modes().open(ino.0, || None);
-                answer::opened(reply, fh, access, &mode);
+                answer::opened(reply, fh, access, &mode, Cache::Kept);
             }
             Ok(Opened::Frozen { fh }) => {
                 let register = || self.register(&reply, fh);
                 let mode = self.modes().open(ino.0, register);
-                answer::opened(reply, fh, access, &mode);
+                answer::opened(reply, fh, access, &mode, Cache::Dropped);
             }
             Ok(Opened::Generated { fh }) => answer::opened_generated(reply, fh),
             Err(error) => reply.error(refused(&error)),
@@ -354,9 +358,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
             Ok(rows) => rows,
             Err(error) => return reply.error(refused(&error)),
         };
+        // The dots come first, and are asked for before names are held.
+        let mut listing = None;
         let mut told = false;
         for (next, row) in from(&rows, offset) {
-            let entry = match self.entry_of(ino.0, row) {
+            let entry = match self.entry_of(ino.0, &mut listing, row) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => continue,
                 // The rows before it are told first; then it is met again.

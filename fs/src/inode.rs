@@ -28,7 +28,7 @@ pub(crate) enum Identity {
         ino: u64,
         kind: Kind,
         /// When it was made, ns since 1970, where the file system tells: numbers are given to other files again.
-        born: Option<i128>,
+        born: Option<i64>,
     },
     Generated,
 }
@@ -69,13 +69,13 @@ impl InodeTable {
         Self { nodes: HashMap::from([(ROOT, Node::new(root))]), by_identity: HashMap::new(), next: ROOT + 1 }
     }
 
-    /// Counts one lookup of `name` in `parent`, which led to `identity`, and returns its number. An
-    /// older node of another identity loses the name. `None` if `parent` is unknown.
-    pub(crate) fn lookup(&mut self, parent: u64, name: &OsStr, identity: Identity) -> Option<u64> {
+    /// Counts one lookup of `name` in `parent`, which led to `identity`, and returns its number: that of the same file under
+    /// another name, if both are shared. An older node of another identity loses the name. `None` if `parent` is unknown.
+    pub(crate) fn lookup(&mut self, parent: u64, name: &OsStr, identity: Identity, shared: bool) -> Option<u64> {
         let known = self.child(parent, name);
         let ino = match known.filter(|ino| self.identity(*ino) == Some(identity)) {
             Some(ino) => ino,
-            None => self.replace(parent, name, identity)?,
+            None => self.replace(parent, name, identity, shared && identity.has_links())?,
         };
         let node = self.nodes.get_mut(&ino)?;
         node.lookups += 1;
@@ -109,17 +109,21 @@ impl InodeTable {
 
     /// Where `ino` is, by the name that was looked up last; `None` if it is unknown, nameless, or below something nameless.
     pub(crate) fn path(&self, ino: u64) -> Option<RelPath> {
-        match self.nodes.get(&ino)?.places.last() {
-            Some(place) => self.path_of(place),
-            None => (ino == ROOT).then(RelPath::root),
-        }
+        self.paths(ino).into_iter().next()
     }
 
-    /// Where it is by its other names.
-    pub(crate) fn other_paths(&self, ino: u64) -> Vec<RelPath> {
+    /// Where it is by all its names, the one that was looked up last first.
+    pub(crate) fn paths(&self, ino: u64) -> Vec<RelPath> {
+        if ino == ROOT {
+            return vec![RelPath::root()];
+        }
         let places = self.nodes.get(&ino).map(|node| node.places.as_slice()).unwrap_or_default();
-        let others = places.split_last().map(|(_, others)| others).unwrap_or_default();
-        others.iter().rev().filter_map(|place| self.path_of(place)).collect()
+        places.iter().rev().filter_map(|place| self.path_of(place)).collect()
+    }
+
+    /// Its names, with the directories that hold them; of a file with links there may be several.
+    pub(crate) fn places(&self, ino: u64) -> Vec<(u64, OsString)> {
+        self.nodes.get(&ino).map(|node| node.places.clone()).unwrap_or_default()
     }
 
     fn path_of(&self, (parent, name): &(u64, OsString)) -> Option<RelPath> {
@@ -180,21 +184,22 @@ impl InodeTable {
         self.reap(b.0);
     }
 
-    fn replace(&mut self, parent: u64, name: &OsStr, identity: Identity) -> Option<u64> {
+    fn replace(&mut self, parent: u64, name: &OsStr, identity: Identity, shared: bool) -> Option<u64> {
         // A file holds nothing.
         self.nodes.get(&parent).filter(|holder| !holder.identity.has_links())?;
         let replaced = self.detach(parent, name);
-        let ino = self.by_identity.get(&identity).copied().unwrap_or_else(|| self.add(identity));
+        let known = self.by_identity.get(&identity).copied().filter(|_| shared);
+        let ino = known.unwrap_or_else(|| self.add(identity, shared));
         self.attach(ino, (parent, name));
         replaced.into_iter().for_each(|ino| drop(self.reap(ino)));
         Some(ino)
     }
 
-    fn add(&mut self, identity: Identity) -> u64 {
+    fn add(&mut self, identity: Identity, shared: bool) -> u64 {
         let ino = self.next;
         self.next += 1;
         self.nodes.insert(ino, Node::new(identity));
-        if identity.has_links() {
+        if shared {
             self.by_identity.insert(identity, ino);
         }
         ino
@@ -239,7 +244,9 @@ impl InodeTable {
             }
             let Some(node) = self.nodes.remove(&ino) else { continue };
             gone.push(ino);
-            self.by_identity.remove(&node.identity);
+            if self.by_identity.get(&node.identity) == Some(&ino) {
+                self.by_identity.remove(&node.identity);
+            }
             for (parent, name) in node.places {
                 if let Some(holder) = self.nodes.get_mut(&parent) {
                     holder.children.remove(&name);

@@ -56,6 +56,14 @@ pub(crate) struct Entry {
     pub ttl: Duration,
 }
 
+/// A directory while its path stays what it is.
+pub(crate) struct Listing<'a> {
+    ino: u64,
+    pin: Pin,
+    path: RelPath,
+    _names_stay: RwLockReadGuard<'a, ()>,
+}
+
 /// New attributes; `None` leaves one as it is.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Changes {
@@ -84,8 +92,29 @@ impl<T: Tree> Ops<T> {
         let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
         let path = directory.join(name).map_err(Error::Name)?;
         let (identity, attr) = self.find(&path)?;
-        let ino = lock(&self.nodes).table.lookup(parent, name, identity);
+        let ino = lock(&self.nodes).table.lookup(parent, name, identity, self.tree.shares_links(&path));
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
+        let ttl = self.tree.attr_ttl(&path);
+        Ok(Entry { ino, attr, ttl })
+    }
+
+    /// Directory `ino` held in its place, to look many of its entries up.
+    pub(crate) fn listing(&self, ino: u64) -> Result<Listing<'_>> {
+        let (names_stay, _) = self.names_stay(ino, None)?;
+        let (pin, path) = self.pin_while_names_stay(ino)?;
+        Ok(Listing { ino, pin, path, _names_stay: names_stay })
+    }
+
+    /// As [`Self::lookup`].
+    pub(crate) fn lookup_in(&self, listing: &Listing<'_>, name: &OsStr) -> Result<Entry> {
+        let path = listing.path.join(name).map_err(Error::Name)?;
+        self.check_visible(&path)?;
+        let (identity, attr) = match listing.pin.look(name) {
+            Err(Error::NotFound) => (Identity::Generated, self.generated_attr(&path)?),
+            seen => seen?,
+        };
+        let ino = lock(&self.nodes).table.lookup(listing.ino, name, identity, self.tree.shares_links(&path));
+        let ino = ino.ok_or(Error::Stale { ino: listing.ino })?;
         let ttl = self.tree.attr_ttl(&path);
         Ok(Entry { ino, attr, ttl })
     }
@@ -216,10 +245,8 @@ impl<T: Tree> Ops<T> {
 
     /// For a caller that holds the namespace until the change is made: a rename may put another rule in force.
     fn pin_for_change(&self, ino: u64) -> Result<Pin> {
-        let paths = self.paths(ino)?;
-        paths.first().map_or(Ok(()), |path| self.check_visible(path))?;
-        // By whatever name it is changed, it is changed by all of them.
-        paths.iter().try_for_each(|path| self.check_writable(path))?;
+        self.check_visible(&self.path(ino)?)?;
+        self.check_writable_by_all(ino)?;
         if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
             return Err(Error::ReadOnly);
         }
@@ -228,13 +255,72 @@ impl<T: Tree> Ops<T> {
 
     /// Where `ino` is by its names, the one that was looked up last before the others.
     fn paths(&self, ino: u64) -> Result<Vec<RelPath>> {
-        let nodes = lock(&self.nodes);
-        let last = nodes.table.path(ino).ok_or(Error::Stale { ino })?;
-        Ok(std::iter::once(last).chain(nodes.table.other_paths(ino)).collect())
+        let paths = lock(&self.nodes).table.paths(ino);
+        if paths.is_empty() { Err(Error::Stale { ino }) } else { Ok(paths) }
     }
 
     fn path(&self, ino: u64) -> Result<RelPath> {
         lock(&self.nodes).table.path(ino).ok_or(Error::Stale { ino })
+    }
+
+    /// Of a file with several names, lets go of those that lead elsewhere by now, as publishing makes them: the kernel, which
+    /// does not tell by which name it opens, looks again.
+    fn check_names(&self, ino: u64) -> Result<()> {
+        let places = lock(&self.nodes).table.places(ino);
+        if places.len() < 2 {
+            return Ok(());
+        }
+        let (_names_stay, _) = self.names_stay(ino, None)?;
+        let mut all_lead_there = true;
+        for place in &places {
+            all_lead_there &= self.leads_to(place, ino) || !self.let_go(place, ino);
+        }
+        if all_lead_there { Ok(()) } else { Err(Error::Stale { ino }) }
+    }
+
+    /// Refuses to change `ino` where one of its names lies in a read-only place: by whatever name it is changed, it is
+    /// changed by all of them. Names that lead elsewhere by now do not count, but for the last one: who has it open is told
+    /// that the place is closed. For a caller that holds the namespace.
+    fn check_writable_by_all(&self, ino: u64) -> Result<()> {
+        if ino == ROOT {
+            return self.check_writable(&RelPath::root());
+        }
+        let places = lock(&self.nodes).table.places(ino);
+        let mut left = places.len();
+        for place in &places {
+            let Ok(path) = self.path(place.0).and_then(|path| path.join(&place.1).map_err(Error::Name)) else {
+                continue;
+            };
+            if self.tree.rule(&path) == Rule::ReadWrite {
+                continue;
+            }
+            if left == 1 || self.leads_to(place, ino) || !self.let_go(place, ino) {
+                return Err(Error::ReadOnly);
+            }
+            left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Whether the name still leads to `ino`; what cannot be looked at does.
+    fn leads_to(&self, (parent, name): &(u64, OsString), ino: u64) -> bool {
+        let wanted = lock(&self.nodes).table.identity(ino);
+        let Ok(path) = self.path(*parent).and_then(|path| path.join(name).map_err(Error::Name)) else { return false };
+        match self.host.pin(&path) {
+            Ok(pin) => Some(pin.identity()) == wanted,
+            Err(Error::NotFound) => wanted == Some(Identity::Generated),
+            Err(_) => true,
+        }
+    }
+
+    /// Takes a name from `ino`, if it still has it.
+    fn let_go(&self, (parent, name): &(u64, OsString), ino: u64) -> bool {
+        let mut nodes = lock(&self.nodes);
+        let has_it = nodes.table.child(*parent, name) == Some(ino);
+        if has_it {
+            nodes.table.unlink(*parent, name);
+        }
+        has_it
     }
 
     fn check_visible(&self, path: &RelPath) -> Result<()> {

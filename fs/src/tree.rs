@@ -163,6 +163,12 @@ pub trait Tree: Send + Sync + 'static {
     /// not stored, and for every `stat` of a generated file, so it must be cheap.
     fn open_generated(&self, path: &RelPath) -> io::Result<Option<Box<dyn Content>>>;
 
+    /// Whether the names of one file that lie here are shown as one inode. Not where a file is given another inode behind the
+    /// mount: the kernel would take what it knows by one name for the other for as long as it keeps names.
+    fn shares_links(&self, _path: &RelPath) -> bool {
+        true
+    }
+
     /// How long the kernel may keep the attributes and the name of what is at `path`: zero for what
     /// others change behind the mount (live logs). A change behind the mount shows after this long.
     fn attr_ttl(&self, path: &RelPath) -> Duration;

@@ -275,6 +275,11 @@ impl Tree for WorkspaceTree {
         }
     }
 
+    /// Publishing parts names from each other.
+    fn shares_links(&self, path: &RelPath) -> bool {
+        part_of(path) != Part::Datasets
+    }
+
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {

@@ -45,13 +45,23 @@ pub(super) fn xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>>) {
     }
 }
 
+/// What becomes of the pages that the kernel has of a file when it is opened again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cache {
+    /// They stay good: a change behind the mount shows in the attributes, which are asked for again in time.
+    Kept,
+    /// They may hold what could not be written back, because the place has become read-only meanwhile.
+    Dropped,
+}
+
 /// A stored file. One opened only for reading has nothing to write back, so its `close` needs no word of
 /// ours. A writer of an inode that is open by passthrough sends its writes here, past the cache.
-pub(super) fn opened(reply: ReplyOpen, fh: u64, access: Access, mode: &IoMode<BackingId>) {
+pub(super) fn opened(reply: ReplyOpen, fh: u64, access: Access, mode: &IoMode<BackingId>, cache: Cache) {
     let fh = FileHandle(fh);
+    let kept = if cache == Cache::Kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
     match (mode, access.writes()) {
-        (IoMode::Cached, false) => reply.opened(fh, FopenFlags::FOPEN_NOFLUSH),
-        (IoMode::Cached, true) => reply.opened(fh, FopenFlags::empty()),
+        (IoMode::Cached, false) => reply.opened(fh, FopenFlags::FOPEN_NOFLUSH | kept),
+        (IoMode::Cached, true) => reply.opened(fh, kept),
         (IoMode::Passthrough(id), false) => {
             reply.opened_passthrough(fh, FopenFlags::FOPEN_NOFLUSH, id);
         }

@@ -19,7 +19,7 @@ use nix::sys::stat::{
 };
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, linkat, symlinkat, truncate, unlinkat};
-use rustix::fs::{AtFlags as RustixAtFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags as RustixAtFlags, Statx, StatxFlags, statx};
 
 use crate::attr::{Attr, Kind};
 use crate::error::{Error, Result};
@@ -29,14 +29,18 @@ use crate::inode::Identity;
 pub(crate) struct Pin {
     fd: OwnedFd,
     stat: FileStat,
-    born: Option<i128>,
+    born: Option<i64>,
 }
 
 /// When the file was made, ns since 1970, where its file system tells.
-fn born(fd: &OwnedFd) -> Option<i128> {
-    let seen = statx(fd, "", RustixAtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
+fn born(fd: &OwnedFd) -> Option<i64> {
+    born_of(&statx(fd, "", RustixAtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?)
+}
+
+fn born_of(seen: &Statx) -> Option<i64> {
     let told = StatxFlags::from_bits_retain(seen.stx_mask).contains(StatxFlags::BTIME);
-    told.then(|| i128::from(seen.stx_btime.tv_sec) * 1_000_000_000 + i128::from(seen.stx_btime.tv_nsec))
+    let seconds = seen.stx_btime.tv_sec.checked_mul(1_000_000_000).filter(|_| told)?;
+    seconds.checked_add(seen.stx_btime.tv_nsec.into())
 }
 
 /// Who owns what is made; the group of a set-group-id directory wins over `gid`.
@@ -82,6 +86,17 @@ impl Pin {
 
     pub(crate) fn child(&self, name: &OsStr) -> Result<Self> {
         Self::beneath(&self.fd, Path::new(name))
+    }
+
+    /// What is at `name` in this directory, without holding it fast.
+    pub(crate) fn look(&self, name: &OsStr) -> Result<(Identity, Attr)> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        let flags = RustixAtFlags::SYMLINK_NOFOLLOW | RustixAtFlags::NO_AUTOMOUNT;
+        let seen = statx(&self.fd, name, flags, wanted);
+        let seen = seen.map_err(|errno| Error::host("statx")(nix::errno::Errno::from_raw(errno.raw_os_error())))?;
+        let attr = Attr::of_seen(&seen);
+        let dev = nix::sys::stat::makedev(seen.stx_dev_major.into(), seen.stx_dev_minor.into());
+        Ok((Identity::Stored { dev, ino: seen.stx_ino, kind: attr.kind, born: born_of(&seen) }, attr))
     }
 
     /// What makes it the same one under another name.

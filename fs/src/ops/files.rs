@@ -81,6 +81,7 @@ impl<T: Tree> Ops<T> {
         if lock(&self.nodes).table.identity(ino) == Some(Identity::Generated) {
             return self.open_generated(ino, access);
         }
+        self.check_names(ino)?;
         let rule = self.check_open(ino, access)?;
         let mut pin = self.pin_even_nameless(ino)?;
         if rule.is_none() && access.writes() {
@@ -209,16 +210,17 @@ impl<T: Tree> Ops<T> {
 
     /// Refuses what the rule of `ino` does not allow, and returns that rule. What has lost its name has none.
     fn check_open(&self, ino: u64, access: Access) -> Result<Option<Rule>> {
-        let Ok(paths) = self.paths(ino) else {
+        let Ok((_names_stay, path)) = self.names_stay(ino, None) else {
             return Ok(None);
         };
-        let rules: Vec<Rule> = paths.iter().map(|path| self.tree.rule(path)).collect();
-        let rule = rules.first().copied();
-        match rule {
-            Some(Rule::Hidden) => Err(Error::NotFound),
-            _ if access.writes() && rules.iter().any(|rule| *rule != Rule::ReadWrite) => Err(Error::ReadOnly),
-            rule => Ok(rule),
+        let rule = self.tree.rule(&path);
+        if rule == Rule::Hidden {
+            return Err(Error::NotFound);
         }
+        if access.writes() {
+            self.check_writable_by_all(ino)?;
+        }
+        Ok(Some(rule))
     }
 
     fn open_generated(&self, ino: u64, access: Access) -> Result<Opened> {
@@ -275,7 +277,11 @@ impl<T: Tree> Ops<T> {
     fn writable_file(&self, fh: u64) -> Result<Arc<OpenFile>> {
         let open = self.file(fh)?;
         let paths = self.paths(open.ino).unwrap_or_default();
-        paths.iter().try_for_each(|path| self.check_writable(path))?;
+        if paths.iter().any(|path| self.tree.rule(path) != Rule::ReadWrite) {
+            // What has no name by now may be written.
+            let Ok(_names_stay) = self.names_stay(open.ino, None) else { return Ok(open) };
+            self.check_writable_by_all(open.ino)?;
+        }
         Ok(open)
     }
 }
