@@ -299,10 +299,12 @@ fn watch_files<S: Store>(
 }
 
 /// A workspace is open to those who may go to its job files.
-fn open(paths: &Paths, workspace: &WorkspaceName) {
-    if let Err(error) = assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)) {
-        tracing::warn!(%workspace, %error, "a workspace is not open to those who may go to its job files");
-    }
+fn open(paths: &Paths, workspace: &WorkspaceName) -> bool {
+    let made = assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace));
+    let failed = |error: &io::Error| {
+        tracing::warn!(%workspace, %error, "a workspace has not the rights of its job files, will be tried again");
+    };
+    made.inspect_err(failed).is_ok()
 }
 
 /// Why the loop has ended.

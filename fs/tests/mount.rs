@@ -568,3 +568,47 @@ fn files_are_copied_by_the_backing_file_system() {
     let refused = rustix::fs::copy_file_range(&from, None, &sealed, None, 10);
     assert_eq!(refused, Err(rustix::io::Errno::ROFS));
 }
+
+#[test]
+fn names_of_one_file_are_one_inode_whichever_is_changed_or_removed() {
+    let Some(bench) = Bench::new("names_of_one_file_are_one_inode_whichever_is_changed_or_removed") else {
+        return;
+    };
+    let (a, b) = (bench.at("rw/a"), bench.at("rw/b"));
+    fs::write(&a, "one").unwrap();
+    let mut open = OpenOptions::new().write(true).open(&a).unwrap();
+    fs::hard_link(&a, &b).unwrap();
+    let seen = |path: &Path| fs::metadata(path).map(|file| (file.ino(), file.nlink())).unwrap();
+    assert_eq!(seen(&a), seen(&b));
+    assert_eq!(seen(&a).1, 2);
+    fs::write(&b, "two, longer").unwrap();
+    assert_eq!(fs::read_to_string(&a).unwrap(), "two, longer");
+    // By the other name, and by what was open before.
+    fs::remove_file(&a).unwrap();
+    assert_eq!(seen(&b).1, 1);
+    open.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
+    open.write_all(b"TWO").unwrap();
+    assert_eq!(fs::read_to_string(&b).unwrap(), "TWO, longer");
+    assert_eq!(fs::metadata(&b).unwrap().mode() & 0o777, 0o600);
+    // A name that was given to another file behind the mount is no name of this one any more, however soon.
+    fs::hard_link(&b, bench.at("rw/c")).unwrap();
+    fs::write(bench.stored("rw/new"), "another").unwrap();
+    fs::rename(bench.stored("rw/new"), bench.stored("rw/c")).unwrap();
+    fs::write(&b, "three").unwrap();
+    wait_for_text(&bench.at("rw/c"), "another");
+    assert_eq!(fs::read_to_string(&b).unwrap(), "three");
+    // Root makes device nodes, as on any file system; they open for nobody here.
+    let made = Command::new("mknod").arg(bench.at("rw/null")).args(["c", "1", "3"]).status().unwrap();
+    assert!(made.success());
+    assert_eq!(fs::metadata(bench.at("rw/null")).unwrap().rdev(), fs::metadata("/dev/null").unwrap().rdev());
+    assert!(File::open(bench.at("rw/null")).is_err());
+}
+
+/// Within the second that the kernel may keep a name.
+fn wait_for_text(path: &Path, text: &str) {
+    let from = std::time::Instant::now();
+    while fs::read_to_string(path).unwrap() != text {
+        assert!(from.elapsed() < std::time::Duration::from_secs(10), "{}", path.display());
+        std::thread::yield_now();
+    }
+}

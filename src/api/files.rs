@@ -15,9 +15,9 @@ pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(),
     let file = paths.job_files(&key.workspace).join(format!("{}.toml", key.job));
     let (gid, groups) = (primary_group_of(caller.uid), groups_of(caller.uid));
     let remove = || -> io::Result<()> {
-        // Without the file the overrides are nobody's: they go first.
-        ignore_missing(remove_tree(&overrides_of(&file)))?;
-        ignore_missing(std::fs::remove_file(&file))
+        // The file first: who may not remove it keeps all of it, and without it the overrides are nobody's.
+        ignore_missing(std::fs::remove_file(&file))?;
+        ignore_missing(remove_tree(&overrides_of(&file)))
     };
     let removed = match caller.uid {
         0 => remove(),

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -27,7 +28,6 @@ use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
 use crate::ids::JobKey;
-use crate::intake::Arrival;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
 use crate::status::State;
 use crate::store::record::RunRecord;
@@ -68,7 +68,7 @@ pub async fn serve(listener: UnixListener, context: Context) {
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection");
                 // Out of descriptors: give the others time to end.
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
@@ -144,6 +144,11 @@ impl ApiError {
             ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot | ApiError::Forbidden(_) => {
                 StatusCode::FORBIDDEN
             }
+            ApiError::Refused(Refusal::Each(each)) => {
+                let mut each = each.iter().map(|refusal| ApiError::Refused(refusal.clone()).status());
+                let first = each.next().unwrap_or(StatusCode::CONFLICT);
+                if each.all(|other| other == first) { first } else { StatusCode::CONFLICT }
+            }
             ApiError::Refused(Refusal::Store(_)) | ApiError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
             ApiError::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Refused(_) | ApiError::Conflict(_) => StatusCode::CONFLICT,
@@ -198,10 +203,10 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         }
         (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
             let (key, with_file) = (key(workspace, job)?, request.uri().query() == Some("file=1"));
-            if with_file {
-                remove_file(context, &caller, &key).await?;
+            match with_file {
+                true => remove_with_file(context, caller, key).await,
+                false => change(context, caller, key, Verb::Remove).await,
             }
-            change(context, caller, key, Verb::Remove).await
         }
         (&Method::DELETE, ["v1", "datasets", home, name, version]) => {
             let (paths, names) = (context.paths.clone(), [home, name, version].map(|name| (*name).to_owned()));
@@ -241,7 +246,7 @@ async fn images(request: HttpRequest<Incoming>, context: &Context, caller: Calle
         (&Method::POST, "/v1/images/prune") => {
             let seconds = rest.get("unused_s").map(|text| text.parse()).transpose();
             let seconds = seconds.map_err(|_| ApiError::Bad("unused_s is not a number".to_owned()))?;
-            Ok(json(StatusCode::OK, &service.prune(caller, seconds.map(std::time::Duration::from_secs)).await?))
+            Ok(json(StatusCode::OK, &service.prune(caller, seconds.map(Duration::from_secs)).await?))
         }
         _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
     }
@@ -279,18 +284,62 @@ async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> R
     Ok(json(StatusCode::OK, &Done { message }))
 }
 
-/// Of a job that is over: its file goes, and the reconciler knows before it is asked anything else.
-async fn remove_file(context: &Context, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
-    let state = show(context, caller.clone(), key.clone()).await?.report.state;
-    if !state.is_terminal() && state != State::Invalid {
-        // Told by who removes the record.
-        return Ok(());
+/// How long the daemon may take to see that a file is gone.
+const FILE_GONE: Duration = Duration::from_secs(10);
+
+/// Removes the file of a job, or of a sweep, that is over, and then the record, once the file is known to be gone.
+async fn remove_with_file(context: &Context, caller: Caller, key: JobKey) -> Result<Response<Body>, ApiError> {
+    if is_over(context, &caller, &key).await? {
+        let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
+        let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
+        removed.await.map_err(|_| ApiError::Ending)??;
     }
-    let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
-    let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
-    removed.await.map_err(|_| ApiError::Ending)??;
-    let gone = Event::Files(vec![Arrival::Removed { key: key.clone() }]);
-    context.events.send(gone).map_err(|_| ApiError::Ending)
+    let mut rounds = context.rounds.clone();
+    let retried = async {
+        loop {
+            rounds.mark_unchanged();
+            match change(context, caller.clone(), key.clone(), Verb::Remove).await {
+                Err(ApiError::Refused(refusal)) if waits_for_file(&refusal) => {
+                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                done => return done,
+            }
+        }
+    };
+    let slow = || ApiError::Failed(format!("the file of {key} is removed, its record not yet: `trainyard rm {key}`"));
+    tokio::time::timeout(FILE_GONE, retried).await.unwrap_or_else(|_| Err(slow()))
+}
+
+fn waits_for_file(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::FileStillThere { .. } => true,
+        Refusal::Each(each) => each.iter().all(waits_for_file),
+        _ => false,
+    }
+}
+
+/// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
+async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
+    let is_idle = |state: State| state.is_terminal() || state == State::Invalid;
+    let detail = match show(context, caller.clone(), key.clone()).await {
+        Err(ApiError::Refused(Refusal::Sweep { jobs, .. })) => {
+            for job in jobs {
+                let job = job.parse().map_err(|_| ApiError::NotFound(format!("there is no job {job}")))?;
+                if !is_idle(show(context, caller.clone(), job).await?.report.state) {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        detail => detail?,
+    };
+    if let Some(sweep) = detail.report.sweep.first().and_then(|_| key.job.as_str().split_once('~')) {
+        let sweep = sweep.0;
+        let message =
+            format!("job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {sweep}`");
+        return Err(ApiError::Conflict(message));
+    }
+    Ok(is_idle(detail.report.state))
 }
 
 fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {

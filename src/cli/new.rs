@@ -58,18 +58,20 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format
     written(job, &path, format)
 }
 
-/// Longest text that is taken, bytes; a job file has 256 KiB at most.
-const TEXT_MAX: u64 = 1 << 20;
+/// Longest text that is taken, bytes: that of a job file.
+const TEXT_MAX: u64 = 256 << 10;
 
 /// The text of a job file; what is one object of JSON becomes TOML, in the same order.
 fn keys(file: &Path) -> anyhow::Result<String> {
     let shown = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     let mut text = String::new();
     let read = match file == Path::new("-") {
-        true => std::io::stdin().take(TEXT_MAX).read_to_string(&mut text),
-        false => std::fs::File::open(file).and_then(|file| file.take(TEXT_MAX).read_to_string(&mut text)),
+        true => std::io::stdin().take(TEXT_MAX + 1).read_to_string(&mut text),
+        false => std::fs::File::open(file).and_then(|file| file.take(TEXT_MAX + 1).read_to_string(&mut text)),
     };
-    read.with_context(|| format!("cannot read {shown}"))?;
+    if read.with_context(|| format!("cannot read {shown}"))? as u64 > TEXT_MAX {
+        bail!("{shown} is larger than {TEXT_MAX} bytes, which is the most that a job file may have");
+    }
     if !text.trim_start().starts_with('{') {
         return Ok(text);
     }
@@ -121,7 +123,10 @@ pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format:
         Made::ByFile(stack, _) => stack.job.text.clone(),
         Made::BySweep(stack) => stack.expand().text,
     };
-    let text = if held { self::held(&text)? } else { text };
+    let comes_to = match &made {
+        Made::ByFile(stack, _) | Made::BySweep(stack) => stack.expand().text,
+    };
+    let text = if held { self::held(&text, &comes_to)? } else { text };
     if let Made::ByFile(_, source) = &made {
         // Before the file: without it they are nobody's.
         copy_overrides(source, &target)?;
@@ -131,10 +136,10 @@ pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format:
 }
 
 /// The text with a word that keeps the job from starting, and everything else as it is.
-fn held(text: &str) -> anyhow::Result<String> {
-    let table: toml::Table = text.parse()?;
-    if let Some(state) = table.get("state") {
-        bail!("its file says state = {state} already");
+fn held(text: &str, comes_to: &str) -> anyhow::Result<String> {
+    let says = |text: &str| -> anyhow::Result<bool> { Ok(text.parse::<toml::Table>()?.contains_key("state")) };
+    if says(text)? || says(comes_to)? {
+        bail!("its file or its overrides say what its state is: take that out first");
     }
     Ok(format!("state = \"held\"\n{text}"))
 }

@@ -1,7 +1,7 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -149,11 +149,19 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Writes over a file, which stays its owner's: that is whose job it is.
 pub(super) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let there = fs::metadata(path).with_context(|| unwritable(path))?;
+    let there = fs::symlink_metadata(path).with_context(|| unwritable(path))?;
+    if !there.is_file() {
+        bail!("{} is a link or no file; nothing was written", path.display());
+    }
     if there.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
     }
-    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))
+    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))?;
+    if fs::metadata(path).with_context(|| unwritable(path))?.gid() != there.gid() {
+        let told = || format!("{} was written, but has not the group {} that it had", path.display(), there.gid());
+        chown(path, None, Some(there.gid())).with_context(told)?;
+    }
+    Ok(())
 }
 
 fn unwritable(path: &Path) -> String {

@@ -16,6 +16,7 @@ use crate::ids::JobKey;
 use crate::spec::{
     Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, Stack, parse,
 };
+use crate::sys::terminal;
 
 /// A file that need not be in `jobs.d`, with its overrides and its template.
 pub(super) fn run_file(path: &Path, shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
@@ -202,7 +203,8 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     for role in &spec.roles {
         out.push_str(&role_as_text(role));
         for line in told_once(sample.tasks(spec).filter(|task| task.role.name == role.name)) {
-            let _ = writeln!(out, "# {}", line.replace('\n', "\n# "));
+            let line: Vec<String> = line.split('\n').map(terminal::escape).collect();
+            let _ = writeln!(out, "# {}", line.join("\n# "));
         }
     }
     out

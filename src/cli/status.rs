@@ -52,18 +52,22 @@ fn print_run(key: &JobKey, run: &RunView) -> anyhow::Result<()> {
 }
 
 /// What came before the newest attempt.
-fn print_earlier(runs: &[RunView]) -> anyhow::Result<()> {
+fn print_earlier(report: &JobReport, runs: &[RunView]) -> anyhow::Result<()> {
+    let newest = |run: u32, attempt: u32| (run, attempt) == (report.run, report.attempt);
     let attempts = runs.iter().flat_map(|run| run.attempts.iter().map(move |attempt| (run.run, attempt)));
     let rows: Vec<_> = attempts
+        .filter(|(run, attempt)| !newest(*run, attempt.attempt))
         .map(|(run, attempt)| {
             let verdict = attempt.verdict.clone().unwrap_or_default();
             vec![run.to_string(), attempt.attempt.to_string(), attempt.started.clone(), verdict]
         })
         .collect();
-    let Some((_, earlier)) = rows.split_last().filter(|(_, earlier)| !earlier.is_empty()) else { return Ok(()) };
+    if rows.is_empty() {
+        return Ok(());
+    }
     output::line("")?;
-    let from = earlier.len().saturating_sub(EARLIER);
-    output::table(&["RUN", "ATTEMPT", "STARTED", "HOW IT ENDED"], earlier.get(from..).unwrap_or_default())
+    let from = rows.len().saturating_sub(EARLIER);
+    output::table(&["RUN", "ATTEMPT", "STARTED", "HOW IT ENDED"], rows.get(from..).unwrap_or_default())
 }
 
 const TASK_HEADS: [&str; 4] = ["TASK", "PHASE", "MEMORY", "HOW IT ENDED"];
@@ -91,7 +95,7 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         let rows: Vec<_> = view.ports.iter().map(port).collect();
         output::table(&["TASK", "PORT", "INSIDE", "AT"], &rows)?;
     }
-    print_earlier(&view.runs)?;
+    print_earlier(report, &view.runs)?;
     for diagnostic in &report.diagnostics {
         output::line("")?;
         output::line(&diagnostic.to_string())?;

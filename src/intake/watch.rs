@@ -78,7 +78,11 @@ impl Intake {
 
     /// Watches until `deliver` refuses; runs on a thread of its own. The first delivery is the first scan. `open_to` is told
     /// of each workspace that is new, or that is open to others than it was.
-    pub fn run(mut self, mut deliver: impl FnMut(Vec<Arrival>) -> bool, mut open_to: impl FnMut(&WorkspaceName)) {
+    pub fn run(
+        mut self,
+        mut deliver: impl FnMut(Vec<Arrival>) -> bool,
+        mut open_to: impl FnMut(&WorkspaceName) -> bool,
+    ) {
         loop {
             let mut arrivals = Vec::new();
             if Instant::now() >= self.next_scan {
@@ -117,14 +121,15 @@ impl Intake {
         ready.iter().filter_map(|path| self.read(path)).collect()
     }
 
-    fn look_at_rights(&mut self, open_to: &mut impl FnMut(&WorkspaceName)) {
+    fn look_at_rights(&mut self, open_to: &mut impl FnMut(&WorkspaceName) -> bool) {
         let found: BTreeMap<_, _> = workspaces_below(&self.root).collect();
-        for (workspace, rights) in &found {
-            if self.rights.get(workspace) != Some(rights) {
-                open_to(workspace);
+        self.rights.retain(|workspace, _| found.contains_key(workspace));
+        for (workspace, rights) in found {
+            // What could not be done is tried again at the next look.
+            if self.rights.get(&workspace) != Some(&rights) && open_to(&workspace) {
+                self.rights.insert(workspace, rights);
             }
         }
-        self.rights = found;
     }
 
     fn path_of(&self, key: &JobKey) -> PathBuf {
@@ -242,8 +247,10 @@ impl Intake {
 /// With mode, owner and group of their directories.
 fn workspaces_below(root: &Path) -> impl Iterator<Item = (WorkspaceName, (u32, u32, u32))> {
     let below = std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| {
-        let name = entry.file_name().to_str().filter(|name| is_workspace_name(name))?.parse().ok()?;
-        Some((name, entry.path()))
+        let name: WorkspaceName = entry.file_name().to_str().filter(|name| is_workspace_name(name))?.parse().ok()?;
+        // Its files are those of the root itself, and no link makes a workspace.
+        let is_one = name != WorkspaceName::default_workspace() && entry.file_type().ok()?.is_dir();
+        is_one.then(|| (name, entry.path()))
     });
     let all = std::iter::once((WorkspaceName::default_workspace(), root.to_owned())).chain(below);
     all.filter_map(|(name, path)| {

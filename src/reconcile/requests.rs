@@ -89,7 +89,7 @@ pub enum Refusal {
     NotRunning { key: JobKey, state: State },
     #[error("job {key} is {state}; `trainyard stop {key}` first")]
     StillRunning { key: JobKey, state: State },
-    #[error("the file of job {key} is still in jobs.d; `trainyard rm --file {key}` removes both")]
+    #[error("the file of job {key} is still in jobs.d; remove it (`trainyard rm --file` does), then the record goes")]
     FileStillThere { key: JobKey },
     #[error("job {key} has no job file any more; put it back into jobs.d")]
     NoFile { key: JobKey },
@@ -98,8 +98,8 @@ pub enum Refusal {
     #[error("job {key} has never had a valid file: {problem}")]
     NeverValid { key: JobKey, problem: String },
     /// Of several jobs, each.
-    #[error("{}", .0.join("\n"))]
-    Each(Vec<String>),
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Each(Vec<Refusal>),
     #[error("the store cannot be read: {0}")]
     Store(String),
 }

@@ -100,7 +100,7 @@ impl<S: Store> Reconciler<S> {
         let mut told: Vec<String> = done.into_iter().flatten().collect();
         let refused: Vec<Refusal> = refused.into_iter().filter_map(Result::err).collect();
         if told.is_empty() {
-            return Err(Refusal::Each(refused.iter().map(ToString::to_string).collect()));
+            return Err(Refusal::Each(refused));
         }
         // That some are over, or no longer made by the file, is nothing to be told when the others have been asked.
         let is_news = |refusal: &&Refusal| !matches!(refusal, Refusal::NotRunning { .. } | Refusal::NoFile { .. });

@@ -23,6 +23,8 @@ impl<S: Store> Reconciler<S> {
                 let keys = run.spec.after.iter().map(|job| JobKey::new(key.workspace.clone(), job.clone()));
                 keys.into_iter().find_map(|other| Some((other.clone(), self.why_not_succeeded(&other)?)))
             });
+        // The reason of each is another one from now on.
+        let broken = self.ring_of(key);
         let before = self.jobs.get(key).and_then(|job| job.run.as_ref()).and_then(|run| run.awaited.clone());
         if let Some((other, _)) = before {
             self.no_longer_awaits(key, &other);
@@ -33,9 +35,8 @@ impl<S: Store> Reconciler<S> {
         if let Some(run) = self.jobs.get_mut(key).and_then(|job| job.run.as_mut()) {
             run.awaited = unmet;
         }
-        // The reason of each is another one from now on.
-        let ring = self.ring_of(key);
-        self.dirty.extend(ring);
+        let made = self.ring_of(key);
+        self.dirty.extend(broken.into_iter().chain(made));
     }
 
     /// Jobs that wait for each other, from this one on; none where the last of them does not wait for the first.

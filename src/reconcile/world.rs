@@ -8,9 +8,10 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
+
 use crate::spec::{DesiredState, JobSpec, Main, OnEdit, RetryOn, Role};
-use crate::status::{RoleTally, StopCause, TaskEnd, Verdict};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TemplateRecord};
+use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
+use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskRecord, TemplateRecord};
 
 pub(super) struct Job {
     pub(super) record: JobRecord,
@@ -50,6 +51,11 @@ impl Job {
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
         if let (Some(source), Some(spec)) = (&mut record.source, &spec) {
             source.meaning = spec.meaning();
+        }
+        if let Some(not_begun) = &mut record.not_begun
+            && let Some(spec) = parse(not_begun)
+        {
+            not_begun.meaning = spec.meaning();
         }
         let run = run.and_then(|mut run| {
             let spec = match (&spec, &record.source) {
@@ -292,16 +298,16 @@ impl Run {
 
     /// Whether a failure like that of this attempt is tried again.
     fn is_retried(&self, attempt: &AttemptRecord) -> bool {
-        let kind = failure_kind(attempt);
-        let lost = self.record.attempts.iter().filter(|attempt| failure_kind(attempt) == RetryOn::Lost).count();
+        let kind = failure_kind(&self.spec, attempt);
+        let is_lost = |attempt: &&AttemptRecord| failure_kind(&self.spec, attempt) == RetryOn::Lost;
+        let lost = self.record.attempts.iter().filter(is_lost).count();
         self.spec.retry.on.contains(&kind) && (kind != RetryOn::Lost || lost <= LOST_MAX)
     }
 }
 
-/// What kind of failure the first failed task is.
-fn failure_kind(attempt: &AttemptRecord) -> RetryOn {
-    let ends = attempt.tasks.iter().filter_map(|task| task.phase.outcome().filter(|end| end.end.is_failure()));
-    ends.min_by_key(|end| end.at).map_or(RetryOn::Failure, |end| kind_of(&end.end))
+/// What kind of failure the first failed task is, of those that count.
+fn failure_kind(spec: &JobSpec, attempt: &AttemptRecord) -> RetryOn {
+    earliest_failure(spec, attempt).map_or(RetryOn::Failure, |(_, end)| kind_of(&end.end))
 }
 
 pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
@@ -327,11 +333,13 @@ fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
 
 /// The earliest failure is the cause, of those that count; later ones are often its consequence.
 fn first_failure(spec: &JobSpec, attempt: &AttemptRecord) -> Option<String> {
+    earliest_failure(spec, attempt).map(|(task, end)| format!("{} {}", task.name(), end))
+}
+
+fn earliest_failure<'a>(spec: &JobSpec, attempt: &'a AttemptRecord) -> Option<(&'a TaskRecord, &'a EndRecord)> {
     let counts = |role: &&Role| role.min_failed.is_some() || role.main != Main::No;
     let counting: Vec<_> = spec.roles.iter().filter(counts).map(|role| &role.name).collect();
-    let failed = attempt.tasks.iter().filter(|task| counting.contains(&&task.role)).filter_map(|task| {
-        let end = task.phase.outcome().filter(|end| end.end.is_failure())?;
-        Some((end.at, task, end))
-    });
-    failed.min_by_key(|(at, ..)| *at).map(|(_, task, end)| format!("{} {}", task.name(), end))
+    let ended = attempt.tasks.iter().filter(|task| counting.contains(&&task.role));
+    let failed = ended.filter_map(|task| Some((task, task.phase.outcome().filter(|end| end.end.is_failure())?)));
+    failed.min_by_key(|(_, end)| end.at)
 }

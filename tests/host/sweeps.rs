@@ -64,6 +64,8 @@ fn a_sweep_runs_a_job_for_each_combination_and_follows_its_file() {
     let saved = fs::read_to_string(instance.jobs_d().join("as-template.template.toml")).unwrap();
     assert!(saved.contains("lr = 0.1") && !saved.contains("sweep"), "{saved}");
     instance.ok(&["rm", "--file", "alone"]);
+    let refused = refusal(&instance, &["rm", "--file", "grid~0.1"]);
+    assert!(refused.contains("`trainyard rm --file grid`"), "{refused}");
     instance.drop_job("grid", &GRID.replace("0.1, ", ""));
     wait_for("the file's word", || {
         let events = instance.ok(&["events", "grid~0.1"]);

@@ -54,7 +54,6 @@ pub(super) fn owner(req: &Request) -> Owner {
     Owner { uid: req.uid(), gid: req.gid() }
 }
 
-/// The kernel has applied the umask to `mode`.
 /// A device's number as the kernel packs it into 32 bits (`new_encode_dev`).
 pub(super) fn device(packed: u32) -> u64 {
     let packed = u64::from(packed);
@@ -67,6 +66,7 @@ pub(super) fn packed(device: u64) -> u32 {
     u32::try_from((minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)).unwrap_or(0)
 }
 
+/// The kernel has applied the umask to `mode`.
 pub(super) fn made(req: &Request, mode: u32) -> Made {
     Made { mode, owner: owner(req) }
 }

@@ -207,8 +207,7 @@ impl Pin {
         self.hand_over(&fd, &Made { mode, ..*made }).inspect_err(|_| drop(self.remove_dir(name)))
     }
 
-    /// Makes a pipe or a socket; devices are refused by the caller.
-    /// `device` is meant for device nodes, 0 otherwise.
+    /// Makes a pipe, a socket or a device node; `device` is meant for device nodes, 0 otherwise.
     pub(crate) fn make_node(&self, name: &OsStr, kind: SFlag, device: u64, made: &Made) -> Result<()> {
         mknodat(&self.fd, name, kind, Mode::S_IRUSR, device).map_err(Error::host("mknodat"))?;
         let node = self.child(name)?;

@@ -12,6 +12,7 @@ use nix::sys::stat::SFlag;
 
 use super::namespace::{Changing, Staying};
 use super::{Entry, Ops, lock};
+use crate::attr::Kind;
 use crate::error::{Error, Result};
 use crate::host::{self, Made, Owner, Pin};
 use crate::inode::Identity;
@@ -83,11 +84,24 @@ impl<T: Tree> Ops<T> {
             self.check_removable(&self.path(to.0)?.join(to.1).map_err(Error::Name)?)?;
         }
         let moved = source.child(from.1)?;
+        self.check_links(&moved, from, to)?;
         let was = target.child(to.1).ok();
         self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))?;
         // Between two names of one file the disk changes nothing, so neither does the table.
         if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
             lock(&self.nodes).rename(from, to, mode, was);
+        }
+        Ok(())
+    }
+
+    /// A file with several names that are one inode does not move to where they are not: it is copied there.
+    fn check_links(&self, moved: &Pin, from: (u64, &OsStr), to: (u64, &OsStr)) -> Result<()> {
+        let shares = |(parent, name): (u64, &OsStr)| -> Result<bool> {
+            Ok(self.tree.shares_links(&self.path(parent)?.join(name).map_err(Error::Name)?))
+        };
+        let attr = moved.attr();
+        if attr.nlink > 1 && attr.kind != Kind::Directory && shares(from)? != shares(to)? {
+            return Err(Error::host("rename")(Errno::EXDEV));
         }
         Ok(())
     }

@@ -54,21 +54,33 @@ fn is_deaf(command: &Command, image: &Image) -> bool {
 }
 
 fn ends_in_comment(text: &str) -> bool {
-    unquoted(text.lines().next_back().unwrap_or_default())
-        .any(|(before, c)| c == '#' && before.is_none_or(char::is_whitespace))
+    // A comment ends with its line, and what stands behind it is heard.
+    let mut comment = false;
+    for (before, c) in unquoted(text) {
+        match c {
+            '\n' => comment = false,
+            '#' if before.is_none_or(char::is_whitespace) => comment = true,
+            _ => {}
+        }
+    }
+    comment
 }
 
 fn ends_in_pipe(text: &str) -> bool {
     let plain: String = unquoted(text).map(|(_, c)| c).collect();
+    if plain.contains(['(', '`']) {
+        // What runs within a line is no part of its pipe; who writes so knows what they do.
+        return false;
+    }
     // What stands behind another command is no part of its pipe.
-    let commands = plain.replace("||", ";").replace("&&", ";");
-    commands.trim_end().rsplit([';', '\n']).next().is_some_and(|last| last.contains('|'))
+    let commands = plain.replace(">|", ">").replace("||", ";").replace("&&", ";");
+    commands.trim_end().rsplit([';', '&', '\n']).next().is_some_and(|last| last.contains('|'))
 }
 
 /// The characters of a shell's text that stand in no quotes, with those before them.
 fn unquoted(text: &str) -> impl Iterator<Item = (Option<char>, char)> {
     let (mut quote, mut before) = (None, None);
-    text.chars().filter_map(move |c| {
+    text.trim_end().chars().filter_map(move |c| {
         let last = before.replace(c);
         match quote {
             Some('\\') => quote = None,
@@ -123,6 +135,10 @@ mod tests {
             "echo a#b",
             "x || y",
             "echo \\| z",
+            "a >| log",
+            "a | b & python t.py",
+            "python t.py $(ls | wc -l)",
+            "# first\npython t.py",
         ] {
             assert_eq!(of(&format!("command = {heard:?}\n")), "", "{heard}");
         }

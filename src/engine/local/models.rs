@@ -306,7 +306,15 @@ fn newest(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<u32, 
     };
     let entries = fs::read_dir(workspace.join(runs)).into_iter().flatten().flatten();
     let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let newest = match numbers.filter(|number| !is_own_output || *number < identity.run).max() {
+    // A run that never began has an empty output, which nobody goes on with.
+    let has_content = |number: &u32| {
+        let place = workspace.join(lies_at(identity, dataset, &number.to_string()));
+        source == DataSource::Model || fs::read_dir(place).is_ok_and(|mut entries| entries.next().is_some())
+    };
+    let mut earlier: Vec<u32> = numbers.filter(|number| !is_own_output || *number < identity.run).collect();
+    earlier.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
+    let newest = match earlier.iter().copied().find(has_content).or(earlier.first().copied().filter(|_| !is_own_output))
+    {
         Some(newest) => newest,
         None if is_own_output => {
             create_dir(&workspace.join(nothing_before(identity)), 0o755).map_err(failed("make an empty directory"))?;
@@ -331,5 +339,8 @@ fn resolved(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<Str
         return Ok(seen_as(paths, identity, dataset)?.told(&identity.key.workspace));
     }
     let (_, number) = place(paths, identity, dataset)?;
+    if number == BEFORE_THE_FIRST.to_string() {
+        return Ok(format!("{}{} (nothing yet)", dataset.source.prefix(), dataset.name));
+    }
     Ok(format!("{}{}@{number}", dataset.source.prefix(), dataset.name))
 }
