@@ -608,7 +608,7 @@ fn names_of_one_file_are_one_inode_whichever_is_changed_or_removed() {
 fn wait_for_text(path: &Path, text: &str) {
     let from = std::time::Instant::now();
     while fs::read_to_string(path).unwrap() != text {
-        assert!(from.elapsed() < std::time::Duration::from_secs(10), "{}", path.display());
+        assert!(from.elapsed() < Duration::from_secs(10), "{}", path.display());
         std::thread::yield_now();
     }
 }
