@@ -48,25 +48,103 @@ pub(crate) struct InodeTable {
     next: u64,
 }
 
+type Place = (u64, Box<OsStr>);
+
+/// Parents and names, the one that was looked up last at the end; none of the root and of the nameless. Nearly all have
+/// one, for which this is small.
+#[derive(Debug)]
+enum Places {
+    None,
+    One(Place),
+    Several(Vec<Place>),
+}
+
+impl Places {
+    fn as_slice(&self) -> &[Place] {
+        match self {
+            Self::None => &[],
+            Self::One(place) => std::slice::from_ref(place),
+            Self::Several(places) => places,
+        }
+    }
+
+    fn last(&self) -> Option<&Place> {
+        self.as_slice().last()
+    }
+
+    fn push(&mut self, place: Place) {
+        *self = match std::mem::replace(self, Self::None) {
+            Self::None => Self::One(place),
+            Self::One(first) => Self::Several(vec![first, place]),
+            Self::Several(mut places) => {
+                places.push(place);
+                Self::Several(places)
+            }
+        };
+    }
+
+    fn remove(&mut self, parent: u64, name: &OsStr) {
+        let is_it = |place: &Place| (place.0, &*place.1) == (parent, name);
+        *self = match std::mem::replace(self, Self::None) {
+            Self::One(place) if is_it(&place) => Self::None,
+            Self::Several(mut places) => {
+                places.retain(|place| !is_it(place));
+                Self::Several(places)
+            }
+            other => other,
+        };
+    }
+
+    /// It was looked up.
+    fn touch(&mut self, parent: u64, name: &OsStr) {
+        let Self::Several(places) = self else { return };
+        if let Some(at) = places.iter().position(|place| (place.0, &*place.1) == (parent, name)) {
+            places[at..].rotate_left(1);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Node {
-    /// Parents and names, the one that was looked up last at the end; none of the root and of the nameless.
-    places: Vec<(u64, OsString)>,
+    places: Places,
     identity: Identity,
     /// Lookups that the kernel has not forgotten.
     lookups: u64,
-    children: HashMap<OsString, u64>,
+    /// Of directories that hold something; most nodes are files.
+    children: Option<Box<Children>>,
 }
+
+type Children = HashMap<Box<OsStr>, u64>;
 
 impl Node {
     fn new(identity: Identity) -> Self {
-        Self { places: Vec::new(), identity, lookups: 0, children: HashMap::new() }
+        Self { places: Places::None, identity, lookups: 0, children: None }
+    }
+
+    fn child(&self, name: &OsStr) -> Option<u64> {
+        self.children.as_ref()?.get(name).copied()
+    }
+
+    fn take_child(&mut self, name: &OsStr) -> Option<u64> {
+        let children = self.children.as_mut()?;
+        let taken = children.remove(name);
+        if children.is_empty() {
+            self.children = None;
+        }
+        taken
     }
 }
 
 impl InodeTable {
     pub(crate) fn new(root: Identity) -> Self {
         Self { nodes: HashMap::from([(ROOT, Node::new(root))]), by_identity: HashMap::new(), next: ROOT + 1 }
+    }
+
+    /// Files of this identity that are looked up from now on are `ino`.
+    pub(crate) fn share(&mut self, ino: u64) {
+        if let Some(identity) = self.identity(ino).filter(|identity| identity.has_links()) {
+            self.by_identity.insert(identity, ino);
+        }
     }
 
     /// Counts one lookup of `name` in `parent`, which led to `identity`, and returns its number: that of the same file under
@@ -79,15 +157,16 @@ impl InodeTable {
         };
         let node = self.nodes.get_mut(&ino)?;
         node.lookups += 1;
-        if let Some(at) = node.places.iter().position(|place| (place.0, place.1.as_os_str()) == (parent, name)) {
-            node.places[at..].rotate_left(1);
+        node.places.touch(parent, name);
+        if shared && identity.has_links() {
+            self.by_identity.insert(identity, ino);
         }
         Some(ino)
     }
 
     /// The number of `name` in `parent`, if the kernel knows it.
     pub(crate) fn child(&self, parent: u64, name: &OsStr) -> Option<u64> {
-        self.nodes.get(&parent)?.children.get(name).copied()
+        self.nodes.get(&parent)?.child(name)
     }
 
     pub(crate) fn identity(&self, ino: u64) -> Option<Identity> {
@@ -104,7 +183,7 @@ impl InodeTable {
     }
 
     pub(crate) fn is_nameless(&self, ino: u64) -> bool {
-        ino != ROOT && self.nodes.get(&ino).is_none_or(|node| node.places.is_empty())
+        ino != ROOT && self.nodes.get(&ino).is_none_or(|node| node.places.last().is_none())
     }
 
     /// Where `ino` is, by the name that was looked up last; `None` if it is unknown, nameless, or below something nameless.
@@ -123,18 +202,19 @@ impl InodeTable {
 
     /// Its names, with the directories that hold them; of a file with links there may be several.
     pub(crate) fn places(&self, ino: u64) -> Vec<(u64, OsString)> {
-        self.nodes.get(&ino).map(|node| node.places.clone()).unwrap_or_default()
+        let places = self.nodes.get(&ino).map(|node| node.places.as_slice()).unwrap_or_default();
+        places.iter().map(|(parent, name)| (*parent, name.to_os_string())).collect()
     }
 
-    fn path_of(&self, (parent, name): &(u64, OsString)) -> Option<RelPath> {
-        let mut names = vec![name];
+    fn path_of(&self, (parent, name): &Place) -> Option<RelPath> {
+        let mut names = vec![&**name];
         let mut at = *parent;
         while at != ROOT {
             let (parent, name) = self.nodes.get(&at)?.places.last()?;
-            names.push(name);
+            names.push(&**name);
             at = *parent;
         }
-        let join = |path: RelPath, name: &OsString| path.join(name).ok();
+        let join = |path: RelPath, name: &OsStr| path.join(name).ok();
         names.into_iter().rev().try_fold(RelPath::root(), join)
     }
 
@@ -206,9 +286,8 @@ impl InodeTable {
     }
 
     fn detach(&mut self, parent: u64, name: &OsStr) -> Option<u64> {
-        let ino = self.nodes.get_mut(&parent)?.children.remove(name)?;
-        let places = &mut self.nodes.get_mut(&ino)?.places;
-        places.retain(|place| (place.0, place.1.as_os_str()) != (parent, name));
+        let ino = self.nodes.get_mut(&parent)?.take_child(name)?;
+        self.nodes.get_mut(&ino)?.places.remove(parent, name);
         Some(ino)
     }
 
@@ -216,11 +295,11 @@ impl InodeTable {
     fn attach(&mut self, ino: u64, (parent, name): (u64, &OsStr)) {
         let beneath_itself = self.is_within(parent, ino);
         match self.nodes.get_mut(&parent).filter(|_| !beneath_itself) {
-            Some(holder) => holder.children.insert(name.to_os_string(), ino),
+            Some(holder) => holder.children.get_or_insert_default().insert(name.into(), ino),
             None => return drop(self.reap(ino)),
         };
         if let Some(node) = self.nodes.get_mut(&ino) {
-            node.places.push((parent, name.to_os_string()));
+            node.places.push((parent, name.into()));
         }
     }
 
@@ -247,18 +326,26 @@ impl InodeTable {
             if self.by_identity.get(&node.identity) == Some(&ino) {
                 self.by_identity.remove(&node.identity);
             }
-            for (parent, name) in node.places {
-                if let Some(holder) = self.nodes.get_mut(&parent) {
-                    holder.children.remove(&name);
+            for (parent, name) in node.places.as_slice() {
+                if let Some(holder) = self.nodes.get_mut(parent) {
+                    holder.take_child(name);
                 }
-                perhaps.push(parent);
+                perhaps.push(*parent);
             }
         }
+        self.give_back();
         gone
     }
 
+    /// A table that was large once is not large for ever.
+    fn give_back(&mut self) {
+        if self.nodes.capacity() > 4096 && self.nodes.len() < self.nodes.capacity() / 4 {
+            self.nodes.shrink_to(self.nodes.len() * 2);
+        }
+    }
+
     fn is_idle(&self, ino: u64) -> bool {
-        let idle = |node: &Node| node.lookups == 0 && node.children.is_empty();
+        let idle = |node: &Node| node.lookups == 0 && node.children.is_none();
         ino != ROOT && self.nodes.get(&ino).is_some_and(idle)
     }
 }

@@ -92,7 +92,8 @@ impl<T: Tree> Ops<T> {
         let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
         let path = directory.join(name).map_err(Error::Name)?;
         let (identity, attr) = self.find(&path)?;
-        let ino = lock(&self.nodes).table.lookup(parent, name, identity, self.tree.shares_links(&path));
+        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
+        let ino = lock(&self.nodes).table.lookup(parent, name, identity, shared);
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
         let ttl = self.tree.attr_ttl(&path);
         Ok(Entry { ino, attr, ttl })
@@ -113,7 +114,8 @@ impl<T: Tree> Ops<T> {
             Err(Error::NotFound) => (Identity::Generated, self.generated_attr(&path)?),
             seen => seen?,
         };
-        let ino = lock(&self.nodes).table.lookup(listing.ino, name, identity, self.tree.shares_links(&path));
+        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
+        let ino = lock(&self.nodes).table.lookup(listing.ino, name, identity, shared);
         let ino = ino.ok_or(Error::Stale { ino: listing.ino })?;
         let ttl = self.tree.attr_ttl(&path);
         Ok(Entry { ino, attr, ttl })

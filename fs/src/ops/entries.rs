@@ -61,6 +61,9 @@ impl<T: Tree> Ops<T> {
                 let target = self.pin_for_change(ino)?;
                 directory.make_link(name, &target)
             })?;
+            if self.tree.shares_links(&self.path(ino)?) {
+                lock(&self.nodes).table.share(ino);
+            }
         }
         self.lookup(parent, name)
     }
