@@ -25,8 +25,10 @@ use crate::workspace::control::{Ask, Control};
 const MERGED_LOG: &str = "log";
 /// Name of the file by which a job is stopped and started again.
 const CONTROL: &str = "ctl";
-/// For what changes through the mount only.
+/// For what changes through the mount only, and for the directories that lead there.
 const ATTR_TTL: Duration = Duration::from_secs(1);
+/// In a published version. That it is removed is seen by its own name.
+const FROZEN_TTL: Duration = Duration::from_secs(60);
 
 /// The tree below `workspaces/`.
 pub struct WorkspaceTree {
@@ -47,6 +49,12 @@ impl WorkspaceTree {
     pub fn open(backing: &Path, daemon: Arc<dyn Ask>) -> io::Result<Self> {
         let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing)?);
         Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon })
+    }
+
+    /// It lies in a published version, and so is never another.
+    fn is_frozen(&self, path: &RelPath) -> bool {
+        let inside = in_dataset(path).filter(|at| !at.is_top);
+        inside.is_some_and(|at| self.shelf.is_published(&at.dataset, at.version))
     }
 
     /// The `ctl` in the directory of a job that has ever had a valid file.
@@ -285,7 +293,8 @@ impl Tree for WorkspaceTree {
         match part_of(path) {
             // They change when publishing is done.
             Part::Datasets if in_dataset(path).is_some_and(|at| is_told(at.version)) => Duration::ZERO,
-            Part::Datasets | Part::Code => ATTR_TTL,
+            Part::Datasets if self.is_frozen(path) => FROZEN_TTL,
+            Part::Above | Part::Datasets | Part::Code => ATTR_TTL,
             _ => Duration::ZERO,
         }
     }
