@@ -179,6 +179,15 @@ pub enum Verb {
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
+    /// Copy the output of jobs to their stores now, where job files want it copied
+    Send {
+        /// No longer copy what is not in the store yet; it stays in output/
+        #[arg(long)]
+        drop: bool,
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
+        #[arg(required = true)]
+        jobs: Vec<JobKey>,
+    },
     /// Remove the records and logs of ended jobs whose files are gone; models stay
     Rm {
         /// Their files in jobs.d as well
@@ -299,6 +308,12 @@ pub enum Verb {
         #[arg(long)]
         control_fd: i32,
     },
+    /// Copy from or to a store (the daemon does this)
+    #[command(hide = true)]
+    Carry {
+        #[arg(long)]
+        directory_fd: i32,
+    },
     /// Run one task (the daemon does this)
     #[command(hide = true)]
     Shim {
@@ -340,6 +355,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
+        Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
         }
@@ -371,7 +387,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
-        Verb::Daemon | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {
+        Verb::Daemon | Verb::Carry { .. } | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {
             unreachable!("roles are chosen in main")
         }
     }

@@ -1,5 +1,8 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+mod pools;
+
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -9,7 +12,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::ids::{AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+use pools::WirePool;
+pub use pools::{Pool, PoolKind};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -22,7 +27,7 @@ pub enum ConfigError {
     #[error("{path} is not a valid configuration: {message}")]
     Syntax { path: PathBuf, message: String },
     #[error("{path}: {key}: {message}")]
-    Value { path: PathBuf, key: &'static str, message: String },
+    Value { path: PathBuf, key: String, message: String },
     #[error("the root {path} cannot be used")]
     Root {
         path: PathBuf,
@@ -41,6 +46,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Places of the machine of which jobs may see something by `mounts`; all when absent.
     pub mounts_below: Option<Vec<PathBuf>>,
+    /// Stores of other machines, by the names that job files call them.
+    pub pools: BTreeMap<AssetName, Pool>,
 }
 
 #[derive(Debug, Clone)]
@@ -122,6 +129,7 @@ struct WireConfig {
     images: WireImages,
     logs: WireLogs,
     mounts: WireMounts,
+    pools: BTreeMap<String, WirePool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -181,13 +189,16 @@ impl Config {
         };
         let wire: WireConfig = toml::from_str(&text)
             .map_err(|error| ConfigError::Syntax { path: path.clone(), message: error.to_string() })?;
-        let value = |key, message| ConfigError::Value { path: path.clone(), key, message };
+        fn value(path: &Path, key: impl Into<String>, message: String) -> ConfigError {
+            ConfigError::Value { path: path.to_owned(), key: key.into(), message }
+        }
         Ok(Self {
-            limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
-            network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
-            images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
-            logs: logs(&wire.logs).map_err(|(key, message)| value(key, message))?,
-            mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(key, message))?,
+            limits: limits(&wire.limits).map_err(|(key, message)| value(&path, key, message))?,
+            network: network(&wire.network, &paths).map_err(|(key, message)| value(&path, key, message))?,
+            images: images(&wire.images).map_err(|(key, message)| value(&path, key, message))?,
+            logs: logs(&wire.logs).map_err(|(key, message)| value(&path, key, message))?,
+            mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
+            pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             paths,
         })
     }
@@ -373,6 +384,16 @@ impl Paths {
         self.state_dir().join("requirements")
     }
 
+    /// What was copied in from stores of other machines.
+    pub fn remote(&self) -> PathBuf {
+        self.state_dir().join("remote")
+    }
+
+    /// Runs whose output is still to be copied to stores of other machines.
+    pub fn outbox(&self) -> PathBuf {
+        self.state_dir().join("outbox")
+    }
+
     /// What the mount shows.
     pub fn workspaces(&self) -> PathBuf {
         self.state_dir().join("workspaces")
@@ -481,6 +502,13 @@ mod tests {
             ("[logs]\nmax_size = \"much\"", "logs.max_size"),
             ("[logs]\nparts = 1", "logs.parts"),
             ("[logs]\nkeep = 1", "keep"),
+            ("[pools.lab]\nkind = \"ftp\"\nendpoint = \"http://x\"", "kind"),
+            ("[pools.lab]\nkind = \"s3\"\nendpoint = \"http://x\"", "pools.lab.bucket"),
+            ("[pools.lab]\nkind = \"http\"\nendpoint = \"ftp://x\"", "pools.lab.endpoint"),
+            ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://a:b@x\"", "pools.lab.endpoint"),
+            ("[pools.\"a/b\"]\nkind = \"http\"\nendpoint = \"http://x\"", "pools.a/b"),
+            ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nsecret = \"../x\"", "pools.lab.secret"),
+            ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nworkspaces = [\"a b\"]", "pools.lab.workspaces"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

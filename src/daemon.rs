@@ -21,8 +21,8 @@ use crate::api::server;
 use crate::api::sessions::Sessions;
 use crate::assets;
 use crate::config::{Config, Paths};
-use crate::engine::local::LocalEngine;
-use crate::ids::{TaskId, Timestamp, WorkspaceName};
+use crate::engine::local::{Delivered, LocalEngine};
+use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
@@ -184,13 +184,14 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let images = Arc::new(open_images(config)?);
     let engine = open_engine(config, images.clone(), &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
+    engine.resume_deliveries(&reconciler.open_runs()).map_err(failed("go on copying output to stores"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
     publisher.publish(reconciler.all_publications()?);
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
     let pruning = engine.clone();
-    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune_requirements(unused));
+    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let context = server::Context {
@@ -256,7 +257,11 @@ fn open_engine(
     let news = events.clone();
     // The receiver is gone only when the daemon ends.
     let notify = Box::new(move |task: TaskId| drop(news.send(Event::News(task))));
-    let engine = LocalEngine::open(config, images, tokio::runtime::Handle::current(), notify);
+    let deliveries = events.clone();
+    let deliveries = Box::new(move |key: &JobKey, run, Delivered { state, note }| {
+        drop(deliveries.send(Event::Delivering { key: key.clone(), run, state, note }));
+    });
+    let engine = LocalEngine::open(config, images, tokio::runtime::Handle::current(), notify, deliveries);
     let engine = engine.map_err(failed("prepare the machine for containers"))?;
     if let Err(reason) = engine.reaches_out() {
         tracing::warn!(%reason, "tasks cannot reach beyond this machine");

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::contract::Identity;
-use crate::ids::{AttemptId, TaskId, Timestamp};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
@@ -91,6 +91,17 @@ pub enum Launched {
     NotYet { reason: String },
 }
 
+/// What is to become of a run's output, where it is copied to a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// The run has ended: all of it is sent.
+    Over,
+    /// What there is is sent now.
+    Now,
+    /// What is not sent yet stays.
+    Never,
+}
+
 pub trait Engine: Send + Sync + 'static {
     /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
@@ -100,6 +111,8 @@ pub trait Engine: Send + Sync + 'static {
     fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError>;
     /// What has become of a task. From the first look on, a live task reports its end by itself.
     fn look(&self, task: TaskId) -> Result<Found, EngineError>;
+    /// Sees to the output of a run that is copied to a store, if it is.
+    fn deliver(&self, key: &JobKey, run: u32, how: Delivery);
     /// Removes what an ended attempt held, and publishes the model of a successful one.
     fn release(&self, attempt: &Release) -> Result<(), EngineError>;
 }

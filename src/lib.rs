@@ -42,6 +42,7 @@ pub mod logs;
 pub mod mounting;
 pub mod plan;
 pub mod reconcile;
+pub mod remote;
 pub mod report;
 pub mod rundir;
 pub mod scalars;

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),
+        Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { lock_fd } => mount(&cli, lock_fd),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
@@ -31,6 +32,11 @@ fn shim(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
 
 fn enter(dir: std::path::PathBuf, control_fd: i32) -> anyhow::Result<ExitCode> {
     trainyard::shim::enter::run(dir, take_inherited(control_fd)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn carry(directory_fd: i32) -> anyhow::Result<ExitCode> {
+    trainyard::remote::run(take_inherited(directory_fd)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use crate::config::AddressRange;
 use crate::contract::Identity;
-use crate::engine::{EngineError, Launch, Prepare, Release};
+use crate::engine::{Delivery, EngineError, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Place, Snapshot, Step, Waiting};
@@ -44,6 +44,8 @@ pub enum Event {
     News(TaskId),
     /// How far the preparation of a run has come.
     Preparing { key: JobKey, run: u32, what: String },
+    /// What becomes of a run's output, which is copied to a store: how far it has come, and what is to be recorded of it.
+    Delivering { key: JobKey, run: u32, state: Option<String>, note: Option<String> },
     /// A work is done.
     Done(Outcome),
     /// Somebody asks for something.
@@ -62,6 +64,7 @@ pub enum Work {
     Stop { task: TaskId, cause: StopCause },
     Look { task: TaskId, after: Look },
     Release { key: JobKey, release: Release },
+    Deliver { key: JobKey, run: u32, how: Delivery },
 }
 
 /// Why a task is looked at.
@@ -105,6 +108,8 @@ pub enum Outcome {
         attempt: AttemptId,
         result: Result<(), EngineError>,
     },
+    /// What becomes of output that is copied out is told by itself.
+    Delivering,
 }
 
 /// What a machine has and how it is used.
@@ -258,6 +263,7 @@ impl<S: Store> Reconciler<S> {
             Event::Files(arrivals) => arrivals.into_iter().for_each(|arrival| self.file(arrival)),
             Event::News(task) => self.works.push(Work::Look { task, after: Look::Sign }),
             Event::Preparing { key, run, what } => self.preparing(&key, run, what),
+            Event::Delivering { key, run, state, note } => self.delivering(&key, run, state, note),
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Tick => self.try_again(),
@@ -467,6 +473,7 @@ impl<S: Store> Reconciler<S> {
         if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
             run.record.ended = Some(RunEnd { verdict: verdict.clone(), at: now });
         }
+        self.deliver(key);
         self.note(key, verdict.to_string());
         self.settle(key);
         self.tell_those_awaiting(key);
@@ -558,6 +565,7 @@ impl<S: Store> Reconciler<S> {
             Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
+            Outcome::Delivering => {}
             Outcome::Stopped { task, result } => {
                 if let Err(error) = result {
                     tracing::warn!(%task, %error, "cannot stop a task, will try again");
@@ -574,6 +582,29 @@ impl<S: Store> Reconciler<S> {
         if let Some(run) = run.filter(|run| !run.record.prepared) {
             run.preparing = Some(what);
             self.shown.insert(key.clone());
+        }
+    }
+
+    /// The output of a run that has ended goes on its way, if its job file wants it.
+    fn deliver(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some(run) = &job.run else { return };
+        if let Some(remote) = run.spec.copied_out() {
+            let number = run.record.number;
+            job.delivering.insert(number, format!("the output of run {number} is to be copied to {remote}"));
+            self.works.push(Work::Deliver { key: key.clone(), run: number, how: Delivery::Over });
+        }
+    }
+
+    fn delivering(&mut self, key: &JobKey, run: u32, state: Option<String>, note: Option<String>) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        match state {
+            Some(state) => drop(job.delivering.insert(run, state)),
+            None => drop(job.delivering.remove(&run)),
+        }
+        self.shown.insert(key.clone());
+        if let Some(note) = note {
+            self.note(key, note);
         }
     }
 

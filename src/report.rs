@@ -33,6 +33,9 @@ pub struct JobReport {
     /// Milliseconds from the start of the newest run to its end, or to when this was asked.
     pub duration_ms: Option<u64>,
     pub tasks: Vec<TaskReport>,
+    /// What becomes of output that is copied to a store, one line a run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sending: Vec<String>,
     /// What is wrong with the job file, or worth knowing.
     pub diagnostics: Vec<Diagnostic>,
 }
@@ -78,7 +81,7 @@ pub enum Change {
 }
 
 /// What a report is made from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Facts<'a> {
     pub workspace: &'a str,
     pub job: &'a str,
@@ -87,6 +90,7 @@ pub struct Facts<'a> {
     pub state: State,
     pub reason: &'a str,
     pub description: &'a str,
+    pub sending: Vec<String>,
     pub now: Timestamp,
 }
 
@@ -115,6 +119,7 @@ impl JobReport {
             ended: ended.map(|time| time.to_string()),
             duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
             tasks: attempt.map(tasks).unwrap_or_default(),
+            sending: facts.sending.clone(),
             diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
         }
     }
@@ -133,6 +138,9 @@ impl JobReport {
             if let Some(value) = value {
                 line(key, value);
             }
+        }
+        for sending in &self.sending {
+            line("sending", sending);
         }
         let _ = writeln!(out, "run       = {}\nattempt   = {}\nowner     = {}", self.run, self.attempt, self.owner);
         for task in &self.tasks {

@@ -28,7 +28,8 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
     Code, Command, DataSource, Dataset, DesiredState, GitCode, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit,
-    OnOverrun, OutsidePort, Param, Port, Priority, Resources, Retry, RetryOn, Role, Scalars, Submodules,
+    OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount, Resources, Retry, RetryOn, Role, Scalars, Submodules,
+    SyncAt,
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};

@@ -129,6 +129,14 @@ impl Client {
         self.read(Method::POST, &path(key, "/restart")).await
     }
 
+    pub async fn send_output(&self, key: &JobKey) -> Result<Done, ClientError> {
+        self.read(Method::POST, &path(key, "/send")).await
+    }
+
+    pub async fn keep_unsent(&self, key: &JobKey) -> Result<Done, ClientError> {
+        self.read(Method::DELETE, &path(key, "/send")).await
+    }
+
     pub async fn rerun(&self, key: &JobKey) -> Result<Done, ClientError> {
         self.read(Method::POST, &path(key, "/rerun")).await
     }

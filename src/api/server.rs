@@ -201,6 +201,12 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         (&Method::POST, ["v1", "jobs", workspace, job, "restart"]) => {
             change(context, caller, key(workspace, job)?, Verb::Restart).await
         }
+        (&Method::POST, ["v1", "jobs", workspace, job, "send"]) => {
+            change(context, caller, key(workspace, job)?, Verb::Send).await
+        }
+        (&Method::DELETE, ["v1", "jobs", workspace, job, "send"]) => {
+            change(context, caller, key(workspace, job)?, Verb::KeepUnsent).await
+        }
         (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
             let (key, with_file) = (key(workspace, job)?, request.uri().query() == Some("file=1"));
             match with_file {

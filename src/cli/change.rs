@@ -1,4 +1,4 @@
-//! `trainyard stop | restart | rerun | rm JOB…`: each job is judged by itself, and every refusal is told.
+//! `trainyard stop | restart | rerun | rm | send JOB…`: each job is judged by itself, and every refusal is told.
 
 use super::Exit;
 use super::output::{self, Format};
@@ -12,6 +12,7 @@ pub(super) enum Change {
     Restart,
     Rerun,
     Remove { with_file: bool },
+    Send { drop: bool },
 }
 
 pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format: Format) -> anyhow::Result<Exit> {
@@ -22,6 +23,8 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
             Change::Restart => client.restart(key).await,
             Change::Rerun => client.rerun(key).await,
             Change::Remove { with_file } => client.remove(key, with_file).await,
+            Change::Send { drop: false } => client.send_output(key).await,
+            Change::Send { drop: true } => client.keep_unsent(key).await,
         };
         tell(done, format, &mut exit)?;
     }

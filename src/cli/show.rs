@@ -14,7 +14,7 @@ use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
 use crate::spec::{
-    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, Stack, parse,
+    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, Stack, SyncAt, parse,
 };
 use crate::sys::terminal;
 
@@ -183,6 +183,13 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
         let access = if mount.read_only { ", read-only" } else { "" };
         let _ = writeln!(out, "# {} of this machine is {}{access}", mount.source.display(), mount.target.display());
     }
+    for remote in &spec.remotes {
+        let _ = match remote.sync {
+            None => writeln!(out, "# {} is copied to {} before the start", remote, remote.target.display()),
+            Some(SyncAt::End) => writeln!(out, "# /output is copied to {} at the end", remote),
+            Some(at) => writeln!(out, "# /output is copied to {} every {at} and at the end", remote),
+        };
+    }
     if let Some(scalars) = &spec.scalars {
         for (key, text) in [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)] {
             if let Some(text) = text {
@@ -314,6 +321,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras_as_json(),
         "requirements": spec.requirements,
         "scalars": spec.scalars.as_ref().map(|scalars| json!({ "log_dir": scalars.log_dir, "lines": scalars.lines })),
+        "remotes": spec.remotes.iter().map(|remote| json!([remote.to_string(), remote.target, remote.sync.map(|at| at.to_string())])).collect::<Vec<_>>(),
         "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),

@@ -85,6 +85,9 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     for (label, value) in facts(report) {
         output::line(&format!("  {label:<9} {value}"))?;
     }
+    for sending in &report.sending {
+        output::line(&format!("  {:<9} {sending}", "sending"))?;
+    }
     if !report.tasks.is_empty() {
         output::line("")?;
         let rows: Vec<_> = report.tasks.iter().map(task).collect();

@@ -13,10 +13,12 @@ mod models;
 mod names;
 mod netlink;
 mod network;
+mod outbox;
 mod owners;
 mod peers;
 mod placing;
 mod ports;
+mod remote;
 mod requirements;
 mod root;
 mod scalars;
@@ -35,11 +37,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Engine, EngineError, Launch, Launched, Prepare, Release};
+use super::{Delivery, Engine, EngineError, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::mpi::PEERS;
 use crate::contract::{Identity, Inside, Placement, Task, view};
-use crate::ids::{AttemptId, LogLimits, TaskId, TaskName};
+use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LaunchRecord, Mount, Root, Shm, TaskDir};
@@ -51,17 +53,20 @@ use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
 use crate::sys::{cgroup, mounts};
 use host::HostImage;
 use network::{Networks, Peers};
+use outbox::Outbox;
 use owners::Subordinates;
+use remote::Carrier;
 use root::Base;
 
 pub use entry::{Ends, Entered, Pipes};
+pub use outbox::{Delivered, Deliveries};
 
 /// Called with a task whose directory has something new to say; from any thread.
 pub type Notify = Box<dyn Fn(TaskId) + Send + Sync>;
 
 pub struct LocalEngine {
     paths: Paths,
-    program: SealedProgram,
+    program: Arc<SealedProgram>,
     host: HostImage,
     images: Arc<Images>,
     /// Layers of images can be shown with other owners.
@@ -71,6 +76,8 @@ pub struct LocalEngine {
     holder: PathBuf,
     host_workspaces: Vec<String>,
     mounts_below: Option<Vec<PathBuf>>,
+    carrier: Arc<Carrier>,
+    outbox: Arc<Outbox>,
     networks: Networks,
     /// What tells tasks how to resolve names.
     resolv_conf: PathBuf,
@@ -100,13 +107,19 @@ impl LocalEngine {
         images: Arc<Images>,
         runtime: tokio::runtime::Handle,
         notify: Notify,
+        deliveries: Deliveries,
     ) -> io::Result<Self> {
         let paths = config.paths.clone();
         let instance = paths.instance();
         create_dir(&paths.attempts(), 0o700)?;
         create_dir(&paths.kernel_objects(), 0o700)?;
+        create_dir(&paths.remote(), 0o700)?;
+        let program = Arc::new(SealedProgram::of_this_program()?);
+        let carrier = Arc::new(Carrier::new(program.clone(), paths.clone(), config.pools.clone()));
         Ok(Self {
-            program: SealedProgram::of_this_program()?,
+            program,
+            outbox: Outbox::open(carrier.clone(), paths.clone(), deliveries)?,
+            carrier,
             host: HostImage::prepare(&paths)?,
             images,
             maps_ids: mounts::can_map_ids(&paths.images())?,
@@ -151,6 +164,11 @@ impl LocalEngine {
         // The rules were made anew with the daemon.
         self.publish_all(live)?;
         self.networks.sweep(live)
+    }
+
+    /// Goes on with output that an earlier daemon has not copied out; `open` are the runs that are not over.
+    pub fn resume_deliveries(&self, open: &[Identity]) -> io::Result<()> {
+        self.outbox.resume(open)
     }
 
     /// Takes back what the engine itself holds of the machine, once nothing runs any more.
@@ -303,10 +321,12 @@ impl LocalEngine {
         Ok(roots.flat_map(|root| root.overlays).flat_map(|overlay| overlay.lower).collect())
     }
 
-    /// Removes installed requirements that no task has used for so long.
-    pub fn prune_requirements(&self, unused: Duration) -> io::Result<()> {
+    /// Removes installed requirements, and copies of what stores have, that no task has used for so long.
+    pub fn prune(&self, unused: Duration) -> io::Result<()> {
         let mounts = self.roots_in_use()?.into_iter().flat_map(|root| root.mounts);
-        requirements::prune(&self.paths, unused, &mounts.map(|mount| mount.source).collect::<Vec<_>>())
+        let used: Vec<PathBuf> = mounts.map(|mount| mount.source).collect();
+        self.carrier.prune(unused, &used)?;
+        requirements::prune(&self.paths, unused, &used)
     }
 
     /// What tasks are made of.
@@ -381,6 +401,10 @@ impl LocalEngine {
         self.prepare(run, &|_| ())?;
         let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
         shared.shown = shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
+        shared.shown.extend(self.carrier.mounts(run)?);
+        // What lies in another one comes after it.
+        shared.shown.sort_by(|a, b| a.target.cmp(&b.target));
+        self.outbox.post(launch)?;
         if launch.spec.is_launched() {
             let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
             shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
@@ -639,8 +663,10 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
+        self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
+        self.carrier.bring(run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
         shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
         Bases::of(self, run).map(drop)
@@ -707,6 +733,10 @@ impl Engine for LocalEngine {
             Found::Ended(_) | Found::Alive { .. } | Found::Kept { .. } => {}
         }
         Ok(found)
+    }
+
+    fn deliver(&self, key: &JobKey, run: u32, how: Delivery) {
+        self.outbox.deliver(key, run, how);
     }
 
     fn release(&self, attempt: &Release) -> Result<(), EngineError> {

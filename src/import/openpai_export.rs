@@ -10,7 +10,7 @@ use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
     Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Priority,
-    Retry, Role,
+    RemoteMount, Retry, Role,
 };
 
 /// Our own field of `extras`.
@@ -172,12 +172,17 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     out.extend(shared_code(spec).map(|shared| ("code", shared.written())));
     out.extend(spec.framework.map(|framework| ("framework", quoted(&framework))));
     out.extend(spec.strategy.map(|strategy| ("strategy", quoted(&strategy))));
-    if !spec.mounts.is_empty() {
+    if !spec.mounts.is_empty() || !spec.remotes.is_empty() {
         let mount = |mount: &HostMount| {
             let (source, target) = (mount.source.display().to_string(), mount.target.display().to_string());
             format!("{{ source = {}, target = {}, read_only = {} }}", quoted(&source), quoted(&target), mount.read_only)
         };
-        out.push(("mounts", format!("[{}]", spec.mounts.iter().map(mount).collect::<Vec<_>>().join(", "))));
+        let remote = |remote: &RemoteMount| {
+            let sync = remote.sync.map(|at| format!(", sync = {}", quoted(&at))).unwrap_or_default();
+            format!("{{ source = {}, target = {}{sync} }}", quoted(remote), quoted(&remote.target.display()))
+        };
+        let all = spec.mounts.iter().map(mount).chain(spec.remotes.iter().map(remote));
+        out.push(("mounts", format!("[{}]", all.collect::<Vec<_>>().join(", "))));
     }
     if let Some(scalars) = &spec.scalars {
         let keys = [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)];

@@ -185,6 +185,7 @@ impl<S: Store> Reconciler<S> {
             state,
             reason: &reason,
             description: job.spec.as_ref().map_or("", |spec| &spec.description),
+            sending: job.delivering.values().cloned().collect(),
             now: self.now,
         }))
     }

@@ -1,8 +1,11 @@
 //! What people ask for, and what they are refused.
 
-use super::Reconciler;
+use std::collections::BTreeSet;
+
 use super::world::Job;
+use super::{Reconciler, Work};
 use crate::contract::Identity;
+use crate::engine::Delivery;
 use crate::ids::JobKey;
 use crate::report::JobReport;
 use crate::spec::{DesiredState, Diagnostic};
@@ -50,6 +53,10 @@ pub enum Verb {
     /// Stops what runs, then as `Rerun`.
     Restart,
     Remove,
+    /// Copies to its store what is there of the output.
+    Send,
+    /// No longer copies what is not there yet.
+    KeepUnsent,
 }
 
 impl std::fmt::Debug for Request {
@@ -91,6 +98,10 @@ pub enum Refusal {
     StillRunning { key: JobKey, state: State },
     #[error("the file of job {key} is still in jobs.d; remove it (`trainyard rm --file` does), then the record goes")]
     FileStillThere { key: JobKey },
+    #[error("job {key}: {state}; wait for it, or give up the copy with `trainyard send --drop {key}`")]
+    Unsent { key: JobKey, state: String },
+    #[error("job {key} copies no output to a store, or all of it is there")]
+    NothingToSend { key: JobKey },
     #[error("job {key} has no job file any more; put it back into jobs.d")]
     NoFile { key: JobKey },
     #[error("job {key} has state = \"stopped\" in its file; change that instead")]
@@ -116,6 +127,12 @@ impl<S: Store> Reconciler<S> {
                     Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
                     Verb::Restart => self.of_each(&key, &caller, Self::restart),
                     Verb::Remove => self.of_each(&key, &caller, Self::remove),
+                    Verb::Send => {
+                        self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Now))
+                    }
+                    Verb::KeepUnsent => {
+                        self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Never))
+                    }
                 };
                 self.answers.push(Box::new(move || answer(result)));
             }
@@ -129,7 +146,8 @@ impl<S: Store> Reconciler<S> {
         Listing { jobs, strays }
     }
 
-    fn open_runs(&self) -> Vec<Identity> {
+    /// Runs that are not over.
+    pub fn open_runs(&self) -> Vec<Identity> {
         let runs = self.jobs.iter().filter_map(|(key, job)| Some((key, job.open_run()?)));
         runs.map(|(key, run)| run.identity(key, 0)).collect()
     }
@@ -203,6 +221,20 @@ impl<S: Store> Reconciler<S> {
         Ok(done)
     }
 
+    fn send(&mut self, caller: &Caller, key: &JobKey, how: Delivery) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        let open = job.open_run().filter(|run| run.spec.copied_out().is_some()).map(|run| run.record.number);
+        let runs: BTreeSet<u32> = job.delivering.keys().copied().chain(open).collect();
+        if runs.is_empty() {
+            return Err(Refusal::NothingToSend { key: key.clone() });
+        }
+        self.works.extend(runs.into_iter().map(|run| Work::Deliver { key: key.clone(), run, how }));
+        Ok(match how {
+            Delivery::Never => format!("{key}: what is not in the store yet stays in output/ alone"),
+            Delivery::Now | Delivery::Over => format!("{key}: copying; `trainyard status {key}` tells how far"),
+        })
+    }
+
     fn remove(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
         let job = self.job_of(caller, key)?;
         if job.open_run().is_some() {
@@ -210,6 +242,9 @@ impl<S: Store> Reconciler<S> {
         }
         if job.record.file_present {
             return Err(Refusal::FileStillThere { key: key.clone() });
+        }
+        if let Some(state) = job.delivering.values().next() {
+            return Err(Refusal::Unsent { key: key.clone(), state: state.clone() });
         }
         self.forget(key);
         Ok(format!("{key}: removed"))

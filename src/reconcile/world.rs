@@ -1,6 +1,7 @@
 //! Jobs in memory: the stored records with what is derived from them.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ pub(super) struct Job {
     pub(super) spec: Option<Spec>,
     /// The newest run.
     pub(super) run: Option<Run>,
+    /// Of runs whose output is on its way to a store: how far it has come.
+    pub(super) delivering: BTreeMap<u32, String>,
 }
 
 pub(super) struct Run {
@@ -66,11 +69,11 @@ impl Job {
             run.source.meaning = spec.meaning();
             Some(Run::new(run, spec))
         });
-        Self { record, spec, run }
+        Self { record, spec, run, delivering: BTreeMap::new() }
     }
 
     pub(super) fn new(record: JobRecord) -> Self {
-        Self { record, spec: None, run: None }
+        Self { record, spec: None, run: None, delivering: BTreeMap::new() }
     }
 
     /// The sweep whose file makes the job.

@@ -31,6 +31,8 @@ pub struct JobSpec {
     pub datasets: Vec<Dataset>,
     /// By target.
     pub mounts: Vec<HostMount>,
+    /// By target.
+    pub remotes: Vec<RemoteMount>,
     pub scalars: Option<Scalars>,
     pub network: Network,
     pub retries: u32,
@@ -168,6 +170,52 @@ pub struct HostMount {
     pub source: PathBuf,
     pub target: PathBuf,
     pub read_only: bool,
+}
+
+/// A place in a store of another machine, copied in before the start, or to which the output is copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteMount {
+    /// How it is spoken to, as the file has it.
+    pub kind: String,
+    /// As the configuration calls it.
+    pub pool: AssetName,
+    /// Below the pool's root; `{job}` and `{run}` stand for those.
+    pub prefix: String,
+    pub target: PathBuf,
+    /// The output is copied there, and when; what lies there is copied in where there is none.
+    pub sync: Option<SyncAt>,
+}
+
+/// When what a run writes is copied to a store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SyncAt {
+    End,
+    /// And every so often while it runs.
+    Every(Duration),
+}
+
+impl RemoteMount {
+    /// The prefix for one run.
+    pub fn prefix_of(&self, job: &JobName, run: u32) -> String {
+        self.prefix.replace("{job}", job.as_str()).replace("{run}", &run.to_string())
+    }
+}
+
+impl fmt::Display for SyncAt {
+    /// As a job file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::End => f.write_str("end"),
+            Self::Every(every) => f.write_str(&crate::ids::format_duration(*every)),
+        }
+    }
+}
+
+impl fmt::Display for RemoteMount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.kind, self.pool)?;
+        if self.prefix.is_empty() { Ok(()) } else { write!(f, "/{}", self.prefix) }
+    }
 }
 
 /// What an edit does to a run that has started.
@@ -399,13 +447,25 @@ impl JobSpec {
     /// Code is to be copied or an image to be got before a run may start.
     pub fn needs_preparation(&self) -> bool {
         let is_resumed = self.contract.resumed().is_some();
-        is_resumed || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
+        let is_remote = !self.remotes.is_empty();
+        is_resumed || is_remote || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
     }
 
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
     pub fn comes_from_elsewhere(&self) -> bool {
         let is_resumed = self.contract.resumed().is_some();
-        is_resumed || self.roles.iter().any(|role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_))))
+        let is_brought = |role: &Role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_)));
+        is_resumed || self.copied_in().next().is_some() || self.roles.iter().any(is_brought)
+    }
+
+    /// What is copied in before the start.
+    pub fn copied_in(&self) -> impl Iterator<Item = &RemoteMount> {
+        self.remotes.iter().filter(|remote| remote.sync.is_none())
+    }
+
+    /// Where the output is copied to.
+    pub fn copied_out(&self) -> Option<&RemoteMount> {
+        self.remotes.iter().find(|remote| remote.sync.is_some())
     }
 
     /// What `extras` holds, for programs: dates as they are written.

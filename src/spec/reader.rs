@@ -56,7 +56,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     };
     reader.kept_without_init(&wire.init, wire.debug.as_ref());
     reader.requirements(wire.requirements.as_ref(), wire.init);
-    let mounts = reader.mounts(&wire.mounts);
+    let (mounts, remotes) = reader.mounts(&wire.mounts);
     let scalars = reader.scalars(wire.scalars.as_ref(), wire.tensorboard.as_ref());
     reader.not_put_together(wire.template.as_ref(), wire.with.as_ref());
     if let Some(sweep) = &wire.sweep {
@@ -91,6 +91,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         requirements: wire.requirements.as_ref().map(|flag| *flag.get_ref()),
         datasets,
         mounts,
+        remotes,
         scalars,
         network: reader.network,
         retries: wire.retries,

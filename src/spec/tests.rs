@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 
 fn errors(text: &str) -> Vec<String> {
@@ -319,7 +321,17 @@ fn mounts_name_a_place_here_and_one_in_the_tasks() {
         (mount("source = \"/x\", target = \"/run/trainyard/x\""), "nothing can be put"),
         (mount("source = \"/x\", target = \"/output\""), "is the run's own"),
         (mount("source = \"/x\", target = \"/\""), "the root is the image's"),
-        (mount("source = \"s3:pool/x\", target = \"/x\""), "stores such as s3: are not supported"),
+        (mount("source = \"/x\", target = \"/x\", sync = \"end\""), "is for stores"),
+        (mount("source = \"ftp:pool/x\", target = \"/x\""), "ftp: is no kind of store"),
+        (mount("source = \"s3:\", target = \"/x\""), "names no pool"),
+        (mount("source = \"s3://bucket/x\", target = \"/x\""), "names no pool"),
+        (mount("source = \"s3:lab/../x\", target = \"/x\""), "is no path in a store"),
+        (mount("source = \"s3:lab/a//x\", target = \"/x\""), "is no path in a store"),
+        (mount("source = \"s3:lab/x\", target = \"/model\""), "is the run's own"),
+        (mount("source = \"s3:lab/x\", target = \"/x\", sync = \"5m\""), "what is copied back is the output"),
+        (mount("source = \"s3:lab/x\", target = \"/output\", sync = \"1s\""), "is too often"),
+        (mount("source = \"s3:lab/x\", target = \"/output\", sync = \"often\""), "neither \"end\" nor a duration"),
+        (mount("source = \"s3:lab/x\", target = \"/output\", read_only = true"), "leave it out"),
         (mount("source = \"/x\", target = \"/x\", mode = 1"), "unknown key `mounts.mode`"),
         ("mounts = [\"/x\"]".to_owned(), "takes an array of tables, not a string"),
         ("mounts = \"/x\"".to_owned(), "takes an array of tables"),
@@ -330,6 +342,21 @@ fn mounts_name_a_place_here_and_one_in_the_tasks() {
     ] {
         assert!(errors(&text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(&text));
     }
+}
+
+#[test]
+fn mounts_name_stores_of_other_machines() {
+    let spec = job(
+        "mounts = [{ source = \"s3:lab/sets/a b/\", target = \"/input\" }, { source = \"oss:out/{job}/{run}\", target = \"/output\", sync = \"5m\" }]",
+    );
+    let read: Vec<_> = spec.remotes.iter().map(|remote| (remote.to_string(), remote.sync)).collect();
+    let every = SyncAt::Every(Duration::from_secs(300));
+    assert_eq!(read, [("s3:lab/sets/a b".into(), None), ("oss:out/{job}/{run}".into(), Some(every))]);
+    let prefix = spec.copied_out().unwrap().prefix_of(&"train".parse().unwrap(), 3);
+    assert_eq!(prefix, "train/3");
+    let plain = job("mounts = [{ source = \"s3:lab\", target = \"/output\" }]");
+    assert_eq!(plain.copied_out().unwrap().sync, Some(SyncAt::End));
+    assert!(spec.needs_preparation() && spec.comes_from_elsewhere() && !plain.comes_from_elsewhere());
 }
 
 #[test]
@@ -357,7 +384,7 @@ fn a_file_of_nothing_but_errors_is_told_of_soon_and_in_part() {
     for text in ["=\n".repeat(130_000), "a\n".repeat(130_000), keys, format!("{} = 1", "a".repeat(250_000)), twice] {
         let begun = std::time::Instant::now();
         assert!(errors(&text).len() <= 100);
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     }
 }
 

@@ -62,6 +62,7 @@ pub(super) struct WireMount {
     pub(super) source: Option<String>,
     pub(super) target: Option<String>,
     pub(super) read_only: bool,
+    pub(super) sync: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -470,6 +470,23 @@ pub fn with_file_rights<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl 
     })
 }
 
+/// Becomes this user for good, without any capability, in so much address space, and unseen by the user's other processes.
+/// For processes of one thread.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64) -> io::Result<()> {
+    use nix::sys::resource::{Resource, setrlimit};
+    use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+    setrlimit(Resource::RLIMIT_AS, memory, memory)?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    drop_own_capabilities()?;
+    nix::sys::prctl::set_no_new_privs()?;
+    Ok(nix::sys::prctl::set_dumpable(false)?)
+}
+
 /// Of this thread alone, and for good.
 fn drop_own_capabilities() -> io::Result<()> {
     let none = rustix::thread::CapabilitySet::empty();

@@ -1,56 +1,138 @@
-//! What else of the machine tasks see.
+//! What else tasks see, of the machine and of stores elsewhere.
 
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use toml::Spanned;
 
 use super::Reader;
-use crate::spec::job::HostMount;
+use crate::ids::parse_duration;
+use crate::spec::job::{HostMount, RemoteMount, SyncAt};
 use crate::spec::wire::WireMount;
 
 /// Places of the kernel: what tasks see there is theirs alone.
 const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Places in tasks that are the run's own.
-const OWN: [&str; 3] = ["/output", "/model", "/code"];
+const OWN: [&str; 3] = [OUTPUT, "/model", "/code"];
+const OUTPUT: &str = "/output";
 /// Where ours lies in tasks.
 const OURS: &str = "/run/trainyard";
 const MOUNTS_MAX: usize = 64;
+/// How stores of other machines are spoken to.
+const STORES: [&str; 5] = ["s3", "oss", "webhdfs", "sftp", "http"];
+/// Who copies more often does little else.
+const SYNC_MIN: Duration = Duration::from_secs(10);
+
+enum Read {
+    Host(HostMount),
+    Remote(RemoteMount),
+}
+
+impl Read {
+    fn target(&self) -> &Path {
+        match self {
+            Self::Host(mount) => &mount.target,
+            Self::Remote(mount) => &mount.target,
+        }
+    }
+}
 
 impl Reader<'_> {
-    pub(super) fn mounts(&mut self, wire: &[Spanned<WireMount>]) -> Vec<HostMount> {
+    pub(super) fn mounts(&mut self, wire: &[Spanned<WireMount>]) -> (Vec<HostMount>, Vec<RemoteMount>) {
         if let Some(more) = wire.get(MOUNTS_MAX) {
             self.error(more.span(), "mounts", format!("`mounts`: {MOUNTS_MAX} are possible, not {}", wire.len()));
         }
-        let mut out: Vec<HostMount> = Vec::new();
+        let mut out: Vec<Read> = Vec::new();
         for mount in wire.iter().take(MOUNTS_MAX) {
             let (span, mount) = (mount.span(), mount.get_ref());
-            let read =
-                source(mount.source.as_deref()).and_then(|source| Ok((source, target(mount.target.as_deref())?)));
-            match read {
+            match read(mount) {
                 Err((key, message)) => self.error(span, key, format!("`{key}`: {message}")),
-                Ok((_, target)) if out.iter().any(|other| other.target == target) => {
-                    self.error(span, "mounts", format!("`mounts` has two for {}", target.display()));
+                Ok(read) if out.iter().any(|other| other.target() == read.target()) => {
+                    self.error(span, "mounts", format!("`mounts` has two for {}", read.target().display()));
                 }
-                Ok((source, target)) => out.push(HostMount { source, target, read_only: mount.read_only }),
+                Ok(read) => out.push(read),
             }
         }
         // What lies in another one comes after it.
-        out.sort_by(|a, b| a.target.cmp(&b.target));
-        out
+        out.sort_by(|a, b| a.target().cmp(b.target()));
+        let (mut hosts, mut remotes) = (Vec::new(), Vec::new());
+        for read in out {
+            match read {
+                Read::Host(mount) => hosts.push(mount),
+                Read::Remote(mount) => remotes.push(mount),
+            }
+        }
+        (hosts, remotes)
     }
 }
 
 type Wrong = (&'static str, String);
 
-fn source(text: Option<&str>) -> Result<PathBuf, Wrong> {
+fn read(mount: &WireMount) -> Result<Read, Wrong> {
+    let source = mount.source.as_deref();
+    let scheme = source.and_then(|source| source.split_once(':')).filter(|(scheme, _)| !scheme.contains('/'));
+    if let Some((kind, rest)) = scheme {
+        return remote(kind, rest, mount).map(Read::Remote);
+    }
+    if mount.sync.is_some() {
+        return Err(("mounts.sync", "is for stores of other machines: source = \"s3:POOL/PREFIX\"".to_owned()));
+    }
+    let (source, target) = (host_source(source)?, target(mount.target.as_deref(), &OWN)?);
+    Ok(Read::Host(HostMount { source, target, read_only: mount.read_only }))
+}
+
+fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wrong> {
+    let wrong = |message: String| ("mounts.source", message);
+    if !STORES.contains(&kind) {
+        let all = STORES.join(", ");
+        return Err(wrong(format!(
+            "{kind}: is no kind of store; there are {all}, of which s3 is also that of UFile, OBS, COS and MinIO"
+        )));
+    }
+    let (pool, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let pool = pool.parse().map_err(|error| {
+        wrong(format!("{kind}:{rest} names no pool ({error}); write {kind}:POOL/PREFIX, with a pool of trainyard.toml"))
+    })?;
+    let prefix = prefix.trim_matches('/');
+    if !prefix.is_empty()
+        && !prefix.split('/').all(|part| !matches!(part.trim(), "" | "." | "..") && part == part.trim())
+    {
+        return Err(wrong(format!(
+            "{prefix:?} is no path in a store: it has an empty part, `.`, `..` or outer spaces"
+        )));
+    }
+    if prefix.contains(['\0', '\n', '\r']) {
+        return Err(wrong("a path in a store is one line of text".to_owned()));
+    }
+    let target = target(mount.target.as_deref(), &OWN[1..])?;
+    let is_output = target == Path::new(OUTPUT);
+    let sync = match mount.sync.as_deref() {
+        Some(_) if !is_output => {
+            return Err(("mounts.sync", format!("what is copied back is the output: target = \"{OUTPUT}\"")));
+        }
+        None if !is_output => None,
+        None | Some("end") => Some(SyncAt::End),
+        Some(text) => Some(SyncAt::Every(every(text)?)),
+    };
+    if sync.is_some() && mount.read_only {
+        return Err(("mounts.read_only", "the output is copied there; leave it out".to_owned()));
+    }
+    Ok(RemoteMount { kind: kind.to_owned(), pool, prefix: prefix.to_owned(), target, sync })
+}
+
+fn every(text: &str) -> Result<Duration, Wrong> {
+    match parse_duration(text) {
+        Ok(every) if every >= SYNC_MIN => Ok(every),
+        Ok(_) => Err(("mounts.sync", format!("{text:?} is too often; 10s is the least"))),
+        Err(error) => {
+            Err(("mounts.sync", format!("{text:?} is neither \"end\" nor a duration such as \"5m\": {error}")))
+        }
+    }
+}
+
+fn host_source(text: Option<&str>) -> Result<PathBuf, Wrong> {
     let wrong = |message: String| Err(("mounts.source", message));
     let Some(text) = text else { return wrong("a mount needs the place on this machine".to_owned()) };
-    let store = text.split_once(':').map(|(scheme, _)| scheme).filter(|scheme| !scheme.contains('/'));
-    if let Some(store) = store {
-        return wrong(format!(
-            "stores such as {store}: are not supported by this version; copy the data into datasets/"
-        ));
-    }
     match plain(text) {
         None => wrong(format!("{text:?} is not the absolute path of a place on this machine")),
         Some(path) if path == Path::new("/") => wrong("the whole machine cannot be shown; name a directory".to_owned()),
@@ -59,7 +141,8 @@ fn source(text: Option<&str>) -> Result<PathBuf, Wrong> {
     }
 }
 
-fn target(text: Option<&str>) -> Result<PathBuf, Wrong> {
+/// `own` are those that stay the run's.
+fn target(text: Option<&str>, own: &[&str]) -> Result<PathBuf, Wrong> {
     let wrong = |message: String| Err(("mounts.target", message));
     let Some(text) = text else { return wrong("a mount needs the place at which tasks see it".to_owned()) };
     match plain(text) {
@@ -68,7 +151,7 @@ fn target(text: Option<&str>) -> Result<PathBuf, Wrong> {
         Some(path) if is_below(&path, &KERNEL) || path.starts_with(OURS) => {
             wrong(format!("nothing can be put at {text}"))
         }
-        Some(path) if OWN.iter().any(|own| path == Path::new(own)) => wrong(format!("{text} is the run's own")),
+        Some(path) if own.iter().any(|own| path == Path::new(own)) => wrong(format!("{text} is the run's own")),
         Some(path) => Ok(path),
     }
 }

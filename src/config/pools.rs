@@ -1,0 +1,135 @@
+//! Stores of other machines: `[pools.NAME]`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AssetName, WorkspaceName};
+
+/// A place in a store of another machine, by which jobs read and write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pool {
+    pub kind: PoolKind,
+    /// `https://HOST[:PORT]`; of SFTP `ssh://HOST[:PORT]`.
+    pub endpoint: String,
+    /// S3 and OSS.
+    pub bucket: Option<String>,
+    /// S3.
+    pub region: Option<String>,
+    /// All that jobs name lies below it.
+    pub root: String,
+    /// The file in `/etc/trainyard/secrets` with keys or passwords.
+    pub secret: Option<AssetName>,
+    /// Who may use it; everybody when absent.
+    pub workspaces: Option<Vec<WorkspaceName>>,
+    /// `http://HOST:PORT`, by which it is reached.
+    pub proxy: Option<String>,
+    /// Nothing is copied there.
+    pub read_only: bool,
+}
+
+/// How a store is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolKind {
+    /// Also UFile, OBS, COS, MinIO and Ceph.
+    S3,
+    /// Alibaba's.
+    Oss,
+    WebHdfs,
+    Sftp,
+    /// Reads single files.
+    Http,
+}
+
+impl PoolKind {
+    pub const ALL: [Self; 5] = [Self::S3, Self::Oss, Self::WebHdfs, Self::Sftp, Self::Http];
+
+    /// As job files and the configuration write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Oss => "oss",
+            Self::WebHdfs => "webhdfs",
+            Self::Sftp => "sftp",
+            Self::Http => "http",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    fn schemes(self) -> &'static [&'static str] {
+        match self {
+            Self::Sftp => &["ssh://"],
+            _ => &["https://", "http://"],
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WirePool {
+    kind: PoolKind,
+    endpoint: String,
+    bucket: Option<String>,
+    region: Option<String>,
+    #[serde(default)]
+    root: String,
+    secret: Option<String>,
+    workspaces: Option<Vec<String>>,
+    proxy: Option<String>,
+    #[serde(default)]
+    read_only: bool,
+}
+
+type BadValue = (String, String);
+
+pub(super) fn read(wire: BTreeMap<String, WirePool>) -> Result<BTreeMap<AssetName, Pool>, BadValue> {
+    wire.into_iter().map(|(name, pool)| read_one(&name, pool)).collect()
+}
+
+fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
+    let at = |key: &str| format!("pools.{name}.{key}");
+    let known: AssetName =
+        name.parse().map_err(|error| (format!("pools.{name}"), format!("{name:?} is no name: {error}")))?;
+    if !is_address(&wire.endpoint, wire.kind.schemes()) {
+        let how = wire.kind.schemes().join("HOST or ");
+        return Err((at("endpoint"), format!("write it as {how}HOST, without a login (`secret` names that)")));
+    }
+    let has_buckets = matches!(wire.kind, PoolKind::S3 | PoolKind::Oss);
+    if has_buckets != wire.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty()) {
+        let what = if has_buckets { "must be given" } else { "is for s3 and oss" };
+        return Err((at("bucket"), what.to_owned()));
+    }
+    if wire.kind != PoolKind::S3 && wire.region.is_some() {
+        return Err((at("region"), "is for s3".to_owned()));
+    }
+    if let Some(proxy) = wire.proxy.as_ref().filter(|proxy| !is_address(proxy, &["http://", "https://"])) {
+        return Err((at("proxy"), format!("{proxy:?} is not http://HOST:PORT")));
+    }
+    let secret = wire.secret.map(|secret| secret.parse::<AssetName>()).transpose();
+    let workspaces =
+        wire.workspaces.map(|all| all.iter().map(|one| one.parse::<WorkspaceName>()).collect::<Result<Vec<_>, _>>());
+    Ok((
+        known,
+        Pool {
+            kind: wire.kind,
+            endpoint: wire.endpoint.trim_end_matches('/').to_owned(),
+            bucket: wire.bucket,
+            region: wire.region,
+            root: wire.root,
+            secret: secret.map_err(|error| (at("secret"), format!("names a file in secrets/: {error}")))?,
+            workspaces: workspaces.transpose().map_err(|error| (at("workspaces"), error.to_string()))?,
+            proxy: wire.proxy,
+            read_only: wire.read_only || wire.kind == PoolKind::Http,
+        },
+    ))
+}
+
+/// A login in it would be shown with it.
+fn is_address(text: &str, schemes: &[&str]) -> bool {
+    let rest = schemes.iter().find_map(|scheme| text.strip_prefix(scheme));
+    rest.is_some_and(|rest| !rest.is_empty() && !rest.contains(['@', '?', '#']) && !rest.contains(char::is_whitespace))
+}

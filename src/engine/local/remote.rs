@@ -1,0 +1,271 @@
+//! Stores of other machines: who may use which, what is copied in before a run starts, and the process that copies.
+//!
+//! ```text
+//! remote/WORKSPACE/UID/PLACE/      what was copied in from one place of a store (crate::remote says how it lies there)
+//! remote/WORKSPACE/UID/PLACE.lock  held while something is
+//! jobs/JOB/runs/.N.remote          which snapshots the run sees, in all its attempts
+//! ```
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, BufRead, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use sha2::{Digest as _, Sha256};
+
+use super::workdirs::groups_of;
+use super::{failed, told};
+use crate::config::{Paths, Pool, PoolKind};
+use crate::contract::Identity;
+use crate::engine::{EngineError, Prepare};
+use crate::ids::{AssetName, WorkspaceName};
+use crate::remote::{Access, Errand, News, Order, TREE};
+use crate::rundir::{Mount, read_json, write_json};
+use crate::spec::RemoteMount;
+use crate::store::record::Owner;
+use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited, remove_tree};
+use crate::sys::process::{ProcessEnd, SealedProgram, Streams};
+
+/// Longest file of keys, bytes.
+const SECRET_MAX: u64 = 64 << 10;
+
+/// Starts the processes that copy.
+pub(super) struct Carrier {
+    program: Arc<SealedProgram>,
+    paths: Paths,
+    pools: BTreeMap<AssetName, Pool>,
+}
+
+/// For each target the snapshot, below `remote/`.
+type Seen = BTreeMap<String, PathBuf>;
+
+impl Carrier {
+    pub(super) fn new(program: Arc<SealedProgram>, paths: Paths, pools: BTreeMap<AssetName, Pool>) -> Self {
+        Self { program, paths, pools }
+    }
+
+    /// Whether the run may use the stores that it names.
+    pub(super) fn check(&self, run: &Prepare) -> Result<(), EngineError> {
+        run.spec.remotes.iter().try_for_each(|remote| self.pool(remote, &run.identity.key.workspace).map(drop))
+    }
+
+    fn pool(&self, remote: &RemoteMount, workspace: &WorkspaceName) -> Result<&Pool, EngineError> {
+        let may = |pool: &Pool| pool.workspaces.as_ref().is_none_or(|all| all.contains(workspace));
+        let refused = |why: String| Err(EngineError(format!("mounts: {remote}: {why}")));
+        let name = &remote.pool;
+        match self.pools.get(name) {
+            None => {
+                let known = self.pools.iter().filter(|(_, pool)| may(pool));
+                let known: Vec<String> = known.map(|(name, pool)| format!("{}:{name}", pool.kind.name())).collect();
+                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+                refused(format!(
+                    "this machine knows no pool {name} (workspace {workspace} may use: {known}); its administrator names it \
+                     by [pools.{name}] in trainyard.toml"
+                ))
+            }
+            Some(pool) if !may(pool) => {
+                refused(format!("workspace {workspace} may not use it; `workspaces` of [pools.{name}] names who may"))
+            }
+            Some(pool) if PoolKind::parse(&remote.kind) != Some(pool.kind) => {
+                let kind = pool.kind.name();
+                refused(format!("the pool {name} is of kind {kind}; write {kind}:{name}/…"))
+            }
+            Some(pool) if pool.read_only && remote.sync.is_some() => {
+                refused(format!("nothing may be copied to the pool {name} (read_only in trainyard.toml, or kind http)"))
+            }
+            Some(pool) => Ok(pool),
+        }
+    }
+
+    fn access(&self, pool: &Pool) -> Result<Access, EngineError> {
+        let secret = match &pool.secret {
+            None => None,
+            Some(name) => {
+                let path = self.paths.secrets().join(name.as_str());
+                let told = |why: String| EngineError(format!("the pool's secret {}: {why}", path.display()));
+                let (_, bytes) = read_limited(&path, SECRET_MAX).map_err(|error| told(error.to_string()))?;
+                Some(String::from_utf8(bytes).map_err(|_| told("is not text".to_owned()))?)
+            }
+        };
+        let made = Access::of(pool, secret.as_deref());
+        made.map_err(|why| EngineError(format!("the pool's secret {why}")))
+    }
+
+    /// Carries out an errand at a store, in a process with the owner's rights, and hears what it tells. Ends with its last
+    /// word.
+    pub(super) fn carry(
+        &self,
+        remote: &RemoteMount,
+        whom: (&WorkspaceName, Owner),
+        (directory, errand): (&File, Errand),
+        hear: &mut dyn FnMut(&News),
+    ) -> Result<News, EngineError> {
+        let (workspace, owner) = whom;
+        let access = self.access(self.pool(remote, workspace)?)?;
+        let order = Order { access, uid: owner.uid, gid: owner.gid, groups: groups_of(owner), errand };
+        self.run(directory, &order, hear).map_err(|error| EngineError(format!("the process that copies: {error}")))
+    }
+
+    fn run(&self, directory: &File, order: &Order, hear: &mut dyn FnMut(&News)) -> io::Result<News> {
+        let (stdin, mut orders) = io::pipe()?;
+        let (news, stdout) = io::pipe()?;
+        let streams =
+            Streams { stdin: stdin.into(), stdout: stdout.into(), stderr: io::stderr().as_fd().try_clone_to_owned()? };
+        // A copy: the number that the child is told must be no other's.
+        let directory: OwnedFd = directory.as_fd().try_clone_to_owned()?;
+        let number = std::os::fd::AsRawFd::as_raw_fd(&directory).to_string();
+        let arguments = vec!["carry".into(), "--directory-fd".into(), number.into()];
+        let child = self.program.spawn_with_streams(arguments, directory.as_fd(), Some(streams))?;
+        let mut line = serde_json::to_vec(order)?;
+        line.push(b'\n');
+        // It stays open for as long as the copy is wanted.
+        orders.write_all(&line)?;
+        let mut last = None;
+        for line in io::BufReader::new(news).lines() {
+            let news: News = serde_json::from_str(&line?)?;
+            hear(&news);
+            last = Some(news);
+        }
+        drop(orders);
+        // Its end of the pipe is closed by its end.
+        child.pidfd.has_ended(u16::MAX)?;
+        let end = child.pidfd.reap()?;
+        match last {
+            Some(last @ (News::Brought { .. } | News::AllSent { .. } | News::Failed { .. })) => Ok(last),
+            _ => Err(io::Error::other(match end {
+                Some(ProcessEnd::Signalled { signal, .. }) => format!("it was ended by signal {signal}"),
+                _ => "it ended without a word; the journal may tell more".to_owned(),
+            })),
+        }
+    }
+
+    /// Copies in what the run's job file names, and keeps which state of it the run has.
+    pub(super) fn bring(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        let mut seen = seen(&self.paths, &run.identity)?;
+        let is_there =
+            |seen: &Seen, target: &str| seen.get(target).is_some_and(|at| self.paths.remote().join(at).exists());
+        for remote in run.spec.copied_in() {
+            let target = remote.target.display().to_string();
+            if is_there(&seen, &target) {
+                continue;
+            }
+            let snapshot = self.bring_one(run, remote, tell)?;
+            seen.insert(target, snapshot);
+            // The run counts as prepared, also after the machine went down.
+            write_json(&seen_file(&self.paths, &run.identity), &seen, Durability::Machine).map_err(told)?;
+        }
+        Ok(())
+    }
+
+    fn bring_one(
+        &self,
+        run: &Prepare,
+        remote: &RemoteMount,
+        tell: &(dyn Fn(String) + Sync),
+    ) -> Result<PathBuf, EngineError> {
+        let told = |why: String| EngineError(format!("mounts: {remote}: {why}"));
+        let Prepare { identity, owner, .. } = run;
+        let prefix = remote.prefix_of(&identity.key.job, identity.run);
+        let pool = self.pool(remote, &identity.key.workspace)?;
+        let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(pool, &prefix));
+        let directory = self.paths.remote().join(&below);
+        let opened = self.open_place(&directory, *owner);
+        let (directory, _lock) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
+        let mut hear = |news: &News| {
+            if let News::Progress(progress) = news {
+                tell(format!("copies in {remote}: {progress}"));
+            }
+        };
+        tell(format!("copies in {remote}"));
+        let whom = (&identity.key.workspace, *owner);
+        match self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &mut hear)? {
+            News::Brought { snapshot, .. } => Ok(below.join(snapshot)),
+            News::Failed { message, .. } => Err(told(message)),
+            _ => Err(told("it was not copied".to_owned())),
+        }
+    }
+
+    /// The directory, and the lock by which one copies at a time.
+    fn open_place(&self, directory: &Path, owner: Owner) -> io::Result<(File, File)> {
+        let parents = directory.ancestors().skip(1).take(3).collect::<Vec<_>>();
+        parents.into_iter().rev().try_for_each(|parent| create_dir(parent, 0o700))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(directory.with_extension("lock"))?;
+        crate::sys::lock::wait_until_taken(&lock)?;
+        create_dir_for(directory, 0o700, owner.uid, owner.gid)?;
+        Ok((File::open(directory)?, lock))
+    }
+
+    /// What the run sees of what was copied in.
+    pub(super) fn mounts(&self, run: &Prepare) -> Result<Vec<Mount>, EngineError> {
+        let seen = seen(&self.paths, &run.identity)?;
+        let shown = |remote: &RemoteMount| {
+            let snapshot = seen.get(&remote.target.display().to_string()).ok_or_else(|| {
+                EngineError(format!("mounts: {remote} was not copied in; `trainyard rerun {}` does", run.identity.key))
+            })?;
+            let source = self.paths.remote().join(snapshot);
+            // When it was used last, for those who look for what nobody uses.
+            File::open(&source)
+                .and_then(|file| file.set_modified(SystemTime::now()))
+                .map_err(failed("open the copy"))?;
+            let (source, target) = (source.join(TREE), remote.target.clone());
+            Ok(Mount { source, target, read_only: true, scratch: None, is_of_machine: false })
+        };
+        run.spec.copied_in().map(shown).collect()
+    }
+
+    /// Removes copies that no run has used for so long; `used` are the places that tasks have.
+    pub(super) fn prune(&self, unused: Duration, used: &[PathBuf]) -> io::Result<()> {
+        for place in below(&self.paths.remote(), 3)? {
+            if !place.is_dir() {
+                continue;
+            }
+            let lock = File::options().create(true).truncate(false).write(true).open(place.with_extension("lock"))?;
+            crate::sys::lock::wait_until_taken(&lock)?;
+            for snapshot in below(&place, 1)? {
+                let is_used = used.iter().any(|mount| mount.starts_with(&snapshot));
+                let age = fs::metadata(&snapshot)?.modified()?.elapsed().unwrap_or_default();
+                if !is_used && age >= unused {
+                    remove_tree(&snapshot)?;
+                }
+            }
+            if below(&place, 1)?.is_empty() {
+                fs::remove_dir(&place)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What lies so many levels below a directory.
+fn below(directory: &Path, levels: u32) -> io::Result<Vec<PathBuf>> {
+    let mut all = vec![directory.to_owned()];
+    for _ in 0..levels {
+        let mut next = Vec::new();
+        for place in all.iter().filter(|place| place.is_dir()) {
+            for entry in fs::read_dir(place)? {
+                next.push(entry?.path());
+            }
+        }
+        all = next;
+    }
+    Ok(all.into_iter().filter(|path| path.extension() != Some(OsStr::new("lock"))).collect())
+}
+
+fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
+    paths.job(&identity.key).join("runs").join(format!(".{}.remote", identity.run))
+}
+
+fn seen(paths: &Paths, identity: &Identity) -> Result<Seen, EngineError> {
+    Ok(read_json(&seen_file(paths, identity)).map_err(told)?.unwrap_or_default())
+}
+
+/// One name for one place of a store, whatever a pool is called.
+fn place(pool: &Pool, prefix: &str) -> String {
+    let bucket = pool.bucket.as_deref().unwrap_or_default();
+    let text = format!("{}\n{}\n{bucket}\n{}\n{prefix}", pool.kind.name(), pool.endpoint, pool.root);
+    Sha256::digest(text.as_bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+}

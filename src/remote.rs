@@ -1,0 +1,220 @@
+//! Copies between stores of other machines and a directory of this one.
+//!
+//! It is done by a process of its own, `trainyard carry`, for each copy: what comes from a network is read with the rights of
+//! the job's owner, in a bounded memory, and nobody but the daemon sees the keys. The order comes by standard input, which
+//! stays open for as long as the result is wanted; news go to standard output, one JSON object a line.
+
+mod access;
+mod bring;
+mod send;
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+pub use access::Access;
+
+/// What is to be done, in the directory that is inherited.
+#[derive(Serialize, Deserialize)]
+#[expect(missing_debug_implementations, reason = "it holds keys")]
+pub struct Order {
+    pub access: Access,
+    /// Whose rights it has.
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub errand: Errand,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Errand {
+    /// Copies all that lies at a prefix into a snapshot below the directory.
+    Bring { prefix: String },
+    /// Copies the directory's files to a prefix, but for those that are there already.
+    Send { prefix: String, sent: BTreeMap<PathBuf, Mark> },
+}
+
+/// By what one state of a file is told from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub size: u64,
+    pub modified_ns: i64,
+    pub inode: u64,
+}
+
+/// One line of news.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum News {
+    Progress(Progress),
+    /// A file is in the store.
+    Sent {
+        path: PathBuf,
+        mark: Mark,
+    },
+    /// A file cannot be sent, however often it is tried.
+    Left {
+        path: String,
+        why: String,
+    },
+    /// All that was to be brought is in this directory of the snapshots, below `tree/`.
+    Brought {
+        snapshot: String,
+        progress: Progress,
+    },
+    /// All was sent that could be.
+    AllSent {
+        progress: Progress,
+    },
+    Failed {
+        message: String,
+        /// The same may work later.
+        is_temporary: bool,
+    },
+}
+
+/// How far a copy has come.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    pub files: u64,
+    pub of_files: u64,
+    pub bytes: u64,
+    pub of_bytes: u64,
+}
+
+/// Where a snapshot has its files.
+pub const TREE: &str = "tree";
+
+/// Address space of the process: listings of a million files fit.
+const MEMORY_MAX: u64 = 4 << 30;
+/// Most files of one copy.
+const FILES_MAX: usize = 2_000_000;
+const TOLD_EVERY: Duration = Duration::from_millis(500);
+
+/// The role `trainyard carry`: carries out the order that comes by standard input.
+pub fn run(directory: OwnedFd) -> io::Result<()> {
+    let mut line = String::new();
+    let mut stdin = io::BufReader::new(io::stdin());
+    stdin.read_line(&mut line)?;
+    // Its own message would quote what it has read.
+    let order: Order = serde_json::from_str(&line).map_err(|_| io::Error::other("the order cannot be read"))?;
+    line.clear();
+    crate::sys::process::become_user(order.uid, order.gid, &order.groups, MEMORY_MAX)?;
+    nix::unistd::fchdir(&directory)?;
+    // What is copied in is read by whoever the task runs as.
+    nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    let end_with = move || {
+        let _ = stdin.read_to_end(&mut Vec::new());
+        // Nobody wants it any more; what is done so far is kept.
+        crate::sys::process::exit_now(1);
+    };
+    std::thread::Builder::new().name("wanted".to_owned()).spawn(end_with)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let teller = Teller::default();
+    let done = runtime.block_on(carry_out(order, &teller));
+    teller.tell(&done.unwrap_or_else(|failure| failure.news()))
+}
+
+async fn carry_out(order: Order, teller: &Teller) -> Result<News, Failure> {
+    let operator = access::open(&order.access)?;
+    match order.errand {
+        Errand::Bring { prefix } => bring::bring(&operator, &prefix, teller).await,
+        Errand::Send { prefix, sent } => send::send(&operator, &prefix, &sent, teller).await,
+    }
+}
+
+/// Why a copy did not come to its end.
+#[derive(Debug)]
+struct Failure {
+    message: String,
+    is_temporary: bool,
+}
+
+impl Failure {
+    fn for_good(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_temporary: false }
+    }
+
+    fn for_now(message: impl Into<String>) -> Self {
+        Self { message: message.into(), is_temporary: true }
+    }
+
+    /// What a store has said of `what`; its answers may be long, and hold addresses with signatures.
+    fn of_store(what: &str, error: &opendal::Error) -> Self {
+        use opendal::ErrorKind;
+        let is_temporary = !error.is_permanent()
+            || !matches!(
+                error.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::Unsupported
+                    | ErrorKind::ConfigInvalid
+                    | ErrorKind::IsADirectory
+                    | ErrorKind::NotADirectory
+            );
+        let why = match error.kind() {
+            ErrorKind::NotFound => "it is not there".to_owned(),
+            ErrorKind::PermissionDenied => {
+                "the store does not let us; the pool's `secret` must have keys that may".to_owned()
+            }
+            ErrorKind::RateLimited => "the store asks for less haste".to_owned(),
+            ErrorKind::ConditionNotMatch => "it was changed in the store while it was copied".to_owned(),
+            _ => short(error),
+        };
+        Self { message: format!("{what}: {why}"), is_temporary }
+    }
+
+    fn of_disk(what: &str, error: &io::Error) -> Self {
+        Self::for_good(format!("{what}: {error}"))
+    }
+
+    fn news(self) -> News {
+        News::Failed { message: self.message, is_temporary: self.is_temporary }
+    }
+}
+
+/// The innermost reason of an error, in one bounded line.
+fn short(error: &opendal::Error) -> String {
+    const LONGEST: usize = 300;
+    let mut inner: &dyn std::error::Error = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    let text = if std::ptr::addr_eq(inner, error) { error.message().to_owned() } else { inner.to_string() };
+    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
+    line.trim().to_owned()
+}
+
+/// Writes news, progress not more often than people can read it.
+#[derive(Debug, Default)]
+struct Teller {
+    told: std::cell::Cell<Option<Instant>>,
+}
+
+impl Teller {
+    fn tell(&self, news: &News) -> io::Result<()> {
+        let mut line = serde_json::to_vec(news)?;
+        line.push(b'\n');
+        let mut out = io::stdout().lock();
+        out.write_all(&line)?;
+        out.flush()
+    }
+
+    fn progress(&self, progress: Progress) {
+        if self.told.get().is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+            self.told.set(Some(Instant::now()));
+            // Who does not listen has closed standard input as well.
+            let _ = self.tell(&News::Progress(progress));
+        }
+    }
+}
+
+impl std::fmt::Display for Progress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let size = |bytes| crate::ids::Bytes(bytes).to_string();
+        write!(f, "{} of {} files, {} of {}", self.files, self.of_files, size(self.bytes), size(self.of_bytes))
+    }
+}

@@ -1,0 +1,161 @@
+//! How a store is reached.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::services::{Http, Oss, S3, Sftp, Webhdfs};
+use opendal::{HttpTransporter, OperationContext, Operator};
+use opendal_http_transport_reqwest::ReqwestTransport;
+use serde::{Deserialize, Serialize};
+
+use super::Failure;
+use crate::config::{Pool, PoolKind};
+
+/// A store and the keys to it.
+#[derive(Clone, Serialize, Deserialize)]
+#[expect(missing_debug_implementations, reason = "it holds keys")]
+pub struct Access {
+    kind: PoolKind,
+    /// As the driver of this kind calls them.
+    options: BTreeMap<String, String>,
+    proxy: Option<String>,
+}
+
+/// What a secret's file may hold, by kind; with how the driver calls it.
+fn keys_of(kind: PoolKind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        PoolKind::S3 => {
+            &[("access_key", "access_key_id"), ("secret_key", "secret_access_key"), ("session_token", "session_token")]
+        }
+        PoolKind::Oss => {
+            &[("access_key", "access_key_id"), ("secret_key", "access_key_secret"), ("session_token", "security_token")]
+        }
+        PoolKind::WebHdfs => &[("user", "user_name"), ("token", "delegation")],
+        PoolKind::Sftp => &[("user", "user"), ("key_file", "key")],
+        PoolKind::Http => &[("user", "username"), ("password", "password"), ("token", "token")],
+    }
+}
+
+impl Access {
+    /// `secret` is the text of the pool's file of keys. The error is a sentence for the administrator, without what is in it.
+    pub fn of(pool: &Pool, secret: Option<&str>) -> Result<Self, String> {
+        let mut options = BTreeMap::new();
+        let mut set = |key: &str, value: &str| drop(options.insert(key.to_owned(), value.to_owned()));
+        set("endpoint", &pool.endpoint);
+        set("root", &format!("/{}", pool.root.trim_matches('/')));
+        if let Some(bucket) = &pool.bucket {
+            set("bucket", bucket);
+        }
+        match pool.kind {
+            PoolKind::S3 => {
+                set("region", pool.region.as_deref().unwrap_or("us-east-1"));
+                // What the machine has of its own is not the jobs' to use.
+                set("disable_config_load", "true");
+                set("disable_ec2_metadata", "true");
+                set("checksum_algorithm", "md5");
+            }
+            PoolKind::Sftp => set("known_hosts_strategy", "strict"),
+            PoolKind::Oss | PoolKind::WebHdfs | PoolKind::Http => {}
+        }
+        match secret {
+            Some(text) => read_keys(text, pool.kind, &mut set)?,
+            None if matches!(pool.kind, PoolKind::S3 | PoolKind::Oss) => set("skip_signature", "true"),
+            None => {}
+        }
+        Ok(Self { kind: pool.kind, options, proxy: pool.proxy.clone() })
+    }
+}
+
+fn read_keys(text: &str, kind: PoolKind, set: &mut impl FnMut(&str, &str)) -> Result<(), String> {
+    let known = keys_of(kind);
+    let names = || known.iter().map(|(name, _)| format!("{name} = \"…\"")).collect::<Vec<_>>().join(", ");
+    let table: BTreeMap<String, String> =
+        toml::from_str(text).map_err(|_| format!("is no TOML of texts; it may have {}", names()))?;
+    for (key, value) in &table {
+        let (_, option) = known
+            .iter()
+            .find(|(name, _)| name == key)
+            .ok_or_else(|| format!("has {key:?}, which is not for {}; it may have {}", kind.name(), names()))?;
+        set(option, value);
+    }
+    Ok(())
+}
+
+/// Without a byte for so long, a request is given up and made again.
+const STALL: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(20);
+/// Requests are made again so often, with pauses that double from the first to the last.
+const TRIES: usize = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LAST_PAUSE: Duration = Duration::from_secs(10);
+
+pub(super) fn open(access: &Access) -> Result<Operator, Failure> {
+    let options = || access.options.clone().into_iter();
+    let opened = match access.kind {
+        PoolKind::S3 => Operator::from_iter::<S3>(options()),
+        PoolKind::Oss => Operator::from_iter::<Oss>(options()),
+        PoolKind::WebHdfs => Operator::from_iter::<Webhdfs>(options()),
+        PoolKind::Sftp => Operator::from_iter::<Sftp>(options()),
+        PoolKind::Http => Operator::from_iter::<Http>(options()),
+    };
+    let operator = opened.map_err(|error| Failure::of_store("the pool", &error))?;
+    let transport = HttpTransporter::new(ReqwestTransport::new(client(access)?));
+    let retry =
+        RetryLayer::new().with_max_times(TRIES).with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).with_jitter();
+    let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(STALL);
+    Ok(operator.with_context(OperationContext::new().with_http_transport(transport)).layer(patience).layer(retry))
+}
+
+fn client(access: &Access) -> Result<reqwest::Client, Failure> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let builder = || -> Result<reqwest::ClientBuilder, Failure> {
+        // Proxies of the daemon's own environment are not the pool's.
+        let builder = reqwest::Client::builder()
+            .user_agent(concat!("trainyard/", env!("CARGO_PKG_VERSION")))
+            .connect_timeout(CONNECT)
+            .no_proxy();
+        let Some(proxy) = &access.proxy else { return Ok(builder) };
+        let proxy = reqwest::Proxy::all(proxy).map_err(|_| Failure::for_good("the pool's `proxy` is no address"))?;
+        Ok(builder.proxy(proxy))
+    };
+    // A machine without any certificates can still speak plain http.
+    let built = builder()?.build().or_else(|error| match builder() {
+        Ok(builder) => builder.tls_certs_only([]).build(),
+        Err(_) => Err(error),
+    });
+    built.map_err(|_| Failure::for_good("the TLS library does not start"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(kind: PoolKind) -> Pool {
+        Pool {
+            kind,
+            endpoint: "http://lab".to_owned(),
+            bucket: Some("train".to_owned()),
+            region: None,
+            root: "a/".to_owned(),
+            secret: None,
+            workspaces: None,
+            proxy: None,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn keys_are_read_from_the_secret_and_never_told() {
+        let access = Access::of(&pool(PoolKind::S3), Some("access_key = \"a\"\nsecret_key = \"hush\"")).ok().unwrap();
+        assert_eq!(access.options["secret_access_key"], "hush");
+        assert_eq!(access.options["root"], "/a");
+        assert!(!access.options.contains_key("skip_signature"));
+        let open = Access::of(&pool(PoolKind::Oss), None).ok().unwrap();
+        assert_eq!(open.options["skip_signature"], "true");
+        for text in ["hush", "secret_key = 5 # hush", "password = \"hush\"", "[x]\ny = \"hush\""] {
+            let told = Access::of(&pool(PoolKind::S3), Some(text)).err().unwrap();
+            assert!(!told.contains("hush") && told.contains("access_key"), "{told}");
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Stores of other machines: what is copied in, what is copied out, who may, and what happens when they fail.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::store::{Fault, SECRET_KEY, Store, Wrong};
+use super::support::{Instance, has_tools, pids_with, text, wait_for};
+
+/// An instance whose pool `lab` is a store in `dir`.
+fn start(test: &str, dir: &std::path::Path, more: &str) -> Option<(Instance, Store)> {
+    if !has_tools(test, &["ip"]) {
+        return None;
+    }
+    let mut instance = Instance::prepare(test, "")?;
+    // The namespace comes with the first daemon; the pool's address after it.
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let store = Store::start(dir, instance.network_holder());
+    instance.kill_daemon();
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}\n{}", store.pool(instance.root(), more))).unwrap();
+    instance.restart_daemon();
+    Some((instance, store))
+}
+
+/// Fetched objects of the store.
+fn fetched(store: &Store) -> Vec<String> {
+    store.requests().into_iter().filter(|request| request.starts_with("GET /train/")).collect()
+}
+
+/// The job's output has got where it is to go.
+fn wait_sent(instance: &Instance, job: &str) -> String {
+    wait_told(instance, job, |report| report["sending"].is_null());
+    let events = instance.ok(&["events", job]);
+    events.lines().rfind(|line| line.contains(" is in s3:lab")).unwrap_or_else(|| panic!("{events}")).to_owned()
+}
+
+/// Waits until the job's report is as it should be.
+fn wait_told(instance: &Instance, job: &str, is_so: impl Fn(&serde_json::Value) -> bool) {
+    let deadline = std::time::Instant::now() + super::support::PATIENCE;
+    while !instance.report(job).is_some_and(|report| is_so(&report)) {
+        let why = || format!("{:#}\n{}", instance.report(job).unwrap_or_default(), instance.ok(&["events", job]));
+        assert!(std::time::Instant::now() < deadline, "{}", why());
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
+fn chown_file(instance: &Instance, job: &str, uid: u32) {
+    std::os::unix::fs::chown(instance.jobs_d().join(format!("{job}.toml")), Some(uid), Some(uid)).unwrap();
+}
+
+#[test]
+fn what_lies_in_a_store_is_copied_in_and_the_output_copied_back() {
+    let test = "what_lies_in_a_store_is_copied_in_and_the_output_copied_back";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "workspaces = [\"default\"]") else { return };
+    let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 251) as u8).collect();
+    for (key, content) in
+        [("sets/a/1.txt", &b"one\n"[..]), ("sets/a/b c/2.txt", b"two\n"), ("sets/empty", b""), ("sets/large", &large)]
+    {
+        store.put(key, content);
+    }
+    store.put("other", "not this");
+    let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }, { source = \"s3:lab/out/{job}/{run}\", target = \"/output\" }]\n\
+               command = \"cd /input && find . -type f | sort > /output/list && sha256sum large > /output/sum && cat a/1.txt 'a/b c/2.txt'; \
+               mkdir -p /output/d; head -c 17000000 large > '/output/d/a b'; ln -s list /output/link; : > /output/none; touch /input/x; id -u\"";
+    instance.drop_job("train", job);
+    chown_file(&instance, "train", 4321);
+    let report = instance.wait_end("train", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.ok(&["events", "train"]));
+    let log = instance.log("train", "main-0");
+    assert!(log.starts_with("one\ntwo\n") && log.contains("Read-only file system") && log.ends_with("0\n"), "{log}");
+    let said = wait_sent(&instance, "train");
+    assert!(said.contains("4 of 4 files") && said.contains("not sent: link (it is a link)"), "{said}");
+    assert_eq!(store.get("out/train/1/list").unwrap(), b"./a/1.txt\n./a/b c/2.txt\n./empty\n./large\n");
+    assert_eq!(store.get("out/train/1/d/a b").unwrap(), large[..17_000_000]);
+    assert_eq!(store.get("out/train/1/none").unwrap(), b"");
+    let own = instance.run_dir("train", 1).join("output");
+    assert_eq!(fs::metadata(own.join("list")).unwrap().uid(), 4321, "the output itself stays");
+    // The keys are where they were and nowhere else.
+    let found = std::process::Command::new("grep").args(["-rlF", SECRET_KEY]).arg(instance.root()).output().unwrap();
+    let found = String::from_utf8(found.stdout).unwrap();
+    assert_eq!(found.lines().map(|line| line.rsplit('/').next().unwrap()).collect::<Vec<_>>(), ["lab-keys"]);
+    assert!(!instance.journal().contains(SECRET_KEY));
+    // What has not changed is neither fetched nor sent again, whoever asks.
+    store.requests();
+    instance.ok(&["rerun", "train"]);
+    assert_eq!(instance.wait_end("train", 2)["state"], "succeeded");
+    let asked = fetched(&store);
+    assert!(!asked.iter().any(|request| request.contains("/train/sets/")), "{asked:?}");
+    store.put("sets/a/1.txt", "one more\n");
+    instance.ok(&["rerun", "train"]);
+    assert_eq!(instance.wait_end("train", 3)["state"], "succeeded");
+    let asked: Vec<String> = fetched(&store).into_iter().filter(|request| request.contains("/train/sets/")).collect();
+    assert_eq!(asked, ["GET /train/sets/a/1.txt"]);
+    assert!(instance.ok(&["logs", "--run", "3", "train"]).contains("one more"));
+    wait_for("the last output", || store.get("out/train/3/sum"));
+    // A place that is one object, and one that is nothing.
+    let one = "mounts = [{ source = \"s3:lab/sets/a/1.txt\", target = \"/one\" }]\ncommand = \"cat /one/1.txt\"";
+    assert_eq!(instance.run_job("one", one)["state"], "succeeded");
+    let none =
+        instance.run_job("none", "mounts = [{ source = \"s3:lab/nothing\", target = \"/x\" }]\ncommand = \"true\"");
+    assert!(text(&none["reason"]).contains("s3:lab/nothing"), "{none:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn a_store_that_fails_is_asked_again_and_what_has_come_is_kept() {
+    let test = "a_store_that_fails_is_asked_again_and_what_has_come_is_kept";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    let large: Vec<u8> = (0..3_000_000u32).map(|at| (at % 253) as u8).collect();
+    store.put("sets/large", &large);
+    let get = |what| Fault { method: "GET", path: "/sets/large", what };
+    // The list is refused, then the file breaks off, is refused, comes short, and is not what it should be.
+    let list = Fault { method: "GET", path: "/train", what: Wrong::Status(500) };
+    let cuts = [get(Wrong::Cut(1_000_000)), get(Wrong::Status(500)), get(Wrong::Short(500_000)), get(Wrong::Garbled)];
+    store.fail([list].into_iter().chain(cuts));
+    let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }]\ncommand = \"sha256sum /input/large\"";
+    let report = instance.run_job("train", job);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(store.faults_left(), 0);
+    let sum = {
+        use sha2::Digest;
+        sha2::Sha256::digest(&large).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    assert!(instance.log("train", "main-0").starts_with(&sum));
+    // A daemon that is killed in the midst of a copy goes on where it was.
+    let huge: Vec<u8> = (0..40_000_000u32).map(|at| (at % 239) as u8).collect();
+    store.put("more/first", "first");
+    store.put("more/huge", &huge);
+    let hang = Fault { method: "GET", path: "/more/huge", what: Wrong::Cut(9_000_000) };
+    store.fail([hang, Fault { method: "GET", path: "/more/huge", what: Wrong::Never }]);
+    let job =
+        "mounts = [{ source = \"s3:lab/more\", target = \"/input\" }]\ncommand = \"sha256sum /input/huge; ls /input\"";
+    instance.drop_job("resumed", job);
+    chown_file(&instance, "resumed", 4321);
+    let mut instance = instance;
+    wait_for("the copy to hang", || (store.faults_left() == 0).then_some(()));
+    let told = wait_for("its progress", || {
+        let report = instance.report("resumed")?;
+        text(&report["reason"]).contains("of 2 files").then_some(report)
+    });
+    assert!(text(&told["reason"]).contains("copies in s3:lab/more"), "{told:#}");
+    // It runs as the owner, who cannot look into it.
+    let carriers = pids_with("carry --directory-fd");
+    let own: Vec<_> = carriers.iter().filter(|(pid, _)| uid_of(*pid) == Some(4321)).collect();
+    assert!(!own.is_empty(), "{carriers:?}");
+    instance.kill_daemon();
+    let gone = || own.iter().all(|(pid, _)| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+    wait_for("the process that copies to end with its daemon", || gone().then_some(()));
+    store.requests();
+    instance.restart_daemon();
+    assert_eq!(instance.wait_end("resumed", 1)["state"], "succeeded");
+    let asked: Vec<String> = fetched(&store).into_iter().filter(|request| request.contains("/more/")).collect();
+    assert!(!asked.contains(&"GET /train/more/first".to_owned()), "{asked:?}");
+    instance.shutdown();
+}
+
+/// Real user of a process.
+fn uid_of(pid: i32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[test]
+fn output_that_cannot_be_sent_stays_is_told_and_goes_later() {
+    let test = "output_that_cannot_be_sent_stays_is_told_and_goes_later";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((mut instance, store)) = start(test, dir.path(), "") else { return };
+    store.set_down(true);
+    let job =
+        "mounts = [{ source = \"s3:lab/out\", target = \"/output\" }]\ncommand = \"echo result > /output/result\"";
+    assert_eq!(instance.run_job("train", job)["state"], "succeeded", "a store that is down fails no run");
+    let report = wait_for("the failure to be told", || {
+        let report = instance.report("train")?;
+        text(&report["sending"][0]).contains("could not be copied").then_some(report)
+    });
+    assert!(text(&report["sending"][0]).contains("trainyard send"), "{report:#}");
+    let status = instance.ok(&["status", "train"]);
+    assert!(status.contains("sending") && status.contains("s3:lab/out"), "{status}");
+    assert!(instance.ok(&["events", "train"]).contains("it stays in output/"));
+    // Its record does not go while it is on its way.
+    fs::remove_file(instance.jobs_d().join("train.toml")).unwrap();
+    let refused = wait_for("the file's end to be seen", || {
+        let output = instance.cli(&["rm", "train"]);
+        let told = String::from_utf8(output.stderr).unwrap();
+        (!told.contains("still in jobs.d")).then_some(told)
+    });
+    assert!(refused.contains("trainyard send --drop train"), "{refused}");
+    instance.kill_daemon();
+    store.set_down(false);
+    instance.restart_daemon();
+    wait_sent(&instance, "train");
+    assert_eq!(store.get("out/result").unwrap(), b"result\n");
+    let done = instance.cli(&["send", "train"]);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("or all of it is there"));
+    instance.ok(&["rm", "train"]);
+    // Or it is given up.
+    store.set_down(true);
+    instance.drop_job("lost", &job.replace("/out", "/lost"));
+    instance.wait_end("lost", 1);
+    wait_told(&instance, "lost", |report| text(&report["sending"][0]).contains("could not"));
+    instance.ok(&["send", "--drop", "lost"]);
+    wait_told(&instance, "lost", |report| report["sending"].is_null());
+    assert!(instance.ok(&["events", "lost"]).contains("is no longer copied"));
+    assert!(instance.run_dir("lost", 1).join("output/result").exists() && store.get("lost/result").is_none());
+    assert_eq!(fs::read_dir(instance.root().join("var/lib/trainyard/outbox")).unwrap().count(), 0);
+    instance.shutdown();
+}
+
+#[test]
+fn output_is_copied_while_a_job_runs_and_a_stopped_one_loses_nothing() {
+    let test = "output_is_copied_while_a_job_runs_and_a_stopped_one_loses_nothing";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    let job = "mounts = [{ source = \"s3:lab/out\", target = \"/output\", sync = \"10s\" }]\n\
+               command = \"echo 1 > /output/step; trap 'echo last > /output/last; exit 1' TERM; while :; do sleep 0.1; done\"";
+    instance.drop_job("train", job);
+    instance.wait_state("train", "running");
+    wait_for("the first step", || store.get("out/step"));
+    wait_for("the sign of it", || {
+        text(&instance.report("train")?["sending"][0]).contains("is copied to").then_some(())
+    });
+    store.requests();
+    // Before its time when somebody asks; what is there already is not sent again.
+    fs::write(instance.run_dir("train", 1).join("output/more"), "more").unwrap();
+    instance.ok(&["send", "train"]);
+    wait_for("what was added", || store.get("out/more"));
+    let put: Vec<String> = store.requests().into_iter().filter(|request| request.starts_with("PUT")).collect();
+    assert_eq!(put, ["PUT /train/out/more"]);
+    instance.ok(&["stop", "train"]);
+    wait_sent(&instance, "train");
+    assert_eq!(store.get("out/last").unwrap(), b"last\n");
+    instance.shutdown();
+}
+
+#[test]
+fn who_may_not_use_a_store_is_refused_before_the_start() {
+    let test = "who_may_not_use_a_store_is_refused_before_the_start";
+    let dir = tempfile::tempdir().unwrap();
+    let more = "workspaces = [\"vision\"]\n[pools.open]\nkind = \"http\"\nendpoint = \"http://127.0.0.1:1\"\n";
+    let Some((instance, store)) = start(test, dir.path(), more) else { return };
+    store.put("sets/x", "x");
+    let mount = |source: &str, target: &str| {
+        format!("mounts = [{{ source = \"{source}\", target = \"{target}\" }}]\ncommand = \"true\"")
+    };
+    for (name, job, word) in [
+        ("private", mount("s3:lab/sets", "/x"), "workspace default may not use it"),
+        ("unknown", mount("s3:nowhere/sets", "/x"), "knows no pool nowhere (workspace default may use: http:open)"),
+        ("kind", mount("s3:open/sets", "/x"), "is of kind http; write http:open/"),
+        ("out", mount("http:open/sets", "/output"), "nothing may be copied to the pool open"),
+    ] {
+        let report = instance.run_job(name, &job);
+        assert_eq!(report["state"], "failed");
+        assert!(text(&report["reason"]).contains(word), "{report:#}");
+    }
+    assert_eq!(store.requests(), Vec::<String>::new());
+    fs::create_dir(instance.jobs_d().join("vision")).unwrap();
+    assert_eq!(instance.run_job("vision/may", &mount("s3:lab/sets", "/x"))["state"], "succeeded");
+    // Keys that do not open, and none that can be read: told to the owner, without what they are.
+    let keys = instance.root().join("etc/trainyard/secrets/lab-keys");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&keys, "access_key = \"AKIDLAB\"\nsecret_key = \"wrong-hush\"\n").unwrap();
+    let refused = instance.run_job("vision/wrong", &mount("s3:lab/sets", "/y"));
+    assert!(text(&refused["reason"]).contains("the store does not let us"), "{refused:#}");
+    fs::write(&keys, "wrong-hush").unwrap();
+    let broken = instance.run_job("vision/broken", &mount("s3:lab/sets", "/y"));
+    let reason = text(&broken["reason"]);
+    assert!(reason.contains("access_key") && !reason.contains("hush"), "{reason}");
+    instance.shutdown();
+}
