@@ -503,6 +503,7 @@ mod tests {
             ("[logs]\nparts = 1", "logs.parts"),
             ("[logs]\nkeep = 1", "keep"),
             ("[pools.lab]\nkind = \"ftp\"\nendpoint = \"http://x\"", "kind"),
+            ("[pools.lab]\nkind = \"sftp\"\nendpoint = \"ssh://x\"", "pools.lab.host_key"),
             ("[pools.lab]\nkind = \"s3\"\nendpoint = \"http://x\"", "pools.lab.bucket"),
             ("[pools.lab]\nkind = \"http\"\nendpoint = \"ftp://x\"", "pools.lab.endpoint"),
             ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://a:b@x\"", "pools.lab.endpoint"),

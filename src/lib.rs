@@ -7,6 +7,7 @@
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
 //! - [`config`]: the appliance's own file, and where everything lies.
+//! - [`remote`]: copies from and to stores of other machines.
 //! - [`images`]: where images come from, how they lie on disk.
 //! - [`logs`]: log files of a task, with a time index.
 //! - [`contract`]: what a container sees.

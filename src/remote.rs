@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::sys::process::{Kept, become_user};
 pub use access::Access;
 
 /// What is to be done, in the directory that is inherited.
@@ -23,11 +24,19 @@ pub use access::Access;
 #[expect(missing_debug_implementations, reason = "it holds keys")]
 pub struct Order {
     pub access: Access,
-    /// Whose rights it has.
+    pub rights: Rights,
+    pub errand: Errand,
+}
+
+/// With whose rights files are read and written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rights {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
-    pub errand: Errand,
+    /// Root without the rights of root, but that to read: for a store that is reached by another program, in whose memory and
+    /// files its user could look for the keys.
+    pub is_apart: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,7 +111,14 @@ pub fn run(directory: OwnedFd) -> io::Result<()> {
     // Its own message would quote what it has read.
     let order: Order = serde_json::from_str(&line).map_err(|_| io::Error::other("the order cannot be read"))?;
     line.clear();
-    crate::sys::process::become_user(order.uid, order.gid, &order.groups, MEMORY_MAX)?;
+    let Rights { uid, gid, groups, is_apart } = &order.rights;
+    if *is_apart {
+        // What the other program leaves in the background ends with us.
+        crate::sys::process::go_on_in_own_processes()?;
+        keep_to(&order.access.known_host().unwrap_or_default())?;
+    }
+    let kept = if *is_apart { Kept::Reading } else { Kept::Nothing };
+    become_user(*uid, *gid, groups, MEMORY_MAX, kept)?;
     nix::unistd::fchdir(&directory)?;
     // What is copied in is read by whoever the task runs as.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
@@ -116,6 +132,15 @@ pub fn run(directory: OwnedFd) -> io::Result<()> {
     let teller = Teller::default();
     let done = runtime.block_on(carry_out(order, &teller));
     teller.tell(&done.unwrap_or_else(|failure| failure.news()))
+}
+
+/// Hides what the machine's `ssh` is set to, and lets it know one host alone.
+fn keep_to(known_host: &str) -> io::Result<()> {
+    const SETTINGS: &str = "/etc/ssh";
+    let told = |error: io::Error| io::Error::new(error.kind(), format!("{SETTINGS}: {error}; is ssh installed?"));
+    crate::sys::mounts::enter_private_namespace()?;
+    crate::sys::mounts::mount_small(std::path::Path::new(SETTINGS)).map_err(told)?;
+    std::fs::write(format!("{SETTINGS}/ssh_known_hosts"), known_host).map_err(told)
 }
 
 async fn carry_out(order: Order, teller: &Teller) -> Result<News, Failure> {
@@ -185,7 +210,19 @@ fn short(error: &opendal::Error) -> String {
     }
     let text = if std::ptr::addr_eq(inner, error) { error.message().to_owned() } else { inner.to_string() };
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
-    line.trim().to_owned()
+    match (line.trim(), status_of(error)) {
+        ("", Some(status)) => format!("the store answers with status {status}"),
+        ("", None) => format!("the store answers with an error ({})", error.kind()),
+        (line, Some(status)) => format!("{line} (status {status})"),
+        (line, None) => line.to_owned(),
+    }
+}
+
+/// It has no other way to tell.
+fn status_of(error: &opendal::Error) -> Option<u16> {
+    let text = error.to_string();
+    let (_, rest) = text.split_once("status: ")?;
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().ok()
 }
 
 /// Writes news, progress not more often than people can read it.

@@ -18,6 +18,8 @@ pub struct Pool {
     pub region: Option<String>,
     /// All that jobs name lies below it.
     pub root: String,
+    /// SFTP: by which its host is known, `ssh-ed25519 AAAA…`.
+    pub host_key: Option<String>,
     /// The file in `/etc/trainyard/secrets` with keys or passwords.
     pub secret: Option<AssetName>,
     /// Who may use it; everybody when absent.
@@ -75,6 +77,7 @@ pub(super) struct WirePool {
     endpoint: String,
     bucket: Option<String>,
     region: Option<String>,
+    host_key: Option<String>,
     #[serde(default)]
     root: String,
     secret: Option<String>,
@@ -106,6 +109,17 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
     if wire.kind != PoolKind::S3 && wire.region.is_some() {
         return Err((at("region"), "is for s3".to_owned()));
     }
+    let is_key = |key: &String| key.split(' ').count() == 2 && !key.contains(['\n', '\r', '#', '@', '*']);
+    if (wire.kind == PoolKind::Sftp) != wire.host_key.as_ref().is_some_and(is_key) {
+        let what = match wire.kind {
+            PoolKind::Sftp => "must be given as `ssh-keyscan HOST` prints it, without the host: \"ssh-ed25519 AAAA…\"",
+            _ => "is for sftp",
+        };
+        return Err((at("host_key"), what.to_owned()));
+    }
+    if wire.kind == PoolKind::Sftp && wire.proxy.is_some() {
+        return Err((at("proxy"), "is not for sftp".to_owned()));
+    }
     if let Some(proxy) = wire.proxy.as_ref().filter(|proxy| !is_address(proxy, &["http://", "https://"])) {
         return Err((at("proxy"), format!("{proxy:?} is not http://HOST:PORT")));
     }
@@ -119,6 +133,7 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
             endpoint: wire.endpoint.trim_end_matches('/').to_owned(),
             bucket: wire.bucket,
             region: wire.region,
+            host_key: wire.host_key,
             root: wire.root,
             secret: secret.map_err(|error| (at("secret"), format!("names a file in secrets/: {error}")))?,
             workspaces: workspaces.transpose().map_err(|error| (at("workspaces"), error.to_string()))?,

@@ -154,9 +154,19 @@ fn stores(spec: &JobSpec) -> impl Iterator<Item = (&'static str, &'static str)> 
 }
 
 fn store_warning((scheme, store): (&str, &str)) -> Advice {
+    let kind = match scheme {
+        "s3://" | "obs://" => Some("s3"),
+        "oss://" => Some("oss"),
+        "hdfs://" => Some("webhdfs"),
+        _ => None,
+    };
+    let copied = kind.map(|kind| {
+        format!(", or have it copied in: mounts = [{{ source = \"{kind}:POOL/PREFIX\", target = \"/input\" }}]")
+    });
     let text = format!(
         "it names {scheme}…: Trainyard mounts nothing of {store}, so only a client with its own credentials and a way out can \
-         read that; put the data into datasets/ and name it in `datasets`"
+         read that; put the data into datasets/ and name it in `datasets`{}",
+        copied.unwrap_or_default()
     );
     Advice { key: "command", text }
 }

@@ -20,6 +20,7 @@ pub struct Access {
     /// As the driver of this kind calls them.
     options: BTreeMap<String, String>,
     proxy: Option<String>,
+    host_key: Option<String>,
 }
 
 /// What a secret's file may hold, by kind; with how the driver calls it.
@@ -53,7 +54,6 @@ impl Access {
                 // What the machine has of its own is not the jobs' to use.
                 set("disable_config_load", "true");
                 set("disable_ec2_metadata", "true");
-                set("checksum_algorithm", "md5");
             }
             PoolKind::Sftp => set("known_hosts_strategy", "strict"),
             PoolKind::Oss | PoolKind::WebHdfs | PoolKind::Http => {}
@@ -63,7 +63,16 @@ impl Access {
             None if matches!(pool.kind, PoolKind::S3 | PoolKind::Oss) => set("skip_signature", "true"),
             None => {}
         }
-        Ok(Self { kind: pool.kind, options, proxy: pool.proxy.clone() })
+        Ok(Self { kind: pool.kind, options, proxy: pool.proxy.clone(), host_key: pool.host_key.clone() })
+    }
+
+    /// A line of `known_hosts` for the host, where the store is reached by `ssh`.
+    pub(super) fn known_host(&self) -> Option<String> {
+        let address = self.options.get("endpoint")?.strip_prefix("ssh://")?;
+        let address = address.split('/').next()?;
+        let (host, port) = address.rsplit_once(':').unwrap_or((address, "22"));
+        let host = if port == "22" { host.to_owned() } else { format!("[{host}]:{port}") };
+        Some(format!("{host} {}\n", self.host_key.as_ref()?))
     }
 }
 
@@ -137,6 +146,7 @@ mod tests {
             endpoint: "http://lab".to_owned(),
             bucket: Some("train".to_owned()),
             region: None,
+            host_key: None,
             root: "a/".to_owned(),
             secret: None,
             workspaces: None,

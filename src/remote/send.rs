@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt;
+use md5::{Digest as _, Md5};
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag};
 use opendal::Operator;
@@ -57,7 +58,7 @@ pub(super) async fn send(
         .map(|item| {
             let (count, top) = (&count, &top);
             async move {
-                if send_one(store, top, item, &|bytes| count(0, bytes)).await? {
+                if send_one(store, top, item, false, &|bytes| count(0, bytes)).await? {
                     let _ = teller.tell(&News::Sent { path: item.path.clone(), mark: item.mark });
                     count(1, 0);
                 }
@@ -120,7 +121,15 @@ fn mark(status: &FileStat) -> Mark {
 }
 
 /// Whether what is in the store now is the whole of the file as it was listed; one that was changed meanwhile goes next time.
-async fn send_one(store: &Operator, top: &File, item: &Item, count: &impl Fn(u64)) -> Result<bool, Failure> {
+///
+/// A tag that looks like another MD5 sum has it sent once more; the second time it is taken for something else than a sum.
+async fn send_one(
+    store: &Operator,
+    top: &File,
+    item: &Item,
+    is_again: bool,
+    count: &impl Fn(u64),
+) -> Result<bool, Failure> {
     let what = item.path.display().to_string();
     let on_disk = |error: io::Error| Failure::of_disk(&what, &error);
     let in_store = |error: opendal::Error| Failure::of_store(&what, &error);
@@ -135,6 +144,7 @@ async fn send_one(store: &Operator, top: &File, item: &Item, count: &impl Fn(u64
     if !opened.is_file() || opened.ino() != item.mark.inode {
         return Ok(false);
     }
+    let mut hash = Md5::new();
     let mut writer = store.writer_with(&item.key).chunk(PIECE).await.map_err(in_store)?;
     let mut left = item.mark.size;
     let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
@@ -146,7 +156,9 @@ async fn send_one(store: &Operator, top: &File, item: &Item, count: &impl Fn(u64
             let _ = writer.abort().await;
             return Ok(false);
         }
-        writer.write(piece.get(..length).unwrap_or_default().to_vec()).await.map_err(in_store)?;
+        let read = piece.get(..length).unwrap_or_default();
+        hash.update(read);
+        writer.write(read.to_vec()).await.map_err(in_store)?;
         left -= length as u64;
         count(length as u64);
     }
@@ -156,8 +168,17 @@ async fn send_one(store: &Operator, top: &File, item: &Item, count: &impl Fn(u64
         let (has, size) = (there.content_length(), item.mark.size);
         return Err(Failure::for_now(format!("{what}: the store has {has} of its {size} bytes")));
     }
+    if there.etag().is_some_and(|tag| is_other_sum(tag, &hash.finalize())) && !is_again {
+        return Box::pin(send_one(store, top, item, true, count)).await;
+    }
     let now = file.metadata().map_err(on_disk)?;
     Ok(now.size() == item.mark.size && modified_ns(&now) == item.mark.modified_ns)
+}
+
+fn is_other_sum(tag: &str, sum: &[u8]) -> bool {
+    let tag = tag.trim_matches('"');
+    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    tag.len() == sum.len() && tag.bytes().all(|byte| byte.is_ascii_hexdigit()) && !tag.eq_ignore_ascii_case(&sum)
 }
 
 fn modified_ns(metadata: &std::fs::Metadata) -> i64 {

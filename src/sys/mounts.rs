@@ -275,6 +275,12 @@ pub fn mount_kernel(kind: &str, target: &Path, flags: MsFlags, options: &str) ->
     Ok(())
 }
 
+/// Mounts a tmpfs for a few small files.
+pub fn mount_small(target: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount_kernel("tmpfs", target, flags, "size=64k,mode=0755")
+}
+
 /// Mounts a tmpfs of `size` bytes, writable by everyone as `/dev/shm` is.
 pub fn mount_shm(target: &Path, size: u64) -> io::Result<()> {
     let flags = MsFlags::MS_NODEV | MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;

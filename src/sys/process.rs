@@ -470,9 +470,17 @@ pub fn with_file_rights<T: Send>(uid: u32, gid: u32, groups: &[u32], work: impl 
     })
 }
 
-/// Becomes this user for good, without any capability, in so much address space, and unseen by the user's other processes.
-/// For processes of one thread.
-pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64) -> io::Result<()> {
+/// What a process keeps of root's capabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    Nothing,
+    /// To read what it may not read as its user.
+    Reading,
+}
+
+/// Becomes this user for good, without further capabilities, in so much address space, and unseen by the user's other
+/// processes. For processes of one thread.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64, kept: Kept) -> io::Result<()> {
     use nix::sys::resource::{Resource, setrlimit};
     use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
     setrlimit(Resource::RLIMIT_AS, memory, memory)?;
@@ -482,16 +490,41 @@ pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64) -> io::Resul
     setgroups(&groups)?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
-    drop_own_capabilities()?;
+    let kept = match kept {
+        Kept::Nothing => rustix::thread::CapabilitySet::empty(),
+        Kept::Reading => rustix::thread::CapabilitySet::DAC_READ_SEARCH,
+    };
+    set_own_capabilities(kept)?;
     nix::sys::prctl::set_no_new_privs()?;
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
 /// Of this thread alone, and for good.
 fn drop_own_capabilities() -> io::Result<()> {
+    set_own_capabilities(rustix::thread::CapabilitySet::empty())
+}
+
+fn set_own_capabilities(kept: rustix::thread::CapabilitySet) -> io::Result<()> {
     let none = rustix::thread::CapabilitySet::empty();
-    let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
+    let sets = rustix::thread::CapabilitySets { effective: kept, permitted: kept, inheritable: none };
     Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// Goes on as the first process of a process namespace: whatever is started from now on ends with it, and it ends with the
+/// process that it was, which waits for it. For processes of one thread.
+pub fn go_on_in_own_processes() -> io::Result<()> {
+    nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWPID)?;
+    match fork()? {
+        Fork::Child => {
+            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+            // From outside of the namespace it has the number 0; gone, it has none of ours either: then the pipe is closed.
+            Ok(())
+        }
+        Fork::Parent(child) => {
+            let ended = nix::sys::wait::waitpid(child, None);
+            exit_now(if matches!(ended, Ok(nix::sys::wait::WaitStatus::Exited(_, 0))) { 0 } else { 1 })
+        }
+    }
 }
 
 #[expect(unsafe_code, reason = "libc's setgroups changes every thread of the process")]

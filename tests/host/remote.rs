@@ -46,8 +46,13 @@ fn wait_told(instance: &Instance, job: &str, is_so: impl Fn(&serde_json::Value) 
     }
 }
 
-fn chown_file(instance: &Instance, job: &str, uid: u32) {
-    std::os::unix::fs::chown(instance.jobs_d().join(format!("{job}.toml")), Some(uid), Some(uid)).unwrap();
+/// Drops a job of somebody who is not root.
+fn drop_job_as(instance: &Instance, uid: u32, job: &str, text: &str) {
+    let target = instance.jobs_d().join(format!("{job}.toml"));
+    let aside = target.with_file_name(format!(".{job}.new"));
+    fs::write(&aside, text).unwrap();
+    std::os::unix::fs::chown(&aside, Some(uid), Some(uid)).unwrap();
+    fs::rename(aside, target).unwrap();
 }
 
 #[test]
@@ -65,8 +70,7 @@ fn what_lies_in_a_store_is_copied_in_and_the_output_copied_back() {
     let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }, { source = \"s3:lab/out/{job}/{run}\", target = \"/output\" }]\n\
                command = \"cd /input && find . -type f | sort > /output/list && sha256sum large > /output/sum && cat a/1.txt 'a/b c/2.txt'; \
                mkdir -p /output/d; head -c 17000000 large > '/output/d/a b'; ln -s list /output/link; : > /output/none; touch /input/x; id -u\"";
-    instance.drop_job("train", job);
-    chown_file(&instance, "train", 4321);
+    drop_job_as(&instance, 4321, "train", job);
     let report = instance.wait_end("train", 1);
     assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.ok(&["events", "train"]));
     let log = instance.log("train", "main-0");
@@ -134,8 +138,7 @@ fn a_store_that_fails_is_asked_again_and_what_has_come_is_kept() {
     store.fail([hang, Fault { method: "GET", path: "/more/huge", what: Wrong::Never }]);
     let job =
         "mounts = [{ source = \"s3:lab/more\", target = \"/input\" }]\ncommand = \"sha256sum /input/huge; ls /input\"";
-    instance.drop_job("resumed", job);
-    chown_file(&instance, "resumed", 4321);
+    drop_job_as(&instance, 4321, "resumed", job);
     let mut instance = instance;
     wait_for("the copy to hang", || (store.faults_left() == 0).then_some(()));
     let told = wait_for("its progress", || {
@@ -200,7 +203,7 @@ fn output_that_cannot_be_sent_stays_is_told_and_goes_later() {
     instance.ok(&["rm", "train"]);
     // Or it is given up.
     store.set_down(true);
-    instance.drop_job("lost", &job.replace("/out", "/lost"));
+    instance.drop_job("lost", &job.replace("s3:lab/out", "s3:lab/lost"));
     instance.wait_end("lost", 1);
     wait_told(&instance, "lost", |report| text(&report["sending"][0]).contains("could not"));
     instance.ok(&["send", "--drop", "lost"]);
@@ -270,5 +273,99 @@ fn who_may_not_use_a_store_is_refused_before_the_start() {
     let broken = instance.run_job("vision/broken", &mount("s3:lab/sets", "/y"));
     let reason = text(&broken["reason"]);
     assert!(reason.contains("access_key") && !reason.contains("hush"), "{reason}");
+    instance.shutdown();
+}
+
+/// A server of SFTP with root's rights in the network namespace of `holder`, whose files it has by their own paths.
+struct Sshd(std::process::Child);
+
+impl Sshd {
+    const PORT: u16 = 2222;
+
+    /// Ends with its host's key.
+    fn start(dir: &std::path::Path, holder: u32) -> (Self, String) {
+        let key = |name: &str| {
+            let path = dir.join(name).display().to_string();
+            let mut made = std::process::Command::new("ssh-keygen");
+            made.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", &path]);
+            assert!(made.status().unwrap().success());
+            path
+        };
+        let (host, client) = (key("host"), key("client"));
+        let config = format!(
+            "ListenAddress 127.0.0.1:{}\nHostKey {host}\nAuthorizedKeysFile {client}.pub\nPermitRootLogin yes\n\
+             StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n",
+            Self::PORT
+        );
+        fs::write(dir.join("sshd"), config).unwrap();
+        fs::create_dir_all("/run/sshd").unwrap();
+        super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
+        let child = std::process::Command::new("nsenter")
+            .arg(format!("--net=/proc/{holder}/ns/net"))
+            .args(["/usr/sbin/sshd", "-D", "-e", "-f"])
+            .arg(dir.join("sshd"))
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let public = fs::read_to_string(dir.join("host.pub")).unwrap();
+        (Self(child), public.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
+    let test = "sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process";
+    if !has_tools(test, &["sshd", "ssh", "ssh-keygen", "ip"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let (_server, key) = Sshd::start(dir.path(), instance.network_holder());
+    let place = dir.path().join("files");
+    fs::create_dir_all(place.join("sets/a")).unwrap();
+    fs::write(place.join("sets/a/one"), "one\n").unwrap();
+    instance.kill_daemon();
+    let secrets = instance.root().join("etc/trainyard/secrets");
+    fs::create_dir_all(&secrets).unwrap();
+    fs::write(secrets.join("keys"), format!("user = \"root\"\nkey_file = \"{}/client\"\n", dir.path().display()))
+        .unwrap();
+    let other = key.replace("AAAAC3NzaC1lZDI1NTE5AAAAI", "AAAAC3NzaC1lZDI1NTE5AAAAJ");
+    let pool = |name: &str, key: &str| {
+        let (port, root) = (Sshd::PORT, place.display());
+        format!(
+            "[pools.{name}]\nkind = \"sftp\"\nendpoint = \"ssh://127.0.0.1:{port}\"\nhost_key = \"{key}\"\nsecret = \"keys\"\nroot = \"{root}\"\n"
+        )
+    };
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}\n{}{}", pool("lab", &key), pool("imposter", &other))).unwrap();
+    instance.restart_daemon();
+    let job = "mounts = [{ source = \"sftp:lab/sets\", target = \"/input\" }, { source = \"sftp:lab/out/{run}\", target = \"/output\" }]\n\
+               command = \"cat /input/a/one; umask 077; mkdir /output/d; echo result > /output/d/result\"";
+    drop_job_as(&instance, 4321, "train", job);
+    let report = instance.wait_end("train", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("train", "main-0"), "one\n");
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    assert_eq!(
+        fs::read_to_string(place.join("out/1/d/result")).unwrap(),
+        "result\n",
+        "{}",
+        instance.ok(&["events", "train"])
+    );
+    let refused = instance
+        .run_job("imposter", "mounts = [{ source = \"sftp:imposter/sets\", target = \"/input\" }]\ncommand = \"true\"");
+    assert_eq!(refused["state"], "failed");
+    wait_for("the end of every ssh", || {
+        let left = pids_with("ssh://").into_iter().chain(pids_with("/.ssh-connection"));
+        (left.count() == 0).then_some(())
+    });
     instance.shutdown();
 }

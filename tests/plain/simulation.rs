@@ -260,6 +260,7 @@ impl World {
                 };
                 Outcome::Released { key, attempt: release.attempt, result }
             }
+            Work::Deliver { .. } => Outcome::Delivering,
         }
     }
 

@@ -21,7 +21,7 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Crates that come in several versions, and why nothing can be done.
-const DOUBLED: [(&str, &str); 10] = [
+const DOUBLED: [(&str, &str); 14] = [
     ("nix", "libcontainer 0.7 and fuser 0.18 each pin one of their own"),
     ("syn", "macro crates move to 3 one by one; not in the program"),
     ("thiserror", "libcontainer's dependencies still use 1"),
@@ -31,6 +31,10 @@ const DOUBLED: [(&str, &str); 10] = [
     ("memoffset", "through the older nix"),
     ("bitflags", "through older dependencies"),
     ("getrandom", "through older dependencies"),
+    ("digest", "opendal's crc-fast still uses 0.10"),
+    ("crypto-common", "as digest"),
+    ("hashbrown", "opendal's signing for S3 uses an older one"),
+    ("block-buffer", "as digest"),
     ("base64", "oci-client and hyper-util, each with its own"),
 ];
 

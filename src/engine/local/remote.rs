@@ -23,7 +23,7 @@ use crate::config::{Paths, Pool, PoolKind};
 use crate::contract::Identity;
 use crate::engine::{EngineError, Prepare};
 use crate::ids::{AssetName, WorkspaceName};
-use crate::remote::{Access, Errand, News, Order, TREE};
+use crate::remote::{Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
 use crate::store::record::Owner;
@@ -105,8 +105,8 @@ impl Carrier {
         hear: &mut dyn FnMut(&News),
     ) -> Result<News, EngineError> {
         let (workspace, owner) = whom;
-        let access = self.access(self.pool(remote, workspace)?)?;
-        let order = Order { access, uid: owner.uid, gid: owner.gid, groups: groups_of(owner), errand };
+        let pool = self.pool(remote, workspace)?;
+        let order = Order { access: self.access(pool)?, rights: rights(pool, owner), errand };
         self.run(directory, &order, hear).map_err(|error| EngineError(format!("the process that copies: {error}")))
     }
 
@@ -173,7 +173,7 @@ impl Carrier {
         let pool = self.pool(remote, &identity.key.workspace)?;
         let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(pool, &prefix));
         let directory = self.paths.remote().join(&below);
-        let opened = self.open_place(&directory, *owner);
+        let opened = self.open_place(&directory, &rights(pool, *owner));
         let (directory, _lock) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| {
             if let News::Progress(progress) = news {
@@ -190,12 +190,12 @@ impl Carrier {
     }
 
     /// The directory, and the lock by which one copies at a time.
-    fn open_place(&self, directory: &Path, owner: Owner) -> io::Result<(File, File)> {
+    fn open_place(&self, directory: &Path, rights: &Rights) -> io::Result<(File, File)> {
         let parents = directory.ancestors().skip(1).take(3).collect::<Vec<_>>();
         parents.into_iter().rev().try_for_each(|parent| create_dir(parent, 0o700))?;
         let lock = File::options().create(true).truncate(false).write(true).open(directory.with_extension("lock"))?;
         crate::sys::lock::wait_until_taken(&lock)?;
-        create_dir_for(directory, 0o700, owner.uid, owner.gid)?;
+        create_dir_for(directory, 0o700, rights.uid, rights.gid)?;
         Ok((File::open(directory)?, lock))
     }
 
@@ -261,6 +261,14 @@ fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
 
 fn seen(paths: &Paths, identity: &Identity) -> Result<Seen, EngineError> {
     Ok(read_json(&seen_file(paths, identity)).map_err(told)?.unwrap_or_default())
+}
+
+/// SFTP is spoken by `ssh`, whose memory the owner's other processes could read.
+fn rights(pool: &Pool, owner: Owner) -> Rights {
+    match pool.kind {
+        PoolKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
+        _ => Rights { uid: owner.uid, gid: owner.gid, groups: groups_of(owner), is_apart: false },
+    }
 }
 
 /// One name for one place of a store, whatever a pool is called.
