@@ -209,6 +209,8 @@ fn short(error: &opendal::Error) -> String {
         inner = source;
     }
     let text = if std::ptr::addr_eq(inner, error) { error.message().to_owned() } else { inner.to_string() };
+    // Addresses may hold tokens.
+    let text = text.split(" for url (").next().unwrap_or_default();
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(LONGEST).collect();
     match (line.trim(), status_of(error)) {
         ("", Some(status)) => format!("the store answers with status {status}"),

@@ -9,6 +9,7 @@ use super::show;
 use crate::contract::advice;
 use crate::ids::JobName;
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
+use crate::spec::sweep::in_each_other_s_way;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
@@ -108,5 +109,8 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<(String, 
     let (found, jobs): (Vec<_>, Vec<_>) = made.unzip();
     let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
     found.dedup();
+    let named = combinations.iter().map(|combination| &combination.name).zip(&jobs);
+    let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.1)));
+    found.extend(in_each_other_s_way(&stack.job.file, named));
     (found, jobs.into_iter().flatten().collect())
 }

@@ -9,7 +9,7 @@ use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask}
 use super::{Arrival, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
-use crate::spec::sweep::Combination;
+use crate::spec::sweep::{Combination, in_each_other_s_way};
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
@@ -147,7 +147,12 @@ fn read(root: &Path, path: &Path, key: &JobKey) -> Result<Arrival, Unread> {
         source.sweep = Some(SweepRecord { of: key.job.clone(), values: combination.values });
         Ok(Swept { key: JobKey::new(key.workspace.clone(), combination.name), source, spec })
     };
-    Ok(Arrival::Swept { key: key.clone(), jobs: combinations.into_iter().map(job).collect::<Result<_, _>>()? })
+    let jobs = combinations.into_iter().map(job).collect::<Result<Vec<_>, Unread>>()?;
+    let named = jobs.iter().map(|swept| (&swept.key.job, &swept.spec));
+    match in_each_other_s_way(&stack.job.file, named) {
+        Some(found) => Err(Unread::Bad(vec![found])),
+        None => Ok(Arrival::Swept { key: key.clone(), jobs }),
+    }
 }
 
 fn accept(stack: &Stack, job: &JobName, owner: Owner) -> Result<(SourceRecord, JobSpec), Unread> {

@@ -26,8 +26,6 @@ use crate::ids::Bytes;
 
 /// Files that come at once.
 const AT_ONCE: usize = 8;
-/// Bytes that are asked for at once.
-const PIECE: usize = 8 << 20;
 /// How often a file is begun again that breaks off without any byte more.
 const FRUITLESS_MAX: u32 = 3;
 /// How often the list is made again, where files have changed meanwhile.
@@ -410,7 +408,7 @@ async fn fetch_rest(
     if has == object.size {
         return Ok(None);
     }
-    let mut reader = store.reader_with(&object.key).chunk(PIECE);
+    let mut reader = store.reader_with(&object.key);
     if store.info().capability().read_with_if_match && is_strong(&object.tag) {
         reader = reader.if_match(&format!("\"{}\"", object.tag));
     }

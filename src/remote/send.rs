@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use md5::{Digest as _, Md5};
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag};
-use opendal::Operator;
+use opendal::{Operator, Writer};
 
 use super::{FILES_MAX, Failure, Mark, News, Progress, Teller};
 use crate::sys::rooted::open_resolved;
@@ -145,7 +145,7 @@ async fn send_one(
         return Ok(false);
     }
     let mut hash = Md5::new();
-    let mut writer = store.writer_with(&item.key).chunk(PIECE).await.map_err(in_store)?;
+    let mut writer = begin(store, item).await.map_err(in_store)?;
     let mut left = item.mark.size;
     let mut piece = vec![0; PIECE.min(usize::try_from(left).unwrap_or(PIECE))];
     while left > 0 {
@@ -173,6 +173,16 @@ async fn send_one(
     }
     let now = file.metadata().map_err(on_disk)?;
     Ok(now.size() == item.mark.size && modified_ns(&now) == item.mark.modified_ns)
+}
+
+/// Stores that take no file in parts take it piece after piece at its end.
+async fn begin(store: &Operator, item: &Item) -> opendal::Result<Writer> {
+    let can = store.info().capability();
+    if can.write_can_multi || item.mark.size <= PIECE as u64 {
+        return store.writer_with(&item.key).chunk(PIECE).await;
+    }
+    store.delete(&item.key).await?;
+    store.writer_with(&item.key).append(true).await
 }
 
 fn is_other_sum(tag: &str, sum: &[u8]) -> bool {

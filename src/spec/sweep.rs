@@ -3,11 +3,12 @@
 //! A combination is one more file on top of the others: it is checked, merged and told of as an override is. Its name
 //! is made of its values, so that a file that gets more of them only adds jobs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
 use super::diagnostic::Diagnostic;
+use super::job::JobSpec;
 use super::keys;
 use super::layers::Layer;
 use super::template::error;
@@ -37,6 +38,23 @@ struct Axis<'e> {
     /// As a job file has it.
     path: Vec<String>,
     values: &'e [Node],
+}
+
+/// Jobs of a sweep whose output would be copied to one place of a store: each would write over the other's.
+pub fn in_each_other_s_way<'a>(
+    file: &str,
+    jobs: impl Iterator<Item = (&'a JobName, &'a JobSpec)>,
+) -> Option<Diagnostic> {
+    let mut places = BTreeSet::new();
+    let places = |(name, spec): (&JobName, &'a JobSpec)| {
+        let remote = spec.copied_out()?;
+        let place = (&remote.kind, &remote.pool, remote.prefix_of(name, 1));
+        (!places.insert(place)).then(|| remote.to_string())
+    };
+    let place = { jobs }.find_map(places)?;
+    let message =
+        format!("`mounts`: several jobs of the sweep would copy their output to {place}; put {{job}} into it");
+    Some(Diagnostic { key: Some("mounts".to_owned()), ..Diagnostic::of_file(file, message) })
 }
 
 /// All combinations, the last key's values changing first.

@@ -348,7 +348,7 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     fs::write(&config, format!("{before}\n{}{}", pool("lab", &key), pool("imposter", &other))).unwrap();
     instance.restart_daemon();
     let job = "mounts = [{ source = \"sftp:lab/sets\", target = \"/input\" }, { source = \"sftp:lab/out/{run}\", target = \"/output\" }]\n\
-               command = \"cat /input/a/one; umask 077; mkdir /output/d; echo result > /output/d/result\"";
+               command = \"cat /input/a/one; umask 077; mkdir /output/d; echo result > /output/d/result; : > /output/none\"";
     drop_job_as(&instance, 4321, "train", job);
     let report = instance.wait_end("train", 1);
     assert_eq!(report["state"], "succeeded", "{report:#}");
@@ -360,6 +360,7 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
         "{}",
         instance.ok(&["events", "train"])
     );
+    assert_eq!(fs::read(place.join("out/1/none")).unwrap(), b"");
     let refused = instance
         .run_job("imposter", "mounts = [{ source = \"sftp:imposter/sets\", target = \"/input\" }]\ncommand = \"true\"");
     assert_eq!(refused["state"], "failed");
@@ -367,5 +368,94 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
         let left = pids_with("ssh://").into_iter().chain(pids_with("/.ssh-connection"));
         (left.count() == 0).then_some(())
     });
+    instance.shutdown();
+}
+
+/// `web_store.py` in the network namespace of `holder`.
+struct WebStore(std::process::Child);
+
+impl WebStore {
+    const PORT: u16 = 8020;
+
+    fn start(place: &std::path::Path, holder: u32) -> Self {
+        super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
+        let mut child = std::process::Command::new("nsenter")
+            .arg(format!("--net=/proc/{holder}/ns/net"))
+            .args(["/usr/bin/python3", "-c", include_str!("web_store.py"), &Self::PORT.to_string()])
+            .arg(place)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for WebStore {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
+    let test = "hdfs_and_plain_servers_of_files_are_stores_as_well";
+    if !has_tools(test, &["ip", "python3"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let _server = WebStore::start(dir.path(), instance.network_holder());
+    instance.kill_daemon();
+    let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 249) as u8).collect();
+    fs::create_dir_all(dir.path().join("lab/sets/a b")).unwrap();
+    fs::write(dir.path().join("lab/sets/a b/one"), "one\n").unwrap();
+    fs::write(dir.path().join("lab/sets/large"), &large).unwrap();
+    let secrets = instance.root().join("etc/trainyard/secrets");
+    fs::create_dir_all(&secrets).unwrap();
+    fs::write(secrets.join("keys"), "user = \"ada\"\n").unwrap();
+    let endpoint = format!("endpoint = \"http://127.0.0.1:{}\"\nroot = \"lab\"\n", WebStore::PORT);
+    let hdfs = format!("[pools.lab]\nkind = \"webhdfs\"\nsecret = \"keys\"\n{endpoint}");
+    let web = format!("[pools.web]\nkind = \"http\"\n{endpoint}");
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}\n{hdfs}{web}")).unwrap();
+    instance.restart_daemon();
+    let job = "mounts = [{ source = \"webhdfs:lab/sets\", target = \"/input\" }, { source = \"http:web/sets/large\", target = \"/web\" }, \
+               { source = \"webhdfs:lab/out\", target = \"/output\" }]\n\
+               command = \"cat '/input/a b/one'; cmp /input/large /web/large && cp /web/large /output/; : > /output/none\"";
+    drop_job_as(&instance, 4321, "train", job);
+    let report = instance.wait_end("train", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("train", "main-0"), "one\n");
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    let sent = fs::read(dir.path().join("lab/out/large"));
+    assert!(sent.is_ok_and(|sent| sent == large), "{}", instance.ok(&["events", "train"]));
+    assert_eq!(fs::read(dir.path().join("lab/out/none")).unwrap(), b"");
+    instance.shutdown();
+}
+
+#[test]
+fn jobs_of_a_sweep_do_not_write_over_each_other_in_a_store() {
+    let test = "jobs_of_a_sweep_do_not_write_over_each_other_in_a_store";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let grid = |prefix: &str| {
+        format!(
+            "command = \"true\"\nmounts = [{{ source = \"s3:lab/{prefix}\", target = \"/output\" }}]\nstate = \"held\"\n\
+             [sweep]\nlr = [1, 2]\n"
+        )
+    };
+    let file = instance.root().join("grid.toml");
+    fs::write(&file, grid("out")).unwrap();
+    let refused = instance.cli(&["check", file.to_str().unwrap()]);
+    let told = String::from_utf8(refused.stdout).unwrap() + &String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success() && told.contains("put {job} into it"), "{told}");
+    instance.drop_job("grid", &grid("out"));
+    wait_for("its refusal", || instance.ok(&["ps"]).contains("put {job} into it").then_some(()));
+    instance.drop_job("grid", &grid("{job}"));
+    wait_for("its jobs", || instance.report("grid~1"));
     instance.shutdown();
 }
