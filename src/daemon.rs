@@ -21,6 +21,7 @@ use crate::api::server;
 use crate::api::sessions::Sessions;
 use crate::assets;
 use crate::config::{Config, Paths};
+use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine};
 use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
@@ -190,8 +191,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
-    let pruning = engine.clone();
-    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused));
+    let (pruning, asking) = (engine.clone(), events.clone());
+    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let context = server::Context {
@@ -240,13 +241,18 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
 fn images_in_use(engine: &Arc<LocalEngine>, events: &UnboundedSender<Event>) -> AskInUse {
     let (engine, events) = (engine.clone(), events.clone());
     Arc::new(move || {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let answer = Box::new(move |runs| drop(sender.send(runs)));
-        let ending = || io::Error::other("the daemon is ending");
-        events.send(Event::Request(Request::OpenRuns { answer })).map_err(|_| ending())?;
-        let runs = receiver.recv().map_err(|_| ending())?.map_err(io::Error::other)?;
+        let runs = open_runs(&events)?;
         Ok(InUse { layers: engine.layers_in_use()?, images: engine.images_of(&runs)? })
     })
+}
+
+/// Runs that are not over. Blocks.
+fn open_runs(events: &UnboundedSender<Event>) -> io::Result<Vec<Identity>> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answer = Box::new(move |runs| drop(sender.send(runs)));
+    let ending = || io::Error::other("the daemon is ending");
+    events.send(Event::Request(Request::OpenRuns { answer })).map_err(|_| ending())?;
+    receiver.recv().map_err(|_| ending())?.map_err(io::Error::other)
 }
 
 fn open_engine(

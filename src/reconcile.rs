@@ -696,6 +696,8 @@ impl<S: Store> Reconciler<S> {
         let verdict = Verdict::Stopped { cause };
         let message = format!("{verdict}, before it started");
         run.record.ended = Some(RunEnd { verdict, at: now });
+        // An earlier attempt may have written something.
+        self.deliver(key);
         self.note(key, message);
         self.tell_those_awaiting(key);
     }
@@ -709,6 +711,7 @@ impl<S: Store> Reconciler<S> {
         }
         let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Stopped { cause: StopCause::Replaced }, at: now });
+        self.deliver(key);
         self.note(key, "replaced by a newer version of its file before it started".to_owned());
     }
 

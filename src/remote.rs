@@ -64,11 +64,8 @@ pub enum News {
         path: PathBuf,
         mark: Mark,
     },
-    /// A file cannot be sent, however often it is tried.
-    Left {
-        path: String,
-        why: String,
-    },
+    /// It lives, and has nothing else to tell.
+    Alive,
     /// All that was to be brought is in this directory of the snapshots, below `tree/`.
     Brought {
         snapshot: String,
@@ -77,12 +74,48 @@ pub enum News {
     /// All was sent that could be.
     AllSent {
         progress: Progress,
+        left: Left,
+        /// Files that were changed while they were sent.
+        changed: u64,
     },
     Failed {
         message: String,
         /// The same may work later.
         is_temporary: bool,
     },
+}
+
+/// What cannot be sent, however often it is tried.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Left {
+    /// The first few, and why.
+    pub named: Vec<(String, String)>,
+    /// How many there are beside them.
+    pub more: u64,
+}
+
+impl Left {
+    const NAMED_MAX: usize = 5;
+    const LONGEST: usize = 200;
+
+    fn add(&mut self, path: &std::path::Path, why: &str) {
+        if self.named.len() == Self::NAMED_MAX {
+            self.more += 1;
+            return;
+        }
+        self.named.push((path.display().to_string().chars().take(Self::LONGEST).collect(), why.to_owned()));
+    }
+}
+
+impl std::fmt::Display for Left {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.named.is_empty() {
+            return Ok(());
+        }
+        let named: Vec<String> = self.named.iter().map(|(path, why)| format!("{path} ({why})")).collect();
+        write!(f, "; not sent: {}", named.join(", "))?;
+        if self.more > 0 { write!(f, " and {} more", self.more) } else { Ok(()) }
+    }
 }
 
 /// How far a copy has come.
@@ -102,6 +135,8 @@ const MEMORY_MAX: u64 = 4 << 30;
 /// Most files of one copy.
 const FILES_MAX: usize = 2_000_000;
 const TOLD_EVERY: Duration = Duration::from_millis(500);
+/// How often it says that it lives, at least.
+pub const ALIVE_EVERY: Duration = Duration::from_secs(30);
 
 /// The role `trainyard carry`: carries out the order that comes by standard input.
 pub fn run(directory: OwnedFd) -> io::Result<()> {
@@ -128,23 +163,41 @@ pub fn run(directory: OwnedFd) -> io::Result<()> {
         crate::sys::process::exit_now(1);
     };
     std::thread::Builder::new().name("wanted".to_owned()).spawn(end_with)?;
+    std::thread::Builder::new().name("alive".to_owned()).spawn(say_alive)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let teller = Teller::default();
+    let secrets = order.access.secrets();
     let done = runtime.block_on(carry_out(order, &teller));
-    teller.tell(&done.unwrap_or_else(|failure| failure.news()))
+    teller.tell(&done.unwrap_or_else(|failure| failure.without(&secrets).news()))
+}
+
+/// Somebody who has stopped the process, and could hold up others by that, is seen so.
+fn say_alive() {
+    let teller = Teller::default();
+    while teller.tell(&News::Alive).is_ok() {
+        std::thread::park_timeout(ALIVE_EVERY);
+    }
 }
 
 /// Hides what the machine's `ssh` is set to, and lets it know one host alone.
 fn keep_to(known_host: &str) -> io::Result<()> {
     const SETTINGS: &str = "/etc/ssh";
+    const ALONE: &str =
+        "IdentitiesOnly yes\nIdentityAgent none\nUserKnownHostsFile none\nProxyCommand none\nBatchMode yes\n";
     let told = |error: io::Error| io::Error::new(error.kind(), format!("{SETTINGS}: {error}; is ssh installed?"));
     crate::sys::mounts::enter_private_namespace()?;
     crate::sys::mounts::mount_small(std::path::Path::new(SETTINGS)).map_err(told)?;
-    std::fs::write(format!("{SETTINGS}/ssh_known_hosts"), known_host).map_err(told)
+    std::fs::write(format!("{SETTINGS}/ssh_known_hosts"), known_host).map_err(told)?;
+    std::fs::write(format!("{SETTINGS}/ssh_config"), ALONE).map_err(told)?;
+    // Root's own keys, hosts and settings count for nothing; where ssh keeps its sockets goes with us.
+    match nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(0))? {
+        Some(root) if root.dir.is_dir() => crate::sys::mounts::mount_small(&root.dir),
+        _ => Ok(()),
+    }
 }
 
 async fn carry_out(order: Order, teller: &Teller) -> Result<News, Failure> {
-    let operator = access::open(&order.access)?;
+    let operator = access::open(&order.access, matches!(order.errand, Errand::Send { .. }))?;
     match order.errand {
         Errand::Bring { prefix } => bring::bring(&operator, &prefix, teller).await,
         Errand::Send { prefix, sent } => send::send(&operator, &prefix, &sent, teller).await,
@@ -194,6 +247,14 @@ impl Failure {
 
     fn of_disk(what: &str, error: &io::Error) -> Self {
         Self::for_good(format!("{what}: {error}"))
+    }
+
+    /// What a store says may repeat what it was asked with.
+    fn without(mut self, secrets: &[String]) -> Self {
+        for secret in secrets {
+            self.message = self.message.replace(secret.as_str(), "******");
+        }
+        self
     }
 
     fn news(self) -> News {

@@ -18,6 +18,8 @@ pub struct Pool {
     pub region: Option<String>,
     /// All that jobs name lies below it.
     pub root: String,
+    /// S3: the bucket is part of the host's name, `BUCKET.HOST`.
+    pub virtual_host: bool,
     /// SFTP: by which its host is known, `ssh-ed25519 AAAA…`.
     pub host_key: Option<String>,
     /// The file in `/etc/trainyard/secrets` with keys or passwords.
@@ -79,6 +81,8 @@ pub(super) struct WirePool {
     region: Option<String>,
     host_key: Option<String>,
     #[serde(default)]
+    virtual_host: bool,
+    #[serde(default)]
     root: String,
     secret: Option<String>,
     workspaces: Option<Vec<String>>,
@@ -106,8 +110,13 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
         let what = if has_buckets { "must be given" } else { "is for s3 and oss" };
         return Err((at("bucket"), what.to_owned()));
     }
-    if wire.kind != PoolKind::S3 && wire.region.is_some() {
-        return Err((at("region"), "is for s3".to_owned()));
+    for (key, is_said) in [("region", wire.region.is_some()), ("virtual_host", wire.virtual_host)] {
+        if wire.kind != PoolKind::S3 && is_said {
+            return Err((at(key), "is for s3".to_owned()));
+        }
+    }
+    if wire.kind == PoolKind::Sftp && wire.secret.is_none() {
+        return Err((at("secret"), "must be given: user and key_file".to_owned()));
     }
     let is_key = |key: &String| key.split(' ').count() == 2 && !key.contains(['\n', '\r', '#', '@', '*']);
     if (wire.kind == PoolKind::Sftp) != wire.host_key.as_ref().is_some_and(is_key) {
@@ -134,6 +143,7 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
             bucket: wire.bucket,
             region: wire.region,
             host_key: wire.host_key,
+            virtual_host: wire.virtual_host,
             root: wire.root,
             secret: secret.map_err(|error| (at("secret"), format!("names a file in secrets/: {error}")))?,
             workspaces: workspaces.transpose().map_err(|error| (at("workspaces"), error.to_string()))?,

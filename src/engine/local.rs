@@ -321,10 +321,12 @@ impl LocalEngine {
         Ok(roots.flat_map(|root| root.overlays).flat_map(|overlay| overlay.lower).collect())
     }
 
-    /// Removes installed requirements, and copies of what stores have, that no task has used for so long.
-    pub fn prune(&self, unused: Duration) -> io::Result<()> {
+    /// Removes installed requirements, and copies of what stores have, that neither a task nor one of these runs, which are not
+    /// over, has used for so long.
+    pub fn prune(&self, unused: Duration, open: &[Identity]) -> io::Result<()> {
         let mounts = self.roots_in_use()?.into_iter().flat_map(|root| root.mounts);
-        let used: Vec<PathBuf> = mounts.map(|mount| mount.source).collect();
+        let mut used: Vec<PathBuf> = mounts.map(|mount| mount.source).collect();
+        used.extend(self.carrier.snapshots_of(open)?);
         self.carrier.prune(unused, &used)?;
         requirements::prune(&self.paths, unused, &used)
     }
@@ -398,7 +400,7 @@ impl LocalEngine {
     fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement), EngineError> {
         // After a restart the tasks of one attempt may be started one by one, side by side.
         let _one_at_a_time = lock(&self.sharing);
-        self.prepare(run, &|_| ())?;
+        self.prepare_here(run, &|_| ())?;
         let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
         shared.shown = shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
         shared.shown.extend(self.carrier.mounts(run)?);
@@ -410,6 +412,15 @@ impl LocalEngine {
             shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
         }
         Ok((shared, placement))
+    }
+
+    /// All of the preparation but what is copied in from stores, which is there before a run is queued.
+    fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        workdirs::prepare(&self.paths, run)?;
+        acquire::images(&self.paths, &self.images, run, tell)?;
+        // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
+        shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
+        Bases::of(self, run).map(drop)
     }
 
     /// What the tasks of the attempt share, made before the first of them starts.
@@ -664,12 +675,8 @@ impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         self.carrier.check(run)?;
-        workdirs::prepare(&self.paths, run)?;
-        acquire::images(&self.paths, &self.images, run, tell)?;
-        self.carrier.bring(run, tell)?;
-        // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
-        shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
-        Bases::of(self, run).map(drop)
+        self.prepare_here(run, tell)?;
+        self.carrier.bring(run, tell)
     }
 
     fn launch(&self, attempt: &Launch) -> Launched {

@@ -58,12 +58,27 @@ impl Access {
             PoolKind::Sftp => set("known_hosts_strategy", "strict"),
             PoolKind::Oss | PoolKind::WebHdfs | PoolKind::Http => {}
         }
+        if pool.virtual_host {
+            set("enable_virtual_host_style", "true");
+        }
         match secret {
             Some(text) => read_keys(text, pool.kind, &mut set)?,
             None if matches!(pool.kind, PoolKind::S3 | PoolKind::Oss) => set("skip_signature", "true"),
             None => {}
         }
+        if pool.kind == PoolKind::Sftp && !(options.contains_key("user") && options.contains_key("key")) {
+            return Err("must have user and key_file: nobody else's are taken".to_owned());
+        }
         Ok(Self { kind: pool.kind, options, proxy: pool.proxy.clone(), host_key: pool.host_key.clone() })
+    }
+
+    /// What nobody is to read, as it is and as it stands in an address.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        const SHORTEST: usize = 4;
+        let hidden = keys_of(self.kind).iter().filter(|(name, _)| !["user", "access_key", "key_file"].contains(name));
+        let values = hidden.filter_map(|(_, option)| self.options.get(*option));
+        let values = values.filter(|value| value.len() >= SHORTEST);
+        values.flat_map(|value| [value.clone(), escaped(value)]).collect()
     }
 
     /// A line of `known_hosts` for the host, where the store is reached by `ssh`.
@@ -93,13 +108,15 @@ fn read_keys(text: &str, kind: PoolKind, set: &mut impl FnMut(&str, &str)) -> Re
 
 /// Without a byte for so long, a request is given up and made again.
 const STALL: Duration = Duration::from_secs(60);
+/// A piece may take so long on its way to a store: 8 MiB at 10 kB a second.
+const PIECE_SENT: Duration = Duration::from_secs(900);
 const CONNECT: Duration = Duration::from_secs(20);
 /// Requests are made again so often, with pauses that double from the first to the last.
 const TRIES: usize = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LAST_PAUSE: Duration = Duration::from_secs(10);
 
-pub(super) fn open(access: &Access) -> Result<Operator, Failure> {
+pub(super) fn open(access: &Access, sends: bool) -> Result<Operator, Failure> {
     let options = || access.options.clone().into_iter();
     let opened = match access.kind {
         PoolKind::S3 => Operator::from_iter::<S3>(options()),
@@ -112,8 +129,14 @@ pub(super) fn open(access: &Access) -> Result<Operator, Failure> {
     let transport = HttpTransporter::new(ReqwestTransport::new(client(access)?));
     let retry =
         RetryLayer::new().with_max_times(TRIES).with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).with_jitter();
-    let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(STALL);
+    let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(if sends { PIECE_SENT } else { STALL });
     Ok(operator.with_context(OperationContext::new().with_http_transport(transport)).layer(patience).layer(retry))
+}
+
+/// As it stands in an address.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn client(access: &Access) -> Result<reqwest::Client, Failure> {
@@ -148,6 +171,7 @@ mod tests {
             region: None,
             host_key: None,
             root: "a/".to_owned(),
+            virtual_host: false,
             secret: None,
             workspaces: None,
             proxy: None,

@@ -30,7 +30,10 @@ const AT_ONCE: usize = 8;
 const FRUITLESS_MAX: u32 = 3;
 /// How often the list is made again, where files have changed meanwhile.
 const LISTINGS_MAX: u32 = 3;
+/// What copies leave free of the disk, bytes: the daemon's own records lie there as well.
+const RESERVE: u64 = 256 << 20;
 const INDEX: &str = "index";
+const BOOT: &str = "boot";
 const PARTS: &str = "parts";
 const DRAFT: &str = "draft";
 
@@ -51,6 +54,16 @@ impl Object {
     fn part(&self) -> PathBuf {
         let digest = Sha256::digest(format!("{}\n{}\n{}", self.key, self.size, self.tag).as_bytes());
         Path::new(PARTS).join(hex(&digest))
+    }
+
+    /// Lists may tell less than a file's own status does: then the time counts, in whole seconds, as http has it.
+    fn is_state(&self, metadata: &Metadata) -> bool {
+        fn seconds(time: &str) -> &str {
+            time.split(['.', 'Z']).next().unwrap_or(time)
+        }
+        let is_tag = etag_of(metadata).is_some_and(|tag| tag == self.tag);
+        let is_time = modified_of(metadata).is_some_and(|time| seconds(&time) == seconds(&self.tag));
+        metadata.content_length() == self.size && (is_tag || is_time || self.tag.is_empty())
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -99,7 +112,7 @@ async fn bring_as_listed(store: &Operator, prefix: &str, teller: &Teller) -> Res
     let snapshot = name_of(&objects)?;
     let mut progress = Progress {
         of_files: objects.len() as u64,
-        of_bytes: objects.values().map(|object| object.size).sum(),
+        of_bytes: objects.values().fold(0, |sum, object| sum.saturating_add(object.size)),
         ..Progress::default()
     };
     if Path::new(&snapshot).join(INDEX).exists() {
@@ -107,6 +120,11 @@ async fn bring_as_listed(store: &Operator, prefix: &str, teller: &Teller) -> Res
         File::open(&snapshot).and_then(|file| file.set_modified(SystemTime::now())).map_err(on_disk("the snapshot"))?;
         (progress.files, progress.bytes) = (progress.of_files, progress.of_bytes);
         return Ok(News::Brought { snapshot, progress });
+    }
+    check_boot().map_err(on_disk("look at what was begun before"))?;
+    if objects.values().any(|object| object.tag.is_empty()) {
+        // Nobody can tell whether what has come is of the same state.
+        remove_drafts().map_err(on_disk("remove what was begun before"))?;
     }
     let draft = Draft::open(&snapshot)?;
     let mut missing = Vec::new();
@@ -124,7 +142,7 @@ async fn bring_as_listed(store: &Operator, prefix: &str, teller: &Teller) -> Res
     let progress = std::cell::Cell::new(progress);
     let count = |files: u64, bytes: u64| {
         let mut now = progress.get();
-        (now.files, now.bytes) = (now.files + files, now.bytes + bytes);
+        (now.files, now.bytes) = (now.files + files, (now.bytes + bytes).min(now.of_bytes));
         progress.set(now);
         teller.progress(now);
     };
@@ -145,31 +163,18 @@ async fn bring_as_listed(store: &Operator, prefix: &str, teller: &Teller) -> Res
 
 /// What lies at the prefix: the tree below it, or, where it is a file's own name, that file.
 async fn list(store: &Operator, prefix: &str) -> Result<BTreeMap<PathBuf, Object>, Failure> {
-    let told = |error: opendal::Error| Failure::of_store(&format!("list {prefix:?}"), &error);
-    let top = if prefix.is_empty() { "/".to_owned() } else { format!("{prefix}/") };
+    let can = store.info().capability();
     let mut objects = BTreeMap::new();
-    if store.info().capability().list {
-        let mut lister = store.lister_with(&top).recursive(true).await.map_err(told)?;
-        while let Some(entry) = lister.try_next().await.map_err(told)? {
-            let (key, metadata) = entry.into_parts();
-            if metadata.mode() == EntryMode::DIR || key.ends_with('/') {
-                continue;
-            }
-            let below = if prefix.is_empty() { key.as_str() } else { key.strip_prefix(&top).unwrap_or(&key) };
-            let object = object(below, &key, &metadata)?;
-            objects.insert(object.path.clone(), object);
-            if objects.len() > FILES_MAX {
-                return Err(Failure::for_good(format!("{prefix:?} has more than {FILES_MAX} files")));
-            }
-        }
+    // Stores with directories know a file by its name, others by that nothing lies below it.
+    if !can.list_with_recursive {
+        objects.extend(file_of(store, prefix).await?);
     }
-    if objects.is_empty() && !prefix.is_empty() {
-        let metadata = store.stat(prefix).await.map_err(told)?;
-        if metadata.mode() == EntryMode::FILE {
-            let name = prefix.rsplit('/').next().unwrap_or(prefix);
-            let object = object(name, prefix, &metadata)?;
-            objects.insert(object.path.clone(), object);
-        }
+    if can.list && objects.is_empty() {
+        let top = if prefix.is_empty() { "/".to_owned() } else { format!("{prefix}/") };
+        list_tree(store, &top, &mut objects).await?;
+    }
+    if can.list_with_recursive && objects.is_empty() {
+        objects.extend(file_of(store, prefix).await?);
     }
     if objects.is_empty() {
         return Err(Failure::for_good(format!("the store has nothing at {prefix:?}")));
@@ -178,19 +183,91 @@ async fn list(store: &Operator, prefix: &str) -> Result<BTreeMap<PathBuf, Object
     Ok(objects)
 }
 
+async fn file_of(store: &Operator, prefix: &str) -> Result<Option<(PathBuf, Object)>, Failure> {
+    if prefix.is_empty() {
+        return Ok(None);
+    }
+    match store.stat(prefix).await {
+        Ok(metadata) if metadata.mode() == EntryMode::FILE => {
+            let object = object(prefix.rsplit('/').next().unwrap_or(prefix), prefix, &metadata)?;
+            Ok(Some((object.path.clone(), object)))
+        }
+        Ok(_) => Ok(None),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Failure::of_store(&format!("look at {prefix:?}"), &error)),
+    }
+}
+
+/// Directories within each other.
+const DEPTH_MAX: usize = 256;
+
+/// Stores that have directories are asked for one after the other: what of them cannot be read is told, not left out.
+async fn list_tree(store: &Operator, top: &str, objects: &mut BTreeMap<PathBuf, Object>) -> Result<(), Failure> {
+    let is_flat = store.info().capability().list_with_recursive;
+    let mut open = vec![top.to_owned()];
+    let mut entries = 0usize;
+    while let Some(directory) = open.pop() {
+        let told = |error: opendal::Error| Failure::of_store(&format!("list {directory:?}"), &error);
+        let lister = store.lister_with(&directory).recursive(is_flat).await;
+        let mut lister = match lister {
+            Err(error) if error.kind() == ErrorKind::NotFound && directory == top => return Ok(()),
+            lister => lister.map_err(told)?,
+        };
+        loop {
+            let entry = match lister.try_next().await {
+                Err(error) if error.kind() == ErrorKind::NotFound && directory == top => return Ok(()),
+                entry => entry.map_err(told)?,
+            };
+            let Some(entry) = entry else { break };
+            entries += 1;
+            if entries > FILES_MAX || directory.split('/').count() > DEPTH_MAX {
+                let why =
+                    format!("{top:?} has more than {FILES_MAX} files, or {DEPTH_MAX} directories within each other");
+                return Err(Failure::for_good(why));
+            }
+            let (key, metadata) = entry.into_parts();
+            if key == directory || (metadata.mode() != EntryMode::DIR && key.ends_with('/')) {
+                continue;
+            }
+            if metadata.mode() == EntryMode::DIR {
+                if !is_flat {
+                    open.push(key);
+                }
+                continue;
+            }
+            let below = if top == "/" { key.as_str() } else { key.strip_prefix(top).unwrap_or(&key) };
+            let object = object(below, &key, &metadata)?;
+            objects.insert(object.path.clone(), object);
+        }
+    }
+    Ok(())
+}
+
 fn object(below: &str, key: &str, metadata: &Metadata) -> Result<Object, Failure> {
     let path = Path::new(below);
     let is_plain = path.components().all(|part| matches!(part, Component::Normal(_)))
         && below.split('/').all(|part| !part.is_empty() && part != "." && part.len() <= 255)
+        && key.trim() == key
         && !below.contains('\0');
     if !is_plain {
         return Err(Failure::for_good(format!(
             "{key:?} in the store is no path that a file can have here; rename it there"
         )));
     }
-    let tag = metadata.etag().map(|tag| tag.trim_matches('"').to_owned());
-    let tag = tag.or_else(|| metadata.last_modified().map(|time| format!("modified {time}"))).unwrap_or_default();
-    Ok(Object { path: path.to_owned(), key: key.to_owned(), size: metadata.content_length(), tag })
+    let (path, key) = (path.to_owned(), key.to_owned());
+    Ok(Object { path, key, size: metadata.content_length(), tag: tag_of(metadata) })
+}
+
+fn tag_of(metadata: &Metadata) -> String {
+    etag_of(metadata).or_else(|| modified_of(metadata)).unwrap_or_default()
+}
+
+fn etag_of(metadata: &Metadata) -> Option<String> {
+    metadata.etag().map(|tag| tag.trim_matches('"').to_owned())
+}
+
+fn modified_of(metadata: &Metadata) -> Option<String> {
+    metadata.last_modified().map(|time| format!("modified {time}"))
 }
 
 /// No file lies where another one needs a directory.
@@ -222,14 +299,15 @@ fn name_of(objects: &BTreeMap<PathBuf, Object>) -> Result<String, Failure> {
 
 fn check_room(missing: &[&Object]) -> Result<(), Failure> {
     let come = |object: &&Object| fs::metadata(object.part()).map_or(0, |part| part.len());
-    let wanted: u64 = missing.iter().map(|object| object.size.saturating_sub(come(object))).sum();
+    let wanted = missing.iter().fold(0u64, |sum, object| sum.saturating_add(object.size.saturating_sub(come(object))));
     let free = crate::sys::file::free_space(Path::new(".")).map_err(on_disk("look at the free space"))?;
-    match wanted <= free {
+    match wanted.saturating_add(RESERVE) <= free {
         true => Ok(()),
         false => Err(Failure::for_now(format!(
-            "{} are to be copied in, and the disk has {} free",
+            "{} are to be copied in, and the disk has {} free, of which {} stay free",
             Bytes(wanted),
-            Bytes(free)
+            Bytes(free),
+            Bytes(RESERVE)
         ))),
     }
 }
@@ -354,6 +432,16 @@ impl Draft {
     }
 }
 
+/// What was begun before the machine was started may not be on the disk as it seems: only what is finished is synced.
+fn check_boot() -> io::Result<()> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    if fs::read_to_string(BOOT).is_ok_and(|begun| begun == boot) {
+        return Ok(());
+    }
+    remove_drafts()?;
+    fs::write(BOOT, boot)
+}
+
 /// What other states of the store have left half.
 fn remove_drafts() -> io::Result<()> {
     for entry in fs::read_dir(".")? {
@@ -423,6 +511,15 @@ async fn fetch_rest(
             }
             file.write_all(&piece).map_err(on_disk(&what))?;
             count(piece.len() as u64);
+        }
+    }
+    let can = store.info().capability();
+    if !can.read_with_if_match || !is_strong(&object.tag) {
+        // Nobody has kept it from being changed meanwhile.
+        let now = store.stat(&object.key).await.map_err(told)?;
+        if !object.is_state(&now) {
+            file.set_len(0).map_err(on_disk(&what))?;
+            return Err(Stopped::Changed);
         }
     }
     match has == object.size {

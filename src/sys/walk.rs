@@ -34,16 +34,25 @@ impl Item<'_> {
 
 /// Calls `visit` for every entry below `top`, following no link.
 pub fn walk(top: &File, visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>) -> io::Result<()> {
-    let mut path = OsString::new();
-    below(top, &mut path, 0, visit)
+    walk_what_can_be(top, visit, &mut |_, error| Err(error))
 }
 
-fn below(
-    directory: &File,
-    path: &mut OsString,
-    depth: usize,
+/// As [`walk`], in a tree that others change meanwhile: what has gone is left out, and what cannot be looked at is told to
+/// `refused`, whose errors end it.
+pub fn walk_what_can_be(
+    top: &File,
     visit: &mut dyn FnMut(&Item<'_>) -> io::Result<()>,
+    refused: &mut dyn FnMut(&Path, io::Error) -> io::Result<()>,
 ) -> io::Result<()> {
+    below(top, &mut OsString::new(), 0, &mut Visitor { visit, refused })
+}
+
+struct Visitor<'v> {
+    visit: &'v mut dyn FnMut(&Item<'_>) -> io::Result<()>,
+    refused: &'v mut dyn FnMut(&Path, io::Error) -> io::Result<()>,
+}
+
+fn below(directory: &File, path: &mut OsString, depth: usize, visitor: &mut Visitor<'_>) -> io::Result<()> {
     if depth > DEPTH {
         let why = format!("it has more than {DEPTH} directories within each other");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -55,17 +64,22 @@ fn below(
             path.push("/");
         }
         path.push(name);
-        let status = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-        // Not by the list's own word: not every file system tells a kind there.
-        let inner = is_directory(&status).then(|| open(directory, name, OFlag::O_DIRECTORY)).transpose()?;
-        let is_empty = inner.as_ref().map_or(Ok(false), |inner| names(inner).map(|names| names.is_empty()))?;
-        visit(&Item { path: Path::new(&path), directory, name, status, is_empty })?;
-        if let Some(inner) = inner {
-            below(&inner, path, depth + 1, visit)?;
+        if let Err(error) = one(directory, name, path, depth, visitor) {
+            (visitor.refused)(Path::new(&path), error)?;
         }
         *path = OsStr::from_bytes(path.as_bytes().get(..length).unwrap_or_default()).to_owned();
     }
     Ok(())
+}
+
+/// An entry, and what lies in it. What `visit` says is an end, not something that can be left out.
+fn one(directory: &File, name: &OsStr, path: &mut OsString, depth: usize, visitor: &mut Visitor<'_>) -> io::Result<()> {
+    let status = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    // Not by the list's own word: not every file system tells a kind there.
+    let inner = is_directory(&status).then(|| open(directory, name, OFlag::O_DIRECTORY)).transpose()?;
+    let is_empty = inner.as_ref().map_or(Ok(false), |inner| names(inner).map(|names| names.is_empty()))?;
+    (visitor.visit)(&Item { path: Path::new(&path), directory, name, status, is_empty })?;
+    inner.map_or(Ok(()), |inner| below(&inner, path, depth + 1, visitor))
 }
 
 /// Without following a link, and without waiting for a pipe.

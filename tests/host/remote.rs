@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use super::store::{Fault, SECRET_KEY, Store, Wrong};
+use super::store::{Fault, SECRET_KEY, Store, Wrong, write_secret};
 use super::support::{Instance, has_tools, pids_with, text, wait_for};
 
 /// An instance whose pool `lab` is a store in `dir`.
@@ -69,14 +69,19 @@ fn what_lies_in_a_store_is_copied_in_and_the_output_copied_back() {
     store.put("other", "not this");
     let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }, { source = \"s3:lab/out/{job}/{run}\", target = \"/output\" }]\n\
                command = \"cd /input && find . -type f | sort > /output/list && sha256sum large > /output/sum && cat a/1.txt 'a/b c/2.txt'; \
-               mkdir -p /output/d; head -c 17000000 large > '/output/d/a b'; ln -s list /output/link; : > /output/none; touch /input/x; id -u\"";
+               mkdir -p /output/d; head -c 17000000 large > '/output/d/a b'; ln -s list /output/link; : > /output/none; mkdir -m 0 /output/closed; touch /input/x; id -u\"";
     drop_job_as(&instance, 4321, "train", job);
     let report = instance.wait_end("train", 1);
     assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.ok(&["events", "train"]));
     let log = instance.log("train", "main-0");
     assert!(log.starts_with("one\ntwo\n") && log.contains("Read-only file system") && log.ends_with("0\n"), "{log}");
     let said = wait_sent(&instance, "train");
-    assert!(said.contains("4 of 4 files") && said.contains("not sent: link (it is a link)"), "{said}");
+    assert!(
+        said.contains("4 of 4 files")
+            && said.contains("closed (Permission denied")
+            && said.contains("link (it is a link)"),
+        "{said}"
+    );
     assert_eq!(store.get("out/train/1/list").unwrap(), b"./a/1.txt\n./a/b c/2.txt\n./empty\n./large\n");
     assert_eq!(store.get("out/train/1/d/a b").unwrap(), large[..17_000_000]);
     assert_eq!(store.get("out/train/1/none").unwrap(), b"");
@@ -241,6 +246,22 @@ fn output_is_copied_while_a_job_runs_and_a_stopped_one_loses_nothing() {
 }
 
 #[test]
+fn a_run_that_is_stopped_between_its_attempts_has_its_output_sent_all_the_same() {
+    let test = "a_run_that_is_stopped_between_its_attempts_has_its_output_sent_all_the_same";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    let job = "mounts = [{ source = \"s3:lab/out\", target = \"/output\" }]\nretries = 1\nretry.backoff = \"1h\"\n\
+               command = \"echo half > /output/half; exit 1\"";
+    instance.drop_job("train", job);
+    wait_told(&instance, "train", |report| report["state"] == "waiting" && report["attempt"] == 1);
+    instance.ok(&["stop", "train"]);
+    instance.wait_end("train", 1);
+    wait_sent(&instance, "train");
+    assert_eq!(store.get("out/half").unwrap(), b"half\n");
+    instance.shutdown();
+}
+
+#[test]
 fn who_may_not_use_a_store_is_refused_before_the_start() {
     let test = "who_may_not_use_a_store_is_refused_before_the_start";
     let dir = tempfile::tempdir().unwrap();
@@ -265,6 +286,9 @@ fn who_may_not_use_a_store_is_refused_before_the_start() {
     assert_eq!(instance.run_job("vision/may", &mount("s3:lab/sets", "/x"))["state"], "succeeded");
     // Keys that do not open, and none that can be read: told to the owner, without what they are.
     let keys = instance.root().join("etc/trainyard/secrets/lab-keys");
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o644)).unwrap();
+    let open = instance.run_job("vision/open", &mount("s3:lab/sets", "/y"));
+    assert!(text(&open["reason"]).contains("others than root may read it"), "{open:#}");
     fs::set_permissions(&keys, fs::Permissions::from_mode(0o600)).unwrap();
     fs::write(&keys, "access_key = \"AKIDLAB\"\nsecret_key = \"wrong-hush\"\n").unwrap();
     let refused = instance.run_job("vision/wrong", &mount("s3:lab/sets", "/y"));
@@ -334,8 +358,7 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     instance.kill_daemon();
     let secrets = instance.root().join("etc/trainyard/secrets");
     fs::create_dir_all(&secrets).unwrap();
-    fs::write(secrets.join("keys"), format!("user = \"root\"\nkey_file = \"{}/client\"\n", dir.path().display()))
-        .unwrap();
+    write_secret(&secrets.join("keys"), &format!("user = \"root\"\nkey_file = \"{}/client\"\n", dir.path().display()));
     let other = key.replace("AAAAC3NzaC1lZDI1NTE5AAAAI", "AAAAC3NzaC1lZDI1NTE5AAAAJ");
     let pool = |name: &str, key: &str| {
         let (port, root) = (Sshd::PORT, place.display());
@@ -416,7 +439,7 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     fs::write(dir.path().join("lab/sets/large"), &large).unwrap();
     let secrets = instance.root().join("etc/trainyard/secrets");
     fs::create_dir_all(&secrets).unwrap();
-    fs::write(secrets.join("keys"), "user = \"ada\"\n").unwrap();
+    write_secret(&secrets.join("keys"), "user = \"ada\"\n");
     let endpoint = format!("endpoint = \"http://127.0.0.1:{}\"\nroot = \"lab\"\n", WebStore::PORT);
     let hdfs = format!("[pools.lab]\nkind = \"webhdfs\"\nsecret = \"keys\"\n{endpoint}");
     let web = format!("[pools.web]\nkind = \"http\"\n{endpoint}");

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -78,9 +79,8 @@ impl Store {
     /// `[pools.lab]` of an instance, and its file of keys.
     pub(crate) fn pool(&self, root: &Path, more: &str) -> String {
         let secrets = root.join("etc/trainyard/secrets");
-        fs::create_dir_all(&secrets).unwrap();
         let keys = format!("access_key = \"{ACCESS_KEY}\"\nsecret_key = \"{SECRET_KEY}\"\n");
-        fs::write(secrets.join("lab-keys"), keys).unwrap();
+        write_secret(&secrets.join("lab-keys"), &keys);
         format!(
             "[pools.lab]\nkind = \"s3\"\nendpoint = \"http://{}\"\nbucket = \"train\"\nsecret = \"lab-keys\"\n{more}\n",
             self.address
@@ -163,4 +163,11 @@ async fn answer(service: S3Service, shared: Arc<Mutex<Shared>>, request: Request
         Wrong::Status(_) | Wrong::Never => {}
     }
     Ok(Response::from_parts(head, Body::from(bytes)))
+}
+
+/// As an administrator does: for root alone.
+pub(crate) fn write_secret(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }

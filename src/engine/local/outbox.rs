@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -21,11 +22,12 @@ use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, Launch};
 use crate::ids::JobKey;
-use crate::remote::{Errand, Mark, News};
+use crate::remote::{Errand, Left, Mark, News};
 use crate::rundir::{read_json, write_json};
 use crate::spec::{RemoteMount, SyncAt};
 use crate::store::record::Owner;
-use crate::sys::file::{Durability, create_dir, remove_if_there};
+use crate::sys::file::{Durability, create_dir, remove_if_there, write_whole};
+use crate::sys::process::PidFd;
 use crate::sys::rooted::Rooted;
 
 /// Called with what has become of a run's output; from any thread.
@@ -43,9 +45,7 @@ pub struct Delivered {
 /// What failed is tried again after so long, and twice as long each time.
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
-/// Most files that are named one by one.
-const NAMED_MAX: usize = 5;
-/// Copies at once.
+/// Copies at once of a workspace: one that hangs holds up no other's.
 const AT_ONCE: usize = 4;
 
 pub(super) struct Outbox {
@@ -59,7 +59,8 @@ pub(super) struct Outbox {
 #[derive(Default)]
 struct State {
     letters: BTreeMap<PathBuf, Slot>,
-    sending: usize,
+    /// By workspace.
+    sending: BTreeMap<String, usize>,
 }
 
 #[derive(Clone)]
@@ -68,6 +69,8 @@ struct Slot {
     /// Somebody does not want to wait for its time.
     is_due: bool,
     is_dropped: bool,
+    /// What copies just now.
+    carrying: Option<Arc<PidFd>>,
 }
 
 /// A run whose output is to be copied.
@@ -129,7 +132,7 @@ impl Letter {
 struct Tried {
     progress: String,
     /// What no store takes.
-    left: Vec<(String, String)>,
+    left: Left,
 }
 
 impl Outbox {
@@ -158,7 +161,10 @@ impl Outbox {
                 let state = format!("the output of run {} is to be copied to {remote}", letter.run);
                 (self.deliveries)(&key, letter.run, Delivered { state: Some(state), note: None });
             }
-            self.begin(path, letter)?;
+            // Nothing of a past run may keep the daemon from starting; the letter stays.
+            if let Err(error) = self.begin(path, letter) {
+                tracing::warn!(%error, "output that is to be copied to a store waits for the next start");
+            }
         }
         Ok(())
     }
@@ -187,7 +193,13 @@ impl Outbox {
         match how {
             Delivery::Over => slot.letter.is_over = true,
             Delivery::Now => {}
-            Delivery::Never => slot.is_dropped = true,
+            Delivery::Never => {
+                slot.is_dropped = true;
+                if let Some(carrying) = slot.carrying.take() {
+                    // It has ended where that fails.
+                    let _ = carrying.signal(Signal::SIGKILL);
+                }
+            }
         }
         slot.is_due = true;
         if let Err(error) = write_json(&path, &slot.letter, Durability::Machine) {
@@ -205,9 +217,11 @@ impl Outbox {
 
     fn begin(self: &Arc<Self>, path: PathBuf, letter: Letter) -> io::Result<()> {
         let is_due = letter.is_over;
-        lock(&self.state).letters.insert(path.clone(), Slot { letter, is_due, is_dropped: false });
-        let this = self.clone();
-        std::thread::Builder::new().name("outbox".to_owned()).spawn(move || this.keep(&path)).map(drop)
+        let slot = Slot { letter, is_due, is_dropped: false, carrying: None };
+        lock(&self.state).letters.insert(path.clone(), slot);
+        let (this, own) = (self.clone(), path.clone());
+        let thread = std::thread::Builder::new().name("outbox".to_owned()).spawn(move || this.keep(&own));
+        thread.map(drop).inspect_err(|_| drop(lock(&self.state).letters.remove(&path)))
     }
 
     fn keep(&self, path: &Path) {
@@ -217,7 +231,7 @@ impl Outbox {
             return;
         };
         loop {
-            let Some(slot) = self.wait(path, due) else { return };
+            let Some((slot, _turn)) = self.wait(path, due) else { return };
             let (Some(key), Some(remote)) = (slot.letter.key(), slot.letter.remote()) else { return };
             let tell = |state: Option<String>, note: Option<String>| {
                 (self.deliveries)(&key, slot.letter.run, Delivered { state, note });
@@ -235,7 +249,7 @@ impl Outbox {
                 Ok(tried) if slot.letter.is_over => {
                     tell(
                         None,
-                        Some(format!("the output of run {run} is in {remote}: {}{}", tried.progress, left(&tried))),
+                        Some(format!("the output of run {run} is in {remote}: {}{}", tried.progress, tried.left)),
                     );
                     return self.forget(path);
                 }
@@ -263,28 +277,33 @@ impl Outbox {
     }
 
     /// Until the letter's time has come, and its turn; nothing when it is gone.
-    fn wait(&self, path: &Path, due: Option<Instant>) -> Option<Slot> {
+    fn wait(&self, path: &Path, due: Option<Instant>) -> Option<(Slot, Turn<'_>)> {
         let mut state = lock(&self.state);
         loop {
-            let may = state.sending < AT_ONCE;
+            let workspace = state.letters.get(path)?.letter.workspace.clone();
+            let may = state.sending.get(&workspace).is_none_or(|sending| *sending < AT_ONCE);
             let slot = state.letters.get_mut(path)?;
             let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-            if may && (slot.is_due || left.is_some_and(|left| left.is_zero())) {
+            if slot.is_dropped || (may && (slot.is_due || left.is_some_and(|left| left.is_zero()))) {
                 slot.is_due = false;
-                return Some(slot.clone());
+                let slot = slot.clone();
+                *state.sending.entry(workspace.clone()).or_default() += 1;
+                return Some((slot, Turn { outbox: self, workspace }));
             }
             let left = left.filter(|left| !left.is_zero()).unwrap_or(PAUSE_MAX);
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
+    /// Under the lock, so that nobody writes the letter again.
     fn forget(&self, path: &Path) {
+        let mut state = lock(&self.state);
         for path in [path.to_owned(), sent_file(path)] {
             if let Err(error) = remove_if_there(&path) {
                 tracing::warn!(path = %path.display(), %error, "a note of output that was copied stays");
             }
         }
-        lock(&self.state).letters.remove(path);
+        state.letters.remove(path);
     }
 
     fn send(
@@ -299,39 +318,54 @@ impl Outbox {
         let opened = Rooted::open(&run).and_then(|run| run.directory_for_reading(Path::new("output")));
         let directory = opened.map_err(super::failed("open the output"))?;
         let (sent, mut log) = read_sent(&sent_file(path)).map_err(super::failed("read what was sent"))?;
-        let mut left = Vec::new();
         let mut hear = |news: &News| match news {
             News::Progress(progress) => tell(Some(format!("copies its output to {remote}: {progress}")), None),
-            News::Left { path, why } => left.push((path.clone(), why.clone())),
+
             News::Sent { path, mark } => {
                 // What is not noted is only sent once more.
                 let line = serde_json::to_string(&(path, mark)).map(|line| format!("{line}\n"));
                 let _ = line.map(|line| log.write_all(line.as_bytes()));
             }
-            News::Brought { .. } | News::AllSent { .. } | News::Failed { .. } => {}
+            News::Brought { .. } | News::AllSent { .. } | News::Failed { .. } | News::Alive => {}
         };
-        let _turn = self.turn();
+        let begun = |process: Arc<PidFd>| {
+            if let Some(slot) = lock(&self.state).letters.get_mut(path) {
+                slot.carrying = Some(process);
+            }
+        };
         let owner = Owner { uid: letter.uid, gid: letter.gid };
         let errand = Errand::Send { prefix: letter.prefix.clone(), sent };
-        match self.carrier.carry(remote, (&key.workspace, owner), (&directory, errand), &mut hear)? {
-            News::AllSent { progress } => Ok(Tried { progress: progress.to_string(), left }),
+        let carried = self.carrier.carry(remote, (&key.workspace, owner), (&directory, errand), &begun, &mut hear);
+        if let Some(slot) = lock(&self.state).letters.get_mut(path) {
+            slot.carrying = None;
+        }
+        match carried? {
+            News::AllSent { changed, .. } if changed > 0 && letter.is_over => {
+                Err(EngineError(format!("{changed} files were changed while they were sent")))
+            }
+            News::AllSent { progress, left, .. } => Ok(Tried { progress: progress.to_string(), left }),
             News::Failed { message, .. } => Err(EngineError(message)),
             _ => Err(EngineError("it was not copied".to_owned())),
         }
     }
-
-    fn turn(&self) -> Turn<'_> {
-        lock(&self.state).sending += 1;
-        Turn(self)
-    }
 }
 
-struct Turn<'a>(&'a Outbox);
+/// One of the copies that a workspace may make at once.
+struct Turn<'a> {
+    outbox: &'a Outbox,
+    workspace: String,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        lock(&self.0.state).sending -= 1;
-        self.0.changed.notify_all();
+        let mut state = lock(&self.outbox.state);
+        if let Some(sending) = state.sending.get_mut(&self.workspace) {
+            *sending -= 1;
+            if *sending == 0 {
+                state.sending.remove(&self.workspace);
+            }
+        }
+        self.outbox.changed.notify_all();
     }
 }
 
@@ -343,26 +377,26 @@ fn in_ms(ms: u64) -> Instant {
     Instant::now() + Duration::from_millis(ms)
 }
 
-fn left(tried: &Tried) -> String {
-    if tried.left.is_empty() {
-        return String::new();
-    }
-    let named = tried.left.iter().take(NAMED_MAX).map(|(path, why)| format!("{path} ({why})"));
-    let more = tried.left.len().saturating_sub(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("; not sent: {}{more}", named.collect::<Vec<_>>().join(", "))
-}
-
 fn sent_file(letter: &Path) -> PathBuf {
     letter.with_extension("sent")
 }
 
-/// What is in the store already, and the file to note more of it.
+/// What is in the store already, and the file to note more of it, with no more lines than it needs.
 fn read_sent(path: &Path) -> io::Result<(BTreeMap<PathBuf, Mark>, File)> {
-    let mut log = OpenOptions::new().create(true).append(true).read(true).open(path)?;
-    // Lines that a crash cut short are none; what follows begins a new one.
-    let lines = io::BufReader::new(File::open(path)?).lines().map_while(Result::ok);
-    let sent = lines.filter_map(|line| serde_json::from_str(&line).ok()).collect();
-    log.write_all(b"\n")?;
-    Ok((sent, log))
+    let mut sent: BTreeMap<PathBuf, Mark> = BTreeMap::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        file => {
+            // Lines that a crash cut short are none.
+            let lines = io::BufReader::new(file?).lines().map_while(Result::ok);
+            sent.extend(lines.filter_map(|line| serde_json::from_str::<(PathBuf, Mark)>(&line).ok()));
+        }
+    }
+    let mut text = Vec::new();
+    for entry in &sent {
+        serde_json::to_writer(&mut text, &entry)?;
+        text.push(b'\n');
+    }
+    write_whole(path, &text, 0o600, Durability::Process)?;
+    Ok((sent, OpenOptions::new().append(true).open(path)?))
 }

@@ -9,12 +9,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use nix::fcntl::OFlag;
+use nix::sys::signal::Signal;
 use sha2::{Digest as _, Sha256};
 
 use super::workdirs::groups_of;
@@ -23,12 +26,13 @@ use crate::config::{Paths, Pool, PoolKind};
 use crate::contract::Identity;
 use crate::engine::{EngineError, Prepare};
 use crate::ids::{AssetName, WorkspaceName};
-use crate::remote::{Access, Errand, News, Order, Rights, TREE};
+use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited, remove_tree};
-use crate::sys::process::{ProcessEnd, SealedProgram, Streams};
+use crate::sys::lock::HeldLock;
+use crate::sys::process::{PidFd, ProcessEnd, SealedProgram, Streams};
 
 /// Longest file of keys, bytes.
 const SECRET_MAX: u64 = 64 << 10;
@@ -87,7 +91,11 @@ impl Carrier {
             Some(name) => {
                 let path = self.paths.secrets().join(name.as_str());
                 let told = |why: String| EngineError(format!("the pool's secret {}: {why}", path.display()));
-                let (_, bytes) = read_limited(&path, SECRET_MAX).map_err(|error| told(error.to_string()))?;
+                let (file, bytes) = read_limited(&path, SECRET_MAX).map_err(|error| told(error.to_string()))?;
+                let mode = file.metadata().map_err(|error| told(error.to_string()))?.mode();
+                if mode & 0o077 != 0 {
+                    return Err(told("others than root may read it; `chmod 600` it".to_owned()));
+                }
                 Some(String::from_utf8(bytes).map_err(|_| told("is not text".to_owned()))?)
             }
         };
@@ -96,21 +104,29 @@ impl Carrier {
     }
 
     /// Carries out an errand at a store, in a process with the owner's rights, and hears what it tells. Ends with its last
-    /// word.
+    /// word. `begun` is given the process.
     pub(super) fn carry(
         &self,
         remote: &RemoteMount,
         whom: (&WorkspaceName, Owner),
         (directory, errand): (&File, Errand),
+        begun: &dyn Fn(Arc<PidFd>),
         hear: &mut dyn FnMut(&News),
     ) -> Result<News, EngineError> {
         let (workspace, owner) = whom;
         let pool = self.pool(remote, workspace)?;
         let order = Order { access: self.access(pool)?, rights: rights(pool, owner), errand };
-        self.run(directory, &order, hear).map_err(|error| EngineError(format!("the process that copies: {error}")))
+        self.run(directory, &order, begun, hear)
+            .map_err(|error| EngineError(format!("the process that copies: {error}")))
     }
 
-    fn run(&self, directory: &File, order: &Order, hear: &mut dyn FnMut(&News)) -> io::Result<News> {
+    fn run(
+        &self,
+        directory: &File,
+        order: &Order,
+        begun: &dyn Fn(Arc<PidFd>),
+        hear: &mut dyn FnMut(&News),
+    ) -> io::Result<News> {
         let (stdin, mut orders) = io::pipe()?;
         let (news, stdout) = io::pipe()?;
         let streams =
@@ -120,26 +136,20 @@ impl Carrier {
         let number = std::os::fd::AsRawFd::as_raw_fd(&directory).to_string();
         let arguments = vec!["carry".into(), "--directory-fd".into(), number.into()];
         let child = self.program.spawn_with_streams(arguments, directory.as_fd(), Some(streams))?;
+        let child = Carrying(Arc::new(child.pidfd));
+        begun(child.0.clone());
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
-        // It stays open for as long as the copy is wanted.
         orders.write_all(&line)?;
-        let mut last = None;
-        for line in io::BufReader::new(news).lines() {
-            let news: News = serde_json::from_str(&line?)?;
-            hear(&news);
-            last = Some(news);
-        }
+        // The other end of `orders` stays open for as long as the copy is wanted.
+        let last = listen(news, hear)?;
         drop(orders);
-        // Its end of the pipe is closed by its end.
-        child.pidfd.has_ended(u16::MAX)?;
-        let end = child.pidfd.reap()?;
-        match last {
-            Some(last @ (News::Brought { .. } | News::AllSent { .. } | News::Failed { .. })) => Ok(last),
-            _ => Err(io::Error::other(match end {
-                Some(ProcessEnd::Signalled { signal, .. }) => format!("it was ended by signal {signal}"),
-                _ => "it ended without a word; the journal may tell more".to_owned(),
-            })),
+        match (last, child.end()?) {
+            (Some(last @ (News::Brought { .. } | News::AllSent { .. } | News::Failed { .. })), _) => Ok(last),
+            (_, Some(ProcessEnd::Signalled { signal, .. })) => {
+                Err(io::Error::other(format!("it was ended by signal {signal}")))
+            }
+            _ => Err(io::Error::other("it ended without a word; the journal may tell more")),
         }
     }
 
@@ -173,7 +183,8 @@ impl Carrier {
         let pool = self.pool(remote, &identity.key.workspace)?;
         let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(pool, &prefix));
         let directory = self.paths.remote().join(&below);
-        let opened = self.open_place(&directory, &rights(pool, *owner));
+        let waits = || tell(format!("waits for another copy of {remote}"));
+        let opened = self.open_place(&directory, &rights(pool, *owner), &waits);
         let (directory, _lock) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| {
             if let News::Progress(progress) = news {
@@ -182,19 +193,25 @@ impl Carrier {
         };
         tell(format!("copies in {remote}"));
         let whom = (&identity.key.workspace, *owner);
-        match self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &mut hear)? {
-            News::Brought { snapshot, .. } => Ok(below.join(snapshot)),
+        match self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &|_| (), &mut hear)? {
+            News::Brought { snapshot, .. } if is_snapshot(&snapshot) => Ok(below.join(snapshot)),
             News::Failed { message, .. } => Err(told(message)),
             _ => Err(told("it was not copied".to_owned())),
         }
     }
 
     /// The directory, and the lock by which one copies at a time.
-    fn open_place(&self, directory: &Path, rights: &Rights) -> io::Result<(File, File)> {
+    fn open_place(&self, directory: &Path, rights: &Rights, waits: &dyn Fn()) -> io::Result<(File, HeldLock)> {
         let parents = directory.ancestors().skip(1).take(3).collect::<Vec<_>>();
         parents.into_iter().rev().try_for_each(|parent| create_dir(parent, 0o700))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(directory.with_extension("lock"))?;
-        crate::sys::lock::wait_until_taken(&lock)?;
+        let path = directory.with_extension("lock");
+        let lock = loop {
+            if let Some(lock) = HeldLock::try_take(&path)? {
+                break lock;
+            }
+            waits();
+            crate::sys::lock::wait_until_free(File::open(&path)?)?;
+        };
         create_dir_for(directory, 0o700, rights.uid, rights.gid)?;
         Ok((File::open(directory)?, lock))
     }
@@ -208,36 +225,103 @@ impl Carrier {
             })?;
             let source = self.paths.remote().join(snapshot);
             // When it was used last, for those who look for what nobody uses.
-            File::open(&source)
-                .and_then(|file| file.set_modified(SystemTime::now()))
-                .map_err(failed("open the copy"))?;
+            let opened = File::options().read(true).custom_flags(OFlag::O_NOFOLLOW.bits()).open(&source);
+            opened.and_then(|file| file.set_modified(SystemTime::now())).map_err(failed("open the copy"))?;
             let (source, target) = (source.join(TREE), remote.target.clone());
             Ok(Mount { source, target, read_only: true, scratch: None, is_of_machine: false })
         };
         run.spec.copied_in().map(shown).collect()
     }
 
-    /// Removes copies that no run has used for so long; `used` are the places that tasks have.
+    /// Snapshots that these runs have.
+    pub(super) fn snapshots_of(&self, runs: &[Identity]) -> io::Result<Vec<PathBuf>> {
+        let mut snapshots = Vec::new();
+        for run in runs {
+            snapshots.extend(seen(&self.paths, run).map_err(io::Error::other)?.into_values());
+        }
+        Ok(snapshots.into_iter().map(|snapshot| self.paths.remote().join(snapshot)).collect())
+    }
+
+    /// Removes copies that no run has used for so long; `used` are the places that tasks and runs that are not over have.
     pub(super) fn prune(&self, unused: Duration, used: &[PathBuf]) -> io::Result<()> {
         for place in below(&self.paths.remote(), 3)? {
             if !place.is_dir() {
                 continue;
             }
-            let lock = File::options().create(true).truncate(false).write(true).open(place.with_extension("lock"))?;
-            crate::sys::lock::wait_until_taken(&lock)?;
+            // Where something is being copied, the next look is soon enough.
+            let Some(_lock) = HeldLock::try_take(&place.with_extension("lock"))? else { continue };
             for snapshot in below(&place, 1)? {
                 let is_used = used.iter().any(|mount| mount.starts_with(&snapshot));
-                let age = fs::metadata(&snapshot)?.modified()?.elapsed().unwrap_or_default();
+                let age = fs::symlink_metadata(&snapshot)?.modified()?.elapsed().unwrap_or_default();
                 if !is_used && age >= unused {
                     remove_tree(&snapshot)?;
                 }
             }
-            if below(&place, 1)?.is_empty() {
-                fs::remove_dir(&place)?;
+            // What is left says when the machine was started.
+            if below(&place, 1)?.iter().all(|left| left.is_file()) {
+                remove_tree(&place)?;
             }
         }
         Ok(())
     }
+}
+
+/// A process that copies: gone and reaped when this is dropped.
+struct Carrying(Arc<PidFd>);
+
+impl Carrying {
+    /// How it ended; what does not end within a minute after its last word is ended.
+    fn end(self) -> io::Result<Option<ProcessEnd>> {
+        self.0.has_ended(60_000)?;
+        self.0.reap()
+    }
+}
+
+impl Drop for Carrying {
+    fn drop(&mut self) {
+        // Both fail where it has ended and was reaped.
+        let _ = self.0.signal(Signal::SIGKILL);
+        let _ = self.0.has_ended(u16::MAX);
+        let _ = self.0.reap();
+    }
+}
+
+/// Without a word for so long it was stopped, or hangs.
+const SILENT_MAX: Duration = Duration::from_secs(4 * ALIVE_EVERY.as_secs());
+/// Longest line that it tells, bytes.
+const LINE_MAX: u64 = 1 << 20;
+
+/// Hears everything up to the end; the last news.
+fn listen(news: io::PipeReader, hear: &mut dyn FnMut(&News)) -> io::Result<Option<News>> {
+    let mut last = None;
+    let mut reader = io::BufReader::new(news);
+    loop {
+        if reader.buffer().is_empty() && !has_something(reader.get_ref())? {
+            let silent = crate::ids::format_duration(SILENT_MAX);
+            return Err(io::Error::other(format!("it has said nothing for {silent}; it was stopped, or hangs")));
+        }
+        let mut line = Vec::new();
+        reader.by_ref().take(LINE_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(last);
+        }
+        let told: News = serde_json::from_slice(&line)?;
+        if told != News::Alive {
+            hear(&told);
+            last = Some(told);
+        }
+    }
+}
+
+fn has_something(news: &io::PipeReader) -> io::Result<bool> {
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let timeout = PollTimeout::try_from(SILENT_MAX).map_err(io::Error::other)?;
+    Ok(poll(&mut [PollFd::new(news.as_fd(), PollFlags::POLLIN)], timeout)? > 0)
+}
+
+/// What a process with the owner's rights calls its snapshot: nothing but a name of ours.
+fn is_snapshot(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 /// What lies so many levels below a directory.
