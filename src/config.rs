@@ -41,6 +41,8 @@ pub struct Config {
     pub logs: LogLimits,
     /// Places of the machine of which jobs may see something by `mounts`; all when absent.
     pub mounts_below: Option<Vec<PathBuf>>,
+    /// The mount shows published versions and code by mounts of their directories.
+    pub direct: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -122,6 +124,13 @@ struct WireConfig {
     images: WireImages,
     logs: WireLogs,
     mounts: WireMounts,
+    mount: WireMount,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireMount {
+    direct: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -188,6 +197,7 @@ impl Config {
             images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
             logs: logs(&wire.logs).map_err(|(key, message)| value(key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(key, message))?,
+            direct: wire.mount.direct.unwrap_or(true),
             paths,
         })
     }
@@ -410,6 +420,11 @@ impl Paths {
     /// Where shims tell that something changed.
     pub fn news_socket(&self) -> PathBuf {
         self.run_dir().join("news.sock")
+    }
+
+    /// The bell of whoever shows directories directly.
+    pub fn direct_bell(&self) -> PathBuf {
+        self.run_dir().join("direct.sock")
     }
 
     pub fn daemon_lock(&self) -> PathBuf {

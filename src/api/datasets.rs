@@ -40,6 +40,7 @@ pub(super) fn remove(
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
     freeze::remove(&shelf, home, name, version, caller.uid, may_be_named)?;
+    crate::sys::bell::ring(&paths.direct_bell());
     tracing::info!(dataset = name, version, home, by = caller.name, "a version was removed");
     let manifest = manifest_of(version.as_ref());
     Ok(format!("removed {name}@{version} and {}", manifest.display()))
