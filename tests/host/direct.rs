@@ -358,6 +358,7 @@ fn a_hanging_mount_holds_up_neither_the_daemon_nor_who_shows_directly_for_ever()
     // And a mount that is killed while it hangs lets go of whoever waits for it.
     let fourth = more("g");
     kill(mount, Signal::SIGKILL).unwrap();
+    wait_for("another mount", || fs::read_dir(version.parent()?).ok());
     for version in [&version, &second, &fourth] {
         wait_direct(&instance, version);
         assert_eq!(fs::read(version.join("x")).unwrap(), b"x");

@@ -26,7 +26,7 @@ const MAX: usize = 64 << 10;
 impl<T: Tree> Ops<T> {
     pub(crate) fn getxattr(&self, ino: u64, name: &OsStr) -> Result<Vec<u8>> {
         if name == BACKING {
-            return match self.pin(ino)?.0.identity() {
+            return match self.bearer(ino, Errno::NODATA)?.identity() {
                 Identity::Stored { dev, ino, .. } => Ok(format!("{dev}:{ino}").into_bytes()),
                 Identity::Generated => Err(told("getxattr")(Errno::NODATA)),
             };
