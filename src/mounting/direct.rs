@@ -51,11 +51,13 @@ pub fn run(config: &Config) -> Result<(), MountingError> {
             false => Some(Instant::now() + wait),
         };
         match direct.sleep(again).map_err(failed("wait for something to show directly"))? {
-            Woken::Ended => return Ok(direct.bound.clear()),
+            Woken::Ended => break,
             Woken::Called => {}
             Woken::Again => wait = (wait * 2).min(LONGEST_WAIT),
         }
     }
+    direct.bound.clear();
+    Ok(())
 }
 
 enum Woken {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -425,4 +426,87 @@ fn where_nothing_can_be_shown_directly_the_mount_shows_the_same() {
         assert_eq!(direct(&instance), BTreeMap::new());
         instance.shutdown();
     }
+}
+
+#[test]
+fn code_is_written_directly_by_whom_its_rights_allow() {
+    use std::os::unix::process::CommandExt;
+    let test = "code_is_written_directly_by_whom_its_rights_allow";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let (mount, stored) = (instance.mount(), backing(&instance));
+    let top = mount.parent().unwrap().to_owned();
+    for home in ["default", "preset", "public"] {
+        let options = wait_direct(&instance, &top.join(home).join("code"));
+        for option in ["rw", "nosuid", "nodev"] {
+            assert!(options.split(',').any(|one| one == option), "{home}: {options}");
+        }
+    }
+    // One file system, and not the mount's.
+    let code = mount.join("code");
+    fs::create_dir(code.join("a")).unwrap();
+    fs::write(code.join("a/x"), "x").unwrap();
+    assert!(is_of(&code.join("a/x"), &stored.join("default/code/a/x")));
+    fs::hard_link(code.join("a/x"), code.join("y")).unwrap();
+    fs::rename(code.join("a"), code.join("b")).unwrap();
+    assert_eq!(errno(fs::rename(code.join("y"), mount.join("y"))), Some(libc::EXDEV));
+    assert_eq!(errno(fs::hard_link(code.join("y"), top.join("public/code/y"))), Some(libc::EXDEV));
+    assert_eq!(errno(fs::remove_dir(&code)), Some(libc::EBUSY), "not the place itself");
+    let moved = errno(fs::rename(&code, mount.join("datasets/code")));
+    assert_eq!(moved, Some(libc::EBUSY), "nor to another");
+    // Programs run, and none as another; devices are none.
+    fs::copy("/usr/bin/id", code.join("id")).unwrap();
+    fs::set_permissions(code.join("id"), fs::Permissions::from_mode(0o4755)).unwrap();
+    let by = |uid: u32, program: &Path, arguments: &[&Path]| {
+        Command::new(program).args(arguments).uid(uid).gid(uid).current_dir("/").output().unwrap()
+    };
+    let said = by(12_001, &code.join("id"), &[Path::new("-u")]);
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "12001\n", "{said:?}");
+    let made = Command::new("mknod").arg(code.join("null")).args(["c", "1", "3"]).status().unwrap();
+    assert!(made.success());
+    assert_eq!(errno(File::open(code.join("null"))), Some(libc::EACCES));
+    // Whose it is decides, and in `public/` everybody's is their own.
+    let touch = |uid: u32, path: &Path| by(uid, Path::new("touch"), &[path]).status.success();
+    assert!(!touch(12_001, &code.join("z")) && !touch(12_001, &top.join("preset/code/z")));
+    assert!(touch(12_001, &top.join("public/code/z")) && !touch(12_002, &top.join("public/code/z")));
+    // A new workspace, open to a group.
+    let files = instance.jobs_d().join("vision");
+    fs::create_dir(&files).unwrap();
+    std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
+    fs::set_permissions(&files, fs::Permissions::from_mode(0o2770)).unwrap();
+    let vision = top.join("vision/code");
+    wait_direct(&instance, &vision);
+    wait_for("its rights", || touch(12_345, &vision.join("z")).then_some(()));
+    assert!(!touch(12_346, &vision.join("y")));
+    // A job takes a copy of it.
+    fs::write(code.join("b/run.sh"), "cat x\n").unwrap();
+    assert_eq!(instance.run_job("copies", "code = \"b\"\ncommand = \"sh run.sh\"")["state"], "succeeded");
+    assert_eq!(instance.log("copies", "main-0"), "x\n");
+    instance.shutdown();
+}
+
+#[test]
+fn who_works_in_code_does_not_notice_that_the_mount_is_killed() {
+    let test = "who_works_in_code_does_not_notice_that_the_mount_is_killed";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let code = instance.mount().join("code");
+    wait_direct(&instance, &code);
+    let script = "while read line; do echo $line >> lines; mkdir $line; echo done; done";
+    let mut works = Command::new("sh");
+    works.args(["-euc", script]).current_dir(&code).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut works = works.spawn().unwrap();
+    let mut said = BufReader::new(works.stdout.take().unwrap()).lines();
+    let mut tell = |word: &str| {
+        writeln!(works.stdin.as_mut().unwrap(), "{word}").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "done");
+    };
+    tell("before");
+    kill(mount_process(&instance), Signal::SIGKILL).unwrap();
+    tell("meanwhile");
+    wait_for("another mount", || fs::read_dir(code.parent()?).ok());
+    tell("after");
+    drop(works.stdin.take());
+    assert!(works.wait().unwrap().success());
+    wait_direct(&instance, &code);
+    assert_eq!(fs::read_to_string(code.join("lines")).unwrap(), "before\nmeanwhile\nafter\n");
+    instance.shutdown();
 }

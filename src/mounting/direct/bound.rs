@@ -25,7 +25,7 @@ use crate::sys::mounts::attached::Attached;
 use crate::sys::mounts::{Access, Depth, Detached, path_of};
 use crate::sys::rooted::open_resolved;
 
-/// Most directories that are shown directly: every process that gets mounts of its own copies them all (1 µs each), and
+/// Most versions that are shown directly: every process that gets mounts of its own copies them all (1 µs each), and
 /// whoever reads which there are reads so many lines more.
 const MOST: usize = 256;
 
@@ -151,13 +151,29 @@ impl Bound {
     }
 
     fn wanted(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
-        let mut wanted = BTreeMap::new();
+        let mut wanted = self.code()?;
         for version in self.newest_versions()? {
             match self.published(&version) {
                 Ok(Some(identity)) => {
                     wanted.insert(identity, Wanted { path: version.directory(), access: Access::ReadOnly });
                 }
                 Ok(None) => {}
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(wanted)
+    }
+
+    /// `code/` of every workspace.
+    fn code(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
+        let mut wanted = BTreeMap::new();
+        for home in self.shelf.names(Path::new(""))?.into_iter().filter(|home| wants_code_direct(home)) {
+            let path = Path::new(&home).join(Part::Code.as_str());
+            match self.shelf.directory(&path) {
+                Ok(directory) => {
+                    wanted.insert(identity_of(&directory)?, Wanted { path, access: Access::ReadWrite });
+                }
                 Err(error) if is_absent(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -198,6 +214,11 @@ impl Bound {
         let manifest = BufReader::new(self.shelf.file(&version.manifest)?);
         Ok(matches!(state(manifest), Ok(State::Complete)).then_some(identity))
     }
+}
+
+/// Whether people write to `code/` of a workspace without a word of ours.
+fn wants_code_direct(_home: &str) -> bool {
+    true
 }
 
 /// A version that has a manifest; the newest is the greatest.
