@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -63,6 +64,36 @@ fn ring(bell: &Path) {
     socket.set_nonblocking(true).unwrap();
     // It has been rung enough already, if it cannot be rung.
     let _ = socket.send_to(&[0], bell);
+}
+
+/// Tells of what is made in a directory.
+struct Inotify(Child);
+
+impl Inotify {
+    fn of(directory: &Path) -> Self {
+        let script = "import ctypes, os, sys\nlibc = ctypes.CDLL(None)\nf = libc.inotify_init1(0)\n\
+            assert libc.inotify_add_watch(f, sys.argv[1].encode(), 0x100) > 0\nprint('watches', flush=True)\nprint(os.read(f, 4096), flush=True)";
+        let mut python = Command::new("/usr/bin/python3");
+        let child = python.args(["-c", script]).arg(directory).stdout(Stdio::piped()).spawn().unwrap();
+        let mut watch = Self(child);
+        assert!(watch.next().contains("watches"));
+        watch
+    }
+
+    fn next(&mut self) -> String {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while self.0.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+            line.extend(byte);
+        }
+        String::from_utf8(line).unwrap()
+    }
+}
+
+impl Drop for Inotify {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn is_of(place: &Path, stored: &Path) -> bool {
@@ -453,6 +484,17 @@ fn code_is_written_directly_by_whom_its_rights_allow() {
     assert_eq!(errno(fs::remove_dir(&code)), Some(libc::EBUSY), "not the place itself");
     let moved = errno(fs::rename(&code, mount.join("datasets/code")));
     assert_eq!(moved, Some(libc::EBUSY), "nor to another");
+    let found = Command::new("find").arg(&mount).args(["-xdev", "-name", "x"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "", "nobody goes into it who does not want to");
+    // Locks and attributes are those of the file system.
+    let locked = Flock::lock(File::open(code.join("y")).unwrap(), FlockArg::LockExclusive).unwrap();
+    let other = Flock::lock(File::open(stored.join("default/code/y")).unwrap(), FlockArg::LockExclusiveNonblock);
+    assert!(other.is_err());
+    drop(locked);
+    rustix::fs::setxattr(code.join("y"), "trusted.any", b"x", rustix::fs::XattrFlags::empty()).unwrap();
+    let mut told = Inotify::of(&code);
+    fs::write(stored.join("default/code/behind"), "").unwrap();
+    assert!(told.next().contains("behind"));
     // Programs run, and none as another; devices are none.
     fs::copy("/usr/bin/id", code.join("id")).unwrap();
     fs::set_permissions(code.join("id"), fs::Permissions::from_mode(0o4755)).unwrap();

@@ -128,7 +128,7 @@ impl Bound {
         if shown_at(&place)? != identity {
             return Err(moved());
         }
-        let mount = Detached::copy_of(&source, Depth::One)?;
+        let mount = Detached::copy_of(&source, Depth::All)?;
         mount.restrict(wanted.access)?;
         mount.attach_for_good(&place)
     }
