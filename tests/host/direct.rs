@@ -552,3 +552,32 @@ fn who_works_in_code_does_not_notice_that_the_mount_is_killed() {
     assert_eq!(fs::read_to_string(code.join("lines")).unwrap(), "before\nmeanwhile\nafter\n");
     instance.shutdown();
 }
+
+#[test]
+fn what_is_mounted_behind_the_mount_is_shown_directly_as_well() {
+    use nix::mount::{MntFlags, MsFlags, mount, umount2};
+    let test = "what_is_mounted_behind_the_mount_is_shown_directly_as_well";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let code = instance.mount().join("code");
+    wait_direct(&instance, &code);
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
+    assert_eq!(direct(&instance), BTreeMap::new());
+    let disk = backing(&instance).join("default/code/disk");
+    fs::create_dir(&disk).unwrap();
+    mount(Some("disk"), &disk, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
+    fs::write(disk.join("x"), "on the disk").unwrap();
+    instance.restart_daemon();
+    let shown = code.join("disk");
+    let options = wait_direct(&instance, &shown);
+    assert!(options.contains("nosuid") && options.contains("nodev"), "{options}");
+    assert_eq!(fs::read_to_string(shown.join("x")).unwrap(), "on the disk");
+    fs::write(shown.join("y"), "").unwrap();
+    instance.ok(&["shutdown"]);
+    instance.wait_daemon_end();
+    assert_eq!(direct(&instance), BTreeMap::new());
+    assert!(disk.join("y").exists(), "what is mounted behind stays");
+    umount2(&disk, MntFlags::empty()).unwrap();
+    instance.restart_daemon();
+    instance.shutdown();
+}
