@@ -17,7 +17,7 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// How long it may take to take everything away, before the mount itself is.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Dropped, or when this process dies, it ends.
+/// It ends with this process, whatever becomes of that.
 pub(super) struct Companion {
     /// Nothing comes by it: that it is gone tells the thread to end.
     keep: Sender<()>,

@@ -40,8 +40,8 @@ struct Wanted {
 }
 
 pub(super) struct Bound {
+    config: Config,
     shelf: Shelf,
-    mount_point: PathBuf,
     mounts: BTreeMap<Identity, Attached>,
     /// That something fails is told once.
     is_told: bool,
@@ -49,8 +49,8 @@ pub(super) struct Bound {
 
 impl Bound {
     pub(super) fn open(config: &Config) -> io::Result<Self> {
-        let (shelf, mount_point) = (Shelf::open(&config.paths.workspaces())?, config.paths.mount_point());
-        Ok(Self { shelf, mount_point, mounts: BTreeMap::new(), is_told: false })
+        let shelf = Shelf::open(&config.paths.workspaces())?;
+        Ok(Self { config: config.clone(), shelf, mounts: BTreeMap::new(), is_told: false })
     }
 
     /// Takes away what is not to be there, then shows what is; `false` when something failed.
@@ -144,7 +144,7 @@ impl Bound {
     /// A handle of what the mount shows at `path`.
     fn place(&self, path: &Path, resolve: ResolveFlag) -> io::Result<OwnedFd> {
         // Not held for long: whoever holds it keeps the mount from being taken away.
-        let top = nix::fcntl::open(&self.mount_point, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        let top = nix::fcntl::open(&self.config.paths.mount_point(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
         let resolve = resolve | ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
         open_resolved(&top, path, flags, Mode::empty(), resolve)
@@ -168,7 +168,7 @@ impl Bound {
     /// `code/` of every workspace.
     fn code(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
         let mut wanted = BTreeMap::new();
-        for home in self.shelf.names(Path::new(""))?.into_iter().filter(|home| wants_code_direct(home)) {
+        for home in self.shelf.names(Path::new(""))?.into_iter().filter(|home| wants_code_direct(&self.config, home)) {
             let path = Path::new(&home).join(Part::Code.as_str());
             match self.shelf.directory(&path) {
                 Ok(directory) => {
@@ -217,7 +217,7 @@ impl Bound {
 }
 
 /// Whether people write to `code/` of a workspace without a word of ours.
-fn wants_code_direct(_home: &str) -> bool {
+fn wants_code_direct(_config: &Config, _home: &str) -> bool {
     true
 }
 
