@@ -455,7 +455,8 @@ fn where_nothing_can_be_shown_directly_the_mount_shows_the_same() {
         });
         assert_eq!(fs::read(version.join("x")).unwrap(), b"x");
         assert_eq!(errno(File::create(version.join("y"))), Some(libc::EROFS));
-        instance.ok(&["dataset", "rm", "d@v1"]);
+        // Whoever has published it is not quite done when the manifest is.
+        wait_for("it to be removed", || instance.cli(&["dataset", "rm", "d@v1"]).status.success().then_some(()));
         wait_for("it to be gone", || fs::metadata(&version).is_err().then_some(()));
         assert_eq!(direct(&instance), BTreeMap::new());
         instance.shutdown();
