@@ -301,6 +301,9 @@ pub enum Verb {
         #[arg(long)]
         lock_fd: Option<i32>,
     },
+    /// Show directories of the mounted tree directly (the mount does this)
+    #[command(hide = true)]
+    Direct,
     /// Run a command in a task (the daemon does this)
     #[command(hide = true)]
     Enter {
@@ -387,7 +390,12 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
-        Verb::Daemon | Verb::Carry { .. } | Verb::Mount { .. } | Verb::Enter { .. } | Verb::Shim { .. } => {
+        Verb::Daemon
+        | Verb::Carry { .. }
+        | Verb::Mount { .. }
+        | Verb::Direct
+        | Verb::Enter { .. }
+        | Verb::Shim { .. } => {
             unreachable!("roles are chosen in main")
         }
     }

@@ -48,6 +48,8 @@ pub struct Config {
     pub mounts_below: Option<Vec<PathBuf>>,
     /// Stores of other machines, by the names that job files call them.
     pub pools: BTreeMap<AssetName, Pool>,
+    /// The mount shows published versions and code by mounts of their directories.
+    pub direct: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -130,6 +132,13 @@ struct WireConfig {
     logs: WireLogs,
     mounts: WireMounts,
     pools: BTreeMap<String, WirePool>,
+    mount: WireMount,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireMount {
+    direct: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -199,6 +208,7 @@ impl Config {
             logs: logs(&wire.logs).map_err(|(key, message)| value(&path, key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
+            direct: wire.mount.direct.unwrap_or(true),
             paths,
         })
     }
@@ -431,6 +441,11 @@ impl Paths {
     /// Where shims tell that something changed.
     pub fn news_socket(&self) -> PathBuf {
         self.run_dir().join("news.sock")
+    }
+
+    /// The bell of whoever shows directories directly.
+    pub fn direct_bell(&self) -> PathBuf {
+        self.run_dir().join("direct.sock")
     }
 
     pub fn daemon_lock(&self) -> PathBuf {

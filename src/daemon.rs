@@ -31,6 +31,7 @@ use crate::reconcile::{Event, Reconciler, Request, Settings};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
+use crate::sys::bell;
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::PidFd;
@@ -315,6 +316,8 @@ fn open(paths: &Paths, workspace: &WorkspaceName) -> bool {
     let failed = |error: &io::Error| {
         tracing::warn!(%workspace, %error, "a workspace has not the rights of its job files, will be tried again");
     };
+    // Its code is to be shown.
+    bell::ring(&paths.direct_bell());
     made.inspect_err(failed).is_ok()
 }
 

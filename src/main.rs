@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { lock_fd } => mount(&cli, lock_fd),
+        Verb::Direct => direct(&cli),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
     };
     done.unwrap_or_else(|error| {
@@ -53,6 +54,12 @@ fn mount(cli: &Cli, lock_fd: Option<i32>) -> anyhow::Result<ExitCode> {
     journal();
     let lock = lock_fd.map(take_inherited).transpose()?;
     trainyard::mounting::run(&Config::load(&cli.root)?, lock)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn direct(cli: &Cli) -> anyhow::Result<ExitCode> {
+    journal();
+    trainyard::mounting::direct::run(&Config::load(&cli.root)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

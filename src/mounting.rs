@@ -1,19 +1,23 @@
 //! `trainyard mount`: the process that serves the mounted tree. It outlives the daemon, and a crash of it harms no job.
 
+mod companion;
 mod daemon;
+pub mod direct;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nix::sys::signal::Signal;
-use trainyard_fs::{MountError, MountOptions, mount, unmount_stale};
+use trainyard_fs::{BACKING, MountError, MountOptions, mount, unmount_stale};
 
 use crate::config::Config;
+use crate::sys::bell;
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::raise_open_files;
 use crate::sys::signals;
 use crate::workspace::view::WorkspaceTree;
+use companion::Companion;
 use daemon::Daemon;
 
 /// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
@@ -53,10 +57,17 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
         tracing::warn!(path = %paths.mount_point().display(), "removed the mount of a process that died");
     }
     let daemon = Arc::new(Daemon::at(paths.api_socket()));
-    let tree = WorkspaceTree::open(&paths.workspaces(), daemon).map_err(failed("open the workspaces"))?;
+    let bell = paths.direct_bell();
+    let published = Arc::new(move || bell::ring(&bell));
+    let tree = WorkspaceTree::open(&paths.workspaces(), daemon, published).map_err(failed("open the workspaces"))?;
     let mounted = mount(&paths.workspaces(), &paths.mount_point(), tree, &options)?;
     tracing::info!(path = %paths.mount_point().display(), "mounted");
+    let companion = config.direct.then(|| Companion::start(config)).transpose();
+    let companion = companion.map_err(failed("start a thread"))?;
     signals::wait_for(&wanted).map_err(failed("wait for a signal"))?;
+    if let Some(companion) = companion {
+        companion.end();
+    }
     mounted.unmount().map_err(failed("unmount"))?;
     drop(lock);
     Ok(())

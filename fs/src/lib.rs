@@ -29,5 +29,6 @@ mod ops;
 mod session;
 mod tree;
 
+pub use ops::xattrs::BACKING;
 pub use session::{MountError, MountOptions, Mounted, mount, unmount_stale};
 pub use tree::{BadPath, Content, ContentMetadata, Refusal, RelPath, Rule, Tree};

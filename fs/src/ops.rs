@@ -14,7 +14,7 @@ mod entries;
 mod files;
 mod namespace;
 mod nodes;
-mod xattrs;
+pub(crate) mod xattrs;
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};

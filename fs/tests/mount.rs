@@ -512,6 +512,19 @@ fn people_s_own_attributes_are_kept_and_others_are_not_shown() {
         assert_eq!(getxattr(path, "trusted.ours", &mut value), Err(Errno::NODATA));
         assert_eq!(setxattr(path, "trusted.theirs", b"x", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
     }
+    // Which stored file it is: told to whoever knows the name, and is root.
+    let stored = fs::metadata(bench.stored("rw/f")).unwrap();
+    let mut value = [0; 64];
+    let length = getxattr(&file, trainyard_fs::BACKING, &mut value).unwrap();
+    assert_eq!(String::from_utf8_lossy(&value[..length]), format!("{}:{}", stored.dev(), stored.ino()));
+    use std::os::unix::process::CommandExt;
+    let script = "import os, sys; os.getxattr(sys.argv[1], sys.argv[2])";
+    let mut other = Command::new("/usr/bin/python3");
+    other.args(["-c", script]).arg(&file).arg(trainyard_fs::BACKING).uid(12_001).gid(12_001);
+    let said = String::from_utf8_lossy(&other.output().unwrap().stderr).into_owned();
+    assert!(said.contains("No data available"), "{said}");
+    assert_eq!(setxattr(&file, trainyard_fs::BACKING, b"1:1", XattrFlags::empty()), Err(Errno::OPNOTSUPP));
+    assert_eq!(getxattr(bench.at("now.txt"), trainyard_fs::BACKING, &mut value), Err(Errno::NODATA));
     fs::create_dir_all(bench.stored("ro")).unwrap();
     fs::write(bench.stored("ro/f"), "").unwrap();
     setxattr(bench.stored("ro/f"), "user.a", b"x", XattrFlags::empty()).unwrap();

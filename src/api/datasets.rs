@@ -39,7 +39,10 @@ pub(super) fn remove(
     let shelf = Shelf::open(&paths.workspaces()).map_err(cannot)?;
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
-    freeze::remove(&shelf, home, name, version, caller.uid, may_be_named)?;
+    let removed = freeze::remove(&shelf, home, name, version, caller.uid, may_be_named);
+    // It was out of sight for a moment, also where it stays.
+    crate::sys::bell::ring(&paths.direct_bell());
+    removed?;
     tracing::info!(dataset = name, version, home, by = caller.name, "a version was removed");
     let manifest = manifest_of(version.as_ref());
     Ok(format!("removed {name}@{version} and {}", manifest.display()))

@@ -37,6 +37,9 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Manifests that have been made for a rename which is under way.
 type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
 
+/// Told when something may have been published.
+pub type Told = Arc<dyn Fn() + Send + Sync>;
+
 /// Completes manifests, on a thread for each workspace: what one of them publishes holds up no other.
 #[derive(Debug)]
 pub struct Freezer {
@@ -46,11 +49,11 @@ pub struct Freezer {
 
 impl Freezer {
     /// Begins with what was cut short.
-    pub fn start(workspaces: &Path) -> io::Result<Self> {
+    pub fn start(workspaces: &Path, told: Told) -> io::Result<Self> {
         let (sender, asked) = channel();
         let freezer = Self { asked: sender, begun: Begun::default() };
-        let threads =
-            Threads { workspaces: workspaces.to_owned(), by_home: BTreeMap::new(), begun: freezer.begun.clone() };
+        let begun = freezer.begun.clone();
+        let threads = Threads { workspaces: workspaces.to_owned(), by_home: BTreeMap::new(), begun, told };
         std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
         match all_datasets(&Shelf::open(workspaces)?) {
             Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
@@ -88,6 +91,7 @@ struct Threads {
     workspaces: PathBuf,
     by_home: BTreeMap<OsString, Sender<PathBuf>>,
     begun: Begun,
+    told: Told,
 }
 
 impl Threads {
@@ -116,7 +120,8 @@ impl Threads {
         // The first of this workspace, or its thread has panicked.
         let (sender, asked) = channel();
         let (shelf, due, begun) = (Shelf::open(&self.workspaces)?, BTreeSet::from([dataset]), self.begun.clone());
-        let work = move || complete_all(&shelf, due, &asked, &begun);
+        let told = self.told.clone();
+        let work = move || complete_all(&shelf, due, &asked, &begun, &told);
         std::thread::Builder::new().name("publish".to_owned()).spawn(work)?;
         self.by_home.insert(home.to_owned(), sender);
         Ok(())
@@ -137,7 +142,7 @@ fn next(asked: &Receiver<PathBuf>, due: &mut BTreeSet<PathBuf>) -> bool {
 }
 
 /// Settles what is due, and what is asked for; again later what fails.
-fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun) {
+fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun, told: &Told) {
     loop {
         due.retain(|dataset| match settle(shelf, dataset, begun) {
             Ok(()) => false,
@@ -147,6 +152,7 @@ fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<Path
                 true
             }
         });
+        told();
         if !next(asked, &mut due) {
             return;
         }

@@ -1,5 +1,7 @@
 //! What is mounted where, and mounting it.
 
+pub mod attached;
+
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -172,7 +174,11 @@ impl Detached {
         let how = OpenHow::new()
             .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
             .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        let handle = openat2(nix::fcntl::AT_FDCWD, path, how)?;
+        Self::copy_of(openat2(nix::fcntl::AT_FDCWD, path, how)?, depth)
+    }
+
+    /// A copy of what `handle` is of.
+    pub fn copy_of(handle: impl AsFd, depth: Depth) -> io::Result<Self> {
         let flags = OpenTreeFlags::AT_EMPTY_PATH | depth.flags();
         Ok(Self(open_tree(handle, "", flags)?))
     }

@@ -177,6 +177,15 @@ pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
     child.wait_with_output()
 }
 
+/// Starts this very program with `arguments`, in a session of its own. Its standard input is the other end of a pipe: it hears by
+/// that when we end.
+pub fn start_companion(arguments: Vec<OsString>) -> io::Result<std::process::Child> {
+    let mut command = new_command("/proc/self/exe");
+    command.arg0("trainyard").args(arguments).stdin(Stdio::piped());
+    in_own_session(&mut command, Vec::new());
+    command.spawn()
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {

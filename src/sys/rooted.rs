@@ -155,7 +155,7 @@ impl Rooted {
 }
 
 /// The kernel's number of the mount that a file is seen by.
-fn mount_of(file: impl AsFd) -> io::Result<u64> {
+pub(super) fn mount_of(file: impl AsFd) -> io::Result<u64> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
     let status = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     match status.stx_mask & StatxFlags::MNT_ID.bits() {

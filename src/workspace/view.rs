@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 
-use crate::assets::freeze::{Freezer, may_be_version};
+use crate::assets::freeze::{Freezer, Told, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::ids::JobKey;
@@ -45,9 +45,10 @@ impl std::fmt::Debug for WorkspaceTree {
 }
 
 impl WorkspaceTree {
-    /// Also goes on with publishing that was cut short. `daemon` does what is written to `ctl`.
-    pub fn open(backing: &Path, daemon: Arc<dyn Ask>) -> io::Result<Self> {
-        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing)?);
+    /// Also goes on with publishing that was cut short, and says by `told` when something may have been published. `daemon`
+    /// does what is written to `ctl`.
+    pub fn open(backing: &Path, daemon: Arc<dyn Ask>, told: Told) -> io::Result<Self> {
+        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, told)?);
         Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon })
     }
 
@@ -390,7 +391,7 @@ mod tests {
     #[test]
     fn users_change_code_and_datasets_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::new(|| {})).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
         for path in [
             "",
@@ -422,7 +423,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
         std::fs::create_dir_all(&task).unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::new(|| {})).unwrap();
         let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
         let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
         let open = || tree.open_generated(&path).unwrap().unwrap();

@@ -18,6 +18,9 @@ fn tool(test: &str, name: &str) -> Option<PathBuf> {
     found
 }
 
+/// All of it by the mount's own hands: shown directly, it would be the file system of the machine that is tested.
+const THROUGH: &str = "[mount]\ndirect = false\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n";
+
 fn place(instance: &Instance, name: &str) -> PathBuf {
     let place = instance.mount().join("code").join(name);
     fs::create_dir(&place).unwrap();
@@ -37,7 +40,7 @@ fn sh(place: &Path, script: &str) -> String {
 fn pjdfstest_finds_nothing() {
     let test = "pjdfstest_finds_nothing";
     let Some(pjdfstest) = tool(test, "pjdfstest") else { return };
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(instance) = Instance::start(test, THROUGH) else { return };
     let place = place(&instance, "pjd");
     let config = instance.root().join("pjdfstest.toml");
     let groups = "[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n";
@@ -57,7 +60,7 @@ fn pjdfstest_finds_nothing() {
 fn a_million_operations_of_fsx_read_what_was_written() {
     let test = "a_million_operations_of_fsx_read_what_was_written";
     let Some(fsx) = tool(test, "fsx") else { return };
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(instance) = Instance::start(test, THROUGH) else { return };
     let place = place(&instance, "fsx");
     // More than it does by itself, mappings included; in one file, from one seed.
     let config = instance.root().join("fsx.toml");
@@ -77,7 +80,7 @@ fn git_sqlite_and_rsync_find_nothing_amiss() {
     if !has_tools(test, &["git", "sqlite3", "rsync"]) {
         return;
     }
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(instance) = Instance::start(test, THROUGH) else { return };
     let place = place(&instance, "tools");
     let git = "export GIT_CONFIG_GLOBAL=/dev/null HOME=$PWD; git init -q a; cd a; git config user.email a@b; git config user.name a
         for i in $(seq 50); do mkdir -p d$i; seq $i 2000 > d$i/f; done; git add .; git commit -qm one; git mv d1 e1; git commit -qm two

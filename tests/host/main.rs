@@ -11,6 +11,7 @@ mod contracts;
 mod crash;
 mod datasets;
 mod delegation;
+mod direct;
 mod exec;
 mod git;
 mod hanging;

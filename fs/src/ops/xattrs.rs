@@ -13,14 +13,24 @@ use super::Ops;
 use crate::attr::Kind;
 use crate::error::{Error, Result};
 use crate::host::Pin;
+use crate::inode::Identity;
 use crate::tree::Tree;
 
 const OWN: &[u8] = b"user.";
+/// The attribute that tells root, and nobody else, which file of the backing directory is shown: `DEVICE:INODE`, in decimal. The
+/// kernel hands no name that begins with `trusted.` on for others. It is not listed, and nobody sets it.
+pub const BACKING: &str = "trusted.backing";
 /// The kernel's own bound for a value, and for all names together, bytes.
 const MAX: usize = 64 << 10;
 
 impl<T: Tree> Ops<T> {
     pub(crate) fn getxattr(&self, ino: u64, name: &OsStr) -> Result<Vec<u8>> {
+        if name == BACKING {
+            return match self.bearer(ino, Errno::NODATA)?.identity() {
+                Identity::Stored { dev, ino, .. } => Ok(format!("{dev}:{ino}").into_bytes()),
+                Identity::Generated => Err(told("getxattr")(Errno::NODATA)),
+            };
+        }
         check_name(name, Errno::NODATA)?;
         let pin = self.bearer(ino, Errno::NODATA)?;
         let mut value = vec![0; MAX];

@@ -167,10 +167,22 @@ fn mounts_below(directories: &[SystemDirectory]) -> io::Result<Vec<PathBuf>> {
             path.starts_with(&top) && path != top
         })
     };
-    let found = mounts::list()?.into_iter().filter(|mount| {
-        is_below(&mount.target) && !NOT_FILES.contains(&mount.file_system.as_str()) && mount.target.is_dir()
+    let all = mounts::list()?;
+    // What the mount shows is for those who may pass the directories above it, and never looked at from here.
+    let shown: Vec<PathBuf> = all.iter().filter(|mount| is_ours(mount)).map(|mount| mount.target.clone()).collect();
+    let is_shown = |path: &Path| shown.iter().any(|shown| path.starts_with(shown));
+    let found = all.into_iter().filter(|mount| {
+        is_below(&mount.target)
+            && !is_shown(&mount.target)
+            && !NOT_FILES.contains(&mount.file_system.as_str())
+            && mount.target.is_dir()
     });
     Ok(found.map(|mount| mount.target).collect::<BTreeSet<_>>().into_iter().collect())
+}
+
+/// The mount of an installation of Trainyard.
+fn is_ours(mount: &mounts::MountPoint) -> bool {
+    mount.file_system == "fuse" && mount.source.starts_with("trainyard-")
 }
 
 /// A layer that hides what not everybody may read below `directory`; made anew when that has changed.

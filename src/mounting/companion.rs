@@ -1,0 +1,95 @@
+//! Keeps `trainyard direct` alive beside the mount process; nothing of the mount waits for it.
+
+use std::io;
+use std::process::{Child, ChildStdin};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::sys::process::start_companion;
+
+/// First wait before it is started again, doubled up to the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// A process that lived as long was no failure to start.
+const HEALTHY: Duration = Duration::from_secs(10);
+/// How long it may take to take everything away, before the mount itself is.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// It ends with this process, whatever becomes of that.
+pub(super) struct Companion {
+    /// Nothing comes by it: that it is gone tells the thread to end.
+    keep: Sender<()>,
+    /// Nothing comes by it: that the other end is gone tells that the thread has ended.
+    kept: Receiver<()>,
+    /// As long as it is there, the process works.
+    life: Arc<Mutex<Option<ChildStdin>>>,
+}
+
+impl Companion {
+    pub(super) fn start(config: &Config) -> io::Result<Self> {
+        let (keep, asked) = channel();
+        let (held, kept) = channel();
+        let life: Arc<Mutex<Option<ChildStdin>>> = Arc::default();
+        let arguments = ["--root".into(), config.paths.root().into(), "direct".into()];
+        let work = {
+            let life = life.clone();
+            move || {
+                let mut again = FIRST_WAIT;
+                while let Some(child) = start(&arguments, &life, &asked)
+                    && wait(child, &asked, &mut again)
+                {}
+                drop::<Sender<()>>(held);
+            }
+        };
+        std::thread::Builder::new().name("direct".to_owned()).spawn(work)?;
+        Ok(Self { keep, kept, life })
+    }
+
+    /// Has it take everything away, and waits a moment for that.
+    pub(super) fn end(self) {
+        drop(self.keep);
+        drop(self.life.lock().unwrap_or_else(PoisonError::into_inner).take());
+        if self.kept.recv_timeout(FAREWELL) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("what is shown directly is taken away with the mount");
+        }
+    }
+}
+
+/// `None` when none is wanted any more.
+fn start(arguments: &[std::ffi::OsString], life: &Mutex<Option<ChildStdin>>, asked: &Receiver<()>) -> Option<Started> {
+    let mut life = life.lock().unwrap_or_else(PoisonError::into_inner);
+    // Under the lock: whoever takes the life has told before that none is wanted.
+    if asked.try_recv() == Err(TryRecvError::Disconnected) {
+        return None;
+    }
+    match start_companion(arguments.to_vec()) {
+        Ok(mut child) => {
+            *life = child.stdin.take();
+            Some(Ok(child))
+        }
+        Err(error) => Some(Err(error)),
+    }
+}
+
+type Started = io::Result<Child>;
+
+/// Until it has ended, and then until it is to be started again; `false` when it is not.
+fn wait(child: Started, asked: &Receiver<()>, again: &mut Duration) -> bool {
+    let since = Instant::now();
+    let ended = child.and_then(|mut child| child.wait());
+    if asked.try_recv() == Err(TryRecvError::Disconnected) {
+        return false;
+    }
+    match ended {
+        Ok(status) => tracing::warn!(%status, "what shows directories directly has ended, will start it again"),
+        Err(error) => tracing::warn!(%error, "cannot show directories directly, will try again"),
+    }
+    if since.elapsed() >= HEALTHY {
+        *again = FIRST_WAIT;
+    }
+    let is_due = asked.recv_timeout(*again) == Err(RecvTimeoutError::Timeout);
+    *again = (*again * 2).min(LONGEST_WAIT);
+    is_due
+}

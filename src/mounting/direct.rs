@@ -1,0 +1,126 @@
+//! `trainyard direct`: shows published versions and `code/` at the speed of the file system on which they lie, by mounts of
+//! their directories over those that the mount shows.
+//!
+//! ```text
+//! rung (published, removed, a new workspace) ──┐
+//! one of its mounts has gone ──────────────────┼──▶ what is to be there, against what is (`bound`) ──▶ again later, what failed
+//! it is time to try again ─────────────────────┘
+//! standard input ends: the mount process goes ────▶ all of them are taken away; the end
+//! ```
+//! A process of its own, since whoever looks a place up in the mount waits for the mount process: that one would wait for
+//! itself, and the daemon for one that hangs. Nobody waits for this one. What it cannot do costs speed: the mount shows the
+//! same.
+
+mod bound;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::{MountingError, failed};
+use crate::config::Config;
+use crate::sys::bell::Bell;
+use crate::sys::mounts::attached::MountTable;
+use crate::sys::process::raise_open_files;
+use bound::Bound;
+
+/// First wait after something that could not be shown, doubled up to the longest.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The machine's mounts are looked at no more often, however many come and go.
+const REST: Duration = Duration::from_secs(1);
+
+/// Works until standard input ends.
+pub fn run(config: &Config) -> Result<(), MountingError> {
+    raise_open_files().map_err(failed("raise the limit on open files"))?;
+    let bell = Bell::hang(&config.paths.direct_bell()).map_err(failed("hang the bell for direct mounts"))?;
+    let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
+    let bound = Bound::open(config).map_err(failed("open the workspaces"))?;
+    let mut direct = Direct { bell, table, bound, rested_at: Instant::now() };
+    let mut wait = FIRST_WAIT;
+    loop {
+        let there = direct.table.ids().map_err(failed("read the machine's mounts"))?;
+        direct.bound.forget_all_but(&there);
+        let again = match direct.bound.settle() {
+            true => {
+                wait = FIRST_WAIT;
+                None
+            }
+            false => Some(Instant::now() + wait),
+        };
+        match direct.sleep(again).map_err(failed("wait for something to show directly"))? {
+            Woken::Ended => break,
+            Woken::Called => {}
+            Woken::Again => wait = (wait * 2).min(LONGEST_WAIT),
+        }
+    }
+    direct.bound.clear();
+    Ok(())
+}
+
+enum Woken {
+    Ended,
+    Called,
+    Again,
+}
+
+struct Direct {
+    bell: Bell,
+    table: MountTable,
+    bound: Bound,
+    /// When the machine's mounts may be looked at again.
+    rested_at: Instant,
+}
+
+impl Direct {
+    /// Until there is something to do, at the latest `again`.
+    fn sleep(&mut self, again: Option<Instant>) -> io::Result<Woken> {
+        loop {
+            let now = Instant::now();
+            if again.is_some_and(|again| again <= now) {
+                return Ok(Woken::Again);
+            }
+            let rested_at = Some(self.rested_at).filter(|rested_at| *rested_at > now);
+            let due = again.into_iter().chain(rested_at).min();
+            let seen = self.poll(due.map(|due| due - now), rested_at.is_none())?;
+            if seen.ended {
+                return Ok(Woken::Ended);
+            }
+            if seen.rung {
+                self.bell.quiet();
+                return Ok(Woken::Called);
+            }
+            if seen.mounted {
+                self.rested_at = Instant::now() + REST;
+                if self.bound.forget_all_but(&self.table.ids()?) {
+                    return Ok(Woken::Called);
+                }
+            }
+        }
+    }
+
+    fn poll(&self, timeout: Option<Duration>, with_mounts: bool) -> io::Result<Seen> {
+        let input = io::stdin();
+        let mut polled =
+            vec![PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
+        // Polled for nothing, a change would not be told of again.
+        polled.extend(with_mounts.then(|| PollFd::new(self.table.as_fd(), PollFlags::POLLPRI)));
+        // Rounded up, so that what is due then is.
+        let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
+        let timeout = timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let told = |at: usize| polled.get(at).is_some_and(|polled| polled.any().unwrap_or(true));
+        Ok(Seen { ended: told(0), rung: told(1), mounted: told(2) })
+    }
+}
+
+struct Seen {
+    ended: bool,
+    rung: bool,
+    mounted: bool,
+}
