@@ -1,5 +1,6 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
@@ -22,7 +23,7 @@ pub enum ConfigError {
     #[error("{path} is not a valid configuration: {message}")]
     Syntax { path: PathBuf, message: String },
     #[error("{path}: {key}: {message}")]
-    Value { path: PathBuf, key: &'static str, message: String },
+    Value { path: PathBuf, key: String, message: String },
     #[error("the root {path} cannot be used")]
     Root {
         path: PathBuf,
@@ -41,6 +42,25 @@ pub struct Config {
     pub logs: LogLimits,
     /// Places of the machine of which jobs may see something by `mounts`; all when absent.
     pub mounts_below: Option<Vec<PathBuf>>,
+    pub storage: StorageConfig,
+    /// What the file says of all else, to tell whether that was edited.
+    other_keys: toml::Table,
+}
+
+/// How much workspaces may keep on the disk. The one part that acts without a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// By workspace, bytes; `None` for as much as there is room for.
+    of: BTreeMap<WorkspaceName, Option<u64>>,
+    /// Of all others.
+    others: Option<u64>,
+}
+
+impl StorageConfig {
+    /// Bytes that the workspace may keep; as much as there is room for when `None`.
+    pub fn of(&self, workspace: &WorkspaceName) -> Option<u64> {
+        self.of.get(workspace).copied().unwrap_or(self.others)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -122,6 +142,13 @@ struct WireConfig {
     images: WireImages,
     logs: WireLogs,
     mounts: WireMounts,
+    workspaces: BTreeMap<String, WireWorkspace>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireWorkspace {
+    storage: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -148,6 +175,7 @@ struct WireLimits {
     memory: Option<String>,
     stop_grace: Option<String>,
     debug_keep: Option<String>,
+    workspace_storage: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -181,16 +209,76 @@ impl Config {
         };
         let wire: WireConfig = toml::from_str(&text)
             .map_err(|error| ConfigError::Syntax { path: path.clone(), message: error.to_string() })?;
-        let value = |key, message| ConfigError::Value { path: path.clone(), key, message };
+        let value = |key: &str, message| ConfigError::Value { path: path.clone(), key: key.to_owned(), message };
         Ok(Self {
             limits: limits(&wire.limits).map_err(|(key, message)| value(key, message))?,
             network: network(&wire.network, &paths).map_err(|(key, message)| value(key, message))?,
             images: images(&wire.images).map_err(|(key, message)| value(key, message))?,
             logs: logs(&wire.logs).map_err(|(key, message)| value(key, message))?,
+            storage: storage(&wire).map_err(|(key, message)| value(&key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(key, message))?,
+            other_keys: other_keys(&text),
             paths,
         })
     }
+
+    /// Bytes that the workspace may keep on the disk; as much as there is room for when `None`.
+    pub fn storage_of(&self, workspace: &WorkspaceName) -> Option<u64> {
+        self.storage.of(workspace)
+    }
+
+    /// Whether two versions of the file differ in what acts after a restart only.
+    pub fn differs_until_restart(&self, other: &Self) -> bool {
+        self.other_keys != other.other_keys
+    }
+}
+
+/// What the file says, without what acts at once.
+fn other_keys(text: &str) -> toml::Table {
+    let mut table: toml::Table = text.parse().unwrap_or_default();
+    let without = |table: &mut toml::Table, key: &str| {
+        table.remove(key);
+        table.is_empty()
+    };
+    if let Some(toml::Value::Table(workspaces)) = table.get_mut("workspaces") {
+        workspaces.retain(|_, workspace| workspace.as_table_mut().is_none_or(|keys| !without(keys, "storage")));
+    }
+    if let Some(toml::Value::Table(limits)) = table.get_mut("limits") {
+        limits.remove("workspace_storage");
+    }
+    table.retain(|_, section| section.as_table().is_none_or(|section| !section.is_empty()));
+    table
+}
+
+/// Less would not hold what Trainyard itself writes of a few jobs.
+const STORAGE_MIN: u64 = 1 << 20;
+
+fn storage(wire: &WireConfig) -> Result<StorageConfig, (String, String)> {
+    let mut of = BTreeMap::new();
+    for (name, keys) in &wire.workspaces {
+        let workspace: WorkspaceName = name.parse().map_err(|error: crate::ids::NameError| {
+            (format!("workspaces.{name}"), format!("{error}; a quota is of a workspace"))
+        })?;
+        if let Some(text) = &keys.storage {
+            let key = format!("workspaces.{name}.storage");
+            of.insert(workspace, quota(text).map_err(|message| (key, message))?);
+        }
+    }
+    let others = wire.limits.workspace_storage.as_ref().map(|text| quota(text)).transpose();
+    let others = others.map_err(|message| ("limits.workspace_storage".to_owned(), message))?.flatten();
+    Ok(StorageConfig { of, others })
+}
+
+/// A size, or `unlimited`.
+fn quota(text: &str) -> Result<Option<u64>, String> {
+    if text == "unlimited" {
+        return Ok(None);
+    }
+    let bytes: Bytes = text.parse().map_err(|error: crate::ids::QuantityError| format!("{error}, or \"unlimited\""))?;
+    if bytes.0 < STORAGE_MIN {
+        return Err(format!("must be at least {}, or \"unlimited\"", Bytes(STORAGE_MIN)));
+    }
+    Ok(Some(bytes.0))
 }
 
 type BadValue = (&'static str, String);
@@ -481,9 +569,36 @@ mod tests {
             ("[logs]\nmax_size = \"much\"", "logs.max_size"),
             ("[logs]\nparts = 1", "logs.parts"),
             ("[logs]\nkeep = 1", "keep"),
+            ("[workspaces.vision]\nstorage = \"much\"", "workspaces.vision.storage"),
+            ("[workspaces.vision]\nstorage = \"1KiB\"", "workspaces.vision.storage"),
+            ("[workspaces.vision]\nstorrage = \"1GiB\"", "storrage"),
+            ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
+            ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
+            ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn storage_is_that_of_the_workspace_else_that_of_all() {
+        let name = |text: &str| text.parse::<WorkspaceName>().unwrap();
+        assert_eq!(load("").unwrap().storage_of(&name("default")), None);
+        let told = "[limits]\nworkspace_storage = \"1GiB\"\n[workspaces.default]\nstorage = \"500GiB\"\n\
+                    [workspaces.free]\nstorage = \"unlimited\"\n[workspaces.bare]\n";
+        let config = load(told).unwrap();
+        let of = |workspace: &str| config.storage_of(&name(workspace));
+        assert_eq!(of("default"), Some(500 << 30));
+        assert_eq!((of("free"), of("bare"), of("other")), (None, Some(1 << 30), Some(1 << 30)));
+    }
+
+    #[test]
+    fn an_edit_of_storage_needs_no_restart_and_any_other_does() {
+        let config = load("[limits]\ncpu = 2\n").unwrap();
+        let quota = "[limits]\ncpu = 2\nworkspace_storage = \"1GiB\"\n[workspaces.a]\nstorage = \"2GiB\"";
+        assert!(!config.differs_until_restart(&load(quota).unwrap()));
+        assert!(config.differs_until_restart(&load("[limits]\ncpu = 3\n").unwrap()));
+        assert!(config.differs_until_restart(&load("[limits]\ncpu = 2\n[logs]\nparts = 3").unwrap()));
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Each function is one thing the kernel does, with a typed result. Nothing here knows of jobs.
 
+pub mod btrfs;
 pub mod cgroup;
 pub mod devices;
 pub mod file;
 pub mod idmap;
 pub mod lock;
+pub mod measure;
 pub mod mounts;
 pub mod namespaces;
 pub mod netns;

@@ -44,13 +44,20 @@ pub struct Freezer {
     begun: Begun,
 }
 
+/// Told of `HOME/datasets/NAME` when nothing is pending there.
+type Settled = Arc<dyn Fn(&Path) + Send + Sync>;
+
 impl Freezer {
-    /// Begins with what was cut short.
-    pub fn start(workspaces: &Path) -> io::Result<Self> {
+    /// Begins with what was cut short. `settled` is told of each dataset in which nothing is pending any more.
+    pub fn start(workspaces: &Path, settled: impl Fn(&Path) + Send + Sync + 'static) -> io::Result<Self> {
         let (sender, asked) = channel();
         let freezer = Self { asked: sender, begun: Begun::default() };
-        let threads =
-            Threads { workspaces: workspaces.to_owned(), by_home: BTreeMap::new(), begun: freezer.begun.clone() };
+        let threads = Threads {
+            workspaces: workspaces.to_owned(),
+            by_home: BTreeMap::new(),
+            begun: freezer.begun.clone(),
+            settled: Arc::new(settled),
+        };
         std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
         match all_datasets(&Shelf::open(workspaces)?) {
             Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
@@ -88,6 +95,7 @@ struct Threads {
     workspaces: PathBuf,
     by_home: BTreeMap<OsString, Sender<PathBuf>>,
     begun: Begun,
+    settled: Settled,
 }
 
 impl Threads {
@@ -116,7 +124,8 @@ impl Threads {
         // The first of this workspace, or its thread has panicked.
         let (sender, asked) = channel();
         let (shelf, due, begun) = (Shelf::open(&self.workspaces)?, BTreeSet::from([dataset]), self.begun.clone());
-        let work = move || complete_all(&shelf, due, &asked, &begun);
+        let settled = self.settled.clone();
+        let work = move || complete_all(&shelf, due, &asked, &begun, &settled);
         std::thread::Builder::new().name("publish".to_owned()).spawn(work)?;
         self.by_home.insert(home.to_owned(), sender);
         Ok(())
@@ -137,10 +146,19 @@ fn next(asked: &Receiver<PathBuf>, due: &mut BTreeSet<PathBuf>) -> bool {
 }
 
 /// Settles what is due, and what is asked for; again later what fails.
-fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun) {
+fn complete_all(
+    shelf: &Shelf,
+    mut due: BTreeSet<PathBuf>,
+    asked: &Receiver<PathBuf>,
+    begun: &Begun,
+    settled: &Settled,
+) {
     loop {
         due.retain(|dataset| match settle(shelf, dataset, begun) {
-            Ok(()) => false,
+            Ok(()) => {
+                settled(dataset);
+                false
+            }
             Err(error) if is_absent(&error) => false,
             Err(error) => {
                 tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
+use trainyard_fs::{Account, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
 
 use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
@@ -20,6 +20,7 @@ use crate::ids::JobKey;
 use crate::logs::LogReader;
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
+use crate::workspace::quota::Ledger;
 
 /// Name of the merged log in a task's directory.
 const MERGED_LOG: &str = "log";
@@ -36,6 +37,7 @@ pub struct WorkspaceTree {
     shelf: Shelf,
     freezer: Freezer,
     daemon: Arc<dyn Ask>,
+    ledger: Arc<Ledger>,
 }
 
 impl std::fmt::Debug for WorkspaceTree {
@@ -45,10 +47,15 @@ impl std::fmt::Debug for WorkspaceTree {
 }
 
 impl WorkspaceTree {
-    /// Also goes on with publishing that was cut short. `daemon` does what is written to `ctl`.
-    pub fn open(backing: &Path, daemon: Arc<dyn Ask>) -> io::Result<Self> {
-        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing)?);
-        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon })
+    /// Also goes on with publishing that was cut short. `daemon` does what is written to `ctl`; `ledger` knows the quotas.
+    pub fn open(backing: &Path, daemon: Arc<dyn Ask>, ledger: Arc<Ledger>) -> io::Result<Self> {
+        let settled = {
+            let ledger = ledger.clone();
+            // What two versions share is stored once from now on.
+            move |dataset: &Path| ledger.changed_behind(dataset)
+        };
+        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled)?);
+        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger })
     }
 
     /// It lies in a published version, and so is never another.
@@ -288,6 +295,14 @@ impl Tree for WorkspaceTree {
         part_of(path) != Part::Datasets
     }
 
+    fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
+        self.ledger.account(path)
+    }
+
+    fn quota(&self, path: &RelPath) -> Option<Quota> {
+        self.ledger.quota(path)
+    }
+
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
@@ -390,7 +405,7 @@ mod tests {
     #[test]
     fn users_change_code_and_datasets_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::default()).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
         for path in [
             "",
@@ -422,7 +437,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
         std::fs::create_dir_all(&task).unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody)).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::default()).unwrap();
         let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
         let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
         let open = || tree.open_generated(&path).unwrap().unwrap();

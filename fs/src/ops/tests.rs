@@ -14,8 +14,8 @@ use super::*;
 use crate::attr::Kind;
 use crate::caller::Caller;
 use crate::host::{Made, Owner};
-use crate::usage::{Account, Quota};
 use crate::tree::{Content, ContentMetadata};
+use crate::usage::{Account, Quota};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
