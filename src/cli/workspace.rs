@@ -53,7 +53,7 @@ fn print(workspaces: &[WorkspaceView]) -> anyhow::Result<()> {
 
 fn row(view: &WorkspaceView) -> Vec<String> {
     let storage = &view.storage;
-    let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string());
+    let size = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).roughly());
     let part = storage.used.zip(storage.quota).map(|(used, quota)| used.saturating_mul(100).div_ceil(quota.max(1)));
     vec![
         storage.workspace.to_string(),
@@ -72,6 +72,6 @@ fn row(view: &WorkspaceView) -> Vec<String> {
 
 fn part(part: &PartView) -> Vec<Vec<String>> {
     let named = part.entries.iter().take(LARGEST).filter(|entry| entry.bytes > 0);
-    let largest: Vec<_> = named.map(|entry| format!("{} {}", entry.name, Bytes(entry.bytes))).collect();
-    vec![vec![part.part.clone(), Bytes(part.bytes).to_string(), crate::sys::terminal::escape(&largest.join(", "))]]
+    let largest: Vec<_> = named.map(|entry| format!("{} {}", entry.name, Bytes(entry.bytes).roughly())).collect();
+    vec![vec![part.part.clone(), Bytes(part.bytes).roughly(), crate::sys::terminal::escape(&largest.join(", "))]]
 }

@@ -473,7 +473,9 @@ impl Keeper {
     fn no_room(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<String> {
         let (limit, used) = (kept.limit?, self.used(workspace, kept)?);
         let is_full = limit.saturating_sub(used) < ROOM.min(limit / 100);
-        is_full.then(|| format!("workspace {workspace} keeps {} of the {} that it may", Bytes(used), Bytes(limit)))
+        is_full.then(|| {
+            format!("workspace {workspace} keeps {} of the {} that it may", Bytes(used).roughly(), Bytes(limit))
+        })
     }
 
     fn view(&self, workspace: &WorkspaceName, kept: &Kept) -> StorageView {

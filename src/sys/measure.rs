@@ -138,27 +138,21 @@ mod tests {
         let top = dir.path().join("top");
         fs::create_dir_all(top.join("a/b")).unwrap();
         let empty = disk_usage([&top]).unwrap();
-        assert_eq!(
-            empty,
-            [&top, &top.join("a"), &top.join("a/b")].map(|dir| fs::metadata(dir).unwrap().blocks() * 512).iter().sum()
-        );
+        let own = |path: &Path| fs::symlink_metadata(path).unwrap().blocks() * 512;
+        assert_eq!(empty, own(&top) + own(&top.join("a")) + own(&top.join("a/b")));
         fs::write(top.join("a/file"), vec![1; 100_000]).unwrap();
         fs::hard_link(top.join("a/file"), top.join("a/b/again")).unwrap();
         std::os::unix::fs::symlink("/", top.join("a/link")).unwrap();
-        let file = fs::metadata(top.join("a/file")).unwrap().blocks() * 512;
-        let link = fs::symlink_metadata(top.join("a/link")).unwrap().blocks() * 512;
+        let (file, link) = (own(&top.join("a/file")), own(&top.join("a/link")));
         assert_eq!(disk_usage([&top]).unwrap(), empty + file + link);
-        assert_eq!(
-            disk_usage([&top.join("a/file"), &top.join("a/b")]).unwrap(),
-            file + fs::metadata(top.join("a/b")).unwrap().blocks() * 512
-        );
+        assert_eq!(disk_usage([&top.join("a/file"), &top.join("a/b")]).unwrap(), file + own(&top.join("a/b")));
         assert_eq!(disk_usage([&top.join("none")]).unwrap(), 0);
         let mut at = open(CWD, &top).unwrap().unwrap();
         for _ in 0..5000 {
             rustix::fs::mkdirat(&at, "deep", Mode::RWXU).unwrap();
             at = open(&at, "deep").unwrap().unwrap();
         }
-        rustix::fs::openat(&at, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
+        openat(&at, "file", OFlags::CREATE | OFlags::WRONLY, Mode::RUSR).unwrap();
         assert!(disk_usage([&top]).unwrap() >= empty + file);
         crate::sys::file::remove_tree(&top).unwrap();
     }

@@ -26,6 +26,7 @@ mod network;
 mod policies;
 mod public;
 mod quickstart;
+mod quotas;
 mod requirements;
 mod rights;
 mod roles;
