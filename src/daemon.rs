@@ -111,7 +111,7 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
-        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| quota::make_subvolume(paths, &workspace));
+        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| quota::make_subvolumes(paths, &workspace));
         let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
         made.map_err(|source| DaemonError::Directory { path, source })?;
     }

@@ -136,7 +136,7 @@ impl Storage {
     /// To be called before [`crate::assets::make_home`].
     pub(super) fn prepare_home(&self, paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
         let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(workspace);
-        limit.map_or(Ok(()), |_| quota::make_subvolume(paths, workspace))
+        limit.map_or(Ok(()), |_| quota::make_subvolumes(paths, workspace))
     }
 
     pub(super) fn workspaces_may_have_come(&self) {
@@ -387,7 +387,7 @@ impl Keeper {
         // Whether there is room again is known when btrfs has written what was removed.
         for workspace in self.full.keys() {
             if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs)
-                && let Err(error) = File::open(self.paths.workspace(workspace)).and_then(|top| btrfs::commit(&top))
+                && let Err(error) = File::open(self.paths.workspace(workspace)).and_then(|home| btrfs::commit(&home))
             {
                 tracing::warn!(%workspace, %error, "cannot have btrfs count what it keeps");
             }
@@ -466,7 +466,7 @@ impl Keeper {
             Held::Counted => {
                 Some(self.counts.get(workspace).copied().unwrap_or(0).saturating_add(self.behind(workspace)))
             }
-            Held::Btrfs => File::open(self.paths.workspace(workspace)).and_then(|top| btrfs::usage(&top)).ok(),
+            Held::Btrfs => quota::usage_on_btrfs(&self.paths.workspaces(), workspace.as_str()).ok(),
         }
     }
 

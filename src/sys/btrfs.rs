@@ -1,6 +1,7 @@
 //! Subvolumes of btrfs and how much they may hold, which its kernel part keeps, against root too.
 //!
-//! By its ioctls: no crate wraps them without the C library of btrfs-progs, and three are all that is needed. The structures
+//! Several subvolumes are counted together by a *group* of the first of them. By ioctls: no crate was found that wraps them
+//! without the C library of btrfs-progs, and a few are all that is needed. The structures
 //! are those of `linux/btrfs.h`, which never change.
 
 use std::ffi::OsStr;
@@ -19,12 +20,47 @@ const QUOTA_TREE: u64 = 8;
 const QGROUP_INFO: u32 = 242;
 const ENABLE: u64 = 1;
 const LIMIT_REFERENCED: u64 = 1;
+const INHERIT: u64 = 1 << 2;
+const NAME_MAX: usize = 4040;
+/// Groups of groups; those of subvolumes are 0.
+const LEVEL: u64 = 1 << 48;
 
-/// `struct btrfs_ioctl_vol_args`
+/// `struct btrfs_ioctl_vol_args_v2`
 #[repr(C)]
-struct Named {
+struct NewSubvolume {
     fd: i64,
-    name: [u8; 4088],
+    transaction: u64,
+    flags: u64,
+    inherit_size: u64,
+    /// A pointer to [`Inherit`].
+    inherit: u64,
+    unused: [u64; 2],
+    name: [u8; NAME_MAX],
+}
+
+/// `struct btrfs_qgroup_inherit`, of one group.
+#[repr(C)]
+struct Inherit {
+    flags: u64,
+    groups: u64,
+    copies: [u64; 2],
+    limits: [u64; 5],
+    group: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_create_args`
+#[repr(C)]
+struct NewGroup {
+    create: u64,
+    group: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_assign_args`
+#[repr(C)]
+struct Assignment {
+    assign: u64,
+    member: u64,
+    group: u64,
 }
 
 /// `struct btrfs_ioctl_ino_lookup_args`
@@ -67,17 +103,20 @@ struct Search {
 }
 
 const MAGIC: u8 = 0x94;
-const SUBVOLUME_CREATE: Opcode = opcode::write::<Named>(MAGIC, 14);
+const SUBVOLUME_CREATE: Opcode = opcode::write::<NewSubvolume>(MAGIC, 24);
 const TREE_SEARCH: Opcode = opcode::read_write::<Search>(MAGIC, 17);
 const INODE_LOOKUP: Opcode = opcode::read_write::<InodeLookup>(MAGIC, 18);
 const QUOTA_CONTROL: Opcode = opcode::read_write::<QuotaControl>(MAGIC, 40);
+const GROUP_ASSIGN: Opcode = opcode::write::<Assignment>(MAGIC, 41);
+const GROUP_CREATE: Opcode = opcode::write::<NewGroup>(MAGIC, 42);
 const GROUP_LIMIT: Opcode = opcode::read::<GroupLimit>(MAGIC, 43);
 
 /// A call of btrfs with `argument`, which it reads and may write to.
 #[expect(unsafe_code, reason = "neither nix nor rustix knows these calls")]
 fn call<const OPCODE: Opcode, T>(on: &File, argument: &mut T) -> rustix::io::Result<()> {
     // SAFETY: each opcode above is made of the structure that is given with it and has no other user; those structures are
-    // plain numbers in the kernel's layout, of which any content is valid.
+    // plain numbers in the kernel's layout, of which any content is valid; the one pointer among them leads to what its
+    // caller keeps until the call is done.
     let request = unsafe { Updater::<OPCODE, T>::new(argument) };
     // SAFETY: as above; the descriptor lives as long as the borrow, and a file system that is not btrfs refuses the call.
     unsafe { rustix::ioctl::ioctl(on.as_fd(), request) }
@@ -95,68 +134,98 @@ pub fn is_subvolume(directory: &File) -> io::Result<bool> {
     Ok(directory.metadata()?.ino() == FIRST_INODE && is_btrfs(directory)?)
 }
 
-/// Makes the subvolume `name` in a directory on btrfs.
-pub fn create_subvolume(parent: &File, name: &OsStr) -> io::Result<()> {
-    let mut argument = Named { fd: 0, name: [0; 4088] };
-    // The last byte stays 0.
-    let place = argument.name.get_mut(..name.len()).filter(|place| place.len() < 4088);
-    place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
-    Ok(call::<SUBVOLUME_CREATE, _>(parent, &mut argument)?)
+/// Subvolumes that are counted together, by the first of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group(u64);
+
+impl Group {
+    /// That of the subvolume `first`, whether or not it is there yet.
+    pub fn of(first: &File) -> io::Result<Self> {
+        Ok(Self(LEVEL | number(first)?))
+    }
+
+    /// Begins to count `members` together. Where the file system has not counted at all yet, what is there is counted in the
+    /// background.
+    pub fn begin(self, members: &[File]) -> io::Result<()> {
+        let mut control = QuotaControl { command: ENABLE, status: 0 };
+        let top = members.first().ok_or(Errno::INVAL)?;
+        there_already(call::<QUOTA_CONTROL, _>(top, &mut control))?;
+        there_already(call::<GROUP_CREATE, _>(top, &mut NewGroup { create: 1, group: self.0 }))?;
+        for member in members {
+            let mut assignment = Assignment { assign: 1, member: number(member)?, group: self.0 };
+            there_already(call::<GROUP_ASSIGN, _>(member, &mut assignment))?;
+        }
+        Ok(())
+    }
+
+    /// Lets all of them together hold `bytes` at most, as many as they like when `None`. `on` lies on the same file system.
+    pub fn set_limit(self, on: &File, bytes: Option<u64>) -> io::Result<()> {
+        let referenced = bytes.unwrap_or(u64::MAX);
+        let mut limit =
+            GroupLimit { group: self.0, flags: LIMIT_REFERENCED, referenced, exclusive: 0, reserved: [0; 2] };
+        match call::<GROUP_LIMIT, _>(on, &mut limit) {
+            // Nothing is counted there at all.
+            Err(Errno::NOTCONN | Errno::NOENT) if bytes.is_none() => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Bytes that all of them hold, as of the last commit of the file system, which is at most 30 s ago.
+    pub fn usage(self, on: &File) -> io::Result<u64> {
+        let mut search = Search {
+            tree: QUOTA_TREE,
+            objects: [0; 2],
+            offsets: [self.0; 2],
+            transactions: [0, u64::MAX],
+            kinds: [QGROUP_INFO; 2],
+            count: 1,
+            unused: 0,
+            unused_too: [0; 4],
+            found: [0; 3992],
+        };
+        call::<TREE_SEARCH, _>(on, &mut search)?;
+        // A header of 32 bytes, the generation, and then what is wanted.
+        let bytes = search.found.get(40..48).filter(|_| search.count == 1).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_le_bytes).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "btrfs does not count it"))
+    }
 }
 
-/// The number of the subvolume that the directory lies in, and so of the group that is counted for it.
-fn group(directory: &File) -> io::Result<u64> {
+fn there_already(done: rustix::io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(Errno::EXIST) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// Makes the subvolume `name` in a directory on btrfs, counted in `group` if that is there.
+pub fn create_subvolume(parent: &File, name: &OsStr, group: Option<Group>) -> io::Result<()> {
+    let inherit = group.map(|group| Inherit { flags: 0, groups: 1, copies: [0; 2], limits: [0; 5], group: group.0 });
+    let mut new = NewSubvolume {
+        fd: 0,
+        transaction: 0,
+        flags: if inherit.is_some() { INHERIT } else { 0 },
+        inherit_size: inherit.as_ref().map_or(0, |inherit| size_of_val(inherit) as u64),
+        inherit: inherit.as_ref().map_or(0, |inherit| std::ptr::from_ref(inherit).addr() as u64),
+        unused: [0; 2],
+        name: [0; NAME_MAX],
+    };
+    // The last byte stays 0.
+    let place = new.name.get_mut(..name.len()).filter(|place| place.len() < NAME_MAX);
+    place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    let done = call::<SUBVOLUME_CREATE, _>(parent, &mut new);
+    // Until here it is read.
+    drop(inherit);
+    Ok(done?)
+}
+
+/// The number of the subvolume that the directory lies in.
+fn number(directory: &File) -> io::Result<u64> {
     let mut argument = InodeLookup { tree: 0, inode: FIRST_INODE, name: [0; 4080] };
     call::<INODE_LOOKUP, _>(directory, &mut argument)?;
     Ok(argument.tree)
 }
 
-/// Lets a subvolume hold `bytes` at most. Begins to count, where the file system does not yet; what is there is then counted
-/// in the background.
-pub fn set_limit(subvolume: &File, bytes: u64) -> io::Result<()> {
-    let mut control = QuotaControl { command: ENABLE, status: 0 };
-    match call::<QUOTA_CONTROL, _>(subvolume, &mut control) {
-        Ok(()) | Err(Errno::EXIST) => limit(subvolume, bytes),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Lets a subvolume hold as much as it likes.
-pub fn clear_limit(subvolume: &File) -> io::Result<()> {
-    match limit(subvolume, u64::MAX) {
-        // Nothing is counted there at all.
-        Err(error) if error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => Ok(()),
-        done => done,
-    }
-}
-
-fn limit(subvolume: &File, referenced: u64) -> io::Result<()> {
-    let group = group(subvolume)?;
-    let mut limit = GroupLimit { group, flags: LIMIT_REFERENCED, referenced, exclusive: 0, reserved: [0; 2] };
-    Ok(call::<GROUP_LIMIT, _>(subvolume, &mut limit)?)
-}
-
-/// Bytes that a subvolume holds, as of the last commit of the file system, which is at most 30 s ago.
-pub fn usage(subvolume: &File) -> io::Result<u64> {
-    let group = group(subvolume)?;
-    let mut search = Search {
-        tree: QUOTA_TREE,
-        objects: [0; 2],
-        offsets: [group; 2],
-        transactions: [0, u64::MAX],
-        kinds: [QGROUP_INFO; 2],
-        count: 1,
-        unused: 0,
-        unused_too: [0; 4],
-        found: [0; 3992],
-    };
-    call::<TREE_SEARCH, _>(subvolume, &mut search)?;
-    // A header of 32 bytes, the generation, and then what is wanted.
-    let bytes = search.found.get(40..48).filter(|_| search.count == 1).and_then(|bytes| bytes.try_into().ok());
-    bytes.map(u64::from_le_bytes).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "btrfs does not count it"))
-}
-
-/// Has everything written, so that [`usage`] tells the present.
+/// Has everything written, so that [`Group::usage`] tells the present.
 pub fn commit(subvolume: &File) -> io::Result<()> {
     Ok(rustix::fs::syncfs(subvolume)?)
 }
@@ -167,7 +236,9 @@ mod tests {
 
     #[test]
     fn structures_are_as_long_as_the_kernel_has_them() {
-        assert_eq!(size_of::<Named>(), 4096);
+        assert_eq!(size_of::<NewSubvolume>(), 4096);
+        assert_eq!(size_of::<Inherit>(), 80);
+        assert_eq!((size_of::<NewGroup>(), size_of::<Assignment>()), (16, 24));
         assert_eq!(size_of::<InodeLookup>(), 4096);
         assert_eq!(size_of::<QuotaControl>(), 16);
         assert_eq!(size_of::<GroupLimit>(), 48);
@@ -178,6 +249,6 @@ mod tests {
     fn another_file_system_is_told_apart() {
         let proc = File::open("/proc").unwrap();
         assert!(!is_btrfs(&proc).unwrap() && !is_subvolume(&proc).unwrap());
-        assert!(usage(&proc).is_err());
+        assert!(Group::of(&proc).is_err());
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fstat, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, StatxFlags, fstat, openat, statat, statx};
 use rustix::io::Errno;
 
 /// Bytes that the trees at `paths` take together, directories included, files with several names once. Follows no link; a
@@ -52,13 +52,13 @@ impl Sum {
 
     fn tree(&mut self, top: &Path) -> io::Result<()> {
         let Some(mut at) = open(CWD, top)? else { return Ok(()) };
-        let device = fstat(&at)?.st_dev;
+        let mount = mount_of(&at)?;
         let mut way = vec![self.enter(&at)?];
         while let Some(level) = way.last_mut() {
             if let Some(name) = level.left.pop() {
-                // What is mounted there is somebody else's; what has gone takes nothing.
+                // What is mounted there is somebody else's, but not a subvolume; what has gone takes nothing.
                 if let Some(inner) = open(&at, name.as_c_str())?
-                    && fstat(&inner)?.st_dev == device
+                    && mount_of(&inner)? == mount
                 {
                     way.push(self.enter(&inner)?);
                     at = inner;
@@ -111,6 +111,11 @@ fn open(at: impl AsFd, name: impl rustix::path::Arg) -> io::Result<Option<OwnedF
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
+}
+
+/// The number of the mount that a directory is seen by.
+fn mount_of(directory: &OwnedFd) -> io::Result<u64> {
+    Ok(statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
 }
 
 fn moved() -> io::Error {

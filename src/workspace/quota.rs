@@ -7,7 +7,7 @@
 //! Each writes a file of its own in `run/trainyard/storage/` and watches for the other's, so that either may end and begin
 //! anew: what was told last stays in force. The sum is the same for both, so `df` shows what `trainyard workspace` does.
 //!
-//! Where a workspace is a subvolume of btrfs the kernel holds its limit, and nothing is counted here.
+//! Where a workspace was made on btrfs under a quota, the kernel holds it to that, and nothing is counted here.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -87,36 +87,56 @@ pub fn write<T: Serialize>(file: &Path, told: &T) -> io::Result<()> {
     write_whole(file, &serde_json::to_vec(told)?, 0o600, Durability::Process)
 }
 
+/// What people and jobs write of a workspace on btrfs: `datasets/`, `code/`, and the output and model of each run are
+/// subvolumes that are counted together. What Trainyard writes itself, such as logs, is not held up where there is no room.
+fn counted_by_btrfs(paths: &Paths, workspace: &WorkspaceName) -> io::Result<Vec<File>> {
+    let home = paths.workspace(workspace);
+    [Part::Datasets, Part::Code].map(|part| File::open(home.join(part.as_str()))).into_iter().collect()
+}
+
 /// Makes the directory of a new workspace so that the kernel can hold its quota, where it can. Anybody else may go there
 /// only when its rights are known.
-pub fn make_subvolume(paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let path = paths.workspace(workspace);
-    if path.symlink_metadata().is_ok() {
+pub fn make_subvolumes(paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
+    let home = paths.workspace(workspace);
+    if home.symlink_metadata().is_ok() || !btrfs::is_btrfs(&File::open(paths.workspaces())?)? {
         return Ok(());
     }
-    let parent = File::open(paths.workspaces())?;
-    if btrfs::is_btrfs(&parent)? {
-        btrfs::create_subvolume(&parent, workspace.as_str().as_ref())?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o700))?;
-    }
-    Ok(())
+    create_dir(&home, 0o700)?;
+    let home = File::open(home)?;
+    [Part::Datasets, Part::Code]
+        .iter()
+        .try_for_each(|part| btrfs::create_subvolume(&home, part.as_str().as_ref(), None))
 }
 
 /// Has the workspace keep `limit` bytes at most, as many as it likes when `None`. Says who holds it to that, and what is to
 /// be known of it.
 pub fn hold(paths: &Paths, workspace: &WorkspaceName, limit: Option<u64>) -> io::Result<(Held, Option<String>)> {
-    let directory = File::open(paths.workspace(workspace))?;
-    if !btrfs::is_subvolume(&directory)? {
-        let why = "it lies on btrfs, but is no subvolume, since it had no quota when it was made".to_owned();
-        let is_there = btrfs::is_btrfs(&directory)?;
-        return Ok((Held::Counted, is_there.then_some(why)));
+    let parts = counted_by_btrfs(paths, workspace)?;
+    for part in &parts {
+        if !btrfs::is_subvolume(part)? {
+            let why = "it lies on btrfs, but had no quota when it was made, so it has no subvolumes".to_owned();
+            return Ok((Held::Counted, btrfs::is_btrfs(part)?.then_some(why)));
+        }
     }
-    let done = limit.map_or_else(|| btrfs::clear_limit(&directory), |limit| btrfs::set_limit(&directory, limit));
-    match done {
+    match limit_group(&parts, limit) {
         Ok(()) => Ok((Held::Btrfs, None)),
         Err(error) => Ok((Held::Counted, Some(format!("btrfs does not take its quota: {error}")))),
     }
+}
+
+fn limit_group(parts: &[File], limit: Option<u64>) -> io::Result<()> {
+    let first = parts.first().ok_or(io::ErrorKind::NotFound)?;
+    let group = btrfs::Group::of(first)?;
+    if limit.is_some() {
+        group.begin(parts)?;
+    }
+    group.set_limit(first, limit)
+}
+
+/// Bytes that btrfs has counted of a workspace.
+pub fn usage_on_btrfs(workspaces: &Path, workspace: &str) -> io::Result<u64> {
+    let first = File::open(workspaces.join(workspace).join(Part::Datasets.as_str()))?;
+    btrfs::Group::of(&first)?.usage(&first)
 }
 
 /// What has become of a watched file.
@@ -198,9 +218,8 @@ impl Ledger {
         match self.page(path)? {
             Page::Counted { account, .. } => Some(account.quota()),
             Page::Btrfs { limit } => {
-                let subvolume = File::open(self.workspaces.join(path.components().next()?));
-                let used = subvolume.and_then(|subvolume| btrfs::usage(&subvolume));
-                used.ok().map(|used| Quota { limit, used })
+                let used = usage_on_btrfs(&self.workspaces, path.components().next()?.to_str()?).ok()?;
+                Some(Quota { limit, used })
             }
         }
     }

@@ -343,7 +343,7 @@ fn on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted() {
     wait_for("the quota", || (df(&mount).0 == 16 * MIB).then_some(()));
     let told = told(&instance);
     assert_eq!(told["held"], "counted");
-    assert!(text(&told["note"]).contains("is no subvolume"), "{told}");
+    assert!(text(&told["note"]).contains("has no subvolumes"), "{told}");
     assert_eq!(errno(fs::write(mount.join("code/more"), vec![1; 20 << 20])), FULL);
     instance.shutdown();
 }
