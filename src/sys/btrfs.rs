@@ -144,21 +144,20 @@ impl Group {
         Ok(Self(LEVEL | number(first)?))
     }
 
-    /// Begins to count `members` together. Where the file system has not counted at all yet, what is there is counted in the
-    /// background.
-    pub fn begin(self, members: &[File]) -> io::Result<()> {
+    /// Begins to count `members` together. `on` is a directory of the same file system and of none of them. Where that has not
+    /// counted at all yet, what is there is counted in the background.
+    pub fn begin(self, on: &File, members: &[File]) -> io::Result<()> {
         let mut control = QuotaControl { command: ENABLE, status: 0 };
-        let top = members.first().ok_or(Errno::INVAL)?;
-        there_already(call::<QUOTA_CONTROL, _>(top, &mut control))?;
-        there_already(call::<GROUP_CREATE, _>(top, &mut NewGroup { create: 1, group: self.0 }))?;
+        there_already(call::<QUOTA_CONTROL, _>(on, &mut control))?;
+        there_already(call::<GROUP_CREATE, _>(on, &mut NewGroup { create: 1, group: self.0 }))?;
         for member in members {
             let mut assignment = Assignment { assign: 1, member: number(member)?, group: self.0 };
-            there_already(call::<GROUP_ASSIGN, _>(member, &mut assignment))?;
+            there_already(call::<GROUP_ASSIGN, _>(on, &mut assignment))?;
         }
         Ok(())
     }
 
-    /// Lets all of them together hold `bytes` at most, as many as they like when `None`. `on` lies on the same file system.
+    /// Lets all of them together hold `bytes` at most, as many as they like when `None`. `on` is as for [`Self::begin`].
     pub fn set_limit(self, on: &File, bytes: Option<u64>) -> io::Result<()> {
         let referenced = bytes.unwrap_or(u64::MAX);
         let mut limit =

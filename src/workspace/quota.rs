@@ -118,19 +118,19 @@ pub fn hold(paths: &Paths, workspace: &WorkspaceName, limit: Option<u64>) -> io:
             return Ok((Held::Counted, btrfs::is_btrfs(part)?.then_some(why)));
         }
     }
-    match limit_group(&parts, limit) {
+    match limit_group(&File::open(paths.workspace(workspace))?, &parts, limit) {
         Ok(()) => Ok((Held::Btrfs, None)),
         Err(error) => Ok((Held::Counted, Some(format!("btrfs does not take its quota: {error}")))),
     }
 }
 
-fn limit_group(parts: &[File], limit: Option<u64>) -> io::Result<()> {
-    let first = parts.first().ok_or(io::ErrorKind::NotFound)?;
-    let group = btrfs::Group::of(first)?;
+/// By the workspace's own directory: where there is no room left, btrfs would refuse by the others even to be given more.
+fn limit_group(home: &File, parts: &[File], limit: Option<u64>) -> io::Result<()> {
+    let group = btrfs::Group::of(parts.first().ok_or(io::ErrorKind::NotFound)?)?;
     if limit.is_some() {
-        group.begin(parts)?;
+        group.begin(home, parts)?;
     }
-    group.set_limit(first, limit)
+    group.set_limit(home, limit)
 }
 
 /// Bytes that btrfs has counted of a workspace.

@@ -311,8 +311,10 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     assert!(shown.contains("failed"), "{shown}");
     edit(&instance, "[workspaces.default]\nstorage = \"400MiB\"");
     wait_for("the larger quota", || (df(&mount).0 == 400 * MIB).then_some(()));
+    assert_eq!(told(&instance)["held"], "btrfs", "{}", told(&instance));
     instance.ok(&["rerun", "writes"]);
-    assert_eq!(instance.wait_end("writes", 2)["state"], "succeeded");
+    let again = instance.wait_end("writes", 2);
+    assert_eq!(again["state"], "succeeded", "{again:#} {}", instance.ok(&["logs", "writes"]));
     disk.commit();
     let used = told(&instance)["used"].as_u64().unwrap();
     assert!((120 * MIB..170 * MIB).contains(&used), "{used}");
