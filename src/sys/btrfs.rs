@@ -32,8 +32,7 @@ struct NewSubvolume {
     transaction: u64,
     flags: u64,
     inherit_size: u64,
-    /// A pointer to [`Inherit`].
-    inherit: u64,
+    inherit: *const Inherit,
     unused: [u64; 2],
     name: [u8; NAME_MAX],
 }
@@ -204,17 +203,14 @@ pub fn create_subvolume(parent: &File, name: &OsStr, group: Option<Group>) -> io
         transaction: 0,
         flags: if inherit.is_some() { INHERIT } else { 0 },
         inherit_size: inherit.as_ref().map_or(0, |inherit| size_of_val(inherit) as u64),
-        inherit: inherit.as_ref().map_or(0, |inherit| std::ptr::from_ref(inherit).addr() as u64),
+        inherit: inherit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
         unused: [0; 2],
         name: [0; NAME_MAX],
     };
     // The last byte stays 0.
     let place = new.name.get_mut(..name.len()).filter(|place| place.len() < NAME_MAX);
     place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
-    let done = call::<SUBVOLUME_CREATE, _>(parent, &mut new);
-    // Until here it is read.
-    drop(inherit);
-    Ok(done?)
+    Ok(call::<SUBVOLUME_CREATE, _>(parent, &mut new)?)
 }
 
 /// The number of the subvolume that the directory lies in.
