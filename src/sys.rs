@@ -21,6 +21,7 @@ pub mod signals;
 pub mod stream;
 pub mod terminal;
 pub mod walk;
+pub mod watch;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

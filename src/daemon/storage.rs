@@ -14,12 +14,11 @@ mod measuring;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use notify::RecommendedWatcher;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -29,7 +28,8 @@ use crate::ids::{Bytes, JobKey, WorkspaceName};
 use crate::reconcile::Event;
 use crate::report::{Change, JobReport};
 use crate::sys::btrfs;
-use crate::workspace::quota::{self, Counts, Held, Quotas, Sign, Told};
+use crate::sys::watch::{FileWatch, Sign, watch};
+use crate::workspace::quota::{self, Counts, Held, Quotas, Told};
 use measuring::{Measured, Measurer, Wanted};
 
 /// How often what runs is measured, and whether there is room again is looked at.
@@ -104,7 +104,7 @@ pub(super) struct Storage {
 pub(super) struct Opened {
     keeper: Keeper,
     words: Receiver<Word>,
-    watchers: [RecommendedWatcher; 2],
+    watchers: [FileWatch; 2],
 }
 
 impl Storage {
@@ -119,8 +119,8 @@ impl Storage {
             move |sign| drop(sender.send(word(sign)))
         };
         let watchers = [
-            quota::watch(&paths.config_file(), tell(Word::Config))?,
-            quota::watch(&quota::counts_file(paths), tell(|_| Word::Counted))?,
+            watch(&paths.config_file(), tell(Word::Config))?,
+            watch(&quota::counts_file(paths), tell(|_| Word::Counted))?,
         ];
         let limits = Arc::new(RwLock::new(config.storage.clone()));
         let measurer = Measurer::start(paths.clone(), {
@@ -326,6 +326,8 @@ impl Keeper {
             }
             match quota::hold(&self.paths, &workspace, limit) {
                 Ok((held, note)) => self.hold(workspace, Kept { limit, held, note }),
+                // No workspace of ours, and nothing is wanted of it.
+                Err(error) if limit.is_none() && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::warn!(%workspace, %error, "cannot hold a workspace to its quota, the next look tries again")
                 }
@@ -396,10 +398,12 @@ impl Keeper {
 
     fn measured(&mut self, measured: Measured) {
         self.measure_every = MEASURE_EVERY.max(measured.took.saturating_mul(REST));
-        let Measured { workspace, places, is_all, .. } = measured;
+        let Measured { workspace, mut places, is_all, .. } = measured;
         if !self.is_counted(&workspace) {
             return;
         }
+        // What is removed may have been measured just before.
+        places.retain(|(place, _)| is_all || self.is_known(&workspace, place));
         let known = self.behind.entry(workspace).or_default();
         if is_all {
             known.clear();
@@ -409,6 +413,15 @@ impl Keeper {
                 0 => drop(known.remove(&place)),
                 bytes => drop(known.insert(place, bytes)),
             }
+        }
+    }
+
+    /// Whether the place is not that of a job that has been removed.
+    fn is_known(&self, workspace: &WorkspaceName, place: &Path) -> bool {
+        let mut parts = place.iter().map(|part| part.to_str().unwrap_or_default());
+        match (parts.next(), parts.next().and_then(|job| job.parse().ok())) {
+            (Some("jobs"), Some(job)) => self.jobs.contains_key(&JobKey::new(workspace.clone(), job)),
+            _ => true,
         }
     }
 

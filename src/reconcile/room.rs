@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::Reconciler;
 use super::world::Job;
 use crate::ids::{JobKey, WorkspaceName};
+use crate::spec::DesiredState;
 use crate::store::Store;
 
 impl<S: Store> Reconciler<S> {
@@ -31,10 +32,12 @@ impl<S: Store> Reconciler<S> {
     /// Looks whether there is room for what the run may write.
     pub(super) fn await_room(&mut self, key: &JobKey) {
         let said = self.full.get(&key.workspace).cloned();
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let is_held = job.desired() == DesiredState::Held;
+        let Some(run) = job.open_run_mut() else { return };
         let was_told = run.no_room.is_some();
         run.no_room = said;
-        if run.no_room.is_some() && !was_told && run.live_attempt().is_none() {
+        if run.no_room.is_some() && !was_told && run.live_attempt().is_none() && !is_held {
             let why = self.why_no_room(key).unwrap_or_default();
             self.note(key, why);
         }

@@ -18,8 +18,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trainyard_fs::{Account, Quota, RelPath};
@@ -28,6 +26,7 @@ use crate::assets::Part;
 use crate::config::Paths;
 use crate::ids::WorkspaceName;
 use crate::sys::file::{Durability, create_dir, optional, write_whole};
+use crate::sys::watch::watch;
 use crate::sys::{btrfs, measure};
 
 /// What changes is told this much later, so that a burst of writes costs one file.
@@ -137,39 +136,6 @@ fn limit_group(home: &File, parts: &[File], limit: Option<u64>) -> io::Result<()
 pub fn usage_on_btrfs(workspaces: &Path, workspace: &str) -> io::Result<u64> {
     let first = File::open(workspaces.join(workspace).join(Part::Datasets.as_str()))?;
     btrfs::Group::of(&first)?.usage(&first)
-}
-
-/// What has become of a watched file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sign {
-    Written,
-    /// It may be about to be replaced.
-    Gone,
-}
-
-/// Tells of a file in a directory that is there, until the watcher is dropped.
-pub fn watch(file: &Path, tell: impl Fn(Sign) + Send + 'static) -> io::Result<RecommendedWatcher> {
-    let path = file.to_owned();
-    let seen = move |event: notify::Result<notify::Event>| match event {
-        Ok(event) if event.need_rescan() => tell(Sign::Written),
-        Ok(event) if event.paths.contains(&path) => sign_of(&event.kind).into_iter().for_each(&tell),
-        Ok(_) => {}
-        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot watch"),
-    };
-    let mut watcher = notify::recommended_watcher(seen).map_err(io::Error::other)?;
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
-    Ok(watcher)
-}
-
-/// Not of a file that somebody still writes.
-fn sign_of(kind: &EventKind) -> Option<Sign> {
-    match kind {
-        EventKind::Access(AccessKind::Close(AccessMode::Write))
-        | EventKind::Modify(ModifyKind::Name(RenameMode::To | RenameMode::Both)) => Some(Sign::Written),
-        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(Sign::Gone),
-        _ => None,
-    }
 }
 
 /// What the mount knows of the quotas of workspaces.

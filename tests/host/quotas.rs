@@ -130,6 +130,71 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     instance.shutdown();
 }
 
+/// A change of `name` in `top`, or of it and `other`; what cannot be done is no matter.
+fn change(top: &Path, kind: u64, name: u64, other: u64, size: u64) -> std::io::Result<()> {
+    let path = |number: u64| top.join(format!("f{number}"));
+    let open = || fs::File::options().create(true).truncate(false).read(true).write(true).open(path(name));
+    let punch = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let length = i64::try_from(size).unwrap();
+    match kind {
+        0 | 1 => open()?.write_all_at(&vec![7; usize::try_from(size).unwrap()], size / 2),
+        2 => open()?.set_len(size),
+        3 => Ok(fallocate(open()?, FallocateFlags::empty(), length / 2, length + 1)?),
+        4 => Ok(fallocate(open()?, punch, 0, length + 1)?),
+        5 => fs::rename(path(name), path(other)),
+        6 => fs::hard_link(path(name), path(other)),
+        7 => fs::remove_file(path(name)),
+        8 => fs::create_dir(top.join(format!("d{name}"))),
+        9 => fs::remove_dir(top.join(format!("d{name}"))),
+        10 => fs::copy(path(name), path(other)).map(drop),
+        _ => std::os::unix::fs::symlink("x".repeat(100), path(name)),
+    }
+}
+
+#[test]
+fn after_any_changes_by_several_writers_what_is_counted_is_what_du_finds() {
+    let test = "after_any_changes_by_several_writers_what_is_counted_is_what_du_finds";
+    let Some(instance) = Instance::start(test, &config("[workspaces.default]\nstorage = \"8MiB\"")) else { return };
+    let top = instance.mount().join("code");
+    wait_for("the quota", || (df(&top).0 == 8 * MIB).then_some(()));
+    let writer = |seed: u64| {
+        let top = top.clone();
+        std::thread::spawn(move || {
+            let mut state = seed;
+            let mut next = |below: u64| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 33) % below
+            };
+            let of = |result: std::io::Result<()>| u32::from(errno(result) == FULL);
+            (0..2000).map(|_| of(change(&top, next(12), next(12), next(12), next(1 << 20)))).sum::<u32>()
+        })
+    };
+    let writers: Vec<_> = (1..=3).map(writer).collect();
+    let refused: u32 = writers.into_iter().map(|writer| writer.join().unwrap()).sum();
+    assert!(refused > 0, "they never came to the quota");
+    let home = instance.root().join("var/lib/trainyard/workspaces/default");
+    let du = || {
+        let output = Command::new("du")
+            .args(["-sc", "--block-size=1"])
+            .args([home.join("code"), home.join("datasets")])
+            .output();
+        let text = String::from_utf8(output.unwrap().stdout).unwrap();
+        text.lines().last().unwrap().split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let mut last = (0, 0);
+    let agree = || {
+        last = (du(), told(&instance)["used"].as_u64()?);
+        (last.0 == last.1).then_some(())
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let mut agree = agree;
+    while agree().is_none() {
+        assert!(std::time::Instant::now() < deadline, "du and what is counted: {last:?}");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+    instance.shutdown();
+}
+
 #[test]
 fn versions_that_share_files_are_counted_once_and_a_removed_one_no_more() {
     let test = "versions_that_share_files_are_counted_once_and_a_removed_one_no_more";
