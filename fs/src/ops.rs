@@ -17,6 +17,7 @@ mod namespace;
 mod nodes;
 mod xattrs;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::Duration;
@@ -36,6 +37,7 @@ use crate::inode::{Identity, InodeTable, ROOT};
 use crate::tree::{RelPath, Rule, Tree};
 use crate::usage;
 
+use charges::Paid;
 use directories::OpenDirectory;
 use files::OpenFile;
 use namespace::Namespace;
@@ -46,6 +48,8 @@ pub(crate) struct Ops<T> {
     tree: T,
     namespace: Namespace,
     nodes: Mutex<Nodes>,
+    /// What was paid for files that were changed, by their numbers, until they are forgotten.
+    paid: Mutex<HashMap<u64, Paid>>,
     files: Mutex<HandleTable<OpenFile>>,
     directories: Mutex<HandleTable<OpenDirectory>>,
 }
@@ -85,6 +89,7 @@ impl<T: Tree> Ops<T> {
             tree,
             namespace: Namespace::new(),
             nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
+            paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::new()),
         })
@@ -125,8 +130,12 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn forget(&self, ino: u64, count: u64) {
+        self.settle_late(ino);
         let gone = lock(&self.nodes).forget(ino, count);
-        self.freed(gone);
+        let mut paid = lock(&self.paid);
+        gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
+        drop(paid);
+        self.freed(gone.into_iter().filter_map(|(_, orphan)| orphan));
     }
 
     pub(crate) fn getattr(&self, ino: u64) -> Result<Entry> {

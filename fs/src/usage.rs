@@ -28,6 +28,8 @@ pub struct Account {
     counted: AtomicI64,
     /// How often something was taken or settled.
     changes: AtomicU64,
+    /// How often it was counted.
+    counts: AtomicU64,
     wants_count: AtomicBool,
     turns: Vec<Mutex<()>>,
     /// Told of every change; must not block.
@@ -55,6 +57,7 @@ impl Account {
             elsewhere: AtomicU64::new(0),
             counted: AtomicI64::new(signed(counted)),
             changes: AtomicU64::new(0),
+            counts: AtomicU64::new(0),
             wants_count: AtomicBool::new(false),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             changed: Box::new(changed),
@@ -100,11 +103,17 @@ impl Account {
             if attempt == TRIES || self.changes.load(Ordering::SeqCst) == changes {
                 // By the difference: what is being changed at this moment is settled afterwards.
                 self.counted.fetch_add(measured - before, Ordering::SeqCst);
+                self.counts.fetch_add(1, Ordering::SeqCst);
                 break;
             }
         }
         (self.changed)();
         Ok(())
+    }
+
+    /// What was paid before another count is part of that.
+    pub(crate) fn counts(&self) -> u64 {
+        self.counts.load(Ordering::SeqCst)
     }
 
     /// Nobody else changes the file with this number meanwhile, so that what a change came to can be seen from outside.

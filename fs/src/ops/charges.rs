@@ -13,6 +13,22 @@ use crate::host::Pin;
 use crate::tree::{RelPath, Tree};
 use crate::usage::{Account, BLOCK};
 
+/// What was paid for a file when it was changed last.
+#[derive(Debug)]
+pub(super) struct Paid {
+    account: Arc<Account>,
+    /// How often the account was counted until then.
+    counts: u64,
+    bytes: i64,
+}
+
+impl Paid {
+    /// Bytes, if they are still part of what the account has counted.
+    fn by(&self, account: &Arc<Account>) -> Option<i64> {
+        (Arc::ptr_eq(&self.account, account) && self.counts == account.counts()).then_some(self.bytes)
+    }
+}
+
 impl<T: Tree> Ops<T> {
     /// Makes a change to `object`, which is `ino` and may come to take as much more as `most` says.
     pub(super) fn charged<R>(
@@ -29,9 +45,29 @@ impl<T: Tree> Ops<T> {
         let taken = account.take(most(&before))?;
         let done = change();
         // It may have failed half-way.
-        let after = stat()?;
-        taken.settle(bytes(&after) - bytes(&before));
+        let after = bytes(&stat()?);
+        let paid = Paid { counts: account.counts(), bytes: after, account: account.clone() };
+        let before = lock(&self.paid).insert(ino, paid).and_then(|paid| paid.by(&account)).unwrap_or(bytes(&before));
+        taken.settle(after - before);
         done
+    }
+
+    /// Pays for what the file system has come to by itself since `ino` was changed: it allocates late, and more or less than
+    /// it has said.
+    pub(super) fn settle_late(&self, ino: u64) {
+        // Most files are only read.
+        let Some(account) = lock(&self.paid).get(&ino).map(|paid| paid.account.clone()) else { return };
+        // Before its turn: whoever changes a file holds its name already when they wait for theirs.
+        let Ok(pin) = self.pin_even_nameless(ino) else { return };
+        let _turn = account.turn(ino);
+        let Ok(now) = pin.again().map(|pin| pin.bytes()) else { return };
+        let mut paid = lock(&self.paid);
+        if let Some(paid) = paid.get_mut(&ino)
+            && let Some(before) = paid.by(&account)
+        {
+            paid.bytes = now;
+            account.note(now - before);
+        }
     }
 
     /// Makes an entry in `directory` by `make`; `made` finds it there afterwards.

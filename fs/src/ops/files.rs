@@ -212,7 +212,11 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn release(&self, fh: u64) {
-        lock(&self.files).remove(fh);
+        let Some(open) = lock(&self.files).remove(fh) else { return };
+        let ino = open.ino;
+        // Some file systems take back then what they have allocated ahead.
+        drop(open);
+        self.settle_late(ino);
     }
 
     /// Attributes of an open generated file that is no longer reached by its name.

@@ -33,9 +33,9 @@ impl Nodes {
         Self { table, orphans: HashMap::new() }
     }
 
-    /// Returns what nobody can reach any more.
-    pub(super) fn forget(&mut self, ino: u64, count: u64) -> Vec<Orphan> {
-        self.table.forget(ino, count).into_iter().filter_map(|gone| self.orphans.remove(&gone)).collect()
+    /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.
+    pub(super) fn forget(&mut self, ino: u64, count: u64) -> Vec<(u64, Option<Orphan>)> {
+        self.table.forget(ino, count).into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
 
     /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.
