@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use super::Reconciler;
-use super::world::Job;
 use crate::ids::{JobKey, WorkspaceName};
 use crate::spec::DesiredState;
 use crate::store::Store;
