@@ -105,6 +105,18 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     wait_for("the larger quota", || (df(&mount).0 == 64 * MIB).then_some(()));
     fs::write(mount.join("code/more"), vec![1; 2 << 20]).unwrap();
     wait_used(&instance, 17 * MIB);
+    // What a mapping fills a hole with is refused when it is written.
+    fs::File::create(mount.join("code/hole")).unwrap().set_len(30 << 20).unwrap();
+    fs::write(mount.join("code/fill"), vec![1; 25 << 20]).unwrap();
+    let script = "import mmap, sys\nfile = open(sys.argv[1], 'r+b')\nmap = mmap.mmap(file.fileno(), 0)\n\
+                  map[:] = b'x' * len(map)\nmap.flush()";
+    let mapped = Command::new("/usr/bin/python3").args(["-c", script]).arg(mount.join("code/hole")).output().unwrap();
+    let said = String::from_utf8_lossy(&mapped.stderr);
+    assert!(said.contains("line 5, in") && said.contains("quota exceeded"), "{mapped:?}");
+    assert!(told(&instance)["used"].as_u64().unwrap() <= 64 * MIB);
+    fs::remove_file(mount.join("code/hole")).unwrap();
+    fs::remove_file(mount.join("code/fill")).unwrap();
+    wait_used(&instance, 17 * MIB);
     // What is wrong changes nothing.
     edit(&instance, "[workspaces.default]\nstorage = \"plenty\"");
     let line = instance.wait_for_log("what was in force stays");
