@@ -31,6 +31,8 @@ use crate::sys::{btrfs, measure};
 
 /// What changes is told this much later, so that a burst of writes costs one file.
 const TELL_AFTER: Duration = Duration::from_millis(100);
+/// When to count once more what was changed all the while that it was counted.
+const COUNT_AGAIN: Duration = Duration::from_secs(10);
 
 /// Who sees to it that a workspace keeps no more than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -322,8 +324,22 @@ impl Counter {
         let (sender, asked) = channel::<WorkspaceName>();
         let ledger = ledger.clone();
         let count = move || {
-            while let Ok(workspace) = asked.recv() {
-                count(&ledger, &workspace);
+            let mut again = BTreeMap::new();
+            loop {
+                let next: Option<Instant> = again.values().min().copied();
+                let asked = match next {
+                    None => asked.recv().map_err(RecvTimeoutError::from),
+                    Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
+                };
+                let due = match asked {
+                    Ok(workspace) => vec![workspace],
+                    Err(RecvTimeoutError::Timeout) => again.keys().cloned().collect(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                for workspace in due {
+                    again.remove(&workspace);
+                    again.extend(count(&ledger, &workspace).map(|wait| (workspace, Instant::now() + wait)));
+                }
             }
         };
         std::thread::Builder::new().name("count".to_owned()).spawn(count)?;
@@ -336,18 +352,21 @@ impl Counter {
     }
 }
 
-fn count(ledger: &Ledger, workspace: &WorkspaceName) {
-    let Some(Page::Counted { account, .. }) = ledger.pages().get(workspace).cloned() else { return };
+/// Returns how long to wait before it is to be counted once more.
+fn count(ledger: &Ledger, workspace: &WorkspaceName) -> Option<Duration> {
+    let Some(Page::Counted { account, .. }) = ledger.pages().get(workspace).cloned() else { return None };
     let home = ledger.workspaces.join(workspace.as_str());
     let began = Instant::now();
     match account.count(|| measure::disk_usage([Part::Datasets, Part::Code].map(|part| home.join(part.as_str())))) {
-        Ok(()) => {
+        Ok(is_exact) => {
             let (bytes, took) = (account.counted(), began.elapsed());
-            tracing::debug!(%workspace, bytes, ?took, "counted what it keeps");
+            tracing::debug!(%workspace, bytes, ?took, is_exact, "counted what it keeps");
+            (!is_exact).then(|| COUNT_AGAIN.max(took.saturating_mul(20)))
         }
         // What is known stays, and goes on with what changes.
         Err(error) => {
-            tracing::warn!(%workspace, %error, "cannot count what it keeps, the next change behind the mount tries again")
+            tracing::warn!(%workspace, %error, "cannot count what it keeps, will try again");
+            Some(COUNT_AGAIN)
         }
     }
 }

@@ -264,7 +264,7 @@ fn what_jobs_write_counts_and_the_next_run_waits_for_room() {
     edit(&instance, "[workspaces.default]\nstorage = \"1GiB\"");
     assert_eq!(instance.wait_end("next", 1)["state"], "succeeded");
     edit(&instance, storage);
-    instance.wait_for_log("nothing is started in this workspace");
+    wait_for("the smaller quota", || text(&told(&instance)["note"]).contains("of the 32MiB").then_some(()));
     instance.drop_job("last", "command = \"true\"");
     instance.wait_state("last", "waiting");
     // Room that is made by a removal is noticed as well.
@@ -390,7 +390,7 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     wait_used(&instance, used);
     // Less than there is: nothing starts until there is room.
     edit(&instance, "[workspaces.default]\nstorage = \"80MiB\"");
-    instance.wait_for_log("nothing is started in this workspace");
+    wait_for("the smaller quota", || text(&told(&instance)["note"]).contains("of the 80MiB").then_some(()));
     instance.drop_job("next", "command = \"true\"");
     instance.wait_state("next", "waiting");
     fs::remove_file(instance.jobs_d().join("writes.toml")).unwrap();
