@@ -92,12 +92,16 @@ impl<T: Tree> Ops<T> {
     pub(super) fn orphaned(&self, path: &RelPath, was: Option<Pin>) -> Option<Orphan> {
         let pin = was?;
         let account = self.tree.account(path).filter(|_| is_gone(&pin));
-        Some(Orphan { pin, account })
+        let counts = account.as_ref().map_or(0, |account| account.counts());
+        // Whoever counts at this moment may have seen it or not.
+        account.iter().for_each(|account| account.note(0));
+        Some(Orphan { pin, account, counts })
     }
 
     /// Nobody holds them any more.
     pub(super) fn freed(&self, orphans: impl IntoIterator<Item = Orphan>) {
-        for Orphan { pin, account } in orphans {
+        for Orphan { pin, account, counts } in orphans {
+            let account = account.filter(|account| account.counts() == counts);
             if let (Some(account), Ok(now)) = (account, pin.again()) {
                 account.note(-now.bytes());
             }

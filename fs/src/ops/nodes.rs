@@ -26,6 +26,8 @@ pub(super) struct Orphan {
     pub pin: Pin,
     /// Who has paid for it, if that was its last name.
     pub account: Option<Arc<Account>>,
+    /// How often that was counted until then: what has no name is not seen by a later count.
+    pub counts: u64,
 }
 
 impl Nodes {

@@ -584,3 +584,16 @@ fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() 
     assert!(available <= free);
     assert!(bench.ops.statfs(other).unwrap().1.0 == stat.blocks());
 }
+
+#[test]
+fn what_was_removed_before_a_count_is_not_paid_back_after_it() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+    bench.ops.unlink(rw, os("g")).unwrap();
+    account.count(|| Ok(4096)).unwrap();
+    bench.ops.release(fh);
+    bench.ops.forget(entry.ino, 1);
+    assert_eq!(account.counted(), 4096);
+}
