@@ -4,7 +4,7 @@
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
 //! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
 //! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
-//! `POST /v1/shutdown`.
+//! `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
 //! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
 //! the place of somebody else by the header `trainyard-for-user: UID`.
 
@@ -17,6 +17,7 @@ pub mod images;
 mod logs;
 pub mod server;
 pub mod sessions;
+pub mod storage;
 pub mod wire;
 
 use std::os::unix::fs::MetadataExt;
@@ -29,11 +30,14 @@ fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
     let own = jobs_d.join(workspace);
     let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
     let Ok(metadata) = std::fs::metadata(directory) else { return false };
-    let class = match metadata.uid() == uid {
+    metadata.mode() >> class_of(&metadata, uid) & 0o2 != 0
+}
+
+/// Where in the mode of a directory the rights of a user begin: as the kernel decides it, by one class alone.
+fn class_of(directory: &std::fs::Metadata, uid: u32) -> u32 {
+    match directory.uid() == uid {
         true => 6,
-        false if crate::sys::process::groups_of(uid).contains(&metadata.gid()) => 3,
+        false if crate::sys::process::groups_of(uid).contains(&directory.gid()) => 3,
         false => 0,
-    };
-    // As the kernel decides it: by one class alone.
-    metadata.mode() >> class & 0o2 != 0
+    }
 }

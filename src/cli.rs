@@ -23,6 +23,7 @@ mod status;
 mod template;
 mod wait;
 mod whose;
+mod workspace;
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +31,7 @@ use clap::{Parser, Subcommand};
 
 use crate::api::client::{Client, ClientError};
 use crate::config::{Config, Paths};
-use crate::ids::JobKey;
+use crate::ids::{JobKey, WorkspaceName};
 
 /// Exit codes of the command line; documented in the README.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -249,6 +250,11 @@ pub enum Verb {
     /// Datasets: drafts, and versions that nobody changes
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Workspaces: what they keep on the disk, how much they may, and which jobs they have
+    Workspace {
+        /// This one alone, with what takes the room: it is measured now, which may take a while
+        name: Option<WorkspaceName>,
+    },
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
         /// Paths of job files or templates
@@ -371,6 +377,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::New { job, template, from, replace, param } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             new::new(&cli.root, &job, &from, replace, format)

@@ -48,8 +48,39 @@ pub struct Config {
     pub mounts_below: Option<Vec<PathBuf>>,
     /// Stores of other machines, by the names that job files call them.
     pub pools: BTreeMap<AssetName, Pool>,
-    /// The mount shows published versions and code by mounts of their directories.
-    pub direct: bool,
+    /// What of the mount is shown by mounts of its directories.
+    pub direct: Direct,
+    pub storage: StorageConfig,
+    /// What the file says of all else, to tell whether that was edited.
+    other_keys: toml::Table,
+}
+
+/// How much workspaces may keep on the disk. The one part that acts without a restart.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StorageConfig {
+    /// By workspace, bytes; `None` for as much as there is room for.
+    of: BTreeMap<WorkspaceName, Option<u64>>,
+    /// Of all others.
+    others: Option<u64>,
+}
+
+impl StorageConfig {
+    /// Bytes that the workspace may keep; as much as there is room for when `None`.
+    pub fn of(&self, workspace: &WorkspaceName) -> Option<u64> {
+        self.of.get(workspace).copied().unwrap_or(self.others)
+    }
+}
+
+/// Published versions and `code/` that are shown by mounts of their directories. The machine's table of mounts, with their
+/// names, is everybody's.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direct {
+    /// Those that everybody may go to.
+    #[default]
+    Open,
+    All,
+    None,
 }
 
 #[derive(Debug, Clone)]
@@ -133,12 +164,19 @@ struct WireConfig {
     mounts: WireMounts,
     pools: BTreeMap<String, WirePool>,
     mount: WireMount,
+    workspaces: BTreeMap<String, WireWorkspace>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct WireMount {
-    direct: Option<bool>,
+    direct: Direct,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct WireWorkspace {
+    storage: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -165,6 +203,7 @@ struct WireLimits {
     memory: Option<String>,
     stop_grace: Option<String>,
     debug_keep: Option<String>,
+    workspace_storage: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -206,12 +245,73 @@ impl Config {
             network: network(&wire.network, &paths).map_err(|(key, message)| value(&path, key, message))?,
             images: images(&wire.images).map_err(|(key, message)| value(&path, key, message))?,
             logs: logs(&wire.logs).map_err(|(key, message)| value(&path, key, message))?,
+            storage: storage(&wire).map_err(|(key, message)| value(&path, key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
+            direct: wire.mount.direct,
+
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
-            direct: wire.mount.direct.unwrap_or(true),
+            other_keys: other_keys(&text),
             paths,
         })
     }
+
+    /// Bytes that the workspace may keep on the disk; as much as there is room for when `None`.
+    pub fn storage_of(&self, workspace: &WorkspaceName) -> Option<u64> {
+        self.storage.of(workspace)
+    }
+
+    /// Whether two versions of the file differ in what acts after a restart only.
+    pub fn differs_until_restart(&self, other: &Self) -> bool {
+        self.other_keys != other.other_keys
+    }
+}
+
+/// What the file says, without what acts at once.
+fn other_keys(text: &str) -> toml::Table {
+    let mut table: toml::Table = text.parse().unwrap_or_default();
+    let without = |table: &mut toml::Table, key: &str| {
+        table.remove(key);
+        table.is_empty()
+    };
+    if let Some(toml::Value::Table(workspaces)) = table.get_mut("workspaces") {
+        workspaces.retain(|_, workspace| workspace.as_table_mut().is_none_or(|keys| !without(keys, "storage")));
+    }
+    if let Some(toml::Value::Table(limits)) = table.get_mut("limits") {
+        limits.remove("workspace_storage");
+    }
+    table.retain(|_, section| section.as_table().is_none_or(|section| !section.is_empty()));
+    table
+}
+
+/// Less would not hold what Trainyard itself writes of a few jobs.
+const STORAGE_MIN: u64 = 1 << 20;
+
+fn storage(wire: &WireConfig) -> Result<StorageConfig, (String, String)> {
+    let mut of = BTreeMap::new();
+    for (name, keys) in &wire.workspaces {
+        let workspace: WorkspaceName = name.parse().map_err(|error: crate::ids::NameError| {
+            (format!("workspaces.{name}"), format!("{error}; a quota is of a workspace"))
+        })?;
+        if let Some(text) = &keys.storage {
+            let key = format!("workspaces.{name}.storage");
+            of.insert(workspace, quota(text).map_err(|message| (key, message))?);
+        }
+    }
+    let others = wire.limits.workspace_storage.as_ref().map(|text| quota(text)).transpose();
+    let others = others.map_err(|message| ("limits.workspace_storage".to_owned(), message))?.flatten();
+    Ok(StorageConfig { of, others })
+}
+
+/// A size, or `unlimited`.
+fn quota(text: &str) -> Result<Option<u64>, String> {
+    if text == "unlimited" {
+        return Ok(None);
+    }
+    let bytes: Bytes = text.parse().map_err(|error: crate::ids::QuantityError| format!("{error}, or \"unlimited\""))?;
+    if bytes.0 < STORAGE_MIN {
+        return Err(format!("must be at least {}, or \"unlimited\"", Bytes(STORAGE_MIN)));
+    }
+    Ok(Some(bytes.0))
 }
 
 type BadValue = (&'static str, String);
@@ -525,9 +625,36 @@ mod tests {
             ("[pools.\"a/b\"]\nkind = \"http\"\nendpoint = \"http://x\"", "pools.a/b"),
             ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nsecret = \"../x\"", "pools.lab.secret"),
             ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nworkspaces = [\"a b\"]", "pools.lab.workspaces"),
+            ("[workspaces.vision]\nstorage = \"much\"", "workspaces.vision.storage"),
+            ("[workspaces.vision]\nstorage = \"1KiB\"", "workspaces.vision.storage"),
+            ("[workspaces.vision]\nstorrage = \"1GiB\"", "storrage"),
+            ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
+            ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
+            ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn storage_is_that_of_the_workspace_else_that_of_all() {
+        let name = |text: &str| text.parse::<WorkspaceName>().unwrap();
+        assert_eq!(load("").unwrap().storage_of(&name("default")), None);
+        let told = "[limits]\nworkspace_storage = \"1GiB\"\n[workspaces.default]\nstorage = \"500GiB\"\n\
+                    [workspaces.free]\nstorage = \"unlimited\"\n[workspaces.bare]\n";
+        let config = load(told).unwrap();
+        let of = |workspace: &str| config.storage_of(&name(workspace));
+        assert_eq!(of("default"), Some(500 << 30));
+        assert_eq!((of("free"), of("bare"), of("other")), (None, Some(1 << 30), Some(1 << 30)));
+    }
+
+    #[test]
+    fn an_edit_of_storage_needs_no_restart_and_any_other_does() {
+        let config = load("[limits]\ncpu = 2\n").unwrap();
+        let quota = "[limits]\ncpu = 2\nworkspace_storage = \"1GiB\"\n[workspaces.a]\nstorage = \"2GiB\"";
+        assert!(!config.differs_until_restart(&load(quota).unwrap()));
+        assert!(config.differs_until_restart(&load("[limits]\ncpu = 3\n").unwrap()));
+        assert!(config.differs_until_restart(&load("[limits]\ncpu = 2\n[logs]\nparts = 3").unwrap()));
     }
 }

@@ -4,6 +4,7 @@
 //! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start.
 
 mod mounting;
+mod storage;
 mod works;
 
 use std::io;
@@ -36,6 +37,8 @@ use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::PidFd;
 use crate::workspace::publish::Publisher;
+use crate::workspace::quota;
+use storage::Storage;
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
@@ -110,7 +113,8 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
-        let made = assets::make_home(&path, &paths.job_files(&workspace));
+        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| quota::make_subvolumes(paths, &workspace));
+        let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
         made.map_err(|source| DaemonError::Directory { path, source })?;
     }
     let path = paths.workspaces();
@@ -182,13 +186,20 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let (events, inbox) = unbounded_channel();
     let inventory = inventory(config).map_err(failed("look at the machine"))?;
     let settings = Settings { inventory, addresses: config.network.range, stop_grace: config.limits.stop_grace };
-    let reconciler = Reconciler::open(store, settings, crate::sys::now())?;
+    let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;
+    let (storage, mut opened) =
+        Storage::open(config, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
+    // Before anything is started.
+    reconciler.handle(Event::Full(opened.full()), crate::sys::now());
     let images = Arc::new(open_images(config)?);
     let engine = open_engine(config, images.clone(), &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
     engine.resume_deliveries(&reconciler.open_runs()).map_err(failed("go on copying output to stores"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
-    publisher.publish(reconciler.all_publications()?);
+    let publications = reconciler.all_publications()?;
+    opened.begin_with(&publications);
+    opened.run().map_err(failed("keep the quotas of workspaces"))?;
+    publisher.publish(publications);
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
@@ -203,12 +214,13 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         rounds: heard,
         images: image_service,
         sessions: Sessions::default(),
+        storage: Arc::new(storage.clone()),
     };
     tokio::spawn(server::serve(listener, context));
-    watch_files(config, &reconciler, events.clone())?;
+    watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, events, inbox };
+    let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, storage, events, inbox };
     let end = driver.run().await?;
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
@@ -301,18 +313,23 @@ fn watch_files<S: Store>(
     config: &Config,
     reconciler: &Reconciler<S>,
     events: UnboundedSender<Event>,
+    storage: Storage,
 ) -> Result<(), DaemonError> {
     let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files())?;
     let paths = config.paths.clone();
-    let watch =
-        move || intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok(), |workspace| open(&paths, workspace));
+    let watch = move || {
+        let open = |workspace: &WorkspaceName| open(&paths, &storage, workspace);
+        intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok(), open);
+    };
     let thread = std::thread::Builder::new().name("intake".to_owned()).spawn(watch);
     thread.map(drop).map_err(failed("watch the job files"))
 }
 
 /// A workspace is open to those who may go to its job files.
-fn open(paths: &Paths, workspace: &WorkspaceName) -> bool {
-    let made = assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace));
+fn open(paths: &Paths, storage: &Storage, workspace: &WorkspaceName) -> bool {
+    let made = storage.prepare_home(paths, workspace);
+    let made = made.and_then(|()| assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)));
+    storage.workspaces_may_have_come();
     let failed = |error: &io::Error| {
         tracing::warn!(%workspace, %error, "a workspace has not the rights of its job files, will be tried again");
     };
@@ -335,6 +352,7 @@ struct Driver<S> {
     engine: Arc<LocalEngine>,
     publisher: Publisher,
     rounds: watch::Sender<u64>,
+    storage: Storage,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
 }
@@ -383,6 +401,7 @@ impl<S: Store> Driver<S> {
             }
         }
         if !round.published.is_empty() {
+            self.storage.jobs_changed(storage::sights(&round.published));
             self.publisher.publish(round.published);
             // Only now: an answered question is no news, or followers would ask for ever.
             self.rounds.send_modify(|rounds| *rounds += 1);

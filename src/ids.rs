@@ -270,6 +270,17 @@ impl Bytes {
     pub const fn mib(count: u64) -> Self {
         Self(count.saturating_mul(1 << 20))
     }
+
+    /// For people, who need no more than the first digits of what was measured.
+    pub fn roughly(self) -> String {
+        let digits = |unit: &str, factor: u64| format!("{:.1}{unit}", self.0 as f64 / factor as f64);
+        match self.0 {
+            bytes if bytes.is_multiple_of(1 << 20) || bytes < 1 << 20 => self.to_string(),
+            bytes if bytes >= 1 << 40 => digits("TiB", 1 << 40),
+            bytes if bytes >= 1 << 30 => digits("GiB", 1 << 30),
+            _ => digits("MiB", 1 << 20),
+        }
+    }
 }
 
 impl FromStr for Bytes {

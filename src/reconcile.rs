@@ -8,6 +8,7 @@
 mod files;
 mod publishing;
 mod requests;
+mod room;
 mod sweeps;
 mod tasks;
 mod waiting;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use crate::config::AddressRange;
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, Launch, Prepare, Release};
-use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Place, Snapshot, Step, Waiting};
 use crate::report::{Change, JobReport};
@@ -50,6 +51,8 @@ pub enum Event {
     Done(Outcome),
     /// Somebody asks for something.
     Request(Request),
+    /// Workspaces that have no room left by their quota, and what is said of each.
+    Full(BTreeMap<WorkspaceName, String>),
     /// Time has passed.
     Tick,
     /// Stop all jobs, then end.
@@ -158,6 +161,8 @@ pub struct Reconciler<S> {
     awaiting: BTreeMap<JobKey, BTreeSet<JobKey>>,
     /// Jobs whose turn had come, but something of the machine was in use.
     held_back: BTreeSet<JobKey>,
+    /// Workspaces without room: nothing is started there.
+    full: BTreeMap<WorkspaceName, String>,
     // What this round has changed.
     dirty: BTreeSet<JobKey>,
     /// Jobs of which only what is shown has changed, not what is stored.
@@ -198,6 +203,7 @@ impl<S: Store> Reconciler<S> {
             backing_off: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             held_back: BTreeSet::new(),
+            full: BTreeMap::new(),
             dirty: BTreeSet::new(),
             shown: BTreeSet::new(),
             removed: BTreeMap::new(),
@@ -266,6 +272,7 @@ impl<S: Store> Reconciler<S> {
             Event::Delivering { key, run, state, note } => self.delivering(&key, run, state, note),
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
+            Event::Full(full) => self.full(full),
             Event::Tick => self.try_again(),
             Event::Shutdown => self.drain(),
         }
@@ -679,6 +686,7 @@ impl<S: Store> Reconciler<S> {
         self.begin_run(key);
         self.queue.retain(|_, waiting| waiting.key != *key);
         self.await_others(key);
+        self.await_room(key);
         self.backing_off.remove(key);
         if let Some(until) = self.put_off_until(key) {
             self.backing_off.insert(key.clone(), until);

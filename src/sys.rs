@@ -3,11 +3,13 @@
 //! Each function is one thing the kernel does, with a typed result. Nothing here knows of jobs.
 
 pub mod bell;
+pub mod btrfs;
 pub mod cgroup;
 pub mod devices;
 pub mod file;
 pub mod idmap;
 pub mod lock;
+pub mod measure;
 pub mod mounts;
 pub mod namespaces;
 pub mod netns;
@@ -20,6 +22,7 @@ pub mod signals;
 pub mod stream;
 pub mod terminal;
 pub mod walk;
+pub mod watch;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

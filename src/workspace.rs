@@ -2,4 +2,5 @@
 
 pub mod control;
 pub mod publish;
+pub mod quota;
 pub mod view;

@@ -21,6 +21,8 @@ pub(crate) enum Error {
     ReadOnly,
     #[error("the place is in use")]
     Busy,
+    #[error("it would take more of the disk than its account may")]
+    Quota,
     #[error("no open file has the handle {fh}")]
     BadHandle { fh: u64 },
     #[error("an open generated file takes no such operation")]
@@ -54,6 +56,7 @@ impl Error {
             Self::Stale { .. } => Errno::ESTALE,
             Self::ReadOnly => Errno::EROFS,
             Self::Busy => Errno::EBUSY,
+            Self::Quota => Errno::EDQUOT,
             Self::BadHandle { .. } => Errno::EBADF,
             Self::Generated => Errno::EOPNOTSUPP,
             Self::NotRegular => Errno::ENXIO,

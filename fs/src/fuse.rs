@@ -393,13 +393,13 @@ impl<T: Tree> Filesystem for Fuse<T> {
         answer::empty(reply, self.ops.fsyncdir(ino.0));
     }
 
-    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
-        let _span = trace_span!("statfs").entered();
-        match self.ops.statfs() {
-            Ok(stat) => reply.statfs(
-                stat.blocks(),
-                stat.blocks_free(),
-                stat.blocks_available(),
+    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let _span = trace_span!("statfs", ino = ino.0).entered();
+        match self.ops.statfs(ino.0) {
+            Ok((stat, (blocks, free, available))) => reply.statfs(
+                blocks,
+                free,
+                available,
                 stat.files(),
                 stat.files_free(),
                 u32::try_from(stat.block_size()).unwrap_or(4096),

@@ -13,6 +13,7 @@
 //! - `host`: input and output strictly beneath the backing directory.
 //! - `attr`: what `stat` shows.
 //! - `caller`: who asks, and what they may enter.
+//! - `usage`: what a part of the tree takes of the disk, and may.
 //! - `error`: every way an operation fails, and its errno.
 
 #![deny(unsafe_code)]
@@ -28,7 +29,9 @@ mod mountinfo;
 mod ops;
 mod session;
 mod tree;
+mod usage;
 
 pub use ops::xattrs::BACKING;
 pub use session::{MountError, MountOptions, Mounted, mount, unmount_stale};
 pub use tree::{BadPath, Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
+pub use usage::{Account, Quota};

@@ -9,6 +9,7 @@
 //! rename, so that a path never goes stale between the two (a reader would get a false `ENOENT`); each part of the tree has
 //! its own. The table and the handles have a lock each, held for moments and never while the disk is touched.
 
+mod charges;
 mod directories;
 mod entries;
 mod files;
@@ -16,10 +17,12 @@ mod namespace;
 mod nodes;
 pub(crate) mod xattrs;
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::Duration;
 
+use nix::sys::stat::FileStat;
 use nix::sys::statvfs::Statvfs;
 
 pub(crate) use directories::Listed;
@@ -32,7 +35,9 @@ use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
 use crate::inode::{Identity, InodeTable, ROOT};
 use crate::tree::{RelPath, Rule, Tree};
+use crate::usage;
 
+use charges::Paid;
 use directories::OpenDirectory;
 use files::OpenFile;
 use namespace::Namespace;
@@ -43,6 +48,8 @@ pub(crate) struct Ops<T> {
     tree: T,
     namespace: Namespace,
     nodes: Mutex<Nodes>,
+    /// What was paid for files that were changed, by their numbers, until they are forgotten.
+    paid: Mutex<HashMap<u64, Paid>>,
     files: Mutex<HandleTable<OpenFile>>,
     directories: Mutex<HandleTable<OpenDirectory>>,
 }
@@ -82,6 +89,7 @@ impl<T: Tree> Ops<T> {
             tree,
             namespace: Namespace::new(),
             nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
+            paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::new()),
         })
@@ -122,7 +130,12 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn forget(&self, ino: u64, count: u64) {
-        lock(&self.nodes).forget(ino, count);
+        self.settle_late(ino);
+        let gone = lock(&self.nodes).forget(ino, count);
+        let mut paid = lock(&self.paid);
+        gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
+        drop(paid);
+        self.freed(gone.into_iter().filter_map(|(_, orphan)| orphan));
     }
 
     pub(crate) fn getattr(&self, ino: u64) -> Result<Entry> {
@@ -147,26 +160,40 @@ impl<T: Tree> Ops<T> {
         {
             return Ok(());
         }
-        self.changing(ino, |pin| apply(pin, changes))
+        // A hole costs nothing, but there must be room for what it may be filled with.
+        let grown = |size: u64| changes.size.map_or(0, |wanted| wanted.saturating_sub(size));
+        self.changing(ino, |stat| grown(charges::size(stat)), |pin| apply(pin, changes))
     }
 
     /// Changes `ino` by its name, while no rename can put another rule in force there, or, if it has none, by its pin or
-    /// open file.
-    fn changing<R>(&self, ino: u64, change: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
+    /// open file. It may come to take as much more of the disk as `most` says.
+    fn changing<R>(
+        &self,
+        ino: u64,
+        most: impl FnOnce(&FileStat) -> u64,
+        change: impl FnOnce(&Pin) -> Result<R>,
+    ) -> Result<R> {
         let named = self.names_stay(ino, None);
         let pin = match named.as_ref().map_or(Err(Error::Stale { ino }), |_| self.pin_for_change(ino)) {
             Err(error @ Error::Stale { .. }) => check_unlinked(self.pin_nameless(ino).ok_or(error)??)?,
             pinned => pinned?,
         };
-        change(&pin)
+        self.charged(ino, &pin, most, || change(&pin))
     }
 
     pub(crate) fn readlink(&self, ino: u64) -> Result<OsString> {
         self.pin_even_nameless(ino)?.read_link()
     }
 
-    pub(crate) fn statfs(&self) -> Result<Statvfs> {
-        self.host.statvfs()
+    /// Of the disk, with its size, free and available blocks as they are where `ino` lies.
+    pub(crate) fn statfs(&self, ino: u64) -> Result<(Statvfs, (u64, u64, u64))> {
+        let stat = self.host.statvfs()?;
+        let quota = self.path(ino).ok().and_then(|path| self.tree.quota(&path));
+        let blocks = match quota {
+            Some(quota) => usage::shown(quota, stat.fragment_size(), stat.blocks_available()),
+            None => (stat.blocks(), stat.blocks_free(), stat.blocks_available()),
+        };
+        Ok((stat, blocks))
     }
 
     /// What `path` leads to now: what is stored, else what is generated.

@@ -7,9 +7,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
+
+use crate::usage::{Account, Quota};
 
 /// A path below the root of the tree: components separated by one `/`, no leading `/`, none of them
 /// empty, `.` or `..`. Components are bytes and may be no UTF-8. The empty path is the root.
@@ -167,6 +170,17 @@ pub trait Tree: Send + Sync + 'static {
     /// mount: the kernel would take what it knows by one name for the other for as long as it keeps names.
     fn shares_links(&self, _path: &RelPath) -> bool {
         true
+    }
+
+    /// Who pays for what lies at `path`, where that is counted here. Asked at every change, so to be told without much ado.
+    /// Nothing is moved into an account from elsewhere (`EXDEV`), so it must be the same for a tree as for what lies in it.
+    fn account(&self, _path: &RelPath) -> Option<Arc<Account>> {
+        None
+    }
+
+    /// How much may be kept at `path`, whoever counts it; for `statfs`.
+    fn quota(&self, path: &RelPath) -> Option<Quota> {
+        self.account(path).map(|account| account.quota())
     }
 
     /// How long the kernel may keep the attributes and the name of what is at `path`: zero for what

@@ -15,11 +15,12 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
+use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::wire::{
     Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
     LogQuery, NameQuery, escape,
 };
-use crate::ids::JobKey;
+use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
 
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +120,14 @@ impl Client {
 
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
         self.read(Method::GET, &path(key, "")).await
+    }
+
+    pub async fn workspaces(&self) -> Result<Vec<WorkspaceView>, ClientError> {
+        self.read(Method::GET, "/v1/workspaces").await
+    }
+
+    pub async fn workspace(&self, name: &WorkspaceName) -> Result<WorkspaceDetail, ClientError> {
+        self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
     }
 
     pub async fn stop(&self, key: &JobKey) -> Result<Done, ClientError> {

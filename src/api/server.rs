@@ -19,6 +19,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::images::ImageService;
 use super::sessions::Sessions;
+use super::storage::{self, AskStorage};
 use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
@@ -48,6 +49,7 @@ pub struct Context {
     pub images: ImageService,
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
+    pub storage: Arc<dyn AskStorage>,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -221,7 +223,12 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
                 datasets::remove(&paths, &caller, &home, &name, &version)
             });
             let message = removed.await.map_err(|_| ApiError::Ending)??;
+            context.storage.removed(home);
             Ok(json(StatusCode::OK, &Done { message }))
+        }
+        (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
+        (&Method::GET, ["v1", "workspaces", name]) => {
+            Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))
         }
         (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
         _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
@@ -270,7 +277,7 @@ fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
 }
 
 /// Sends a request to the reconciler and waits for its answer.
-async fn ask<T: Send + 'static>(
+pub(super) async fn ask<T: Send + 'static>(
     context: &Context,
     request: impl FnOnce(crate::reconcile::Answer<T>) -> Request,
 ) -> Result<T, ApiError> {

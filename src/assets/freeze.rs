@@ -37,9 +37,6 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// Manifests that have been made for a rename which is under way.
 type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
 
-/// Told when something may have been published.
-pub type Told = Arc<dyn Fn() + Send + Sync>;
-
 /// Completes manifests, on a thread for each workspace: what one of them publishes holds up no other.
 #[derive(Debug)]
 pub struct Freezer {
@@ -47,13 +44,20 @@ pub struct Freezer {
     begun: Begun,
 }
 
+/// Told of `HOME/datasets/NAME` when something may have been published or removed there.
+type Settled = Arc<dyn Fn(&Path) + Send + Sync>;
+
 impl Freezer {
-    /// Begins with what was cut short.
-    pub fn start(workspaces: &Path, told: Told) -> io::Result<Self> {
+    /// Begins with what was cut short. `settled` is told of each dataset in which something may have changed.
+    pub fn start(workspaces: &Path, settled: impl Fn(&Path) + Send + Sync + 'static) -> io::Result<Self> {
         let (sender, asked) = channel();
         let freezer = Self { asked: sender, begun: Begun::default() };
-        let begun = freezer.begun.clone();
-        let threads = Threads { workspaces: workspaces.to_owned(), by_home: BTreeMap::new(), begun, told };
+        let threads = Threads {
+            workspaces: workspaces.to_owned(),
+            by_home: BTreeMap::new(),
+            begun: freezer.begun.clone(),
+            settled: Arc::new(settled),
+        };
         std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
         match all_datasets(&Shelf::open(workspaces)?) {
             Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
@@ -91,7 +95,7 @@ struct Threads {
     workspaces: PathBuf,
     by_home: BTreeMap<OsString, Sender<PathBuf>>,
     begun: Begun,
-    told: Told,
+    settled: Settled,
 }
 
 impl Threads {
@@ -120,8 +124,8 @@ impl Threads {
         // The first of this workspace, or its thread has panicked.
         let (sender, asked) = channel();
         let (shelf, due, begun) = (Shelf::open(&self.workspaces)?, BTreeSet::from([dataset]), self.begun.clone());
-        let told = self.told.clone();
-        let work = move || complete_all(&shelf, due, &asked, &begun, &told);
+        let settled = self.settled.clone();
+        let work = move || complete_all(&shelf, due, &asked, &begun, &settled);
         std::thread::Builder::new().name("publish".to_owned()).spawn(work)?;
         self.by_home.insert(home.to_owned(), sender);
         Ok(())
@@ -142,17 +146,27 @@ fn next(asked: &Receiver<PathBuf>, due: &mut BTreeSet<PathBuf>) -> bool {
 }
 
 /// Settles what is due, and what is asked for; again later what fails.
-fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun, told: &Told) {
+fn complete_all(
+    shelf: &Shelf,
+    mut due: BTreeSet<PathBuf>,
+    asked: &Receiver<PathBuf>,
+    begun: &Begun,
+    settled: &Settled,
+) {
     loop {
-        due.retain(|dataset| match settle(shelf, dataset, begun) {
-            Ok(()) => false,
-            Err(error) if is_absent(&error) => false,
-            Err(error) => {
-                tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
-                true
+        due.retain(|dataset| {
+            let done = settle(shelf, dataset, begun);
+            // Whatever came of it: some of it may be done.
+            settled(dataset);
+            match done {
+                Ok(()) => false,
+                Err(error) if is_absent(&error) => false,
+                Err(error) => {
+                    tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
+                    true
+                }
             }
         });
-        told();
         if !next(asked, &mut due) {
             return;
         }

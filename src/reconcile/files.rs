@@ -147,6 +147,7 @@ impl<S: Store> Reconciler<S> {
                 let until = run.backs_off_until(self.now).unwrap_or(self.now);
                 (State::Waiting, format!("tries again at {until} (retry.backoff)"))
             }
+            None if run.no_room.is_some() => (State::Waiting, self.why_no_room(key).unwrap_or_default()),
             None if run.held_back.is_some() => (State::Waiting, run.held_back.clone().unwrap_or_default()),
             None => (
                 State::Waiting,
@@ -176,6 +177,9 @@ impl<S: Store> Reconciler<S> {
         let (state, mut reason) = self.state(key);
         if let Some(number) = job.follows().filter(|_| job.is_begun()) {
             reason = format!("{reason}; run {number} follows");
+        }
+        if let Some(said) = self.full.get(&key.workspace).filter(|_| self.live.contains(key)) {
+            reason = format!("{reason}; no room: {said}");
         }
         Some(JobReport::of(&Facts {
             workspace: key.workspace.as_str(),

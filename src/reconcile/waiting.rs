@@ -1,4 +1,5 @@
-//! What a run waits for beside its place in the queue: its time after a failure, and the success of other jobs.
+//! What a run waits for beside its place in the queue: its time after a failure, the success of other jobs, and
+//! (`room`) that its workspace may keep more.
 
 use super::Reconciler;
 use super::world::Job;

@@ -34,6 +34,8 @@ pub(super) struct Run {
     pub(super) held_back: Option<String>,
     /// What its owner has been told of that.
     pub(super) held_back_told: Option<String>,
+    /// Its workspace has no room, and what is said of that.
+    pub(super) no_room: Option<String>,
     /// The job that must have succeeded first, and what keeps it from that.
     pub(super) awaited: Option<(JobKey, String)>,
     /// Its preparation is under way.
@@ -164,7 +166,10 @@ impl Job {
     pub(super) fn waiting(&self, key: &JobKey, now: Timestamp) -> Option<(Place, Waiting)> {
         let run = self.open_run()?;
         let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
-        let not_yet = run.held_back.is_some() || run.awaited.is_some() || run.backs_off_until(now).is_some();
+        let not_yet = run.held_back.is_some()
+            || run.no_room.is_some()
+            || run.awaited.is_some()
+            || run.backs_off_until(now).is_some();
         if !run.record.prepared || run.live_attempt().is_some() || held || not_yet {
             return None;
         }
@@ -232,6 +237,7 @@ impl Run {
             preparing: None,
             held_back: None,
             held_back_told: None,
+            no_room: None,
             awaited: None,
             is_preparing: false,
         }

@@ -378,6 +378,15 @@ pub fn raise_open_files() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?)
 }
 
+/// Gives up what would let this process, and threads that it starts from now on, have more than a quota.
+pub fn give_up_resource_override() -> io::Result<()> {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let mut sets = capabilities(None)?;
+    sets.effective.remove(CapabilitySet::SYS_RESOURCE);
+    sets.permitted.remove(CapabilitySet::SYS_RESOURCE);
+    Ok(set_capabilities(None, sets)?)
+}
+
 /// Processor cores that this process may use.
 pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;

@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use trainyard_fs::{Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
+use trainyard_fs::{Account, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
 
-use crate::assets::freeze::{Freezer, Told, may_be_version};
+use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::ids::JobKey;
 use crate::logs::LogReader;
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
+use crate::workspace::quota::Ledger;
 
 /// Name of the merged log in a task's directory.
 const MERGED_LOG: &str = "log";
@@ -36,6 +37,7 @@ pub struct WorkspaceTree {
     shelf: Shelf,
     freezer: Freezer,
     daemon: Arc<dyn Ask>,
+    ledger: Arc<Ledger>,
 }
 
 impl std::fmt::Debug for WorkspaceTree {
@@ -46,10 +48,23 @@ impl std::fmt::Debug for WorkspaceTree {
 
 impl WorkspaceTree {
     /// Also goes on with publishing that was cut short, and says by `told` when something may have been published. `daemon`
-    /// does what is written to `ctl`.
-    pub fn open(backing: &Path, daemon: Arc<dyn Ask>, told: Told) -> io::Result<Self> {
-        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, told)?);
-        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon })
+    /// does what is written to `ctl`; `ledger` knows the quotas.
+    pub fn open(
+        backing: &Path,
+        daemon: Arc<dyn Ask>,
+        ledger: Arc<Ledger>,
+        told: Arc<dyn Fn() + Send + Sync>,
+    ) -> io::Result<Self> {
+        let settled = {
+            let ledger = ledger.clone();
+            move |dataset: &Path| {
+                // What two versions share is stored once from now on.
+                ledger.changed_behind(dataset);
+                told();
+            }
+        };
+        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled)?);
+        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger })
     }
 
     /// It lies in a published version, and so is never another.
@@ -289,6 +304,14 @@ impl Tree for WorkspaceTree {
         part_of(path) != Part::Datasets
     }
 
+    fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
+        self.ledger.account(path)
+    }
+
+    fn quota(&self, path: &RelPath) -> Option<Quota> {
+        self.ledger.quota(path)
+    }
+
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
@@ -391,7 +414,7 @@ mod tests {
     #[test]
     fn users_change_code_and_datasets_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::new(|| {})).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::default(), Arc::new(|| {})).unwrap();
         let rule = |path: &str| tree.rule(&RelPath::new(path).unwrap());
         for path in [
             "",
@@ -423,7 +446,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let task = dir.path().join("ws/jobs/j/runs/1/attempts/1/main-0");
         std::fs::create_dir_all(&task).unwrap();
-        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::new(|| {})).unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::default(), Arc::new(|| {})).unwrap();
         let path = RelPath::new("ws/jobs/j/runs/1/attempts/1/main-0/log").unwrap();
         let mut writer = LogWriter::open(&task, LogLimits { part_size: 100, parts: 3 }).unwrap();
         let open = || tree.open_generated(&path).unwrap().unwrap();

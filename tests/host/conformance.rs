@@ -19,7 +19,7 @@ fn tool(test: &str, name: &str) -> Option<PathBuf> {
 }
 
 /// All of it by the mount's own hands: shown directly, it would be the file system of the machine that is tested.
-const THROUGH: &str = "[mount]\ndirect = false\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n";
+const THROUGH: &str = "[mount]\ndirect = \"none\"\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n";
 
 fn place(instance: &Instance, name: &str) -> PathBuf {
     let place = instance.mount().join("code").join(name);

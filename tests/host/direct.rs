@@ -330,6 +330,9 @@ fn who_may_not_pass_the_directories_above_reaches_nothing_that_is_shown_directly
         fs::create_dir(&files).unwrap();
         std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
         fs::set_permissions(&files, fs::Permissions::from_mode(0o2770)).unwrap();
+        let config = instance.root().join("etc/trainyard/trainyard.toml");
+        let before = fs::read_to_string(&config).unwrap();
+        fs::write(&config, format!("{before}[mount]\ndirect = \"all\"\n")).unwrap();
         instance.start_daemon(&[]);
         instance.wait_ready();
         instance
@@ -354,6 +357,41 @@ fn who_may_not_pass_the_directories_above_reaches_nothing_that_is_shown_directly
     fs::set_permissions(open.parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();
     wait_for("it to be closed", || (!as_user(12_346, "cat", &open.join("x"))).then_some(()));
     assert!(direct(&instance).contains_key(&open));
+    instance.shutdown();
+}
+
+#[test]
+fn nobody_reads_in_the_table_of_mounts_what_is_called_where_they_may_not_go() {
+    let test = "nobody_reads_in_the_table_of_mounts_what_is_called_where_they_may_not_go";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    fs::create_dir(instance.jobs_d().join("secret")).unwrap();
+    let top = instance.mount().parent().unwrap().to_owned();
+    let home = top.join("secret");
+    wait_for("the workspace", || home.join("datasets").is_dir().then_some(()));
+    fs::set_permissions(instance.jobs_d().join("secret"), fs::Permissions::from_mode(0o2770)).unwrap();
+    wait_for("it to be closed", || (fs::metadata(&home).unwrap().permissions().mode() & 0o007 == 0).then_some(()));
+    let secret = home.join("datasets/hush");
+    fs::create_dir_all(secret.join("draft")).unwrap();
+    fs::write(secret.join("draft/x"), "secret").unwrap();
+    fs::rename(secret.join("draft"), secret.join("v1")).unwrap();
+    wait_for("its manifest", || {
+        fs::read_to_string(secret.join("v1.MANIFEST")).ok()?.contains("state complete").then_some(())
+    });
+    let open = publish(&instance, "d", "v1", "open");
+    wait_direct(&instance, &open);
+    assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains("hush"));
+    assert_eq!(fs::read_to_string(secret.join("v1/x")).unwrap(), "secret");
+    // With a quota, code/ is written by the mount, which holds to it; from the moment that it is in the file.
+    wait_direct(&instance, &top.join("default/code"));
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}[workspaces.default]\nstorage = \"1GiB\"\n")).unwrap();
+    wait_for("code/ to be the mount's", || (!direct(&instance).contains_key(&top.join("default/code"))).then_some(()));
+    assert!(direct(&instance).contains_key(&open));
+    fs::write(&config, before).unwrap();
+    wait_direct(&instance, &top.join("default/code"));
+    instance.kill_daemon();
+    instance.restart_daemon();
     instance.shutdown();
 }
 
@@ -440,7 +478,7 @@ fn of_many_versions_the_newest_are_shown_directly_and_all_are_shown() {
 fn where_nothing_can_be_shown_directly_the_mount_shows_the_same() {
     let test = "where_nothing_can_be_shown_directly_the_mount_shows_the_same";
     // It is not wanted, or whoever does it cannot even begin.
-    for config in ["[mount]\ndirect = false\n", "[mount]\ndirect = true\n"] {
+    for config in ["[mount]\ndirect = \"none\"\n", "[mount]\ndirect = \"all\"\n"] {
         let Some(mut instance) = Instance::prepare(test, config) else { return };
         fs::create_dir_all(instance.root().join("run/trainyard/direct.sock/in-the-way")).unwrap();
         instance.start_daemon(&[]);

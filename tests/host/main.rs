@@ -27,6 +27,7 @@ mod network;
 mod policies;
 mod public;
 mod quickstart;
+mod quotas;
 mod remote;
 mod requirements;
 mod rights;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use trainyard::config::AddressRange;
 use trainyard::engine::EngineError;
-use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp};
+use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
@@ -69,6 +69,10 @@ enum Step {
     Stranger {
         busy: bool,
     },
+    /// The workspace has no room any more, or has it again.
+    Room {
+        full: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -82,6 +86,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::FailCommit),
         2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
+        1 => any::<bool>().prop_map(|full| Step::Room { full }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -103,6 +108,7 @@ struct World {
     held: BTreeMap<AttemptId, Amount>,
     files: BTreeMap<JobKey, usize>,
     busy: bool,
+    full: bool,
 }
 
 fn key(job: usize) -> JobKey {
@@ -132,6 +138,7 @@ impl World {
             works: VecDeque::new(),
             tasks: BTreeMap::new(),
             busy: false,
+            full: false,
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -146,6 +153,7 @@ impl World {
         let store = FaultStore::new(self.store.clone(), fault);
         self.works.clear();
         let mut daemon = Reconciler::open(store, settings, Timestamp(self.now)).unwrap();
+        daemon.handle(Event::Full(self.full_workspaces()), Timestamp(self.now));
         // The first scan of jobs.d.
         let mut arrivals: Vec<Arrival> = self.files.iter().map(|(key, spec)| arrival(key, *spec)).collect();
         let gone = daemon.known_files().into_iter().filter(|key| !self.files.contains_key(key));
@@ -153,6 +161,11 @@ impl World {
         daemon.handle(Event::Files(arrivals), Timestamp(self.now));
         self.daemon = Some(daemon);
         self.round();
+    }
+
+    fn full_workspaces(&self) -> BTreeMap<WorkspaceName, String> {
+        let default = WorkspaceName::default_workspace();
+        self.full.then(|| (default, "it keeps all that it may".to_owned())).into_iter().collect()
     }
 
     fn handle(&mut self, event: Event) {
@@ -164,11 +177,13 @@ impl World {
 
     /// One round of the daemon; a failed commit is its end.
     fn round(&mut self) {
+        let before = self.full.then(|| self.last_attempt());
         let Some(daemon) = &mut self.daemon else { return };
         match daemon.pass(Timestamp(self.now)) {
             Ok(round) => self.works.extend(round.works),
             Err(_) => self.start_daemon(Fault::Fail(0)),
         }
+        assert!(before.is_none_or(|last| last == self.last_attempt()), "nothing starts where there is no room");
         invariants::nothing_starts_twice(&self.starts);
         invariants::nothing_is_leased_twice(&self.held, INVENTORY);
     }
@@ -197,6 +212,10 @@ impl World {
             }
             Step::FailCommit => self.start_daemon(Fault::Fail(2)),
             Step::Stranger { busy } => self.busy = *busy,
+            Step::Room { full } => {
+                self.full = *full;
+                self.handle(Event::Full(self.full_workspaces()));
+            }
             Step::Wait { ms } => {
                 self.now += ms;
                 self.handle(Event::Tick);
@@ -297,6 +316,8 @@ impl World {
     /// Lets everything come to its end, as it would if nobody did anything more.
     fn settle(&mut self) {
         self.busy = false;
+        self.full = false;
+        self.handle(Event::Full(self.full_workspaces()));
         for round in 0..2000 {
             self.now += 400;
             self.handle(Event::Tick);
@@ -312,6 +333,11 @@ impl World {
             }
         }
         panic!("it never comes to rest: {:?}", self.store.load().unwrap());
+    }
+
+    /// The number of the last attempt that was made.
+    fn last_attempt(&self) -> u64 {
+        self.store.load().unwrap().counters.attempt
     }
 
     fn all_ended(&self) -> bool {

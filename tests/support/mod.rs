@@ -100,13 +100,15 @@ impl Instance {
 
     /// The directories of an instance, without a daemon.
     pub(crate) fn prepare(test: &str, config: &str) -> Option<Self> {
+        Self::prepare_in(test, config, PLACE.get().unwrap_or(&std::env::temp_dir()))
+    }
+
+    /// As [`Self::prepare`], in a directory of the test's own.
+    pub(crate) fn prepare_in(test: &str, config: &str, place: &Path) -> Option<Self> {
         if !can_run(test) {
             return None;
         }
-        let dir = match PLACE.get() {
-            Some(place) => tempfile::tempdir_in(place).unwrap(),
-            None => tempfile::tempdir().unwrap(),
-        };
+        let dir = tempfile::tempdir_in(place).unwrap();
         // Tasks of other users must be able to pass.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();

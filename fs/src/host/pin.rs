@@ -114,6 +114,15 @@ impl Pin {
         self.stat.st_nlink > 0
     }
 
+    pub(crate) fn is_directory(&self) -> bool {
+        self.attr().kind == Kind::Directory
+    }
+
+    /// What it takes of the disk, as of when it was pinned.
+    pub(crate) fn bytes(&self) -> i64 {
+        self.stat.st_blocks.saturating_mul(512)
+    }
+
     /// Opens a regular file with an access mode only; whatever else is refused unopened.
     pub(crate) fn open(&self, access: OFlag) -> Result<File> {
         if self.attr().kind != Kind::File {

@@ -57,6 +57,7 @@ impl<T: Tree> Ops<T> {
         {
             // Where it is must not become read-only meanwhile, which may be in another part of the tree.
             let _names_stay = self.both_stay(ino, (parent, name))?;
+            self.check_accounts(&self.path(ino)?, &self.entry((parent, name))?, RenameMode::Exchange)?;
             self.make(parent, name, |directory| {
                 let target = self.pin_for_change(ino)?;
                 directory.make_link(name, &target)
@@ -89,12 +90,21 @@ impl<T: Tree> Ops<T> {
         let moved = source.child(from.1)?;
         self.check_links(&moved, from, to)?;
         let was = target.child(to.1).ok();
+        let paths = (self.entry(from)?, self.entry(to)?);
+        self.check_accounts(&paths.0, &paths.1, mode)?;
         self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))?;
+        self.moved(&paths.0, &paths.1);
         // Between two names of one file the disk changes nothing, so neither does the table.
         if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
-            lock(&self.nodes).rename(from, to, mode, was);
+            let was = self.orphaned(&paths.1, was.filter(|_| mode != RenameMode::Exchange));
+            let gone = lock(&self.nodes).rename(from, to, mode, was);
+            self.freed(gone);
         }
         Ok(())
+    }
+
+    fn entry(&self, (parent, name): (u64, &OsStr)) -> Result<RelPath> {
+        self.path(parent)?.join(name).map_err(Error::Name)
     }
 
     /// A file with several names that are one inode does not move to where they are not: it is copied there.
@@ -175,7 +185,7 @@ impl<T: Tree> Ops<T> {
         if self.is_generated(&path)? {
             return Err(Error::host("create")(Errno::EEXIST));
         }
-        make(&directory)
+        self.charged_entry(&path, &directory, || make(&directory), || directory.child(name))
     }
 
     fn remove(&self, parent: u64, name: &OsStr, remove: impl FnOnce(&Pin) -> Result<()>) -> Result<()> {
@@ -183,7 +193,9 @@ impl<T: Tree> Ops<T> {
         let directory = self.holder((parent, name), Self::check_removable)?;
         let was = directory.child(name).ok();
         remove(&directory)?;
-        lock(&self.nodes).unlink(parent, name, was);
+        let was = self.orphaned(&self.path(parent)?.join(name).map_err(Error::Name)?, was);
+        let gone = lock(&self.nodes).unlink(parent, name, was);
+        self.freed(gone);
         Ok(())
     }
 

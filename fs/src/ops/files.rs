@@ -11,15 +11,18 @@ use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
 
+use super::charges::{allocated, size};
 use super::{Entry, Ops, check_unlinked, lock};
 use crate::attr::Attr;
 use crate::error::{Error, Result};
 use crate::host::{Made, Pin};
 use crate::inode::Identity;
 use crate::tree::{Content, Rule, Tree};
+use crate::usage::most_of_write;
 
 /// So much is copied at a request, bytes: who copies more asks again, and others get their turn.
 const COPY_MAX: usize = 32 << 20;
@@ -89,7 +92,7 @@ impl<T: Tree> Ops<T> {
         }
         let fh = self.keep_stored(ino, &pin, access)?;
         if access.flags.contains(OFlag::O_TRUNC) {
-            pin.set_size(0)?;
+            self.charged(ino, &pin, |_| 0, || pin.set_size(0))?;
         }
         match rule {
             Some(Rule::ReadOnly) => Ok(Opened::Frozen { fh }),
@@ -124,7 +127,9 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn write(&self, fh: u64, offset: u64, data: &[u8]) -> Result<usize> {
         let open = self.writable_file(fh)?;
         let file = open.stored()?;
-        write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("pwrite"))
+        let most = |stat: &FileStat| most_of_write(size(stat), allocated(stat), offset, data.len() as u64);
+        let write = || write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("pwrite"));
+        self.charged(open.ino, file, most, write)
     }
 
     /// Writes at the true end, also where the file has grown behind the mount. A file that was made
@@ -133,7 +138,10 @@ impl<T: Tree> Ops<T> {
         let open = self.writable_file(fh)?;
         match &open.source {
             Source::Stored { append: Some(file), .. } => {
-                write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("append"))
+                let most = |stat: &FileStat| most_of_write(size(stat), allocated(stat), size(stat), data.len() as u64);
+                self.charged(open.ino, file, most, || {
+                    write_fully(data, |done, rest| file.write_at(rest, offset + done)).map_err(Error::io("append"))
+                })
             }
             _ => self.write(fh, offset, data),
         }
@@ -149,8 +157,13 @@ impl<T: Tree> Ops<T> {
         let (source, target) = (self.file(from.0)?, self.writable_file(to.0)?);
         let (mut read, mut written) = (from.1, to.1);
         let length = usize::try_from(length).unwrap_or(usize::MAX).min(COPY_MAX);
-        let copied = copy_file_range(source.stored()?, Some(&mut read), target.stored()?, Some(&mut written), length);
-        copied.map_err(|errno| Error::host("copy_file_range")(Errno::from_raw(errno.raw_os_error())))
+        let (source, file) = (source.stored()?, target.stored()?);
+        let length = length.min(usize::try_from(left(source, from.1)?).unwrap_or(usize::MAX));
+        let most = |stat: &FileStat| most_of_write(size(stat), allocated(stat), to.1, length as u64);
+        self.charged(target.ino, file, most, || {
+            let copied = copy_file_range(source, Some(&mut read), file, Some(&mut written), length);
+            copied.map_err(|errno| Error::host("copy_file_range")(Errno::from_raw(errno.raw_os_error())))
+        })
     }
 
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
@@ -163,8 +176,17 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn fallocate(&self, fh: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
         let open = self.writable_file(fh)?;
         let mode = FallocateFlags::from_bits(mode).ok_or(Error::Generated)?;
-        let (offset, length) = (signed(offset)?, signed(length)?);
-        fallocate(open.stored()?, mode, offset, length).map_err(Error::host("fallocate"))
+        let file = open.stored()?;
+        // Those make room, or holes.
+        let takes_none = FallocateFlags::FALLOC_FL_PUNCH_HOLE
+            | FallocateFlags::FALLOC_FL_COLLAPSE_RANGE
+            | FallocateFlags::FALLOC_FL_INSERT_RANGE;
+        let most = |stat: &FileStat| match mode.intersects(takes_none) {
+            true => 0,
+            false => most_of_write(size(stat), allocated(stat), offset, length),
+        };
+        let (from, count) = (signed(offset)?, signed(length)?);
+        self.charged(open.ino, file, most, || fallocate(file, mode, from, count).map_err(Error::host("fallocate")))
     }
 
     /// The next data or hole; other moves are the kernel's own.
@@ -190,7 +212,11 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn release(&self, fh: u64) {
-        lock(&self.files).remove(fh);
+        let Some(open) = lock(&self.files).remove(fh) else { return };
+        let ino = open.ino;
+        // Some file systems take back then what they have allocated ahead.
+        drop(open);
+        self.settle_late(ino);
     }
 
     /// Attributes of an open generated file that is no longer reached by its name.
@@ -321,6 +347,11 @@ pub(super) fn write_fully(data: &[u8], write: impl Fn(u64, &[u8]) -> std::io::Re
         }
     }
     Ok(done.min(data.len()))
+}
+
+/// Bytes of a file from `offset` on.
+fn left(file: &File, offset: u64) -> Result<u64> {
+    Ok(file.metadata().map_err(Error::io("fstat"))?.len().saturating_sub(offset))
 }
 
 fn signed(number: u64) -> Result<i64> {

@@ -7,15 +7,27 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use super::RenameMode;
 use crate::host::Pin;
 use crate::inode::InodeTable;
+use crate::usage::Account;
 
 #[derive(Debug)]
 pub(super) struct Nodes {
     pub table: InodeTable,
-    orphans: HashMap<u64, Pin>,
+    orphans: HashMap<u64, Orphan>,
+}
+
+/// What has lost a name.
+#[derive(Debug)]
+pub(super) struct Orphan {
+    pub pin: Pin,
+    /// Who has paid for it, if that was its last name.
+    pub account: Option<Arc<Account>>,
+    /// How often that was counted until then: what has no name is not seen by a later count.
+    pub counts: u64,
 }
 
 impl Nodes {
@@ -23,40 +35,53 @@ impl Nodes {
         Self { table, orphans: HashMap::new() }
     }
 
-    pub(super) fn forget(&mut self, ino: u64, count: u64) {
-        for gone in self.table.forget(ino, count) {
-            self.orphans.remove(&gone);
-        }
+    /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.
+    pub(super) fn forget(&mut self, ino: u64, count: u64) -> Vec<(u64, Option<Orphan>)> {
+        self.table.forget(ino, count).into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
 
-    /// `name` is gone; `was` is what it led to.
-    pub(super) fn unlink(&mut self, parent: u64, name: &OsStr, was: Option<Pin>) {
+    /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.
+    pub(super) fn unlink(&mut self, parent: u64, name: &OsStr, was: Option<Orphan>) -> Option<Orphan> {
         let ino = self.table.child(parent, name);
         self.table.unlink(parent, name);
-        self.keep(ino, was);
+        self.keep(ino, was)
     }
 
-    /// `was` is what `to` led to.
-    pub(super) fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode, was: Option<Pin>) {
+    /// `was` is what `to` led to, returned if nobody can reach it any more.
+    pub(super) fn rename(
+        &mut self,
+        from: (u64, &OsStr),
+        to: (u64, &OsStr),
+        mode: RenameMode,
+        was: Option<Orphan>,
+    ) -> Option<Orphan> {
         if mode == RenameMode::Exchange {
-            return self.table.exchange(from, to);
+            self.table.exchange(from, to);
+            return None;
         }
         let ino = self.table.child(to.0, to.1);
         self.table.rename(from, to);
-        self.keep(ino, was);
+        self.keep(ino, was)
     }
 
     /// What `ino` is, if it lost its name through the mount.
     pub(super) fn orphan(&self, ino: u64) -> Option<&Pin> {
-        self.orphans.get(&ino)
+        self.orphans.get(&ino).map(|orphan| &orphan.pin)
     }
 
-    fn keep(&mut self, ino: Option<u64>, was: Option<Pin>) {
-        if let (Some(ino), Some(was)) = (ino, was)
-            && self.table.is_nameless(ino)
-            && self.table.identity(ino) == Some(was.identity())
-        {
-            self.orphans.insert(ino, was);
+    /// Who pays for `ino`, which has lost its name.
+    pub(super) fn payer(&self, ino: u64) -> Option<Arc<Account>> {
+        self.orphans.get(&ino)?.account.clone()
+    }
+
+    /// Keeps what is still known by a number, and returns what is not.
+    fn keep(&mut self, ino: Option<u64>, was: Option<Orphan>) -> Option<Orphan> {
+        let was = was?;
+        match ino {
+            Some(ino) if self.table.is_nameless(ino) && self.table.identity(ino) == Some(was.pin.identity()) => {
+                self.orphans.insert(ino, was)
+            }
+            _ => Some(was),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::attr::Kind;
 use crate::caller::Caller;
 use crate::host::{Made, Owner};
 use crate::tree::{Content, ContentMetadata};
+use crate::usage::{Account, Quota};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
@@ -27,6 +28,8 @@ struct FakeTree {
     fails: Arc<Mutex<bool>>,
     /// Renaming waits for it.
     waits: Arc<Mutex<()>>,
+    /// Pays for what is below `rw`.
+    account: Option<Arc<Account>>,
 }
 
 struct FakeContent(Arc<Mutex<Vec<u8>>>);
@@ -74,6 +77,10 @@ impl Tree for FakeTree {
         Ok(())
     }
 
+    fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
+        self.account.clone().filter(|_| path.components().next() == Some(os("rw")))
+    }
+
     fn attr_ttl(&self, _path: &RelPath) -> Duration {
         Duration::ZERO
     }
@@ -86,12 +93,16 @@ struct Bench {
 }
 
 fn bench() -> Bench {
+    bench_with(None)
+}
+
+fn bench_with(account: Option<Arc<Account>>) -> Bench {
     let dir = tempfile::tempdir().unwrap();
     for name in ["ro", "rw", "hidden"] {
         fs::create_dir(dir.path().join(name)).unwrap();
         fs::write(dir.path().join(name).join("f"), b"stored").unwrap();
     }
-    let tree = FakeTree::default();
+    let tree = FakeTree { account, ..FakeTree::default() };
     let ops = Ops::new(Host::open(dir.path()).unwrap(), tree.clone()).unwrap();
     Bench { dir, tree, ops }
 }
@@ -481,4 +492,108 @@ fn a_generated_file_is_data_from_end_to_end() {
     assert_eq!(bench.ops.lseek(fh, 1, Whence::SeekData).unwrap(), 1);
     assert_eq!(bench.ops.lseek(fh, 1, Whence::SeekHole).unwrap(), 4);
     assert_eq!(errno(bench.ops.lseek(fh, 4, Whence::SeekData)), Errno::ENXIO);
+}
+
+/// A bench with an account for `rw` that has room for `room` bytes, and what is taken so far.
+fn paid_bench(room: u64) -> (Bench, Arc<Account>) {
+    let account = Arc::new(Account::new(room, 0, || {}));
+    (bench_with(Some(account.clone())), account)
+}
+
+#[test]
+fn what_would_take_more_than_its_account_has_is_edquot() {
+    let (bench, account) = paid_bench(64 << 10);
+    let fh = bench.open("rw/f", OFlag::O_RDWR).unwrap();
+    let ino = bench.ino("rw/f");
+    assert_eq!(bench.ops.write(fh, 0, &[1; 48 << 10]).unwrap(), 48 << 10);
+    // One block was there before it was counted.
+    assert_eq!(account.counted(), 44 << 10);
+    assert_eq!(errno(bench.ops.write(fh, 48 << 10, &[1; 24 << 10])), Errno::EDQUOT);
+    assert_eq!(errno(bench.ops.append(fh, 48 << 10, &[1; 24 << 10])), Errno::EDQUOT);
+    assert_eq!(errno(bench.ops.fallocate(fh, 0, 48 << 10, 24 << 10)), Errno::EDQUOT);
+    let grow = |size| bench.ops.setattr(ino, &Changes { size: Some(size), ..Changes::default() });
+    assert_eq!(errno(grow(96 << 10)), Errno::EDQUOT);
+    assert_eq!(bench.ops.write(fh, 4096, &[2; 40 << 10]).unwrap(), 40 << 10, "over what is there");
+    let other = bench.ops.create(bench.ino("rw"), os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap().1;
+    assert_eq!(errno(bench.ops.copy((fh, 0), (other, 0), 48 << 10)), Errno::EDQUOT);
+    assert_eq!(bench.ops.copy((fh, 0), (other, 0), 8 << 10).unwrap(), 8 << 10);
+    assert_eq!(account.quota(), Quota { limit: 64 << 10, used: 52 << 10 });
+    grow(56 << 10).unwrap();
+    assert_eq!(account.counted(), 52 << 10, "a hole costs nothing");
+    grow(0).unwrap();
+    assert_eq!(account.counted(), 4 << 10, "also the block that was there before");
+    account.set_limit(1 << 20);
+    assert_eq!(bench.ops.write(fh, 0, &[1; 256 << 10]).unwrap(), 256 << 10);
+    let elsewhere = bench.open("ro/f", OFlag::O_RDONLY).unwrap();
+    assert_eq!(bench.read_all(elsewhere), b"stored");
+}
+
+#[test]
+fn what_is_removed_is_paid_until_the_last_name_and_the_last_reader_have_gone() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 100 << 10]).unwrap();
+    let written = account.counted();
+    assert_eq!(written, 100 << 10);
+    bench.ops.link(entry.ino, rw, os("h")).unwrap();
+    bench.ops.unlink(rw, os("g")).unwrap();
+    assert_eq!(account.counted(), written);
+    bench.ops.unlink(rw, os("h")).unwrap();
+    assert_eq!(account.counted(), written, "it is still open");
+    bench.ops.write(fh, 100 << 10, &[1; 100 << 10]).unwrap();
+    assert_eq!(account.counted(), 2 * written, "and still grows");
+    assert_eq!(errno(bench.ops.write(fh, 0, &[1; 2 << 20])), Errno::EDQUOT);
+    bench.ops.release(fh);
+    // One for being made, one for its other name.
+    bench.ops.forget(entry.ino, 2);
+    assert_eq!(account.counted(), 0);
+    bench.ops.mkdir(rw, os("d"), &made(0o755)).unwrap();
+    let directory = fs::metadata(bench.backing("rw/d")).unwrap().blocks() * 512;
+    assert_eq!(account.counted(), directory);
+    let ino = bench.ino("rw/d");
+    bench.ops.rmdir(rw, os("d")).unwrap();
+    bench.ops.forget(ino, 2);
+    assert_eq!(account.counted(), 0);
+    let (entry, fh) = bench.ops.create(rw, os("new"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 8 << 10]).unwrap();
+    let old = bench.ino("rw/f");
+    bench.ops.rename((rw, os("new")), (rw, os("f")), RenameMode::Replace).unwrap();
+    bench.ops.forget(old, 1);
+    assert_eq!((account.counted(), entry.attr.nlink), (4 << 10, 1), "less by the block of what it has replaced");
+}
+
+#[test]
+fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    fs::create_dir(bench.backing("other")).unwrap();
+    fs::write(bench.backing("other/x"), "x").unwrap();
+    let other = bench.ino("other");
+    assert_eq!(errno(bench.ops.rename((other, os("x")), (rw, os("x")), RenameMode::Replace)), Errno::EXDEV);
+    assert_eq!(errno(bench.ops.rename((rw, os("f")), (other, os("x")), RenameMode::Exchange)), Errno::EXDEV);
+    assert_eq!(errno(bench.ops.link(bench.ino("other/x"), rw, os("x"))), Errno::EXDEV);
+    assert_eq!(errno(bench.ops.link(bench.ino("rw/f"), other, os("y"))), Errno::EXDEV);
+    assert!(!account.take_wanted_count());
+    bench.ops.rename((rw, os("f")), (other, os("f")), RenameMode::Replace).unwrap();
+    assert!(account.take_wanted_count());
+    account.count(|| Ok(4096)).unwrap();
+    let (stat, (blocks, free, available)) = bench.ops.statfs(rw).unwrap();
+    let in_bytes = |blocks: u64| blocks * stat.fragment_size();
+    assert_eq!((in_bytes(blocks), in_bytes(free)), (1 << 20, (1 << 20) - 4096));
+    assert!(available <= free);
+    assert!(bench.ops.statfs(other).unwrap().1.0 == stat.blocks());
+}
+
+#[test]
+fn what_was_removed_before_a_count_is_not_paid_back_after_it() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+    bench.ops.unlink(rw, os("g")).unwrap();
+    account.count(|| Ok(4096)).unwrap();
+    bench.ops.release(fh);
+    bench.ops.forget(entry.ino, 1);
+    assert_eq!(account.counted(), 4096);
 }

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::host::Pin;
 use crate::inode::Identity;
 use crate::tree::Tree;
+use crate::usage::BLOCK;
 
 const OWN: &[u8] = b"user.";
 /// The attribute that tells root, and nobody else, which file of the backing directory is shown: `DEVICE:INODE`, in decimal. The
@@ -52,12 +53,12 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn setxattr(&self, ino: u64, name: &OsStr, value: &[u8], flags: i32) -> Result<()> {
         check_name(name, Errno::OPNOTSUPP)?;
         let flags = XattrFlags::from_bits(flags.cast_unsigned()).ok_or(Error::Flags)?;
-        self.changing(ino, |pin| setxattr(pin.magic_link(), name, value, flags).map_err(told("setxattr")))
+        self.changing(ino, |_| BLOCK, |pin| setxattr(pin.magic_link(), name, value, flags).map_err(told("setxattr")))
     }
 
     pub(crate) fn removexattr(&self, ino: u64, name: &OsStr) -> Result<()> {
         check_name(name, Errno::OPNOTSUPP)?;
-        self.changing(ino, |pin| removexattr(pin.magic_link(), name).map_err(told("removexattr")))
+        self.changing(ino, |_| 0, |pin| removexattr(pin.magic_link(), name).map_err(told("removexattr")))
     }
 
     /// Only files and directories bear attributes of people's own.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -19,6 +19,7 @@ use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
+use crate::sys::btrfs;
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::{Ids, Rooted};
@@ -38,7 +39,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
             // The model has been published already.
             continue;
         }
-        create_dir_for(&directory.join(name), 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+        make_counted(paths, run, &directory.join(name)).map_err(failed("make the run's directory"))?;
     }
     let spec = directory.join("spec.toml");
     write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
@@ -48,6 +49,20 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     }
     choose_datasets(paths, run)?;
     choose_left(paths, run)
+}
+
+/// Makes a directory of what jobs write: where the kernel counts that of the workspace, with the rest of it.
+fn make_counted(paths: &Paths, run: &Prepare, path: &Path) -> io::Result<()> {
+    let datasets = paths.workspace(&run.identity.key.workspace).join(Part::Datasets.as_str());
+    let first = fs::File::open(datasets)?;
+    if fs::symlink_metadata(path).is_err()
+        && btrfs::is_subvolume(&first)?
+        && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+    {
+        btrfs::create_subvolume(&fs::File::open(parent)?, name, Some(btrfs::Group::of(&first)?))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
+    }
+    create_dir_for(path, 0o750, run.owner.uid, run.owner.gid)
 }
 
 /// What runs have left: it is there, and the owner's to see.
@@ -77,7 +92,7 @@ fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError
         remove_tree(&draft)?;
         let target = draft.join(part);
         if !part.is_empty() {
-            create_dir_for(&draft, 0o750, run.owner.uid, run.owner.gid)?;
+            make_counted(paths, run, &draft)?;
         }
         // A file of that name is not what is gone on with.
         match copy_tree(&PathBuf::from(format!("/proc/self/fd/{}/.", before.as_raw_fd())), &target) {

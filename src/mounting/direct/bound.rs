@@ -18,8 +18,9 @@ use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::Mode;
 
 use crate::assets::manifest::{State, state};
-use crate::assets::{Part, Shelf, is_absent, manifest_of};
-use crate::config::Config;
+use crate::assets::{Part, SHARED, Shelf, is_absent, manifest_of};
+use crate::config::{Config, Direct};
+use crate::ids::WorkspaceName;
 use crate::mounting::BACKING;
 use crate::sys::mounts::attached::Attached;
 use crate::sys::mounts::{Access, Depth, Detached, path_of};
@@ -55,6 +56,10 @@ impl Bound {
 
     /// Takes away what is not to be there, then shows what is; `false` when something failed.
     pub(super) fn settle(&mut self) -> bool {
+        // Who has a quota may have changed; a file that cannot be used changes nothing.
+        if let Ok(config) = Config::load(self.config.paths.root()) {
+            self.config.storage = config.storage;
+        }
         let done = self.wanted().and_then(|wanted| {
             self.release(&wanted);
             self.show(wanted)
@@ -165,10 +170,32 @@ impl Bound {
         Ok(wanted)
     }
 
+    fn homes(&self) -> io::Result<Vec<String>> {
+        let mut homes = self.shelf.names(Path::new(""))?;
+        let mut first_error = None;
+        homes.retain(|home| {
+            self.may_be_named(Path::new(home)).unwrap_or_else(|error| {
+                first_error.get_or_insert(error);
+                false
+            })
+        });
+        first_error.map_or(Ok(homes), Err)
+    }
+
+    /// Whether everybody may read its name in the machine's table of mounts: those who may go there see it anyway.
+    fn may_be_named(&self, directory: &Path) -> io::Result<bool> {
+        match (self.config.direct, self.shelf.directory(directory)) {
+            (_, Err(error)) if is_absent(&error) => Ok(false),
+            (_, Err(error)) => Err(error),
+            (Direct::All, Ok(_)) => Ok(true),
+            (_, Ok(directory)) => Ok(directory.metadata()?.mode() & 0o001 != 0),
+        }
+    }
+
     /// `code/` of every workspace.
     fn code(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
         let mut wanted = BTreeMap::new();
-        for home in self.shelf.names(Path::new(""))?.into_iter().filter(|home| wants_code_direct(&self.config, home)) {
+        for home in self.homes()?.into_iter().filter(|home| wants_code_direct(&self.config, home)) {
             let path = Path::new(&home).join(Part::Code.as_str());
             match self.shelf.directory(&path) {
                 Ok(directory) => {
@@ -184,10 +211,13 @@ impl Bound {
     /// Those whose manifests were written last, published or not yet.
     fn newest_versions(&self) -> io::Result<Vec<Version>> {
         let mut found = Vec::new();
-        for home in self.shelf.names(Path::new(""))? {
+        for home in self.homes()? {
             let datasets = Path::new(&home).join(Part::Datasets.as_str());
             for name in unless_absent(self.shelf.names(&datasets))? {
                 let dataset = datasets.join(name);
+                if !self.may_be_named(&dataset)? {
+                    continue;
+                }
                 for name in unless_absent(self.shelf.versions(&dataset))? {
                     found.extend(self.version(&dataset, name));
                 }
@@ -216,9 +246,10 @@ impl Bound {
     }
 }
 
-/// Whether people write to `code/` of a workspace without a word of ours.
-fn wants_code_direct(_config: &Config, _home: &str) -> bool {
-    true
+/// Whether people write to `code/` of a workspace without a word of ours: where they have a quota the mount holds them to it,
+/// and shows it as the size.
+fn wants_code_direct(config: &Config, home: &str) -> bool {
+    home.parse::<WorkspaceName>().is_ok_and(|home| config.storage.of(&home).is_none()) || SHARED.contains(&home)
 }
 
 /// A version that has a manifest; the newest is the greatest.

@@ -1,0 +1,140 @@
+//! Workspaces over the API: what each keeps on the disk, how much it may, and what of it is large.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::server::{ApiError, Context, ask};
+use crate::config::Paths;
+use crate::ids::WorkspaceName;
+use crate::reconcile::{Caller, Request};
+use crate::status::State;
+use crate::sys::measure::disk_usage;
+
+/// What the daemon knows of the storage of workspaces.
+pub trait AskStorage: Send + Sync {
+    fn ask(&self, answer: oneshot::Sender<Vec<StorageView>>);
+
+    /// Something was removed from the datasets of a workspace, or of what all share, behind the mount.
+    fn removed(&self, home: &str);
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StorageView {
+    pub workspace: WorkspaceName,
+    /// Bytes that it keeps; not counted for a workspace without a quota.
+    pub used: Option<u64>,
+    /// Bytes that it may keep.
+    pub quota: Option<u64>,
+    /// `counted` by Trainyard, or by the kernel's `btrfs`.
+    pub held: Option<String>,
+    /// What is to be known of it.
+    pub note: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceView {
+    #[serde(flatten)]
+    pub storage: StorageView,
+    /// Jobs that have something running, and that wait for their turn.
+    pub running: usize,
+    pub waiting: usize,
+}
+
+/// With what takes the room.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkspaceDetail {
+    #[serde(flatten)]
+    pub workspace: WorkspaceView,
+    pub parts: Vec<PartView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartView {
+    pub part: String,
+    pub bytes: u64,
+    /// The largest first.
+    pub entries: Vec<EntryView>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntryView {
+    pub name: String,
+    pub bytes: u64,
+}
+
+const PARTS: [&str; 4] = ["datasets", "code", "models", "jobs"];
+/// Workspaces that are measured at once for those who ask: the disk is for the jobs.
+static MEASURING: Semaphore = Semaphore::const_new(1);
+
+/// Those that the caller may enter.
+pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<WorkspaceView>, ApiError> {
+    let (sender, receiver) = oneshot::channel();
+    context.storage.ask(sender);
+    let storage = receiver.await.map_err(|_| ApiError::Ending)?;
+    let jobs = jobs(context).await?;
+    let seen = storage.into_iter().filter(|storage| may_enter(&context.paths, &storage.workspace, caller.uid));
+    let view = |storage: StorageView| {
+        let (running, waiting) = jobs.get(storage.workspace.as_str()).copied().unwrap_or_default();
+        WorkspaceView { storage, running, waiting }
+    };
+    Ok(seen.map(view).collect())
+}
+
+/// One of them, with what takes the room: it is measured now.
+pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Result<WorkspaceDetail, ApiError> {
+    let found = list(context, caller).await?.into_iter().find(|view| view.storage.workspace.as_str() == name);
+    let unknown = || ApiError::NotFound(format!("there is no workspace {name} that you may enter"));
+    let mut workspace = found.ok_or_else(unknown)?;
+    let _turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
+    let home = context.paths.workspace(&workspace.storage.workspace);
+    let measured = tokio::task::spawn_blocking(move || PARTS.map(|part| measure(&home, part)).into_iter().collect());
+    let parts: io::Result<Vec<PartView>> = measured.await.map_err(|_| ApiError::Ending)?;
+    let parts = parts.map_err(|error| ApiError::Failed(format!("cannot measure workspace {name}: {error}")))?;
+    let sum = parts.iter().map(|part| part.bytes).sum();
+    workspace.storage.used.get_or_insert(sum);
+    Ok(WorkspaceDetail { workspace, parts })
+}
+
+fn measure(home: &Path, part: &str) -> io::Result<PartView> {
+    let directory = home.join(part);
+    let mut entries = Vec::new();
+    for entry in std::fs::read_dir(&directory)? {
+        let name = entry?.file_name();
+        // Links to jobs, not jobs.
+        if part == "jobs" && (name == "by-state" || name == "by-user") {
+            continue;
+        }
+        let bytes = disk_usage([directory.join(&name)])?;
+        entries.push(EntryView { name: name.to_string_lossy().into_owned(), bytes });
+    }
+    entries.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+    // Not the sum of its entries: files may have names in several.
+    Ok(PartView { part: part.to_owned(), bytes: disk_usage([&directory])?, entries })
+}
+
+/// Jobs of each workspace that run, and that wait.
+async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, ApiError> {
+    let everybody = Caller { uid: 0, name: "root".to_owned() };
+    let list = ask(context, |answer| Request::List { caller: everybody, answer }).await?;
+    let mut jobs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for job in list.jobs {
+        let count = jobs.entry(job.workspace).or_default();
+        match job.state {
+            State::Starting | State::Running | State::Stopping => count.0 += 1,
+            State::Waiting => count.1 += 1,
+            _ => {}
+        }
+    }
+    Ok(jobs)
+}
+
+/// As the mount has it.
+fn may_enter(paths: &Paths, workspace: &WorkspaceName, uid: u32) -> bool {
+    let home = std::fs::metadata(paths.workspace(workspace));
+    home.is_ok_and(|home| uid == 0 || home.mode() >> super::class_of(&home, uid) & 0o1 != 0)
+}

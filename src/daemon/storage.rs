@@ -1,0 +1,525 @@
+//! Sees to it that workspaces keep no more on the disk than their quotas say: one thread knows what each keeps, who holds
+//! it to that, and what is said when there is no room.
+//!
+//! ```text
+//! trainyard.toml (edited) ─┐                       ┌─► quotas.json ─► mount
+//! counted.json ◄─ mount ───┼─► what each keeps  ───┼─► Event::Full ─► reconciler
+//! jobs that run, or ended ─┘   (and its limit)     └─► answers ─► api
+//! ```
+//! What jobs write does not pass through the mount. Where the kernel does not count it, the directories of runs are measured:
+//! when a task ends, and every so often while one runs. A measurement that takes long is made less often.
+
+mod measuring;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::api::storage::{AskStorage, StorageView};
+use crate::config::{Config, Paths, StorageConfig};
+use crate::ids::{Bytes, JobKey, WorkspaceName};
+use crate::reconcile::Event;
+use crate::report::{Change, JobReport};
+use crate::sys::btrfs;
+use crate::sys::watch::{FileWatch, Sign, watch};
+use crate::workspace::quota::{self, Counts, Held, Quotas, Told};
+use measuring::{Measured, Measurer, Wanted};
+
+/// How often what runs is measured, and whether there is room again is looked at.
+const MEASURE_EVERY: Duration = Duration::from_secs(10);
+/// Of the time, measuring takes so much at most: one part in so many.
+const REST: u32 = 10;
+/// How long `trainyard.toml` must stay away to count as removed.
+const GONE: Duration = Duration::from_secs(1);
+/// There is no room where less than a hundredth is left, and less than this, bytes.
+const ROOM: u64 = 16 << 20;
+
+/// What happened to a job, as far as it matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// Its run is not over, and so many tasks of it have ended.
+    Open {
+        run: u32,
+        ended: usize,
+    },
+    Over {
+        run: u32,
+    },
+    Removed,
+}
+
+/// What is seen of jobs whose files are published.
+pub(super) fn sights(published: &[(JobKey, Change)]) -> Vec<(JobKey, Sight)> {
+    published.iter().filter_map(|(key, change)| Some((key.clone(), Sight::of(change)?))).collect()
+}
+
+impl Sight {
+    fn of(change: &Change) -> Option<Self> {
+        match change {
+            Change::Removed { .. } => Some(Self::Removed),
+            Change::Published(publication) => Self::of_report(&publication.report),
+        }
+    }
+
+    fn of_report(report: &JobReport) -> Option<Self> {
+        let ended = report.tasks.iter().filter(|task| task.ended.is_some()).count();
+        match report.run {
+            0 => None,
+            run if report.state.is_terminal() => Some(Self::Over { run }),
+            // It may have begun to write.
+            run => (report.attempt > 0).then_some(Self::Open { run, ended }),
+        }
+    }
+}
+
+enum Word {
+    /// `trainyard.toml`.
+    Config(Sign),
+    /// The mount has told something.
+    Counted,
+    /// There may be another workspace.
+    Workspaces,
+    Jobs(Vec<(JobKey, Sight)>),
+    Measured(Measured),
+    /// Something was removed from a workspace behind the mount.
+    Removed(WorkspaceName),
+    Ask(oneshot::Sender<Vec<StorageView>>),
+}
+
+/// The thread, for those who tell it something.
+#[derive(Clone)]
+pub(super) struct Storage {
+    sender: Sender<Word>,
+    limits: Arc<RwLock<StorageConfig>>,
+}
+
+/// Quotas as they were before a restart, until the thread runs.
+pub(super) struct Opened {
+    keeper: Keeper,
+    words: Receiver<Word>,
+    watchers: [FileWatch; 2],
+}
+
+impl Storage {
+    /// What is known from before, with the workspaces that have no room.
+    pub(super) fn open(config: &Config, events: UnboundedSender<Event>) -> io::Result<(Self, Opened)> {
+        let paths = &config.paths;
+        quota::make_storage_dir(paths)?;
+        let (sender, words) = channel();
+        let tell = |word: fn(Sign) -> Word| {
+            let sender = sender.clone();
+            // The receiver is gone only when the daemon ends.
+            move |sign| drop(sender.send(word(sign)))
+        };
+        let watchers = [
+            watch(&paths.config_file(), tell(Word::Config))?,
+            watch(&quota::counts_file(paths), tell(|_| Word::Counted))?,
+        ];
+        let limits = Arc::new(RwLock::new(config.storage.clone()));
+        let measurer = Measurer::start(paths.clone(), {
+            let sender = sender.clone();
+            move |measured| drop(sender.send(Word::Measured(measured)))
+        })?;
+        let mut keeper = Keeper::new(config, limits.clone(), measurer, events);
+        keeper.look_at_workspaces();
+        keeper.settle();
+        Ok((Self { sender, limits }, Opened { keeper, words, watchers }))
+    }
+
+    /// To be called before [`crate::assets::make_home`].
+    pub(super) fn prepare_home(&self, paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
+        let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(workspace);
+        limit.map_or(Ok(()), |_| quota::make_subvolumes(paths, workspace))
+    }
+
+    pub(super) fn workspaces_may_have_come(&self) {
+        self.say(Word::Workspaces);
+    }
+
+    pub(super) fn jobs_changed(&self, jobs: Vec<(JobKey, Sight)>) {
+        if !jobs.is_empty() {
+            self.say(Word::Jobs(jobs));
+        }
+    }
+
+    fn say(&self, word: Word) {
+        // The thread ends only with the daemon.
+        let _ = self.sender.send(word);
+    }
+}
+
+impl AskStorage for Storage {
+    fn ask(&self, answer: oneshot::Sender<Vec<StorageView>>) {
+        self.say(Word::Ask(answer));
+    }
+
+    fn removed(&self, home: &str) {
+        // What all workspaces share has no quota.
+        if let Ok(workspace) = home.parse() {
+            self.say(Word::Removed(workspace));
+        }
+    }
+}
+
+impl Opened {
+    /// The workspaces that have no room, for whoever must know before anything starts.
+    pub(super) fn full(&self) -> BTreeMap<WorkspaceName, String> {
+        self.keeper.full.clone()
+    }
+
+    /// With what is known of jobs, whose runs and models are measured all at once.
+    pub(super) fn begin_with(&mut self, published: &[(JobKey, Change)]) {
+        self.keeper.jobs = sights(published).into_iter().collect();
+    }
+
+    pub(super) fn run(self) -> io::Result<()> {
+        let Self { mut keeper, words, watchers } = self;
+        let run = move || {
+            let _watchers = watchers;
+            keeper.run(&words);
+        };
+        std::thread::Builder::new().name("storage".to_owned()).spawn(run).map(drop)
+    }
+}
+
+/// A workspace as it is held to its quota.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kept {
+    limit: Option<u64>,
+    held: Held,
+    note: Option<String>,
+}
+
+struct Keeper {
+    paths: Paths,
+    /// As the daemon began with it: what acts after a restart only.
+    begun: Config,
+    limits: Arc<RwLock<StorageConfig>>,
+    measurer: Measurer,
+    events: UnboundedSender<Event>,
+    workspaces: BTreeMap<WorkspaceName, Kept>,
+    /// What the mount has counted.
+    counts: Counts,
+    /// Bytes of runs and models, by their paths in a workspace. Of a workspace that is being measured for the first time: none.
+    behind: BTreeMap<WorkspaceName, BTreeMap<PathBuf, u64>>,
+    rounds: BTreeMap<WorkspaceName, u64>,
+    jobs: BTreeMap<JobKey, Sight>,
+    told: Quotas,
+    full: BTreeMap<WorkspaceName, String>,
+    measure_at: Option<Instant>,
+    measure_every: Duration,
+    config_at: Option<Instant>,
+}
+
+impl Keeper {
+    fn new(
+        config: &Config,
+        limits: Arc<RwLock<StorageConfig>>,
+        measurer: Measurer,
+        events: UnboundedSender<Event>,
+    ) -> Self {
+        let paths = config.paths.clone();
+        // What cannot be read is told and counted anew.
+        let told: Quotas = quota::read(&quota::quotas_file(&paths)).unwrap_or_default();
+        let counts = quota::read(&quota::counts_file(&paths)).unwrap_or_default();
+        let rounds = told.iter().map(|(workspace, told)| (workspace.clone(), told.round)).collect();
+        Self {
+            paths,
+            begun: config.clone(),
+            limits,
+            measurer,
+            events,
+            workspaces: BTreeMap::new(),
+            counts,
+            behind: BTreeMap::new(),
+            rounds,
+            jobs: BTreeMap::new(),
+            told,
+            full: BTreeMap::new(),
+            measure_at: None,
+            measure_every: MEASURE_EVERY,
+            config_at: None,
+        }
+    }
+
+    fn run(&mut self, words: &Receiver<Word>) {
+        loop {
+            let word = match [self.measure_at, self.config_at].into_iter().flatten().min() {
+                None => words.recv().map_err(RecvTimeoutError::from),
+                Some(at) => words.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match word {
+                Ok(word) => self.take(word),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            if self.config_at.take_if(|at| *at <= now).is_some() {
+                self.read_config();
+            }
+            if self.measure_at.take_if(|at| *at <= now).is_some() {
+                self.measure_what_runs();
+            }
+            self.settle();
+        }
+    }
+
+    fn take(&mut self, word: Word) {
+        match word {
+            Word::Config(Sign::Written) => self.config_at = Some(Instant::now()),
+            Word::Config(Sign::Gone) => self.config_at = Some(Instant::now() + GONE),
+            Word::Counted => match quota::read(&quota::counts_file(&self.paths)) {
+                Ok(counts) => self.counts = counts,
+                Err(error) => tracing::warn!(%error, "cannot read what the mount has counted"),
+            },
+            Word::Workspaces => self.look_at_workspaces(),
+            Word::Jobs(jobs) => jobs.into_iter().for_each(|(key, sight)| self.job(key, sight)),
+            Word::Measured(measured) => self.measured(measured),
+            Word::Removed(workspace) => *self.rounds.entry(workspace).or_default() += 1,
+            Word::Ask(answer) => {
+                // Whoever asked may have gone away meanwhile.
+                let _ =
+                    answer.send(self.workspaces.iter().map(|(workspace, kept)| self.view(workspace, kept)).collect());
+            }
+        }
+    }
+
+    fn read_config(&mut self) {
+        let config = match Config::load(self.paths.root()) {
+            Ok(config) => config,
+            Err(error) => {
+                return tracing::error!(%error, "trainyard.toml was edited and cannot be used; what was in force stays");
+            }
+        };
+        if config.differs_until_restart(&self.begun) {
+            tracing::warn!(
+                "trainyard.toml was edited: what it says of storage acts now, all else when the daemon is restarted"
+            );
+        }
+        let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        if *limits != config.storage {
+            *limits = config.storage;
+            drop(limits);
+            tracing::info!("the storage of workspaces was edited in trainyard.toml");
+            self.look_at_workspaces();
+        }
+    }
+
+    /// Has each workspace that is there held to its quota.
+    fn look_at_workspaces(&mut self) {
+        let found = match workspaces(&self.paths) {
+            Ok(found) => found,
+            Err(error) => return tracing::error!(%error, "cannot list the workspaces"),
+        };
+        self.workspaces.retain(|workspace, _| found.contains(workspace));
+        for workspace in found {
+            let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(&workspace);
+            if self.workspaces.get(&workspace).is_some_and(|kept| kept.limit == limit) {
+                continue;
+            }
+            match quota::hold(&self.paths, &workspace, limit) {
+                Ok((held, note)) => self.hold(workspace, Kept { limit, held, note }),
+                // No workspace of ours, and nothing is wanted of it.
+                Err(error) if limit.is_none() && error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!(%workspace, %error, "cannot hold a workspace to its quota, the next look tries again")
+                }
+            }
+        }
+    }
+
+    fn hold(&mut self, workspace: WorkspaceName, kept: Kept) {
+        if let Some(limit) = kept.limit {
+            let (limit, note) = (Bytes(limit), kept.note.as_deref().unwrap_or_default());
+            tracing::info!(%workspace, %limit, held = ?kept.held, note, "a workspace has a quota");
+            if kept.held == Held::Counted && !self.behind.contains_key(&workspace) {
+                self.measurer.ask(Wanted { workspace: workspace.clone(), places: None });
+            }
+        } else {
+            self.behind.remove(&workspace);
+        }
+        self.workspaces.insert(workspace, kept);
+    }
+
+    fn job(&mut self, key: JobKey, sight: Sight) {
+        let of = |run: u32| PathBuf::from(format!("jobs/{}/runs/{run}", key.job));
+        if self.jobs.insert(key.clone(), sight) == Some(sight) {
+            return;
+        }
+        match sight {
+            Sight::Open { run, .. } => self.measure(&key.workspace, vec![of(run)]),
+            Sight::Over { run } => {
+                let model = PathBuf::from(format!("models/{}", key.job));
+                self.measure(&key.workspace, vec![of(run), model]);
+            }
+            Sight::Removed => {
+                self.jobs.remove(&key);
+                let runs = format!("jobs/{}/runs", key.job);
+                if let Some(places) = self.behind.get_mut(&key.workspace) {
+                    places.retain(|place, _| !place.starts_with(&runs));
+                }
+            }
+        }
+    }
+
+    /// Asks for places to be measured, where that is ours to do.
+    fn measure(&self, workspace: &WorkspaceName, places: Vec<PathBuf>) {
+        if self.is_counted(workspace) {
+            self.measurer.ask(Wanted { workspace: workspace.clone(), places: Some(places) });
+        }
+    }
+
+    fn is_counted(&self, workspace: &WorkspaceName) -> bool {
+        self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some() && kept.held == Held::Counted)
+    }
+
+    fn measure_what_runs(&mut self) {
+        for (key, sight) in &self.jobs {
+            if let Sight::Open { run, .. } = sight {
+                self.measure(&key.workspace, vec![PathBuf::from(format!("jobs/{}/runs/{run}", key.job))]);
+            }
+        }
+        // Whether there is room again is known when btrfs has written what was removed.
+        for workspace in self.full.keys() {
+            if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs)
+                && let Err(error) = File::open(self.paths.workspace(workspace)).and_then(|home| btrfs::commit(&home))
+            {
+                tracing::warn!(%workspace, %error, "cannot have btrfs count what it keeps");
+            }
+        }
+    }
+
+    fn measured(&mut self, measured: Measured) {
+        self.measure_every = MEASURE_EVERY.max(measured.took.saturating_mul(REST));
+        let Measured { workspace, mut places, is_all, .. } = measured;
+        if !self.is_counted(&workspace) {
+            return;
+        }
+        // What is removed may have been measured just before.
+        places.retain(|(place, _)| is_all || self.is_known(&workspace, place));
+        let known = self.behind.entry(workspace).or_default();
+        if is_all {
+            known.clear();
+        }
+        for (place, bytes) in places {
+            match bytes {
+                0 => drop(known.remove(&place)),
+                bytes => drop(known.insert(place, bytes)),
+            }
+        }
+    }
+
+    /// Whether the place is not that of a job that has been removed.
+    fn is_known(&self, workspace: &WorkspaceName, place: &Path) -> bool {
+        let mut parts = place.iter().map(|part| part.to_str().unwrap_or_default());
+        match (parts.next(), parts.next().and_then(|job| job.parse().ok())) {
+            (Some("jobs"), Some(job)) => self.jobs.contains_key(&JobKey::new(workspace.clone(), job)),
+            _ => true,
+        }
+    }
+
+    /// Tells the mount and the reconciler what has changed for them, and sets the time of the next measurement.
+    fn settle(&mut self) {
+        let quotas: Quotas =
+            self.workspaces.iter().filter_map(|(name, kept)| Some((name.clone(), self.tell(name, kept)?))).collect();
+        if quotas != self.told {
+            match quota::write(&quota::quotas_file(&self.paths), &quotas) {
+                Ok(()) => {
+                    self.told = quotas;
+                    // Where there is a quota, code/ is not written past the mount.
+                    crate::sys::bell::ring(&self.paths.direct_bell());
+                }
+                Err(error) => tracing::warn!(%error, "cannot tell the mount the quotas; the next change tries again"),
+            }
+        }
+        let full: BTreeMap<_, _> =
+            self.workspaces.iter().filter_map(|(name, kept)| Some((name.clone(), self.no_room(name, kept)?))).collect();
+        if full != self.full {
+            self.report_room(&full);
+            self.full = full;
+            // The receiver is gone only when the daemon ends.
+            let _ = self.events.send(Event::Full(self.full.clone()));
+        }
+        let is_watched =
+            |workspace: &WorkspaceName| self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some());
+        let wanted = !self.full.is_empty()
+            || self.jobs.iter().any(|(key, sight)| matches!(sight, Sight::Open { .. }) && is_watched(&key.workspace));
+        self.measure_at = wanted.then(|| self.measure_at.unwrap_or_else(|| Instant::now() + self.measure_every));
+    }
+
+    fn report_room(&self, full: &BTreeMap<WorkspaceName, String>) {
+        for (workspace, said) in full.iter().filter(|(workspace, _)| !self.full.contains_key(workspace)) {
+            tracing::warn!(%workspace, reason = said, "no room: nothing is started in this workspace until there is");
+        }
+        for workspace in self.full.keys().filter(|workspace| !full.contains_key(workspace)) {
+            tracing::info!(%workspace, "there is room again");
+        }
+    }
+
+    fn tell(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<Told> {
+        let round = self.rounds.get(workspace).copied().unwrap_or(0);
+        Some(Told { limit: kept.limit?, held: kept.held, behind: self.behind(workspace), round })
+    }
+
+    fn behind(&self, workspace: &WorkspaceName) -> u64 {
+        match self.behind.get(workspace) {
+            Some(places) => places.values().sum(),
+            // Until it is measured, as it was.
+            None => self.told.get(workspace).map_or(0, |told| told.behind),
+        }
+    }
+
+    /// Bytes that a workspace with a quota keeps.
+    fn used(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<u64> {
+        kept.limit?;
+        match kept.held {
+            Held::Counted => {
+                Some(self.counts.get(workspace).copied().unwrap_or(0).saturating_add(self.behind(workspace)))
+            }
+            Held::Btrfs => quota::usage_on_btrfs(&self.paths.workspaces(), workspace.as_str()).ok(),
+        }
+    }
+
+    fn no_room(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<String> {
+        let (limit, used) = (kept.limit?, self.used(workspace, kept)?);
+        let is_full = limit.saturating_sub(used) < ROOM.min(limit / 100);
+        is_full.then(|| {
+            format!("workspace {workspace} keeps {} of the {} that it may", Bytes(used).roughly(), Bytes(limit))
+        })
+    }
+
+    fn view(&self, workspace: &WorkspaceName, kept: &Kept) -> StorageView {
+        StorageView {
+            workspace: workspace.clone(),
+            used: self.used(workspace, kept),
+            quota: kept.limit,
+            held: kept.limit.map(|_| match kept.held {
+                Held::Counted => "counted".to_owned(),
+                Held::Btrfs => "btrfs".to_owned(),
+            }),
+            note: self
+                .no_room(workspace, kept)
+                .map(|said| format!("no room: {said}"))
+                .or_else(|| kept.note.clone().filter(|_| kept.limit.is_some())),
+        }
+    }
+}
+
+/// Those that have a directory; what all of them see is none.
+fn workspaces(paths: &Paths) -> io::Result<BTreeSet<WorkspaceName>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(paths.workspaces())? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            found.extend(entry.file_name().to_str().and_then(|name| name.parse().ok()));
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,249 @@
+//! Subvolumes of btrfs and how much they may hold, which its kernel part keeps, against root too.
+//!
+//! Several subvolumes are counted together by a *group* of the first of them. By ioctls: no crate was found that wraps them
+//! without the C library of btrfs-progs, and a few are all that is needed. The structures
+//! are those of `linux/btrfs.h`, which never change.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, opcode};
+
+/// Of every subvolume's own directory.
+const FIRST_INODE: u64 = 256;
+const QUOTA_TREE: u64 = 8;
+const QGROUP_INFO: u32 = 242;
+const ENABLE: u64 = 1;
+const LIMIT_REFERENCED: u64 = 1;
+const INHERIT: u64 = 1 << 2;
+const NAME_MAX: usize = 4040;
+/// Groups of groups; those of subvolumes are 0.
+const LEVEL: u64 = 1 << 48;
+
+/// `struct btrfs_ioctl_vol_args_v2`
+#[repr(C)]
+struct NewSubvolume {
+    fd: i64,
+    transaction: u64,
+    flags: u64,
+    inherit_size: u64,
+    inherit: *const Inherit,
+    unused: [u64; 2],
+    name: [u8; NAME_MAX],
+}
+
+/// `struct btrfs_qgroup_inherit`, of one group.
+#[repr(C)]
+struct Inherit {
+    flags: u64,
+    groups: u64,
+    copies: [u64; 2],
+    limits: [u64; 5],
+    group: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_create_args`
+#[repr(C)]
+struct NewGroup {
+    create: u64,
+    group: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_assign_args`
+#[repr(C)]
+struct Assignment {
+    assign: u64,
+    member: u64,
+    group: u64,
+}
+
+/// `struct btrfs_ioctl_ino_lookup_args`
+#[repr(C)]
+struct InodeLookup {
+    tree: u64,
+    inode: u64,
+    name: [u8; 4080],
+}
+
+/// `struct btrfs_ioctl_quota_ctl_args`
+#[repr(C)]
+struct QuotaControl {
+    command: u64,
+    status: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_limit_args`
+#[repr(C)]
+struct GroupLimit {
+    group: u64,
+    flags: u64,
+    referenced: u64,
+    exclusive: u64,
+    reserved: [u64; 2],
+}
+
+/// `struct btrfs_ioctl_search_args`
+#[repr(C)]
+struct Search {
+    tree: u64,
+    objects: [u64; 2],
+    offsets: [u64; 2],
+    transactions: [u64; 2],
+    kinds: [u32; 2],
+    count: u32,
+    unused: u32,
+    unused_too: [u64; 4],
+    found: [u8; 3992],
+}
+
+const MAGIC: u8 = 0x94;
+const SUBVOLUME_CREATE: Opcode = opcode::write::<NewSubvolume>(MAGIC, 24);
+const TREE_SEARCH: Opcode = opcode::read_write::<Search>(MAGIC, 17);
+const INODE_LOOKUP: Opcode = opcode::read_write::<InodeLookup>(MAGIC, 18);
+const QUOTA_CONTROL: Opcode = opcode::read_write::<QuotaControl>(MAGIC, 40);
+const GROUP_ASSIGN: Opcode = opcode::write::<Assignment>(MAGIC, 41);
+const GROUP_CREATE: Opcode = opcode::write::<NewGroup>(MAGIC, 42);
+const GROUP_LIMIT: Opcode = opcode::read::<GroupLimit>(MAGIC, 43);
+
+/// A call of btrfs with `argument`, which it reads and may write to.
+#[expect(unsafe_code, reason = "neither nix nor rustix knows these calls")]
+fn call<const OPCODE: Opcode, T>(on: &File, argument: &mut T) -> rustix::io::Result<()> {
+    // SAFETY: each opcode above is made of the structure that is given with it and has no other user; those structures are
+    // plain numbers in the kernel's layout, of which any content is valid; the one pointer among them leads to what its
+    // caller keeps until the call is done.
+    let request = unsafe { Updater::<OPCODE, T>::new(argument) };
+    // SAFETY: as above; the descriptor lives as long as the borrow, and a file system that is not btrfs refuses the call.
+    unsafe { rustix::ioctl::ioctl(on.as_fd(), request) }
+}
+
+/// Whether the directory lies on btrfs.
+pub fn is_btrfs(directory: &File) -> io::Result<bool> {
+    const BTRFS_MAGIC: i64 = 0x9123_683e;
+    let stat = nix::sys::statfs::fstatfs(directory)?;
+    Ok(stat.filesystem_type().0 == BTRFS_MAGIC)
+}
+
+/// Whether the directory is a subvolume of btrfs.
+pub fn is_subvolume(directory: &File) -> io::Result<bool> {
+    Ok(directory.metadata()?.ino() == FIRST_INODE && is_btrfs(directory)?)
+}
+
+/// Subvolumes that are counted together, by the first of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group(u64);
+
+impl Group {
+    /// That of the subvolume `first`, whether or not it is there yet.
+    pub fn of(first: &File) -> io::Result<Self> {
+        Ok(Self(LEVEL | number(first)?))
+    }
+
+    /// Begins to count `members` together. `on` is a directory of the same file system and of none of them. Where that has not
+    /// counted at all yet, what is there is counted in the background.
+    pub fn begin(self, on: &File, members: &[File]) -> io::Result<()> {
+        let mut control = QuotaControl { command: ENABLE, status: 0 };
+        there_already(call::<QUOTA_CONTROL, _>(on, &mut control))?;
+        there_already(call::<GROUP_CREATE, _>(on, &mut NewGroup { create: 1, group: self.0 }))?;
+        for member in members {
+            let mut assignment = Assignment { assign: 1, member: number(member)?, group: self.0 };
+            there_already(call::<GROUP_ASSIGN, _>(on, &mut assignment))?;
+        }
+        Ok(())
+    }
+
+    /// Lets all of them together hold `bytes` at most, as many as they like when `None`. `on` is as for [`Self::begin`].
+    pub fn set_limit(self, on: &File, bytes: Option<u64>) -> io::Result<()> {
+        let referenced = bytes.unwrap_or(u64::MAX);
+        let mut limit =
+            GroupLimit { group: self.0, flags: LIMIT_REFERENCED, referenced, exclusive: 0, reserved: [0; 2] };
+        match call::<GROUP_LIMIT, _>(on, &mut limit) {
+            // Nothing is counted there at all.
+            Err(Errno::NOTCONN | Errno::NOENT) if bytes.is_none() => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
+    /// Bytes that all of them hold, as of the last commit of the file system, which is at most 30 s ago.
+    pub fn usage(self, on: &File) -> io::Result<u64> {
+        let mut search = Search {
+            tree: QUOTA_TREE,
+            objects: [0; 2],
+            offsets: [self.0; 2],
+            transactions: [0, u64::MAX],
+            kinds: [QGROUP_INFO; 2],
+            count: 1,
+            unused: 0,
+            unused_too: [0; 4],
+            found: [0; 3992],
+        };
+        call::<TREE_SEARCH, _>(on, &mut search)?;
+        // A header of 32 bytes, the generation, and then what is wanted.
+        let bytes = search.found.get(40..48).filter(|_| search.count == 1).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(u64::from_le_bytes).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "btrfs does not count it"))
+    }
+}
+
+fn there_already(done: rustix::io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(Errno::EXIST) => Ok(()),
+        done => Ok(done?),
+    }
+}
+
+/// Makes the subvolume `name` in a directory on btrfs, counted in `group` if that is there.
+pub fn create_subvolume(parent: &File, name: &OsStr, group: Option<Group>) -> io::Result<()> {
+    let inherit = group.map(|group| Inherit { flags: 0, groups: 1, copies: [0; 2], limits: [0; 5], group: group.0 });
+    let mut new = NewSubvolume {
+        fd: 0,
+        transaction: 0,
+        flags: if inherit.is_some() { INHERIT } else { 0 },
+        inherit_size: inherit.as_ref().map_or(0, |inherit| size_of_val(inherit) as u64),
+        inherit: inherit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref),
+        unused: [0; 2],
+        name: [0; NAME_MAX],
+    };
+    // The last byte stays 0.
+    let place = new.name.get_mut(..name.len()).filter(|place| place.len() < NAME_MAX);
+    place.ok_or(Errno::NAMETOOLONG)?.copy_from_slice(name.as_bytes());
+    Ok(call::<SUBVOLUME_CREATE, _>(parent, &mut new)?)
+}
+
+/// The number of the subvolume that the directory lies in.
+fn number(directory: &File) -> io::Result<u64> {
+    let mut argument = InodeLookup { tree: 0, inode: FIRST_INODE, name: [0; 4080] };
+    call::<INODE_LOOKUP, _>(directory, &mut argument)?;
+    Ok(argument.tree)
+}
+
+/// Has everything written, so that [`Group::usage`] tells the present.
+pub fn commit(subvolume: &File) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(subvolume)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_kernel_has_them() {
+        assert_eq!(size_of::<NewSubvolume>(), 4096);
+        assert_eq!(size_of::<Inherit>(), 80);
+        assert_eq!((size_of::<NewGroup>(), size_of::<Assignment>()), (16, 24));
+        assert_eq!(size_of::<InodeLookup>(), 4096);
+        assert_eq!(size_of::<QuotaControl>(), 16);
+        assert_eq!(size_of::<GroupLimit>(), 48);
+        assert_eq!(size_of::<Search>(), 4096);
+    }
+
+    #[test]
+    fn another_file_system_is_told_apart() {
+        let proc = File::open("/proc").unwrap();
+        assert!(!is_btrfs(&proc).unwrap() && !is_subvolume(&proc).unwrap());
+        assert!(Group::of(&proc).is_err());
+    }
+}

@@ -1,0 +1,71 @@
+//! One file that others write, watched by way of its directory, since whoever writes it whole replaces it.
+
+use std::io;
+use std::path::Path;
+
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind, RenameMode};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+
+/// What has become of a watched file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sign {
+    Written,
+    /// It may be about to be replaced.
+    Gone,
+}
+
+/// A file is watched until this is dropped.
+#[derive(Debug)]
+pub struct FileWatch {
+    _watcher: RecommendedWatcher,
+}
+
+/// Tells of a file in a directory that is there.
+pub fn watch(file: &Path, tell: impl Fn(Sign) + Send + 'static) -> io::Result<FileWatch> {
+    let path = file.to_owned();
+    let seen = move |event: notify::Result<notify::Event>| match event {
+        Ok(event) if event.need_rescan() => tell(Sign::Written),
+        Ok(event) if event.paths.contains(&path) => sign_of(&event.kind).into_iter().for_each(&tell),
+        Ok(_) => {}
+        Err(error) => tracing::warn!(path = %path.display(), %error, "cannot watch"),
+    };
+    let mut watcher = notify::recommended_watcher(seen).map_err(io::Error::other)?;
+    let directory = file.parent().unwrap_or(Path::new("/"));
+    watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
+    Ok(FileWatch { _watcher: watcher })
+}
+
+/// Not of a file that somebody still writes.
+fn sign_of(kind: &EventKind) -> Option<Sign> {
+    match kind {
+        EventKind::Access(AccessKind::Close(AccessMode::Write))
+        | EventKind::Modify(ModifyKind::Name(RenameMode::To)) => Some(Sign::Written),
+        EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Some(Sign::Gone),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_told_of_when_it_is_whole_or_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, aside) = (dir.path().join("file"), dir.path().join("aside"));
+        let (sender, signs) = channel();
+        let _watch = watch(&path, move |sign| sender.send(sign).unwrap()).unwrap();
+        let next = || signs.recv_timeout(Duration::from_secs(10)).unwrap();
+        fs::write(&path, "whole").unwrap();
+        assert_eq!(next(), Sign::Written);
+        fs::write(&aside, "another").unwrap();
+        fs::rename(&aside, &path).unwrap();
+        assert_eq!(next(), Sign::Written);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(next(), Sign::Gone);
+    }
+}

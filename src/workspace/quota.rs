@@ -1,0 +1,372 @@
+//! How much workspaces may keep on the disk, between the daemon and the mount process.
+//!
+//! ```text
+//! daemon ──  quotas.json  ─► mount    limits, who holds them, what jobs have left behind the mount
+//! daemon ◄─  counted.json ── mount    what datasets/ and code/ take, which change through the mount alone
+//! ```
+//! Each writes a file of its own in `run/trainyard/storage/` and watches for the other's, so that either may end and begin
+//! anew: what was told last stays in force. The sum is the same for both, so `df` shows what `trainyard workspace` does.
+//!
+//! Where a workspace was made on btrfs under a quota, the kernel holds it to that, and nothing is counted here.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use trainyard_fs::{Account, Quota, RelPath};
+
+use crate::assets::Part;
+use crate::config::Paths;
+use crate::ids::WorkspaceName;
+use crate::sys::file::{Durability, create_dir, optional, write_whole};
+use crate::sys::watch::watch;
+use crate::sys::{btrfs, measure};
+
+/// What changes is told this much later, so that a burst of writes costs one file.
+const TELL_AFTER: Duration = Duration::from_millis(100);
+/// When to count once more what was changed all the while that it was counted.
+const COUNT_AGAIN: Duration = Duration::from_secs(10);
+
+/// Who sees to it that a workspace keeps no more than it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Held {
+    /// Trainyard: the mount refuses, jobs are measured.
+    Counted,
+    /// The kernel, for everybody.
+    Btrfs,
+}
+
+/// What the daemon tells of one workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Bytes.
+    pub limit: u64,
+    pub held: Held,
+    /// Bytes of jobs and models, which change behind the mount.
+    pub behind: u64,
+    /// Another number than before: something was removed behind the mount, so that it is to be counted anew.
+    pub round: u64,
+}
+
+pub type Quotas = BTreeMap<WorkspaceName, Told>;
+/// Bytes of `datasets/` and `code/`.
+pub type Counts = BTreeMap<WorkspaceName, u64>;
+
+/// Where the two tell each other.
+fn storage_dir(paths: &Paths) -> PathBuf {
+    paths.run_dir().join("storage")
+}
+
+pub fn quotas_file(paths: &Paths) -> PathBuf {
+    storage_dir(paths).join("quotas.json")
+}
+
+pub fn counts_file(paths: &Paths) -> PathBuf {
+    storage_dir(paths).join("counted.json")
+}
+
+/// Makes the directory for both; before it is watched.
+pub fn make_storage_dir(paths: &Paths) -> io::Result<()> {
+    create_dir(&storage_dir(paths), 0o700)
+}
+
+/// Empty where nothing was told yet.
+pub fn read<T: DeserializeOwned + Default>(file: &Path) -> io::Result<T> {
+    let text = optional(std::fs::read(file))?;
+    text.map_or(Ok(T::default()), |text| Ok(serde_json::from_slice(&text)?))
+}
+
+pub fn write<T: Serialize>(file: &Path, told: &T) -> io::Result<()> {
+    write_whole(file, &serde_json::to_vec(told)?, 0o600, Durability::Process)
+}
+
+/// What people and jobs write of a workspace on btrfs: `datasets/`, `code/`, and the output and model of each run are
+/// subvolumes that are counted together. What Trainyard writes itself, such as logs, is not held up where there is no room.
+fn counted_by_btrfs(paths: &Paths, workspace: &WorkspaceName) -> io::Result<Vec<File>> {
+    let home = paths.workspace(workspace);
+    [Part::Datasets, Part::Code].map(|part| File::open(home.join(part.as_str()))).into_iter().collect()
+}
+
+/// Makes the directory of a new workspace so that the kernel can hold its quota, where it can. Anybody else may go there
+/// only when its rights are known.
+pub fn make_subvolumes(paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
+    let home = paths.workspace(workspace);
+    if home.symlink_metadata().is_ok() || !btrfs::is_btrfs(&File::open(paths.workspaces())?)? {
+        return Ok(());
+    }
+    create_dir(&home, 0o700)?;
+    let home = File::open(home)?;
+    [Part::Datasets, Part::Code]
+        .iter()
+        .try_for_each(|part| btrfs::create_subvolume(&home, part.as_str().as_ref(), None))
+}
+
+/// Has the workspace keep `limit` bytes at most, as many as it likes when `None`. Says who holds it to that, and what is to
+/// be known of it.
+pub fn hold(paths: &Paths, workspace: &WorkspaceName, limit: Option<u64>) -> io::Result<(Held, Option<String>)> {
+    let parts = counted_by_btrfs(paths, workspace)?;
+    for part in &parts {
+        if !btrfs::is_subvolume(part)? {
+            let why = "it lies on btrfs, but had no quota when it was made, so it has no subvolumes".to_owned();
+            return Ok((Held::Counted, btrfs::is_btrfs(part)?.then_some(why)));
+        }
+    }
+    match limit_group(&File::open(paths.workspace(workspace))?, &parts, limit) {
+        Ok(()) => Ok((Held::Btrfs, None)),
+        Err(error) => Ok((Held::Counted, Some(format!("btrfs does not take its quota: {error}")))),
+    }
+}
+
+/// By the workspace's own directory: where there is no room left, btrfs would refuse by the others even to be given more.
+fn limit_group(home: &File, parts: &[File], limit: Option<u64>) -> io::Result<()> {
+    let group = btrfs::Group::of(parts.first().ok_or(io::ErrorKind::NotFound)?)?;
+    if limit.is_some() {
+        group.begin(home, parts)?;
+    }
+    group.set_limit(home, limit)
+}
+
+/// Bytes that btrfs has counted of a workspace.
+pub fn usage_on_btrfs(workspaces: &Path, workspace: &str) -> io::Result<u64> {
+    let first = File::open(workspaces.join(workspace).join(Part::Datasets.as_str()))?;
+    btrfs::Group::of(&first)?.usage(&first)
+}
+
+/// What the mount knows of the quotas of workspaces.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    workspaces: PathBuf,
+    pages: RwLock<BTreeMap<WorkspaceName, Page>>,
+}
+
+#[derive(Debug, Clone)]
+enum Page {
+    Counted { account: Arc<Account>, round: u64 },
+    Btrfs { limit: u64 },
+}
+
+impl Ledger {
+    /// With what is in force, and kept so for ever.
+    pub fn keep(paths: &Paths) -> io::Result<Arc<Self>> {
+        make_storage_dir(paths)?;
+        let ledger = Arc::new(Self { workspaces: paths.workspaces(), pages: RwLock::default() });
+        let (sender, words) = channel();
+        let told = sender.clone();
+        // The receiver is gone only when this process ends.
+        let watcher = watch(&quotas_file(paths), move |_| drop(told.send(Word::Told)))?;
+        let counter = Counter::start(&ledger)?;
+        let mut keeper =
+            Keeper { paths: paths.clone(), ledger: ledger.clone(), sender, counter, dirty: Arc::default() };
+        keeper.take_over();
+        let keep = move || {
+            let _watcher = watcher;
+            keeper.run(&words);
+        };
+        std::thread::Builder::new().name("quotas".to_owned()).spawn(keep)?;
+        Ok(ledger)
+    }
+
+    pub fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
+        match self.page(path)? {
+            Page::Counted { account, .. } => Some(account),
+            Page::Btrfs { .. } => None,
+        }
+    }
+
+    /// For `statfs`.
+    pub fn quota(&self, path: &RelPath) -> Option<Quota> {
+        match self.page(path)? {
+            Page::Counted { account, .. } => Some(account.quota()),
+            Page::Btrfs { limit } => {
+                let used = usage_on_btrfs(&self.workspaces, path.components().next()?.to_str()?).ok()?;
+                Some(Quota { limit, used })
+            }
+        }
+    }
+
+    /// Something has changed behind the mount, below `HOME/…`.
+    pub fn changed_behind(&self, path: &Path) {
+        if let Some(account) = RelPath::new(path).ok().and_then(|path| self.account(&path)) {
+            account.want_count();
+        }
+    }
+
+    fn page(&self, path: &RelPath) -> Option<Page> {
+        let pages = self.pages();
+        // Most installations have no quotas, and this is asked at every change.
+        if pages.is_empty() {
+            return None;
+        }
+        let home: WorkspaceName = path.components().next()?.to_str()?.parse().ok()?;
+        pages.get(&home).cloned()
+    }
+
+    /// Each change is one call of its own.
+    fn pages(&self) -> RwLockReadGuard<'_, BTreeMap<WorkspaceName, Page>> {
+        self.pages.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Word {
+    /// The daemon has told something.
+    Told,
+    /// An account has changed.
+    Changed,
+}
+
+/// Takes over what the daemon tells, and tells it what is counted.
+struct Keeper {
+    paths: Paths,
+    ledger: Arc<Ledger>,
+    sender: Sender<Word>,
+    counter: Counter,
+    /// That something changed has been said already.
+    dirty: Arc<AtomicBool>,
+}
+
+impl Keeper {
+    fn run(&mut self, words: &Receiver<Word>) {
+        let mut tell_at: Option<Instant> = None;
+        loop {
+            let word = match tell_at {
+                None => words.recv().map_err(RecvTimeoutError::from),
+                Some(at) => words.recv_timeout(at.saturating_duration_since(Instant::now())),
+            };
+            match word {
+                Ok(Word::Told) => self.take_over(),
+                Ok(Word::Changed) => tell_at = tell_at.or_else(|| Some(Instant::now() + TELL_AFTER)),
+                Err(RecvTimeoutError::Timeout) => {
+                    tell_at = None;
+                    self.tell();
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn take_over(&mut self) {
+        let file = quotas_file(&self.paths);
+        match read::<Quotas>(&file) {
+            Ok(quotas) => self.apply(&quotas),
+            Err(error) => tracing::warn!(path = %file.display(), %error, "cannot read the quotas; those before stay"),
+        }
+    }
+
+    fn apply(&mut self, quotas: &Quotas) {
+        let known: Counts = read(&counts_file(&self.paths)).unwrap_or_default();
+        let before = self.ledger.pages().clone();
+        let page = |(workspace, told): (&WorkspaceName, &Told)| {
+            let page = match (told.held, before.get(workspace)) {
+                (Held::Btrfs, _) => Page::Btrfs { limit: told.limit },
+                (Held::Counted, Some(Page::Counted { account, round })) => {
+                    if *round != told.round {
+                        account.want_count();
+                    }
+                    Page::Counted { account: account.clone(), round: told.round }
+                }
+                (Held::Counted, _) => {
+                    let account = self.account(known.get(workspace).copied().unwrap_or(0));
+                    account.want_count();
+                    Page::Counted { account, round: told.round }
+                }
+            };
+            if let Page::Counted { account, .. } = &page {
+                account.set_limit(told.limit);
+                account.set_elsewhere(told.behind);
+            }
+            (workspace.clone(), page)
+        };
+        let pages = quotas.iter().map(page).collect();
+        *self.ledger.pages.write().unwrap_or_else(PoisonError::into_inner) = pages;
+    }
+
+    fn account(&self, counted: u64) -> Arc<Account> {
+        let (sender, dirty) = (self.sender.clone(), self.dirty.clone());
+        let changed = move || {
+            if !dirty.swap(true, Ordering::SeqCst) {
+                // The receiver is gone only when this process ends.
+                let _ = sender.send(Word::Changed);
+            }
+        };
+        Arc::new(Account::new(u64::MAX, counted, changed))
+    }
+
+    fn tell(&self) {
+        self.dirty.store(false, Ordering::SeqCst);
+        let mut counts = Counts::new();
+        for (workspace, page) in self.ledger.pages().iter() {
+            let Page::Counted { account, .. } = page else { continue };
+            if account.take_wanted_count() {
+                self.counter.ask(workspace);
+            }
+            counts.insert(workspace.clone(), account.counted());
+        }
+        let file = counts_file(&self.paths);
+        if let Err(error) = write(&file, &counts) {
+            tracing::warn!(path = %file.display(), %error, "cannot tell what workspaces keep; the next change tries again");
+        }
+    }
+}
+
+/// A thread that counts workspaces anew, one after the other.
+struct Counter(Sender<WorkspaceName>);
+
+impl Counter {
+    fn start(ledger: &Arc<Ledger>) -> io::Result<Self> {
+        let (sender, asked) = channel::<WorkspaceName>();
+        let ledger = ledger.clone();
+        let count = move || {
+            let mut again = BTreeMap::new();
+            loop {
+                let next: Option<Instant> = again.values().min().copied();
+                let asked = match next {
+                    None => asked.recv().map_err(RecvTimeoutError::from),
+                    Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
+                };
+                let due = match asked {
+                    Ok(workspace) => vec![workspace],
+                    Err(RecvTimeoutError::Timeout) => again.keys().cloned().collect(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                };
+                for workspace in due {
+                    again.remove(&workspace);
+                    again.extend(count(&ledger, &workspace).map(|wait| (workspace, Instant::now() + wait)));
+                }
+            }
+        };
+        std::thread::Builder::new().name("count".to_owned()).spawn(count)?;
+        Ok(Self(sender))
+    }
+
+    fn ask(&self, workspace: &WorkspaceName) {
+        // The thread ends only with us.
+        let _ = self.0.send(workspace.clone());
+    }
+}
+
+/// Returns how long to wait before it is to be counted once more.
+fn count(ledger: &Ledger, workspace: &WorkspaceName) -> Option<Duration> {
+    let Some(Page::Counted { account, .. }) = ledger.pages().get(workspace).cloned() else { return None };
+    let home = ledger.workspaces.join(workspace.as_str());
+    let began = Instant::now();
+    match account.count(|| measure::disk_usage([Part::Datasets, Part::Code].map(|part| home.join(part.as_str())))) {
+        Ok(is_exact) => {
+            let (bytes, took) = (account.counted(), began.elapsed());
+            tracing::debug!(%workspace, bytes, ?took, is_exact, "counted what it keeps");
+            (!is_exact).then(|| COUNT_AGAIN.max(took.saturating_mul(20)))
+        }
+        // What is known stays, and goes on with what changes.
+        Err(error) => {
+            tracing::warn!(%workspace, %error, "cannot count what it keeps, will try again");
+            Some(COUNT_AGAIN)
+        }
+    }
+}
