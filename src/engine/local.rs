@@ -416,6 +416,8 @@ impl LocalEngine {
 
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        self.check_network(run)?;
+        self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
@@ -673,8 +675,6 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
-        self.check_network(run)?;
-        self.carrier.check(run)?;
         self.prepare_here(run, tell)?;
         self.carrier.bring(run, tell)
     }

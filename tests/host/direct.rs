@@ -101,6 +101,9 @@ fn is_of(place: &Path, stored: &Path) -> bool {
     identity(place).is_some() && identity(place) == identity(stored)
 }
 
+/// Also what is not open to everybody.
+const ALL: &str = "[mount]\ndirect = \"all\"\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n";
+
 #[test]
 fn a_published_version_is_shown_directly_and_nobody_changes_it() {
     let test = "a_published_version_is_shown_directly_and_nobody_changes_it";
@@ -505,7 +508,7 @@ fn where_nothing_can_be_shown_directly_the_mount_shows_the_same() {
 fn code_is_written_directly_by_whom_its_rights_allow() {
     use std::os::unix::process::CommandExt;
     let test = "code_is_written_directly_by_whom_its_rights_allow";
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(instance) = Instance::start(test, ALL) else { return };
     let (mount, stored) = (instance.mount(), backing(&instance));
     let top = mount.parent().unwrap().to_owned();
     for home in ["default", "preset", "public"] {
