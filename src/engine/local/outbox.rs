@@ -258,6 +258,8 @@ impl Outbox {
                     tell(Some(format!("its output is copied to {remote}")), None);
                     due = slot.letter.every_ms.map(in_ms);
                 }
+                // It was ended for that.
+                Err(_) if self.is_dropped(path) => {}
                 Err(error) => {
                     let pause = PAUSE_MIN.saturating_mul(2u32.saturating_pow(failures)).min(PAUSE_MAX);
                     failures += 1;
@@ -293,6 +295,10 @@ impl Outbox {
             let left = left.filter(|left| !left.is_zero()).unwrap_or(PAUSE_MAX);
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    fn is_dropped(&self, path: &Path) -> bool {
+        lock(&self.state).letters.get(path).is_some_and(|slot| slot.is_dropped)
     }
 
     /// Under the lock, so that nobody writes the letter again.
