@@ -151,6 +151,12 @@ pub trait Tree: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Whether nothing goes from one place to the other by its name, nor has names in both (`EXDEV`): who holds it open has
+    /// rights there that it is not to take along.
+    fn are_apart(&self, _one: &RelPath, _other: &RelPath) -> bool {
+        false
+    }
+
     /// What [`renaming`](Self::renaming) agreed to has been done, or failed.
     fn renamed(&self, _from: &RelPath, _to: &RelPath, _done: bool) {}
 

@@ -90,9 +90,13 @@ pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Re
     let found = list(context, caller).await?.into_iter().find(|view| view.storage.workspace.as_str() == name);
     let unknown = || ApiError::NotFound(format!("there is no workspace {name} that you may enter"));
     let mut workspace = found.ok_or_else(unknown)?;
-    let _turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
+    let turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
     let home = context.paths.workspace(&workspace.storage.workspace);
-    let measured = tokio::task::spawn_blocking(move || PARTS.map(|part| measure(&home, part)).into_iter().collect());
+    let measured = tokio::task::spawn_blocking(move || {
+        // Also when whoever asked has gone meanwhile.
+        let _turn = turn;
+        PARTS.map(|part| measure(&home, part)).into_iter().collect()
+    });
     let parts: io::Result<Vec<PartView>> = measured.await.map_err(|_| ApiError::Ending)?;
     let parts = parts.map_err(|error| ApiError::Failed(format!("cannot measure workspace {name}: {error}")))?;
     let sum = parts.iter().map(|part| part.bytes).sum();

@@ -185,17 +185,27 @@ impl Detached {
 
     /// Without set-uid programs and device nodes taking effect, and read-only if so wanted.
     pub fn restrict(&self, access: Access) -> io::Result<()> {
+        self.set_attributes_of(access, 0)
+    }
+
+    /// As [`Self::restrict`], and for itself: what is mounted or unmounted where it was copied from does not act here, nor the
+    /// other way round.
+    pub fn restrict_apart(&self, access: Access) -> io::Result<()> {
+        self.set_attributes_of(access, nix::libc::MS_PRIVATE)
+    }
+
+    fn set_attributes_of(&self, access: Access, propagation: u64) -> io::Result<()> {
         let mut set = nix::libc::MOUNT_ATTR_NOSUID | nix::libc::MOUNT_ATTR_NODEV;
         if access == Access::ReadOnly {
             set |= nix::libc::MOUNT_ATTR_RDONLY;
         }
-        set_attributes(&self.0, nix::libc::AT_RECURSIVE, set, 0)
+        set_attributes(&self.0, nix::libc::AT_RECURSIVE, set, 0, propagation)
     }
 
     /// Shows what user id 0, 1… owns as owned by whom these ids stand for in `namespace`.
     pub fn map_ids(&self, namespace: BorrowedFd<'_>) -> io::Result<()> {
         let namespace = u64::try_from(namespace.as_raw_fd()).map_err(io::Error::other)?;
-        set_attributes(&self.0, 0, nix::libc::MOUNT_ATTR_IDMAP, namespace)
+        set_attributes(&self.0, 0, nix::libc::MOUNT_ATTR_IDMAP, namespace, 0)
     }
 
     /// Whether it shows a directory, or a single file.
@@ -212,8 +222,8 @@ impl Detached {
 }
 
 #[expect(unsafe_code, reason = "neither std, nix nor rustix wraps mount_setattr")]
-fn set_attributes(mount: &OwnedFd, flags: i32, set: u64, namespace: u64) -> io::Result<()> {
-    let attributes = nix::libc::mount_attr { attr_set: set, attr_clr: 0, propagation: 0, userns_fd: namespace };
+fn set_attributes(mount: &OwnedFd, flags: i32, set: u64, namespace: u64, propagation: u64) -> io::Result<()> {
+    let attributes = nix::libc::mount_attr { attr_set: set, attr_clr: 0, propagation, userns_fd: namespace };
     // SAFETY: needed for id-mapped and recursive read-only mounts; the path is an empty C string, the structure lives
     // through the call and its true size is passed.
     let result = unsafe {

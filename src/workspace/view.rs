@@ -213,6 +213,13 @@ fn is_draft(at: &InDataset<'_>) -> bool {
     at.is_top && at.version == DRAFT
 }
 
+/// The workspace in whose `code/` it lies.
+fn code_of(path: &RelPath) -> Option<&OsStr> {
+    let mut names = path.components();
+    let home = names.next()?;
+    (names.next()? == "code").then_some(home)
+}
+
 /// `WS/jobs/JOB/runs/N/attempts/K/TASK`.
 fn is_task_directory(path: &RelPath) -> bool {
     let names: Vec<_> = path.components().collect();
@@ -253,6 +260,12 @@ impl Tree for WorkspaceTree {
             (Some(at), Some(to)) if at.dataset == to.dataset => self.publish(&at, &to),
             _ => Ok(()),
         }
+    }
+
+    /// `code/` is written past the mount where it is shown directly: who has something of it open there can change it for ever,
+    /// also what would lie in a published version by then.
+    fn are_apart(&self, one: &RelPath, other: &RelPath) -> bool {
+        code_of(one) != code_of(other)
     }
 
     fn renamed(&self, from: &RelPath, to: &RelPath, done: bool) {

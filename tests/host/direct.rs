@@ -626,3 +626,24 @@ fn what_is_mounted_behind_the_mount_is_shown_directly_as_well() {
     instance.restart_daemon();
     instance.shutdown();
 }
+
+#[test]
+fn nothing_goes_from_code_to_a_version_by_its_name() {
+    let test = "nothing_goes_from_code_to_a_version_by_its_name";
+    for config in [ALL, "[mount]\ndirect = \"none\"\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n"] {
+        let Some(instance) = Instance::start(test, config) else { return };
+        let mount = instance.mount();
+        let draft = mount.join("datasets/d/draft");
+        fs::create_dir_all(&draft).unwrap();
+        fs::create_dir_all(mount.join("code/x")).unwrap();
+        fs::write(mount.join("code/x/f"), "code").unwrap();
+        fs::write(draft.join("g"), "data").unwrap();
+        let refused = Some(libc::EXDEV);
+        assert_eq!(errno(fs::rename(mount.join("code/x"), draft.join("x"))), refused, "{config}");
+        assert_eq!(errno(fs::hard_link(mount.join("code/x/f"), draft.join("f"))), refused);
+        assert_eq!(errno(fs::rename(draft.join("g"), mount.join("code/g"))), refused);
+        assert_eq!(errno(fs::rename(mount.join("code/x"), mount.parent().unwrap().join("public/code/x"))), refused);
+        fs::rename(mount.join("code/x"), mount.join("code/y")).unwrap();
+        instance.shutdown();
+    }
+}

@@ -91,17 +91,18 @@ impl<T: Tree> Ops<T> {
     /// What has just lost a name at `path`, and who is told when it is gone.
     pub(super) fn orphaned(&self, path: &RelPath, was: Option<Pin>) -> Option<Orphan> {
         let pin = was?;
-        let account = self.tree.account(path).filter(|_| is_gone(&pin));
+        let account = self.tree.account(path);
+        let is_gone = is_gone(&pin);
         let counts = account.as_ref().map_or(0, |account| account.counts());
         // Whoever counts at this moment may have seen it or not.
         account.iter().for_each(|account| account.note(0));
-        Some(Orphan { pin, account, counts })
+        Some(Orphan { pin, account, is_gone, counts })
     }
 
     /// Nobody holds them any more.
     pub(super) fn freed(&self, orphans: impl IntoIterator<Item = Orphan>) {
-        for Orphan { pin, account, counts } in orphans {
-            let account = account.filter(|account| account.counts() == counts);
+        for Orphan { pin, account, is_gone, counts } in orphans {
+            let account = account.filter(|account| is_gone && account.counts() == counts);
             if let (Some(account), Ok(now)) = (account, pin.again()) {
                 account.note(-now.bytes());
             }
@@ -112,7 +113,8 @@ impl<T: Tree> Ops<T> {
     pub(super) fn check_accounts(&self, from: &RelPath, to: &RelPath, mode: RenameMode) -> Result<()> {
         let (source, target) = (self.tree.account(from), self.tree.account(to));
         let is_paid = target.is_some() || (mode == RenameMode::Exchange && source.is_some());
-        match is_paid && !is_same(source.as_ref(), target.as_ref()) {
+        let is_others = is_paid && !is_same(source.as_ref(), target.as_ref());
+        match is_others || self.tree.are_apart(from, to) {
             true => Err(Error::host("rename")(Errno::EXDEV)),
             false => Ok(()),
         }

@@ -24,8 +24,10 @@ pub(super) struct Nodes {
 #[derive(Debug)]
 pub(super) struct Orphan {
     pub pin: Pin,
-    /// Who has paid for it, if that was its last name.
+    /// Who pays for it.
     pub account: Option<Arc<Account>>,
+    /// That was its last name: what was paid is paid back when nobody holds it any more.
+    pub is_gone: bool,
     /// How often that was counted until then: what has no name is not seen by a later count.
     pub counts: u64,
 }

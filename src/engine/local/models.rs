@@ -71,7 +71,14 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
             remove_tree(&about_file).map_err(failed(TOLD))?;
         }
         let about = about(paths, attempt)?;
-        write_whole(&about_file, about.as_bytes(), 0o644, Durability::Process).map_err(failed(TOLD))?;
+        let write = |file: &Path| write_whole(file, about.as_bytes(), 0o644, Durability::Process);
+        match write(&about_file) {
+            // The workspace has no room, where the kernel holds it to that: a model is not kept back for it.
+            Err(error) if error.raw_os_error() == Some(nix::libc::EDQUOT) => {
+                write(&model.with_file_name("MODEL.toml")).map_err(failed(TOLD))?;
+            }
+            written => written.map_err(failed(TOLD))?,
+        }
         if let Some(parent) = target.parent() {
             create_dir_for(parent, 0o755, attempt.owner.uid, attempt.owner.gid).map_err(failed(TOLD))?;
         }

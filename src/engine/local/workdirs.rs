@@ -59,7 +59,12 @@ fn make_counted(paths: &Paths, run: &Prepare, path: &Path) -> io::Result<()> {
         && btrfs::is_subvolume(&first)?
         && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
     {
-        btrfs::create_subvolume(&fs::File::open(parent)?, name, Some(btrfs::Group::of(&first)?))?;
+        let (parent, group) = (fs::File::open(parent)?, btrfs::Group::of(&first)?);
+        match btrfs::create_subvolume(&parent, name, Some(group)) {
+            // There is no such group: nobody counts it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => btrfs::create_subvolume(&parent, name, None)?,
+            made => made?,
+        }
         fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
     }
     create_dir_for(path, 0o750, run.owner.uid, run.owner.gid)

@@ -18,13 +18,14 @@ use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::Mode;
 
 use crate::assets::manifest::{State, state};
-use crate::assets::{Part, SHARED, Shelf, is_absent, manifest_of};
+use crate::assets::{Part, Shelf, is_absent, manifest_of};
 use crate::config::{Config, Direct};
 use crate::ids::WorkspaceName;
 use crate::mounting::BACKING;
 use crate::sys::mounts::attached::Attached;
 use crate::sys::mounts::{Access, Depth, Detached, path_of};
 use crate::sys::rooted::open_resolved;
+use crate::workspace::quota::{self, Quotas};
 
 /// Most versions that are shown directly: every process that gets mounts of its own copies them all (1 µs each), and
 /// whoever reads which there are reads so many lines more.
@@ -56,14 +57,11 @@ impl Bound {
 
     /// Takes away what is not to be there, then shows what is; `false` when something failed.
     pub(super) fn settle(&mut self) -> bool {
-        // Who has a quota may have changed; a file that cannot be used changes nothing.
-        if let Ok(config) = Config::load(self.config.paths.root()) {
-            self.config.storage = config.storage;
-        }
-        let done = self.wanted().and_then(|wanted| {
-            self.release(&wanted);
-            self.show(wanted)
-        });
+        // What cannot be looked at is not shown directly, and keeps nothing else from it.
+        let mut failed = None;
+        let wanted = self.wanted(&mut failed);
+        self.release(&wanted);
+        let done = self.show(wanted).and(failed.map_or(Ok(()), Err));
         match done {
             Ok(()) => {
                 self.is_told = false;
@@ -134,7 +132,7 @@ impl Bound {
             return Err(moved());
         }
         let mount = Detached::copy_of(&source, Depth::All)?;
-        mount.restrict(wanted.access)?;
+        mount.restrict_apart(wanted.access)?;
         mount.attach_for_good(&place)
     }
 
@@ -155,78 +153,74 @@ impl Bound {
         open_resolved(&top, path, flags, Mode::empty(), resolve)
     }
 
-    fn wanted(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
-        let mut wanted = self.code()?;
-        for version in self.newest_versions()? {
-            match self.published(&version) {
-                Ok(Some(identity)) => {
-                    wanted.insert(identity, Wanted { path: version.directory(), access: Access::ReadOnly });
-                }
-                Ok(None) => {}
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(error),
+    fn wanted(&self, failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
+        let homes = self.homes(failed);
+        let mut wanted = self.code(&homes, failed);
+        for version in self.newest_versions(&homes, failed) {
+            if let Some(Some(identity)) = or_later(self.published(&version), failed) {
+                wanted.insert(identity, Wanted { path: version.directory(), access: Access::ReadOnly });
             }
         }
-        Ok(wanted)
+        wanted
     }
 
-    fn homes(&self) -> io::Result<Vec<String>> {
-        let mut homes = self.shelf.names(Path::new(""))?;
-        let mut first_error = None;
-        homes.retain(|home| {
-            self.may_be_named(Path::new(home)).unwrap_or_else(|error| {
-                first_error.get_or_insert(error);
-                false
-            })
-        });
-        first_error.map_or(Ok(homes), Err)
+    /// Workspaces whose names everybody may read in the machine's table of mounts.
+    fn homes(&self, failed: &mut Option<io::Error>) -> Vec<String> {
+        let mut homes = or_later(self.shelf.names(Path::new("")), failed).unwrap_or_default();
+        homes.retain(|home| self.may_be_named(Path::new(home), failed));
+        homes
     }
 
-    /// Whether everybody may read its name in the machine's table of mounts: those who may go there see it anyway.
-    fn may_be_named(&self, directory: &Path) -> io::Result<bool> {
-        match (self.config.direct, self.shelf.directory(directory)) {
-            (_, Err(error)) if is_absent(&error) => Ok(false),
-            (_, Err(error)) => Err(error),
-            (Direct::All, Ok(_)) => Ok(true),
-            (_, Ok(directory)) => Ok(directory.metadata()?.mode() & 0o001 != 0),
-        }
+    /// Whether everybody may read what lies in the directory, and go there: they see its names anyway.
+    fn may_be_named(&self, directory: &Path, failed: &mut Option<io::Error>) -> bool {
+        let metadata = self.shelf.directory(directory).and_then(|directory| directory.metadata());
+        let Some(metadata) = or_later(metadata, failed) else { return false };
+        self.config.direct == Direct::All || metadata.mode() & 0o005 == 0o005
     }
 
     /// `code/` of every workspace.
-    fn code(&self) -> io::Result<BTreeMap<Identity, Wanted>> {
+    fn code(&self, homes: &[String], failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
         let mut wanted = BTreeMap::new();
-        for home in self.homes()?.into_iter().filter(|home| wants_code_direct(&self.config, home)) {
-            let path = Path::new(&home).join(Part::Code.as_str());
-            match self.shelf.directory(&path) {
-                Ok(directory) => {
-                    wanted.insert(identity_of(&directory)?, Wanted { path, access: Access::ReadWrite });
-                }
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(error),
+        // Nobody writes past a quota of which nothing is known.
+        let quotas: Quotas = match quota::read(&quota::quotas_file(&self.config.paths)) {
+            Ok(quotas) => quotas,
+            Err(error) => {
+                failed.get_or_insert(error);
+                return wanted;
+            }
+        };
+        for home in
+            homes.iter().filter(|home| !home.parse().is_ok_and(|home: WorkspaceName| quotas.contains_key(&home)))
+        {
+            let path = Path::new(home).join(Part::Code.as_str());
+            let identity = self.shelf.directory(&path).and_then(identity_of);
+            if let Some(identity) = or_later(identity, failed) {
+                wanted.insert(identity, Wanted { path, access: Access::ReadWrite });
             }
         }
-        Ok(wanted)
+        wanted
     }
 
     /// Those whose manifests were written last, published or not yet.
-    fn newest_versions(&self) -> io::Result<Vec<Version>> {
+    fn newest_versions(&self, homes: &[String], failed: &mut Option<io::Error>) -> Vec<Version> {
         let mut found = Vec::new();
-        for home in self.homes()? {
-            let datasets = Path::new(&home).join(Part::Datasets.as_str());
-            for name in unless_absent(self.shelf.names(&datasets))? {
+        for home in homes {
+            let datasets = Path::new(home).join(Part::Datasets.as_str());
+            if !self.may_be_named(&datasets, failed) {
+                continue;
+            }
+            for name in or_later(self.shelf.names(&datasets), failed).unwrap_or_default() {
                 let dataset = datasets.join(name);
-                if !self.may_be_named(&dataset)? {
-                    continue;
-                }
-                for name in unless_absent(self.shelf.versions(&dataset))? {
-                    found.extend(self.version(&dataset, name));
+                if self.may_be_named(&dataset, failed) {
+                    let names = or_later(self.shelf.versions(&dataset), failed).unwrap_or_default();
+                    found.extend(names.into_iter().filter_map(|name| self.version(&dataset, name)));
                 }
             }
         }
         found.sort();
         found.reverse();
         found.truncate(MOST);
-        Ok(found)
+        found
     }
 
     fn version(&self, dataset: &Path, name: String) -> Option<Version> {
@@ -246,12 +240,6 @@ impl Bound {
     }
 }
 
-/// Whether people write to `code/` of a workspace without a word of ours: where they have a quota the mount holds them to it,
-/// and shows it as the size.
-fn wants_code_direct(config: &Config, home: &str) -> bool {
-    home.parse::<WorkspaceName>().is_ok_and(|home| config.storage.of(&home).is_none()) || SHARED.contains(&home)
-}
-
 /// A version that has a manifest; the newest is the greatest.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Version {
@@ -267,10 +255,16 @@ impl Version {
     }
 }
 
-fn unless_absent(names: io::Result<Vec<String>>) -> io::Result<Vec<String>> {
-    match names {
-        Err(error) if is_absent(&error) => Ok(Vec::new()),
-        names => names,
+/// What there is of it; that it cannot be looked at is a reason to look again later, that it is not there is none.
+fn or_later<T>(looked: io::Result<T>, failed: &mut Option<io::Error>) -> Option<T> {
+    match looked {
+        Ok(found) => Some(found),
+        Err(error) => {
+            if !is_absent(&error) {
+                failed.get_or_insert(error);
+            }
+            None
+        }
     }
 }
 
