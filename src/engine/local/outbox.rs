@@ -326,7 +326,6 @@ impl Outbox {
         let (sent, mut log) = read_sent(&sent_file(path)).map_err(super::failed("read what was sent"))?;
         let mut hear = |news: &News| match news {
             News::Progress(progress) => tell(Some(format!("copies its output to {remote}: {progress}")), None),
-
             News::Sent { path, mark } => {
                 // What is not noted is only sent once more.
                 let line = serde_json::to_string(&(path, mark)).map(|line| format!("{line}\n"));
