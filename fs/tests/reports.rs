@@ -221,11 +221,13 @@ fn many_opens_at_once_of_a_file_that_is_replaced_all_read_one_of_its_states() {
     for place in ["rw", "ro"] {
         let (shown, stored) = (bench.at(place), bench.stored(place));
         fs::write(stored.join("f"), [b'0'; 5000]).unwrap();
-        let reads = AtomicUsize::new(0);
+        let reads: [AtomicUsize; 6] = Default::default();
         std::thread::scope(|scope| {
-            let readers: Vec<_> = (0..6)
-                .map(|_| {
-                    scope.spawn(|| {
+            let readers: Vec<_> = reads
+                .iter()
+                .map(|reads| {
+                    let shown = &shown;
+                    scope.spawn(move || {
                         for _ in 0..400 {
                             let mut text = Vec::new();
                             let told = |what: &str| format!("{place}: {what}");
@@ -245,12 +247,13 @@ fn many_opens_at_once_of_a_file_that_is_replaced_all_read_one_of_its_states() {
             for round in 0..200u8 {
                 fs::write(changed.join("next"), [b'a' + round % 26; 5000]).unwrap();
                 fs::rename(changed.join("next"), changed.join("f")).unwrap();
-                // The kernel asks once more for a file that was replaced between its name and its opening, not for ever.
-                let seen = reads.load(Ordering::Relaxed);
-                while reads.load(Ordering::Relaxed) < (seen + 6).min(2400)
-                    && !readers.iter().all(|reader| reader.is_finished())
-                {
-                    std::thread::yield_now();
+                // The kernel asks once more for a file that was replaced between its name and its opening, not for ever: no
+                // reader meets two of them in one read.
+                for (reads, reader) in reads.iter().zip(&readers) {
+                    let seen = reads.load(Ordering::Relaxed);
+                    while reads.load(Ordering::Relaxed) == seen && !reader.is_finished() {
+                        std::thread::yield_now();
+                    }
                 }
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
