@@ -134,7 +134,7 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     assert_eq!(busy.len(), 2, "{busy:?}");
     // The first when it was due, whatever else the machine does; the other at the end.
     let (first, last) = (number(&busy[0][1]), number(&busy[1][1]));
-    assert!(first >= 5.0 && last >= 6.0 && first < last, "{busy:?}");
+    assert!(first >= 5.0 && last >= 5.5 && first < last, "{busy:?}");
     for row in &busy {
         assert!((1.0..130.0).contains(&number(&row[3])), "{row:?}");
         assert_eq!(row.len(), 9);
