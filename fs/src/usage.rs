@@ -171,9 +171,11 @@ impl Taken<'_> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         let account = self.account;
-        account.counted.fetch_sub(self.bytes, Ordering::SeqCst);
-        account.changes.fetch_add(1, Ordering::SeqCst);
-        account.note(self.came_to);
+        // In one step: between two, somebody else would have room that is taken.
+        account.note(self.came_to - self.bytes);
+        if self.came_to != 0 {
+            (account.changed)();
+        }
     }
 }
 
