@@ -358,6 +358,12 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// Percent-encodes all but letters, digits and `-_.~` of ASCII.
+pub fn escape_in_address(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
 /// Parses `90s`, `2h`, `1d12h`; units d, h, m, s, ms.
 pub fn parse_duration(text: &str) -> Result<std::time::Duration, QuantityError> {
     let bad = || QuantityError::Duration(text.to_owned());

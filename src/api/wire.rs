@@ -298,16 +298,7 @@ pub struct ImageDetail {
     pub record: ImageRecord,
 }
 
-/// Percent-encodes all but letters, digits and `-_.~` of ASCII.
-pub fn escape(text: &str) -> String {
-    text.bytes().fold(String::new(), |mut out, byte| {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-        out
-    })
-}
+pub use crate::ids::escape_in_address as escape;
 
 /// The reverse of [`escape`]; `None` for broken escapes and what is not UTF-8.
 pub fn unescape(text: &str) -> Option<String> {

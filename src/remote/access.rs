@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Failure;
 use crate::config::{Pool, PoolKind};
+use crate::ids::escape_in_address;
 
 /// A store and the keys to it.
 #[derive(Clone, Serialize, Deserialize)]
@@ -78,7 +79,7 @@ impl Access {
         let hidden = keys_of(self.kind).iter().filter(|(name, _)| !["user", "access_key", "key_file"].contains(name));
         let values = hidden.filter_map(|(_, option)| self.options.get(*option));
         let values = values.filter(|value| value.len() >= SHORTEST);
-        values.flat_map(|value| [value.clone(), escaped(value)]).collect()
+        values.flat_map(|value| [value.clone(), escape_in_address(value)]).collect()
     }
 
     /// A line of `known_hosts` for the host, where the store is reached by `ssh`.
@@ -131,12 +132,6 @@ pub(super) fn open(access: &Access, sends: bool) -> Result<Operator, Failure> {
         RetryLayer::new().with_max_times(TRIES).with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).with_jitter();
     let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(if sends { PIECE_SENT } else { STALL });
     Ok(operator.with_context(OperationContext::new().with_http_transport(transport)).layer(patience).layer(retry))
-}
-
-/// As it stands in an address.
-fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 fn client(access: &Access) -> Result<reqwest::Client, Failure> {

@@ -9,7 +9,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use crate::engine::EngineError;
-use crate::ids::Bytes;
+use crate::ids::{Bytes, escape_in_address};
 use crate::spec::{GitCode, Submodules};
 use crate::store::record::Owner;
 use crate::sys::file::{create_dir_for, remove_tree};
@@ -197,7 +197,7 @@ impl Login {
         };
         let host = rest.split('/').next().unwrap_or(rest);
         let path = place.join("login");
-        let line = format!("{scheme}://{}:{}@{host}\n", escaped(user), escaped(password));
+        let line = format!("{scheme}://{}:{}@{host}\n", escape_in_address(user), escape_in_address(password));
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
         file.write_all(line.as_bytes())?;
         fchown(&file, Some(owner.uid), Some(owner.gid))?;
@@ -212,14 +212,8 @@ impl Login {
         let Some(password) = self.password.as_ref().filter(|password| !password.is_empty()) else {
             return text.to_owned();
         };
-        text.replace(password.as_str(), "******").replace(&escaped(password), "******")
+        text.replace(password.as_str(), "******").replace(&escape_in_address(password), "******")
     }
-}
-
-/// As it stands in an address.
-fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
-    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 #[cfg(test)]
@@ -228,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_login_is_escaped_and_never_told() {
-        assert_eq!(escaped("p@ss wörd"), "p%40ss%20w%C3%B6rd");
+        assert_eq!(escape_in_address("p@ss wörd"), "p%40ss%20w%C3%B6rd");
         let login = Login { is_there: true, password: Some("p@ss".into()) };
         assert_eq!(login.hidden_in("bad p@ss, p%40ss"), "bad ******, ******");
         assert!(is_commit(&"a".repeat(40)) && !is_commit("main") && !is_commit(&"g".repeat(40)));
