@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trainyard::images::{Format, Images, Limits, Local, Progress, Rights, Sources};
+use trainyard::sys::process::SealedProgram;
 
 const ROUNDS: usize = 3;
 
@@ -82,6 +83,7 @@ fn import(image: &str, target: &Path) {
         default_registry: "docker.io".into(),
         plain_http: Vec::new(),
         secrets: target.join("none"),
+        program: Arc::new(SealedProgram::of_this_program().unwrap()),
         runtime: runtime.handle().clone(),
     };
     let images = Images::open(target, limits, sources).unwrap();

@@ -323,6 +323,9 @@ pub enum Verb {
         #[arg(long)]
         directory_fd: i32,
     },
+    /// Ask a registry (the daemon does this)
+    #[command(hide = true)]
+    Registry,
     /// Run one task (the daemon does this)
     #[command(hide = true)]
     Shim {
@@ -399,6 +402,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon
         | Verb::Carry { .. }
+        | Verb::Registry
         | Verb::Mount { .. }
         | Verb::Direct
         | Verb::Enter { .. }

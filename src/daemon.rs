@@ -35,7 +35,7 @@ use crate::store::{Store, StoreError};
 use crate::sys::bell;
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
-use crate::sys::process::PidFd;
+use crate::sys::process::{PidFd, SealedProgram};
 use crate::workspace::publish::Publisher;
 use crate::workspace::quota;
 use storage::Storage;
@@ -245,6 +245,7 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         default_registry: config.images.default_registry.clone(),
         plain_http: config.images.plain_http.clone(),
         secrets: config.paths.secrets(),
+        program: Arc::new(SealedProgram::of_this_program().map_err(failed("copy this program"))?),
         runtime: tokio::runtime::Handle::current(),
     };
     Images::open(&config.paths.images(), limits, sources).map_err(failed("open the image store"))

@@ -47,9 +47,10 @@ pub use source::Format;
 use crate::ids::{Bytes, Timestamp};
 use crate::sys::file::{Durability, create_dir, remove_temporaries, remove_tree, write_whole};
 use crate::sys::idmap::IdMap;
+use crate::sys::process::SealedProgram;
 use error::{failed, stored};
 use layers::{Layers, Pin};
-use registry::{Reference, Registry};
+use registry::Reference;
 use shifted::Shifted;
 use source::Source;
 
@@ -125,6 +126,8 @@ pub struct Sources {
     pub plain_http: Vec<String>,
     /// Below it lies `WORKSPACE/registry.json`, with credentials.
     pub secrets: PathBuf,
+    /// This program, which is started to ask registries.
+    pub program: Arc<SealedProgram>,
     /// Carries what is asynchronous.
     pub runtime: tokio::runtime::Handle,
 }
@@ -145,7 +148,7 @@ pub struct Images {
     sources: Sources,
     layers: Layers,
     shifted: Shifted,
-    registry: Mutex<Option<Arc<Registry>>>,
+
     /// Whose turn it is to fetch a blob.
     turns: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
     /// Held while a name is looked at and given to another image.
@@ -173,11 +176,16 @@ impl Images {
             root: root.to_owned(),
             limits,
             sources,
-            registry: Mutex::default(),
+
             turns: Mutex::default(),
             naming: Mutex::default(),
             grown: Arc::default(),
         })
+    }
+
+    /// One copy serves the whole daemon.
+    pub fn program(&self) -> Arc<SealedProgram> {
+        self.sources.program.clone()
     }
 
     fn drafts(&self) -> PathBuf {

@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),
         Verb::Carry { directory_fd } => carry(directory_fd),
+        Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { lock_fd } => mount(&cli, lock_fd),
         Verb::Direct => direct(&cli),
@@ -38,6 +39,11 @@ fn enter(dir: std::path::PathBuf, control_fd: i32) -> anyhow::Result<ExitCode> {
 
 fn carry(directory_fd: i32) -> anyhow::Result<ExitCode> {
     trainyard::remote::run(take_inherited(directory_fd)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn registry() -> anyhow::Result<ExitCode> {
+    trainyard::images::registry::run()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -114,7 +114,7 @@ impl LocalEngine {
         create_dir(&paths.attempts(), 0o700)?;
         create_dir(&paths.kernel_objects(), 0o700)?;
         create_dir(&paths.remote(), 0o700)?;
-        let program = Arc::new(SealedProgram::of_this_program()?);
+        let program = images.program();
         let carrier = Arc::new(Carrier::new(program.clone(), paths.clone(), config.pools.clone()));
         Ok(Self {
             program,

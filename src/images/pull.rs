@@ -69,17 +69,9 @@ impl Images {
         Ok(record)
     }
 
-    /// One for all pulls: it keeps connections and tokens. Made when it is needed, since a machine whose certificates
-    /// cannot be read still runs jobs.
-    fn registry(&self) -> Result<Arc<Registry>, ImageError> {
-        let mut registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(registry) = registry.as_ref() {
-            return Ok(registry.clone());
-        }
+    fn registry(&self) -> Result<Registry, ImageError> {
         let config = RegistryConfig { plain_http: self.sources.plain_http.clone(), ..RegistryConfig::default() };
-        let made = Arc::new(Registry::new(config).map_err(ImageError::Registry)?);
-        *registry = Some(made.clone());
-        Ok(made)
+        Registry::new(self.program(), config).map_err(ImageError::Registry)
     }
 
     fn download(&self, digest: &Digest) -> PathBuf {

@@ -2,38 +2,45 @@
 //!
 //! Called by the image store. Nothing that a registry says is believed: manifests and configurations are bounded and
 //! checked by their digests, blobs are bounded by their manifest and checked by theirs. Never unpacks, never keeps
-//! credentials longer than the process, never runs a credential helper.
+//! credentials, never runs a credential helper.
 //!
-//! `oci-client` gives the grammar of names and the shapes of refusals, `oci-spec` those of documents. The former's `Client` is not used: it reads manifests and
-//! refusals of any length into memory, sends credentials to whatever token server a registry names, keeps the first
-//! credentials of a registry for everybody, and drops `Retry-After`. What stands below it (reqwest) is used directly.
+//! Registries are asked by `oci-client`, in a process of its own for each question (`process` says why); `oci-spec` gives the
+//! shapes of documents. What is kept on disk, and checked, is the daemon's.
 //!
 //! ```text
-//! Source ── manifest() ─▶ index? ─▶ manifest of this machine ─▶ configuration ─▶ Fetched
-//! LayerBlob ── blob() ─▶ go on after what the file holds ─▶ digest of the whole ─▶ done
-//!                             ▲     broke off, busy, stalled: wait  │
-//!                             └─────────────────────────────────────┘
+//! daemon                                                       trainyard registry
+//! Source ── manifest() ── Describe ─────────────────────────▶  index? ─▶ manifest of this machine ─▶ configuration
+//!                                                  Fetched ◀──
+//! LayerBlob ── blob() ─▶ Blob, after what the file holds ───▶  the rest of it
+//!                ▲           digest of the whole ─▶ done  ◀──
+//!                └── broke off, busy, stalled: wait
 //! ```
 
+mod answers;
+mod asker;
 mod blob;
 mod credentials;
 mod errors;
 mod image;
+mod login;
+mod process;
 mod reference;
-mod refusal;
-mod token;
-mod wire;
+mod trap;
 
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use asker::run;
 pub use credentials::{AuthFileError, Credentials, credentials_in};
 pub use errors::{Missing, RegistryError, WhyUnreachable};
 pub use reference::{Reference, ReferenceError};
 
+use process::{Asking, Errand, News, Order, Proxies};
+use serde::{Deserialize, Serialize};
+
 use crate::images::digest::Digest;
-use image::{Document, Image};
-use wire::{Ask, Wire};
+use crate::sys::process::SealedProgram;
 
 /// Largest manifest, index or configuration, bytes.
 pub const DOCUMENT_MAX: u64 = 4 << 20;
@@ -73,13 +80,15 @@ pub struct Source<'a> {
 }
 
 /// An image as a registry describes it; all digests are checked but those of the layers.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetched {
     /// The bytes of the manifest for this machine.
+    #[serde(with = "in_base64")]
     pub manifest: Vec<u8>,
     pub digest: Digest,
     /// Of the index that led to the manifest, where there was one.
     pub index_digest: Option<Digest>,
+    #[serde(with = "in_base64")]
     pub config: Vec<u8>,
     pub config_digest: Digest,
     /// Bottom first.
@@ -89,7 +98,7 @@ pub struct Fetched {
 }
 
 /// A layer as the registry keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerBlob {
     pub digest: Digest,
     /// Bytes.
@@ -97,34 +106,35 @@ pub struct LayerBlob {
     pub media_type: String,
 }
 
-/// All registries. Tokens are kept per repository and credentials, so one for the whole daemon is enough.
+impl LayerBlob {
+    /// In words, for sentences.
+    fn named(&self) -> String {
+        format!("layer {}", self.digest.short())
+    }
+}
+
+/// All registries.
 #[derive(Debug)]
 pub struct Registry {
-    wire: Wire,
-    first_wait: Duration,
+    program: Arc<SealedProgram>,
+    config: RegistryConfig,
+    /// To trust beside the machine's, as DER.
+    certificates: Vec<Vec<u8>>,
 }
 
 impl Registry {
-    pub fn new(config: RegistryConfig) -> Result<Self, RegistryError> {
-        Ok(Self { first_wait: config.first_wait, wire: Wire::new(config)? })
+    /// `program` is what is started to ask: this program.
+    pub fn new(program: Arc<SealedProgram>, config: RegistryConfig) -> Result<Self, RegistryError> {
+        let certificates = config.extra_ca.as_deref().map(certificates).transpose()?.unwrap_or_default();
+        Ok(Self { program, config, certificates })
     }
 
     /// What the name stands for on this machine. Asked once; who calls decides whether to ask again.
     pub async fn manifest(&self, source: Source<'_>) -> Result<Fetched, RegistryError> {
-        let (bytes, document) = match self.document(source, source.reference.selector()).await {
-            Err(error) => return Err(self.what_is_missing(source, error).await),
-            found => found?,
-        };
-        match document {
-            Document::Image(image) => self.finish(source, bytes, image, None).await,
-            Document::Index(index) => {
-                let chosen = image::choose(source, &index)?;
-                let (manifest, document) = self.document(source, &chosen.to_string()).await?;
-                let Document::Image(image) = document else {
-                    return Err(source.not_an_image("an index inside of an index"));
-                };
-                self.finish(source, manifest, image, Some(Digest::of(&bytes))).await
-            }
+        let what = format!("manifest {}", source.reference.selector());
+        match self.ask(source, what.clone(), Errand::Describe).await?.next().await? {
+            News::Described(fetched) => Ok(*fetched),
+            _ => Err(source.damaged(&what, "the process that asks has said something else than was asked")),
         }
     }
 
@@ -138,45 +148,21 @@ impl Registry {
         into: &mut File,
         progress: &(dyn Fn(u64) + Send + Sync),
     ) -> Result<(), RegistryError> {
-        blob::Transfer { wire: &self.wire, source, layer, progress }.run(into, self.first_wait).await
+        blob::Transfer { registry: self, source, layer, progress }.run(into, self.config.first_wait).await
     }
 
-    async fn document(&self, source: Source<'_>, selector: &str) -> Result<(Vec<u8>, Document), RegistryError> {
-        let ask = Ask::manifest(selector);
-        let response = self.wire.get(source, &ask).await?;
-        let (told, media_type) = (wire::told_digest(&response), wire::media_type(&response));
-        let bytes = self.wire.whole(source, &ask, response, DOCUMENT_MAX).await?;
-        // The digest in the name is binding; the one in the header shows what a proxy broke.
-        for expected in selector.parse().ok().into_iter().chain(told) {
-            source.check(&ask.what, expected, &bytes)?;
-        }
-        let document = image::read(source, &bytes, media_type.as_deref())?;
-        Ok((bytes, document))
-    }
-
-    async fn finish(
-        &self,
-        source: Source<'_>,
-        manifest: Vec<u8>,
-        image: Image,
-        index_digest: Option<Digest>,
-    ) -> Result<Fetched, RegistryError> {
-        let ask = Ask::config(&image.config);
-        let response = self.wire.get(source, &ask).await?;
-        let config = self.wire.whole(source, &ask, response, DOCUMENT_MAX).await?;
-        source.check(&ask.what, image.config.clone(), &config)?;
-        let diff_ids = image::diff_ids(source, &config, image.layers.len())?;
-        let (digest, config_digest, layers) = (Digest::of(&manifest), image.config, image.layers);
-        Ok(Fetched { manifest, digest, index_digest, config, config_digest, layers, diff_ids })
-    }
-
-    /// A registry says the same of an absent tag and of an absent repository; one more question tells them apart.
-    async fn what_is_missing(&self, source: Source<'_>, error: RegistryError) -> RegistryError {
-        let is_missing = matches!(error, RegistryError::NotFound { .. });
-        if is_missing && let Err(absent @ RegistryError::NotFound { .. }) = self.wire.get(source, &Ask::tags()).await {
-            return absent;
-        }
-        error
+    async fn ask<'a>(&self, source: Source<'a>, what: String, errand: Errand) -> Result<Asking<'a>, RegistryError> {
+        let order = Order {
+            image: source.reference.to_string(),
+            credentials: source.credentials.cloned(),
+            is_plain: self.config.plain_http.iter().any(|registry| registry == source.reference.registry()),
+            connect: self.config.connect,
+            stall: self.config.stall,
+            certificates: self.certificates.clone(),
+            proxies: Proxies::of_environment(),
+            errand,
+        };
+        Asking::start(&self.program, source, what, &order).await
     }
 }
 
@@ -185,8 +171,37 @@ impl Source<'_> {
         self.reference.registry().to_owned()
     }
 
-    fn check(&self, what: &str, expected: Digest, bytes: &[u8]) -> Result<(), RegistryError> {
-        let got = Digest::of(bytes);
-        if got == expected { Ok(()) } else { Err(self.wrong_digest(what, expected, got)) }
+    /// Whether the address is the registry's own.
+    fn is_registry(&self, url: &reqwest::Url) -> bool {
+        let registry = self.reference.host();
+        // An address tells its port only where it is not the usual one; a reference may tell that too.
+        let port = url.port_or_known_default().map(|port| format!(":{port}")).unwrap_or_default();
+        let full = format!("{}{port}", url.host_str().unwrap_or_default());
+        [answers::host(url), full].iter().any(|name| name.eq_ignore_ascii_case(registry))
+    }
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, RegistryError> {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    let setup = |what: &str| RegistryError::Setup { why: what.to_owned() };
+    let all = CertificateDer::pem_slice_iter(pem).map(|found| found.map(|der| der.to_vec()));
+    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(|_| setup("the extra certificates are not PEM"))?;
+    if all.is_empty() { Err(setup("there is no certificate in the extra certificates")) } else { Ok(all) }
+}
+
+/// Bytes in JSON.
+mod in_base64 {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(from)?;
+        STANDARD.decode(text.as_bytes()).map_err(D::Error::custom)
     }
 }

@@ -26,6 +26,7 @@ fn store() -> Option<Fixture> {
         default_registry: "docker.io".to_owned(),
         plain_http: Vec::new(),
         secrets: dir.path().join("secrets"),
+        program: Arc::new(SealedProgram::of_this_program().unwrap()),
         runtime: runtime.handle().clone(),
     };
     let images = Images::open(&dir.path().join("images"), limits, sources).unwrap();

@@ -18,8 +18,12 @@ pub struct SealedProgram(File);
 
 impl SealedProgram {
     pub fn of_this_program() -> io::Result<Self> {
+        Self::of(std::path::Path::new("/proc/self/exe"))
+    }
+
+    pub fn of(path: &std::path::Path) -> io::Result<Self> {
         let mut copy = File::from(memfd_create("trainyard", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
-        let program = File::open("/proc/self/exe")?;
+        let program = File::open(path)?;
         // It stays in memory: what is only for debuggers is left out, which may be the most of it.
         let length = loaded_length(&program)?;
         io::copy(&mut program.take(length), &mut copy)?;
@@ -51,7 +55,7 @@ impl SealedProgram {
     pub fn spawn_with_streams(
         &self,
         arguments: Vec<OsString>,
-        inherit: BorrowedFd<'_>,
+        inherit: &[BorrowedFd<'_>],
         streams: Option<Streams>,
     ) -> io::Result<Child> {
         let mut command = self.command();
@@ -60,7 +64,7 @@ impl SealedProgram {
             Some(streams) => command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr),
             None => command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()),
         };
-        Self::start(command, &[inherit])
+        Self::start(command, inherit)
     }
 
     fn command(&self) -> Command {
@@ -242,6 +246,19 @@ impl PidFd {
             let killed = killed.map(|signal| ProcessEnd::Signalled { signal, core: status.dumped() });
             killed.or(status.exit_status().map(ProcessEnd::Exited))
         }))
+    }
+}
+
+/// A child that is gone and reaped when this is dropped.
+#[derive(Debug)]
+pub struct EndedOnDrop(pub std::sync::Arc<PidFd>);
+
+impl Drop for EndedOnDrop {
+    fn drop(&mut self) {
+        // These fail where it has ended and was reaped.
+        let _ = self.0.signal(nix::sys::signal::Signal::SIGKILL);
+        let _ = self.0.has_ended(u16::MAX);
+        let _ = self.0.reap();
     }
 }
 

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use trainyard::images::Digest;
 use trainyard::images::registry::*;
+use trainyard::sys::process::SealedProgram;
 
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -98,7 +100,17 @@ pub struct Server {
 }
 
 impl Server {
+    /// One that wants to know nobody: what greets it is neither told nor counted.
     pub fn start(answer: impl Fn(&Request) -> Reply + Send + 'static) -> Self {
+        Self::listen(true, answer)
+    }
+
+    /// One that decides also what it says to a greeting, by which it may ask for a proof.
+    pub fn guarded(answer: impl Fn(&Request) -> Reply + Send + 'static) -> Self {
+        Self::listen(false, answer)
+    }
+
+    fn listen(is_open: bool, answer: impl Fn(&Request) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("an address").port();
         let (seen, over) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
@@ -111,8 +123,11 @@ impl Server {
                 }
                 let Ok(mut connection) = connection else { continue };
                 let Some(request) = read(&connection) else { continue };
-                their_seen.lock().expect("no panic").push(request.clone());
-                let reply = answer(&request);
+                let is_greeting = is_open && request.path == "/v2/";
+                if !is_greeting {
+                    their_seen.lock().expect("no panic").push(request.clone());
+                }
+                let reply = if is_greeting { Reply::ok(b"") } else { answer(&request) };
                 // Who is cut off does not read to the end.
                 let _ = connection.write_all(&reply.bytes);
                 if reply.hangs {
@@ -136,7 +151,7 @@ impl Server {
     }
 
     pub fn client(&self) -> Registry {
-        Registry::new(self.config()).expect("a client")
+        registry(self.config())
     }
 
     pub fn config(&self) -> RegistryConfig {
@@ -150,6 +165,17 @@ impl Drop for Server {
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// One that asks by the real program.
+pub fn registry(config: RegistryConfig) -> Registry {
+    try_registry(config).expect("a client")
+}
+
+pub fn try_registry(config: RegistryConfig) -> Result<Registry, RegistryError> {
+    static PROGRAM: LazyLock<Arc<SealedProgram>> =
+        LazyLock::new(|| Arc::new(SealedProgram::of(Path::new(env!("CARGO_BIN_EXE_trainyard"))).expect("the program")));
+    Registry::new(PROGRAM.clone(), config)
 }
 
 /// Short waits, long patience for a busy machine.

@@ -6,26 +6,21 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reqwest::header::CONTENT_RANGE;
-use reqwest::{Response, StatusCode};
 use sha2::{Digest as _, Sha256};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::errors::RegistryError;
-use super::refusal::without_answer;
-use super::wire::{Ask, Wire};
-use super::{LayerBlob, Source};
+use super::process::{Asking, Errand, News, PIECE_MAX};
+use super::{LayerBlob, Registry, Source};
 use crate::images::digest::Digest;
 
 /// How often a blob is tried again.
 const TRIES: u32 = 5;
-/// The longest wait that a registry can ask for before a blob is given up, to be asked for later.
-const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Bytes that go to a thread for the disk at once.
-const PIECE: usize = 1 << 20;
+/// A registry that takes no more requests is left alone for so many times as long as one that failed.
+const BUSY: u32 = 16;
 
 pub(super) struct Transfer<'a> {
-    pub(super) wire: &'a Wire,
+    pub(super) registry: &'a Registry,
     pub(super) source: Source<'a>,
     pub(super) layer: &'a LayerBlob,
     pub(super) progress: &'a (dyn Fn(u64) + Send + Sync),
@@ -48,8 +43,7 @@ impl Transfer<'_> {
             self.restart(&mut partial)?;
             // What an earlier call left may have been hurt by a crash; what came in this one is the registry's.
             if !was_inherited {
-                let what = Ask::blob(&self.layer.digest, 0).what;
-                return Err(self.source.wrong_digest(&what, self.layer.digest.clone(), got));
+                return Err(self.source.wrong_digest(&self.layer.named(), self.layer.digest.clone(), got));
             }
         }
     }
@@ -60,60 +54,58 @@ impl Transfer<'_> {
         if partial.length == self.layer.size {
             return Ok(());
         }
-        let ask = Ask::blob(&self.layer.digest, partial.length);
-        let response = self.wire.get(self.source, &ask).await?;
-        if response.status() == StatusCode::OK && partial.length > 0 {
+        let errand = Errand::Blob { layer: self.layer.clone(), from: partial.length };
+        let mut asking = self.registry.ask(self.source, self.layer.named(), errand).await?;
+        let News::Begins { is_part, length } = asking.next().await? else { return Err(self.strange()) };
+        if !is_part && partial.length > 0 {
             // It knows no ranges.
             self.restart(partial)?;
         }
-        self.expect(&ask, &response, partial.length)?;
-        let ended = self.receive(&ask, response, partial).await;
+        self.expect(is_part, length, partial.length)?;
+        let ended = self.receive(&mut asking, partial).await;
         partial.write().await?;
         (self.progress)(partial.length);
         ended
     }
 
-    /// What the head of an answer promises must fit to what is missing.
-    fn expect(&self, ask: &Ask, response: &Response, from: u64) -> Result<(), RegistryError> {
+    /// The length that is promised must fit to what is missing.
+    fn expect(&self, is_part: bool, length: Option<u64>, from: u64) -> Result<(), RegistryError> {
         let missing = self.layer.size.saturating_sub(from);
-        let range = response.headers().get(CONTENT_RANGE).and_then(|range| range.to_str().ok());
-        let is_elsewhere = range.is_some_and(|range| !range.starts_with(&format!("bytes {from}-")));
-        match response.content_length() {
-            _ if response.status() == StatusCode::PARTIAL_CONTENT && is_elsewhere => {
-                Err(self.source.damaged(&ask.what, "it is another part than the one that was asked for"))
-            }
-            Some(length) if length > missing => Err(self.source.too_large(&ask.what, self.layer.size)),
+        match length {
+            Some(length) if length > missing => Err(self.source.too_large(&self.layer.named(), self.layer.size)),
             // A part may be a small one; the whole is not.
-            Some(length) if length < missing && response.status() == StatusCode::OK => {
+            Some(length) if length < missing && !is_part => {
                 let why = format!("it has {length} bytes, the manifest says {missing}");
-                Err(self.source.damaged(&ask.what, why))
+                Err(self.source.damaged(&self.layer.named(), why))
             }
             _ => Ok(()),
         }
     }
 
-    async fn receive(&self, ask: &Ask, mut response: Response, partial: &mut Partial) -> Result<(), RegistryError> {
+    async fn receive(&self, asking: &mut Asking<'_>, partial: &mut Partial) -> Result<(), RegistryError> {
         loop {
-            let part = match timeout(self.wire.stall, response.chunk()).await {
-                Err(_) => return Err(self.source.stalled(&ask.what, self.wire.stall)),
-                Ok(part) => part.map_err(|error| without_answer(self.source, ask, &error))?,
+            let count = match asking.next().await? {
+                News::Bytes(count) => count,
+                News::End => break,
+                _ => return Err(self.strange()),
             };
-            let Some(part) = part else { break };
-            if partial.length + partial.pending.len() as u64 + part.len() as u64 > self.layer.size {
+            if partial.length + partial.pending.len() as u64 + count as u64 > self.layer.size {
                 self.restart(partial)?;
-                return Err(self.source.too_large(&ask.what, self.layer.size));
+                return Err(self.source.too_large(&self.layer.named(), self.layer.size));
             }
-            partial.pending.extend_from_slice(&part);
-            if partial.pending.len() >= PIECE {
+            asking.bytes(count, &mut partial.pending).await?;
+            if partial.pending.len() >= PIECE_MAX {
                 partial.write().await?;
                 (self.progress)(partial.length);
             }
         }
         let came = partial.length + partial.pending.len() as u64;
-        match came == self.layer.size {
-            true => Ok(()),
-            false => Err(self.source.broke_off(&ask.what, &format!("{came} of {} bytes came", self.layer.size))),
-        }
+        let why = || format!("{came} of {} bytes came", self.layer.size);
+        if came == self.layer.size { Ok(()) } else { Err(self.source.broke_off(&self.layer.named(), &why())) }
+    }
+
+    fn strange(&self) -> RegistryError {
+        self.source.damaged(&self.layer.named(), "the process that asks has said something else than was asked")
     }
 
     fn restart(&self, partial: &mut Partial) -> Result<(), RegistryError> {
@@ -132,14 +124,11 @@ struct Tries {
 impl Tries {
     /// Waits before the next one, or gives the error back when there should be none.
     async fn again(&mut self, error: RegistryError) -> Result<(), RegistryError> {
-        let asked = match &error {
-            RegistryError::RateLimited { after, .. } => after.unwrap_or_default(),
-            _ => Duration::ZERO,
-        };
-        if !error.is_passing() || self.left == 0 || asked > WAIT_MAX {
+        if !error.is_passing() || self.left == 0 {
             return Err(error);
         }
-        sleep(self.wait.max(asked)).await;
+        let is_busy = matches!(error, RegistryError::RateLimited { .. });
+        sleep(if is_busy { self.wait * BUSY } else { self.wait }).await;
         self.left -= 1;
         self.wait *= 2;
         Ok(())
@@ -178,9 +167,9 @@ impl Partial {
     /// Takes the next piece of what is there into the digest.
     async fn read(&mut self, until: u64) -> io::Result<()> {
         let (file, mut hasher, from) = (self.file.clone(), self.hasher.clone(), self.length);
-        let length = (until - from).min(PIECE as u64);
+        let length = (until - from).min(PIECE_MAX as u64);
         self.hasher = on_a_thread(move || {
-            let mut piece = vec![0; usize::try_from(length).unwrap_or(PIECE)];
+            let mut piece = vec![0; usize::try_from(length).unwrap_or(PIECE_MAX)];
             file.read_exact_at(&mut piece, from)?;
             hasher.update(&piece);
             Ok(hasher)

@@ -5,16 +5,23 @@ use std::fmt;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Docker's user of an identity token: the password is the token then.
 pub(super) const TOKEN_USER: &str = "<token>";
 
 /// A login; never printed.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     pub user: String,
     pub password: String,
+}
+
+impl Credentials {
+    /// What must not come back in a sentence.
+    pub(super) fn secrets(&self) -> [String; 2] {
+        [self.password.clone(), STANDARD.encode(format!("{}:{}", self.user, self.password))]
+    }
 }
 
 impl fmt::Debug for Credentials {

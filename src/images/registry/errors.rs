@@ -4,18 +4,27 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Source;
 use crate::images::digest::Digest;
 
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum RegistryError {
     #[error("registry {registry} has no {missing}; check the name{}", log_in_hint(*.had_credentials))]
     NotFound { registry: String, missing: Missing, had_credentials: bool },
     #[error(
-        "registry {registry} does not let us have {repository}: {}, or there is no such repository; put credentials for {registry} into the file of credentials, as `podman login --authfile FILE {registry}` does",
-        if *.had_credentials { "it does not accept the credentials, or they do not reach so far" } else { "it wants credentials and none are known" }
+        "registry {registry} does not let us have {repository}: {}{}, or there is no such repository; put credentials for {registry} into the file of credentials, as `podman login --authfile FILE {registry}` does",
+        if *.had_credentials { "it does not accept the credentials, or they do not reach so far" } else { "it wants credentials and none are known" },
+        says_hint(.says.as_deref())
     )]
-    Unauthorized { registry: String, repository: String, had_credentials: bool },
+    Unauthorized {
+        registry: String,
+        repository: String,
+        had_credentials: bool,
+        /// What its token server said, if that refused: it may have failed only.
+        says: Option<String>,
+    },
     #[error(
         "registry {registry} does not speak https; if it is to be trusted without, the administrator can allow plain http: plain_http = [\"{registry}\"] under [images]"
     )]
@@ -26,12 +35,14 @@ pub enum RegistryError {
         "registry {registry} cannot prove over https who it is: {why}; if its certificate is of your own authority, the administrator can add that to the ones this machine trusts"
     )]
     TlsFailed { registry: String, why: String },
-    #[error("registry {registry} takes no more requests for now{}; try again later, or with credentials that may ask more often", after_hint(*.after))]
-    RateLimited { registry: String, after: Option<Duration> },
+    #[error(
+        "registry {registry} takes no more requests for now; try again later, or with credentials that may ask more often"
+    )]
+    RateLimited { registry: String },
     #[error("registry {registry} failed with status {status} when asked for {what}; try again later")]
     ServerFailed { registry: String, what: String, status: u16 },
-    #[error("registry {registry} refuses {what} with status {status}: {says}")]
-    Refused { registry: String, what: String, status: u16, says: String },
+    #[error("registry {registry} refuses {what}{}: {says}", status_hint(*.status))]
+    Refused { registry: String, what: String, status: Option<u16>, says: String },
     #[error("registry {registry} sent nothing of {what} for {} seconds; try again, what came is kept", .stall.as_secs_f32())]
     Stalled { registry: String, what: String, stall: Duration },
     #[error("registry {registry} broke off at {what}: {why}; try again, what came is kept")]
@@ -51,11 +62,12 @@ pub enum RegistryError {
     #[error("connections to registries cannot be made: {why}")]
     Setup { why: String },
     #[error("a blob cannot be kept on disk")]
+    #[serde(skip)]
     Disk(#[from] io::Error),
 }
 
 /// What a registry does not have.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Missing {
     Repository(String),
     /// A tag, or a digest that a reference is pinned to.
@@ -83,7 +95,7 @@ impl fmt::Display for Missing {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WhyUnreachable {
     /// The name has no address.
     Name,
@@ -113,8 +125,12 @@ fn log_in_hint(had_credentials: bool) -> &'static str {
     }
 }
 
-fn after_hint(after: Option<Duration>) -> String {
-    after.map(|after| format!(" (for {} seconds)", after.as_secs())).unwrap_or_default()
+fn says_hint(says: Option<&str>) -> String {
+    says.map(|says| format!(" (its token server: {says})")).unwrap_or_default()
+}
+
+fn status_hint(status: Option<u16>) -> String {
+    status.map(|status| format!(" with status {status}")).unwrap_or_default()
 }
 
 impl RegistryError {
@@ -128,6 +144,7 @@ impl RegistryError {
                 | E::ServerFailed { .. }
                 | E::Stalled { .. }
                 | E::BrokeOff { .. }
+                | E::Unauthorized { says: Some(_), .. }
         )
     }
 }
@@ -138,9 +155,9 @@ impl Source<'_> {
         RegistryError::NotFound { registry: self.registry(), missing, had_credentials: self.credentials.is_some() }
     }
 
-    pub(super) fn unauthorized(&self) -> RegistryError {
+    pub(super) fn unauthorized(&self, says: Option<String>) -> RegistryError {
         let (registry, repository) = (self.registry(), self.reference.repository().to_owned());
-        RegistryError::Unauthorized { registry, repository, had_credentials: self.credentials.is_some() }
+        RegistryError::Unauthorized { registry, repository, had_credentials: self.credentials.is_some(), says }
     }
 
     pub(super) fn unreachable(&self, why: WhyUnreachable) -> RegistryError {

@@ -24,9 +24,7 @@ const LAYERS: [&str; 6] = [
 ];
 
 /// What a registry is asked for.
-pub(super) fn accepted() -> String {
-    [INDEXES, MANIFESTS].concat().join(", ")
-}
+pub(super) const ACCEPTED: [&str; 4] = [INDEXES[0], INDEXES[1], MANIFESTS[0], MANIFESTS[1]];
 
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, for a moment")]
 pub(super) enum Document {
@@ -51,15 +49,14 @@ struct Outline {
     manifests: Option<IgnoredAny>,
 }
 
-/// `media_type` is what the registry says of it; what the document says of itself goes before.
-pub(super) fn read(source: Source<'_>, bytes: &[u8], media_type: Option<&str>) -> Result<Document, RegistryError> {
+/// By what the document says of itself or, if it does not, by its shape.
+pub(super) fn read(source: Source<'_>, bytes: &[u8]) -> Result<Document, RegistryError> {
     let outline: Outline = json(source, "the manifest", serde_json::from_slice(bytes))?;
     // One text that is an index for some and a manifest for others can show to each what it should not run.
     if outline.manifests.is_some() && (outline.config.is_some() || outline.layers.is_some()) {
         return Err(source.damaged("the manifest", "it is an index and a manifest at once"));
     }
-    let kind = outline.media_type.as_deref().or(media_type.filter(|kind| is_known(kind)));
-    match kind {
+    match outline.media_type.as_deref() {
         _ if outline.schema_version == 1 => Err(source.not_an_image(
             "a manifest of Docker's schema 1, which is given up everywhere; push it anew with a current tool",
         )),
@@ -69,11 +66,6 @@ pub(super) fn read(source: Source<'_>, bytes: &[u8], media_type: Option<&str>) -
         None if outline.manifests.is_some() => index(source, bytes),
         None => manifest(source, bytes),
     }
-}
-
-/// Some registries send every document as plain JSON.
-fn is_known(kind: &str) -> bool {
-    INDEXES.contains(&kind) || MANIFESTS.contains(&kind)
 }
 
 fn index(source: Source<'_>, bytes: &[u8]) -> Result<Document, RegistryError> {

@@ -6,9 +6,6 @@ use crate::images::digest::{Digest, NotADigest};
 
 /// Longest name that is looked at, bytes.
 const NAME_MAX: usize = 1024;
-/// Docker's name for its own registry, and where it answers.
-const DOCKER: &str = "docker.io";
-const DOCKER_HOST: &str = "registry-1.docker.io";
 
 /// `registry.lab:5000/team/pytorch:2.3`, `…@sha256:…`; with a digest, the tag is only for people.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -64,7 +61,11 @@ impl Reference {
 
     /// Where the registry answers.
     pub(super) fn host(&self) -> &str {
-        if self.registry() == DOCKER { DOCKER_HOST } else { self.registry() }
+        self.name.resolve_registry()
+    }
+
+    pub(super) fn oci(&self) -> &oci_client::Reference {
+        &self.name
     }
 
     pub(super) fn selector(&self) -> &str {
@@ -114,7 +115,10 @@ mod tests {
             (pinned.selector(), pinned.tag(), pinned.digest()),
             (&*digest, Some("1"), digest.parse().ok().as_ref())
         );
-        assert_eq!((pinned.registry(), pinned.host(), pinned.repository()), ("docker.io", DOCKER_HOST, "library/x"));
+        assert_eq!(
+            (pinned.registry(), pinned.host(), pinned.repository()),
+            ("docker.io", "index.docker.io", "library/x")
+        );
     }
 
     #[test]
