@@ -274,3 +274,52 @@ async fn many_layers_come_at_once() {
         task.await.unwrap().unwrap();
     }
 }
+
+/// Our children that have not ended.
+fn children() -> Vec<i32> {
+    let tasks = fs::read_dir("/proc/self/task").unwrap();
+    let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());
+    lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_asks_and_is_killed_is_followed_by_another() {
+    let hangs: Answer = Box::new(|request| Reply::part(request, &content()).cut(1_500_000).hang());
+    let server = std::sync::Arc::new(in_turn(vec![hangs, whole()]));
+    let pulling = server.clone();
+    let pulled = tokio::spawn(async move { pull(&pulling, &layer(&content())).await });
+    until("it asks", || server.seen().len() == 1).await;
+    let asking = children();
+    assert_eq!(asking.len(), 1);
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(asking[0]), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let (got, ended) = pulled.await.unwrap();
+    ended.unwrap();
+    assert!(got == content());
+    assert_eq!((server.seen().len(), children()), (2, vec![]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pull_that_nobody_wants_any_more_leaves_no_process() {
+    let server = std::sync::Arc::new(Server::start(|request| Reply::part(request, &content()).cut(10).hang()));
+    let pulling = server.clone();
+    let pulled = tokio::spawn(async move { pull(&pulling, &layer(&content())).await });
+    until("it asks", || server.seen().len() == 1).await;
+    let status = fs::read_to_string(format!("/proc/{}/status", children()[0])).unwrap();
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+    if nix::unistd::Uid::effective().is_root() {
+        assert_eq!(line("Uid:"), "65534\t65534\t65534\t65534");
+        assert_eq!(line("CapPrm:"), "0000000000000000");
+    }
+    assert_eq!(line("NoNewPrivs:"), "1");
+    pulled.abort();
+    assert!(pulled.await.unwrap_err().is_cancelled());
+    assert!(children().is_empty());
+}
