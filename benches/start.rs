@@ -40,6 +40,9 @@ impl Measure {
     }
 }
 
+/// Where runc has its control groups.
+const GROUP: &str = "trainyard-bench";
+
 fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos()
 }
@@ -62,6 +65,16 @@ fn main() {
         compare(&instance, &bundle, &image, measure, title, rounds);
     }
     bundle.unmount();
+    remove_groups();
+}
+
+/// What runc leaves: it removes its own group, not the one above.
+fn remove_groups() {
+    let roots = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
+    for root in std::iter::once(PathBuf::from("/sys/fs/cgroup")).chain(roots) {
+        // Only an empty one can be removed.
+        let _ = fs::remove_dir(root.join(GROUP));
+    }
 }
 
 fn compare(instance: &Instance, bundle: &Bundle, image: &str, measure: Measure, title: &str, rounds: u32) {
@@ -204,7 +217,7 @@ fn for_runc(mut config: Value, launch: &Value, rootfs: &Path) -> Value {
         ranges.map(one).collect::<Vec<_>>()
     };
     config["root"]["path"] = json!(rootfs);
-    config["linux"]["cgroupsPath"] = json!("/trainyard-bench/runc");
+    config["linux"]["cgroupsPath"] = json!(format!("/{GROUP}/runc"));
     config["linux"]["uidMappings"] = json!(mappings("users"));
     config["linux"]["gidMappings"] = json!(mappings("groups"));
     let namespaces = config["linux"]["namespaces"].as_array_mut().unwrap();

@@ -24,6 +24,7 @@ mod errors;
 mod image;
 mod login;
 mod process;
+mod proxies;
 mod reference;
 mod trap;
 
@@ -34,9 +35,10 @@ use std::time::Duration;
 pub use asker::run;
 pub use credentials::{AuthFileError, Credentials, credentials_in};
 pub use errors::{Missing, RegistryError, WhyUnreachable};
+pub use proxies::Proxies;
 pub use reference::{Reference, ReferenceError};
 
-use process::{Asking, Errand, News, Order, Proxies};
+use process::{Asking, Errand, News, Order};
 use serde::{Deserialize, Serialize};
 
 use crate::images::digest::Digest;
@@ -56,6 +58,7 @@ pub struct RegistryConfig {
     pub stall: Duration,
     /// The first wait before a blob is tried again; each next one is twice as long.
     pub first_wait: Duration,
+    pub proxies: Proxies,
     /// Certificates (PEM) to trust beside the machine's.
     pub extra_ca: Option<Vec<u8>>,
 }
@@ -67,6 +70,7 @@ impl Default for RegistryConfig {
             connect: Duration::from_secs(20),
             stall: Duration::from_secs(60),
             first_wait: Duration::from_secs(1),
+            proxies: Proxies::of_environment(),
             extra_ca: None,
         }
     }
@@ -106,6 +110,16 @@ pub struct LayerBlob {
     pub media_type: String,
 }
 
+impl Fetched {
+    /// Whether the digests are those of what is there, and of what was asked for. Who has told it reads what strangers say.
+    fn is_sound(&self, source: Source<'_>) -> bool {
+        let digests = [Some(&self.digest), self.index_digest.as_ref()];
+        let is_asked = source.reference.digest().is_none_or(|pinned| digests.contains(&Some(pinned)));
+        let is_true = Digest::of(&self.manifest) == self.digest && Digest::of(&self.config) == self.config_digest;
+        is_asked && is_true && self.layers.len() == self.diff_ids.len()
+    }
+}
+
 impl LayerBlob {
     /// In words, for sentences.
     fn named(&self) -> String {
@@ -132,9 +146,10 @@ impl Registry {
     /// What the name stands for on this machine. Asked once; who calls decides whether to ask again.
     pub async fn manifest(&self, source: Source<'_>) -> Result<Fetched, RegistryError> {
         let what = format!("manifest {}", source.reference.selector());
-        match self.ask(source, what.clone(), Errand::Describe).await?.next().await? {
-            News::Described(fetched) => Ok(*fetched),
-            _ => Err(source.damaged(&what, "the process that asks has said something else than was asked")),
+        let mut asking = self.ask(source, what, Errand::Describe).await?;
+        match asking.next().await? {
+            News::Described(fetched) if fetched.is_sound(source) => Ok(*fetched),
+            _ => Err(asking.strange()),
         }
     }
 
@@ -152,6 +167,7 @@ impl Registry {
     }
 
     async fn ask<'a>(&self, source: Source<'a>, what: String, errand: Errand) -> Result<Asking<'a>, RegistryError> {
+        let [https_proxy, http_proxy] = self.config.proxies.for_host(source.reference.host());
         let order = Order {
             image: source.reference.to_string(),
             credentials: source.credentials.cloned(),
@@ -159,7 +175,8 @@ impl Registry {
             connect: self.config.connect,
             stall: self.config.stall,
             certificates: self.certificates.clone(),
-            proxies: Proxies::of_environment(),
+            https_proxy,
+            http_proxy,
             errand,
         };
         Asking::start(&self.program, source, what, &order).await

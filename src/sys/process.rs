@@ -51,15 +51,16 @@ impl SealedProgram {
         Self::start(command, &launch.inherit)
     }
 
-    /// As [`Self::spawn`], with an empty environment and these standard streams; `/dev/null` where there are none.
+    /// As [`Self::spawn`], with these standard streams; `/dev/null` where there are none.
     pub fn spawn_with_streams(
         &self,
         arguments: Vec<OsString>,
+        environment: Vec<(OsString, OsString)>,
         inherit: &[BorrowedFd<'_>],
         streams: Option<Streams>,
     ) -> io::Result<Child> {
         let mut command = self.command();
-        command.args(arguments);
+        command.args(arguments).envs(environment);
         match streams {
             Some(streams) => command.stdin(streams.stdin).stdout(streams.stdout).stderr(streams.stderr),
             None => command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()),
@@ -522,9 +523,12 @@ pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64, kept: Kept) 
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
     let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
     let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    setgroups(&groups)?;
-    setresgid(gid, gid, gid)?;
-    setresuid(uid, uid, uid)?;
+    // Who is not root is a test's, and has nobody else to become.
+    if Uid::effective().is_root() {
+        setgroups(&groups)?;
+        setresgid(gid, gid, gid)?;
+        setresuid(uid, uid, uid)?;
+    }
     let kept = match kept {
         Kept::Nothing => rustix::thread::CapabilitySet::empty(),
         Kept::Reading => rustix::thread::CapabilitySet::DAC_READ_SEARCH,

@@ -307,6 +307,22 @@ async fn a_process_that_asks_and_is_killed_is_followed_by_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_is_stopped_holds_nobody_up() {
+    let hangs: Answer = Box::new(|request| Reply::part(request, &content()).cut(1_500_000).hang());
+    let server = std::sync::Arc::new(in_turn(vec![hangs, whole()]));
+    let config =
+        RegistryConfig { connect: Duration::from_millis(500), stall: Duration::from_millis(500), ..server.config() };
+    let pulling = server.clone();
+    let pulled = tokio::spawn(async move { pull_into(b"", &pulling, config, None, &layer(&content())).await });
+    until("it asks", || server.seen().len() == 1).await;
+    let asking = nix::unistd::Pid::from_raw(children()[0]);
+    nix::sys::signal::kill(asking, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    let (got, ended, _) = pulled.await.unwrap();
+    ended.unwrap();
+    assert!(got == content() && children().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pull_that_nobody_wants_any_more_leaves_no_process() {
     let server = std::sync::Arc::new(Server::start(|request| Reply::part(request, &content()).cut(10).hang()));
     let pulling = server.clone();

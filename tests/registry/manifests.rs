@@ -188,10 +188,11 @@ async fn an_answer_without_an_end_costs_a_bounded_memory() {
         while std::io::Write::write_all(&mut connection, &[b' '; 1 << 20]).is_ok() {}
     };
     std::thread::spawn(move || {
-        let greeting = listener.accept().unwrap().0;
-        let _ = std::io::Read::read(&mut &greeting, &mut [0; 4096]);
-        std::io::Write::write_all(&mut &greeting, b"HTTP/1.1 200 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
-            .unwrap();
+        for greeting in listener.incoming().take(2).flatten() {
+            let _ = std::io::Read::read(&mut &greeting, &mut [0; 4096]);
+            let empty = b"HTTP/1.1 200 X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+            std::io::Write::write_all(&mut &greeting, empty).unwrap();
+        }
         listener.incoming().flatten().for_each(flood);
     });
     let reference = Reference::parse(&format!("{host}/a:1"), "docker.io").unwrap();
@@ -259,10 +260,9 @@ async fn a_token_is_nobody_else_s() {
         server.seen().into_iter().filter(|request| request.path.starts_with("/token")).collect()
     };
     let asked: Vec<String> = tokens(&server).into_iter().map(|request| request.path).collect();
-    assert_eq!(asked, ["/token?scope=repository%3Aa%3Apull&service=lab"]);
-    let proof = |request: Request| (request.path != "/v2/").then(|| request.header("authorization").to_owned());
-    let proofs: Vec<String> = server.seen().into_iter().filter_map(proof).collect();
-    assert_eq!(proofs, ["Basic bGFiOnNlY3JldA==", "Bearer lab-1", "Bearer lab-1"]);
+    assert_eq!(asked, ["/token?service=lab&scope=repository%3Aa%3Apull"]);
+    let proofs: Vec<String> = server.seen().iter().map(|request| request.header("authorization").to_owned()).collect();
+    assert_eq!(proofs, ["", "Basic bGFiOnNlY3JldA==", "Bearer lab-1", "Bearer lab-1"]);
     client.manifest(source(&reference, Some(&ada))).await.unwrap();
     assert_eq!(server.seen().last().unwrap().header("authorization"), "Bearer ada-2");
     // Neither the anonymous nor the wrong one get what the others' passwords opened.
@@ -286,13 +286,54 @@ async fn an_identity_token_is_exchanged() {
     assert!(asked.body.starts_with("grant_type=refresh_token&") && asked.body.contains("scope=repository%3Aa%3Apull"));
 }
 
+/// Some are open, and their repositories are not; some name several ways.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repository_may_want_more_than_its_registry() {
+    let site = image_site();
+    let server = Server::guarded(move |request| {
+        let realm = format!("Bearer realm=\"http://{}/token\"", request.header("host"));
+        match (request.path.as_str(), request.header("authorization")) {
+            ("/v2/", _) => Reply::ok(b""),
+            (path, "") if path.starts_with("/token") => Reply::ok(br#"{"token":"anybody"}"#),
+            (_, "") => Reply::new(401, &[("www-authenticate", "Basic realm=\"x\""), ("www-authenticate", &realm)], b""),
+            (_, "Bearer anybody") => site.reply(request),
+            _ => Reply::status(403),
+        }
+    });
+    ask(&server, "a:1").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_is_used_but_for_who_is_excepted() {
+    let site = image_site();
+    let proxy = Server::guarded(move |request| {
+        let path = request.path.strip_prefix("http://registry.invalid:5000").unwrap_or("/");
+        site.reply(&Request { path: path.to_owned(), ..request.clone() })
+    });
+    let reference = Reference::parse("registry.invalid:5000/a:1", "docker.io").unwrap();
+    let proxies = |none_for: &str| Proxies {
+        https: None,
+        http: Some(format!("http://{}", proxy.host())),
+        none_for: Some(none_for.to_owned()),
+    };
+    let config = |proxies| RegistryConfig { proxies, ..quick(&["registry.invalid:5000".to_owned()]) };
+    registry(config(proxies("lab"))).manifest(source(&reference, None)).await.unwrap();
+    assert!(proxy.seen().iter().all(|request| request.path.starts_with("http://registry.invalid:5000/v2/")));
+    let count = proxy.seen().len();
+    let error = registry(config(proxies("registry.invalid"))).manifest(source(&reference, None)).await.unwrap_err();
+    assert!(matches!(&error, RegistryError::Unreachable { why: WhyUnreachable::Name, .. }), "{error:?}");
+    assert_eq!(proxy.seen().len(), count);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_server_may_fail_in_its_own_ways() {
     for (reply, expected) in [
         (Reply::ok(b"secret-token-but-no-json") as Reply, "damaged"),
         (Reply::ok(b"{}"), "damaged"),
-        (Reply::status(500), "its token server"),
-        (Reply::new(429, &[], b"slow down"), "slow down"),
+        (Reply::ok(br#"{"token":"secret-token\nx: y"}"#), "damaged"),
+        (Reply::status(500), "500"),
+        (Reply::status(429), "no more requests"),
+        (Reply::status(404), "does not let us have"),
     ] {
         let reply = std::sync::Mutex::new(Some(reply));
         let server = Server::guarded(move |request| {

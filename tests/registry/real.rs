@@ -257,8 +257,10 @@ const SENDS_AWAY: &str = r#"
 import http.server, ssl, sys
 thief, leads = sys.argv[1:]
 class Handler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.do_GET()
     def do_GET(self):
-        greets = self.path == "/v2/"
+        greets = self.path == "/v2/" or self.command == "HEAD"
         self.send_response(401 if greets and leads == "token" else 200 if greets else 307)
         if greets and leads == "token":
             self.send_header("www-authenticate", f'Bearer realm="http://{thief}/token"')
@@ -309,7 +311,8 @@ async fn https_never_leads_to_plain_http() {
     certificate(dir.path());
     let pem = fs::read(dir.path().join("crt")).unwrap();
     // Also where the thief's own host may speak plain http.
-    let config = RegistryConfig { extra_ca: Some(pem), ..quick(&[thief.host()]) };
+    let proxies = Proxies { none_for: Some("127.0.0.1".to_owned()), ..Proxies::default() };
+    let config = RegistryConfig { extra_ca: Some(pem), proxies, ..quick(&[thief.host()]) };
     let (client, lab) = (registry(config), login("lab", "secret"));
     for (leads, login) in [("token", Some(&lab)), ("token", None), ("elsewhere", Some(&lab)), ("elsewhere", None)] {
         let server = SendsAway::start(dir.path(), &thief.host(), leads);

@@ -123,7 +123,7 @@ impl Server {
                 }
                 let Ok(mut connection) = connection else { continue };
                 let Some(request) = read(&connection) else { continue };
-                let is_greeting = is_open && request.path == "/v2/";
+                let is_greeting = is_open && (request.path == "/v2/" || request.method == "HEAD");
                 if !is_greeting {
                     their_seen.lock().expect("no panic").push(request.clone());
                 }

@@ -46,7 +46,7 @@ impl LocalEngine {
             "--control-fd".into(),
             theirs.as_raw_fd().to_string().into(),
         ];
-        let child = self.program.spawn_with_streams(arguments, &[theirs.as_fd()], streams)?;
+        let child = self.program.spawn_with_streams(arguments, Vec::new(), &[theirs.as_fd()], streams)?;
         let pidfd = Arc::new(child.pidfd);
         self.runtime.spawn(async move {
             if let Err(error) = ended(pidfd.clone()).await.and_then(|()| pidfd.reap()) {

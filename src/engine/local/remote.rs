@@ -135,7 +135,7 @@ impl Carrier {
         let directory: OwnedFd = directory.as_fd().try_clone_to_owned()?;
         let number = std::os::fd::AsRawFd::as_raw_fd(&directory).to_string();
         let arguments = vec!["carry".into(), "--directory-fd".into(), number.into()];
-        let child = self.program.spawn_with_streams(arguments, &[directory.as_fd()], Some(streams))?;
+        let child = self.program.spawn_with_streams(arguments, Vec::new(), &[directory.as_fd()], Some(streams))?;
         let child = Carrying(Arc::new(child.pidfd));
         begun(child.0.clone());
         let mut line = serde_json::to_vec(order)?;

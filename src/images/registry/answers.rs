@@ -40,7 +40,7 @@ impl Question<'_> {
                 }
             }
             E::DigestError(error) => self.source.damaged(&self.what, short(&error.to_string())),
-            E::AuthenticationFailure(says) => self.source.unauthorized(Some(self.words(&says))),
+            E::AuthenticationFailure(_) => self.source.unauthorized(),
             E::RegistryTokenDecodeError(_) => self.source.damaged("a token", "it is no JSON with a token"),
             E::UnauthorizedError { url } => self.refused(&url, Some(401), ""),
             E::ServerError { code, url, message } => self.refused(&url, Some(code), &message),
@@ -61,21 +61,11 @@ impl Question<'_> {
         }
         let (registry, what, says) = (self.source.registry(), self.what.clone(), self.words(says));
         match (status, &self.missing) {
-            (Some(401 | 403), _) => self.source.unauthorized(None),
+            (Some(401 | 403), _) => self.source.unauthorized(),
             (Some(404), Some(missing)) => self.source.not_found(missing.clone()),
             (Some(429), _) => RegistryError::RateLimited { registry },
             (Some(status @ (408 | 500..)), _) => RegistryError::ServerFailed { registry, what, status },
             _ => RegistryError::Refused { registry, what, status, says },
-        }
-    }
-
-    /// What a token server says that gives no token.
-    pub(super) fn token_refused(&self, status: u16, says: &str) -> RegistryError {
-        let registry = self.source.registry();
-        match status {
-            429 => RegistryError::RateLimited { registry },
-            408 | 500.. => RegistryError::ServerFailed { registry, what: self.what.clone(), status },
-            _ => self.source.unauthorized(Some(self.words(says))),
         }
     }
 
@@ -138,10 +128,12 @@ fn without_tls(source: Source<'_>, error: &rustls::Error) -> RegistryError {
 /// The crate does not tell the status of a refusal that has words.
 fn status(envelope: &OciEnvelope) -> Option<u16> {
     use OciErrorCode as C;
-    envelope.errors.iter().find_map(|error| match error.code {
+    envelope.errors.iter().find_map(|error| match &error.code {
         C::BlobUnknown | C::ManifestBlobUnknown | C::ManifestUnknown | C::NameUnknown | C::NotFound => Some(404),
         C::Unauthorized | C::Denied => Some(403),
         C::Toomanyrequests => Some(429),
+        C::Other(code) if code.contains("NOT_FOUND") || code.contains("UNKNOWN") => Some(404),
+        C::Other(code) if code.contains("TOO_MANY") || code.contains("LIMIT") => Some(429),
         _ => None,
     })
 }

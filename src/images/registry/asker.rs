@@ -3,7 +3,9 @@
 //! The crate reads manifests, refusals and tokens of any length into memory; here that is the memory of a process without any
 //! rights, which ends when it has none left.
 
+use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
+use std::os::fd::AsFd;
 use std::sync::Once;
 
 use futures_util::TryStreamExt;
@@ -11,6 +13,7 @@ use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientC
 use oci_client::errors::{DigestError, OciDistributionError};
 
 use oci_client::secrets::RegistryAuth;
+use oci_client::token_cache::RegistryTokenType;
 use oci_client::{Client, RegistryOperation};
 
 use super::answers::Question;
@@ -35,9 +38,9 @@ pub fn run() -> io::Result<()> {
     // Its own message would quote what it has read.
     let order: Order = serde_json::from_str(&line).map_err(|_| io::Error::other("the order cannot be read"))?;
     drop(line);
-    // Only a test is not root.
-    let id = if nix::unistd::Uid::effective().is_root() { NOBODY } else { nix::unistd::Uid::effective().as_raw() };
-    become_user(id, id, &[], MEMORY_MAX, Kept::Nothing)?;
+    // A registry that fills the memory of many of these must not have the daemon ended for it.
+    std::fs::write("/proc/self/oom_score_adj", "1000")?;
+    become_user(NOBODY, NOBODY, &[], MEMORY_MAX, Kept::Nothing)?;
     let end_with = move || {
         let _ = stdin.read_to_end(&mut Vec::new());
         // Nobody wants it any more.
@@ -45,7 +48,7 @@ pub fn run() -> io::Result<()> {
     };
     std::thread::Builder::new().name("wanted".to_owned()).spawn(end_with)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut news = Teller(io::stdout());
+    let mut news = Teller::of_standard_output()?;
     match runtime.block_on(answer(&order, &mut news)) {
         Ok(last) => news.tell(&last),
         Err(Trouble::OfRegistry(error)) => news.tell(&News::Failed(error)),
@@ -66,21 +69,27 @@ impl From<RegistryError> for Trouble {
     }
 }
 
-struct Teller(io::Stdout);
+/// Standard output, without a buffer: what is told is told.
+struct Teller(File);
 
 impl Teller {
+    fn of_standard_output() -> io::Result<Self> {
+        Ok(Self(File::from(io::stdout().as_fd().try_clone_to_owned()?)))
+    }
+
     fn tell(&mut self, news: &News) -> io::Result<()> {
-        let mut line = serde_json::to_vec(news)?;
-        line.push(b'\n');
-        self.0.write_all(&line)?;
-        self.0.flush()
+        self.line_and(news, &[])
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
-        bytes.chunks(PIECE_MAX).try_for_each(|piece| {
-            self.tell(&News::Bytes(piece.len()))?;
-            self.0.write_all(piece)
-        })
+        bytes.chunks(PIECE_MAX).try_for_each(|piece| self.line_and(&News::Bytes(piece.len()), piece))
+    }
+
+    fn line_and(&mut self, news: &News, bytes: &[u8]) -> io::Result<()> {
+        let mut all = serde_json::to_vec(news)?;
+        all.push(b'\n');
+        all.extend_from_slice(bytes);
+        self.0.write_all(&all)
     }
 }
 
@@ -129,10 +138,19 @@ impl<'a> Asker<'a> {
         let client = client(order, trap)?;
         let question = context.question("a token".to_owned(), None, secrets);
         let proof = login::proof(&question, order).await?;
-        // It would ask by itself, and keep why it got none.
-        let token = client.auth(source.reference.oci(), &proof, RegistryOperation::Pull).await;
-        let token = token.map_err(|error| question.meaning(error))?;
-        secrets.extend(token);
+        let reference = source.reference.oci();
+        match &proof {
+            RegistryAuth::Anonymous => {}
+            RegistryAuth::Basic(user, password) => {
+                // Known to be wanted: it asks nobody else where to send it.
+                let known = RegistryTokenType::Basic(user.clone(), password.clone());
+                client.tokens.insert(reference, RegistryOperation::Pull, known).await;
+            }
+            RegistryAuth::Bearer(token) => secrets.push(token.clone()),
+        }
+        if proof != RegistryAuth::Anonymous {
+            client.store_auth_if_needed(reference.resolve_registry(), &proof).await;
+        }
         Ok(Self { client, proof, context, source, secrets })
     }
 
@@ -281,13 +299,13 @@ fn client(order: &Order, trap: Option<&Trap>) -> Result<Client, RegistryError> {
         true => Client::try_from(ClientConfig { accept_invalid_certificates: true, ..config(order, trap) }),
         false => Err(error),
     });
-    let why = "the TLS library does not start with the certificates of this machine";
-    made.map_err(|_| RegistryError::Setup { why: why.to_owned() })
+    let why = "the TLS library does not start with the certificates of this machine, or an address of a proxy is none";
+    made.map_err(|error| RegistryError::Setup { why: format!("{why}: {error}") })
 }
 
 fn config(order: &Order, trap: Option<&Trap>) -> ClientConfig {
     let der = |data: &Vec<u8>| Certificate { encoding: CertificateEncoding::Der, data: data.clone() };
-    let proxies = order.proxies.clone();
+
     ClientConfig {
         protocol: if order.is_plain { ClientProtocol::Http } else { ClientProtocol::Https },
         extra_root_certificates: order.certificates.iter().map(der).collect(),
@@ -295,9 +313,9 @@ fn config(order: &Order, trap: Option<&Trap>) -> ClientConfig {
         read_timeout: Some(order.stall),
         connect_timeout: Some(order.connect),
         user_agent: USER_AGENT,
-        https_proxy: proxies.https,
-        http_proxy: trap.map_or(proxies.http, |trap| Some(trap.address.clone())),
-        no_proxy: proxies.none_for,
+        https_proxy: order.https_proxy.clone(),
+        http_proxy: trap.map_or(order.http_proxy.clone(), |trap| Some(trap.address.clone())),
+
         ..ClientConfig::default()
     }
 }

@@ -56,7 +56,7 @@ impl Transfer<'_> {
         }
         let errand = Errand::Blob { layer: self.layer.clone(), from: partial.length };
         let mut asking = self.registry.ask(self.source, self.layer.named(), errand).await?;
-        let News::Begins { is_part, length } = asking.next().await? else { return Err(self.strange()) };
+        let News::Begins { is_part, length } = asking.next().await? else { return Err(asking.strange()) };
         if !is_part && partial.length > 0 {
             // It knows no ranges.
             self.restart(partial)?;
@@ -87,7 +87,7 @@ impl Transfer<'_> {
             let count = match asking.next().await? {
                 News::Bytes(count) => count,
                 News::End => break,
-                _ => return Err(self.strange()),
+                _ => return Err(asking.strange()),
             };
             if partial.length + partial.pending.len() as u64 + count as u64 > self.layer.size {
                 self.restart(partial)?;
@@ -102,10 +102,6 @@ impl Transfer<'_> {
         let came = partial.length + partial.pending.len() as u64;
         let why = || format!("{came} of {} bytes came", self.layer.size);
         if came == self.layer.size { Ok(()) } else { Err(self.source.broke_off(&self.layer.named(), &why())) }
-    }
-
-    fn strange(&self) -> RegistryError {
-        self.source.damaged(&self.layer.named(), "the process that asks has said something else than was asked")
     }
 
     fn restart(&self, partial: &mut Partial) -> Result<(), RegistryError> {

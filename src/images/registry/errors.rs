@@ -14,17 +14,10 @@ pub enum RegistryError {
     #[error("registry {registry} has no {missing}; check the name{}", log_in_hint(*.had_credentials))]
     NotFound { registry: String, missing: Missing, had_credentials: bool },
     #[error(
-        "registry {registry} does not let us have {repository}: {}{}, or there is no such repository; put credentials for {registry} into the file of credentials, as `podman login --authfile FILE {registry}` does",
-        if *.had_credentials { "it does not accept the credentials, or they do not reach so far" } else { "it wants credentials and none are known" },
-        says_hint(.says.as_deref())
+        "registry {registry} does not let us have {repository}: {}, or there is no such repository; put credentials for {registry} into the file of credentials, as `podman login --authfile FILE {registry}` does",
+        if *.had_credentials { "it does not accept the credentials, or they do not reach so far" } else { "it wants credentials and none are known" }
     )]
-    Unauthorized {
-        registry: String,
-        repository: String,
-        had_credentials: bool,
-        /// What its token server said, if that refused: it may have failed only.
-        says: Option<String>,
-    },
+    Unauthorized { registry: String, repository: String, had_credentials: bool },
     #[error(
         "registry {registry} does not speak https; if it is to be trusted without, the administrator can allow plain http: plain_http = [\"{registry}\"] under [images]"
     )]
@@ -125,10 +118,6 @@ fn log_in_hint(had_credentials: bool) -> &'static str {
     }
 }
 
-fn says_hint(says: Option<&str>) -> String {
-    says.map(|says| format!(" (its token server: {says})")).unwrap_or_default()
-}
-
 fn status_hint(status: Option<u16>) -> String {
     status.map(|status| format!(" with status {status}")).unwrap_or_default()
 }
@@ -144,7 +133,6 @@ impl RegistryError {
                 | E::ServerFailed { .. }
                 | E::Stalled { .. }
                 | E::BrokeOff { .. }
-                | E::Unauthorized { says: Some(_), .. }
         )
     }
 }
@@ -155,9 +143,9 @@ impl Source<'_> {
         RegistryError::NotFound { registry: self.registry(), missing, had_credentials: self.credentials.is_some() }
     }
 
-    pub(super) fn unauthorized(&self, says: Option<String>) -> RegistryError {
+    pub(super) fn unauthorized(&self) -> RegistryError {
         let (registry, repository) = (self.registry(), self.reference.repository().to_owned());
-        RegistryError::Unauthorized { registry, repository, had_credentials: self.credentials.is_some(), says }
+        RegistryError::Unauthorized { registry, repository, had_credentials: self.credentials.is_some() }
     }
 
     pub(super) fn unreachable(&self, why: WhyUnreachable) -> RegistryError {

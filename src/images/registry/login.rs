@@ -1,39 +1,49 @@
-//! What `oci-client` does not do for a login: where a registry wants it sent is looked at before it is sent, and an identity
-//! token is exchanged for one that opens the repository.
+//! How requests prove who asks. `oci-client` would do it, but asks for a token only where the registry's root is closed, looks at one
+//! header, knows no identity tokens, and sends a login wherever it is told to, also in the clear.
 
 use oci_client::secrets::RegistryAuth;
-use reqwest::header::{HeaderMap, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 use reqwest::tls::Certificate;
-use reqwest::{Client, RequestBuilder, Response, Url};
+use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
 use serde::Deserialize;
 
 use super::answers::Question;
 use super::asker::USER_AGENT;
-use super::credentials::{Credentials, TOKEN_USER};
+use super::credentials::TOKEN_USER;
 use super::errors::RegistryError;
+use super::image;
 use super::process::Order;
 
-/// Where a token is had.
+/// Largest answer of a token server, bytes.
+const TOKEN_MAX: usize = 1 << 20;
+
+/// One way to prove oneself that a registry accepts.
 #[derive(Debug, PartialEq, Eq)]
-struct TokenServer {
-    realm: String,
-    service: Option<String>,
+enum Challenge {
+    Basic,
+    Bearer { realm: String, service: Option<String>, scope: Option<String> },
 }
 
-/// How requests prove who asks.
+/// Does what the registry asks for before it tells of the image.
 pub(super) async fn proof(question: &Question<'_>, order: &Order) -> Result<RegistryAuth, RegistryError> {
-    let Some(login) = &order.credentials else { return Ok(RegistryAuth::Anonymous) };
+    let reference = question.source.reference;
     let http = client(order).map_err(|error| question.without_answer(&error))?;
     let scheme = if order.is_plain { "http" } else { "https" };
-    let address = format!("{scheme}://{}/v2/", question.source.reference.host());
-    let response = sent(question, http.get(address)).await?;
-    let Some(server) = token_server(response.headers()) else {
-        return Ok(RegistryAuth::Basic(login.user.clone(), login.password.clone()));
-    };
-    let realm = safe(question, order, &server.realm)?;
-    match login.user == TOKEN_USER {
-        true => exchanged(question, &http, realm, server.service.as_deref().unwrap_or_default(), login).await,
-        false => Ok(RegistryAuth::Basic(login.user.clone(), login.password.clone())),
+    let (host, repository, selector) = (reference.host(), reference.repository(), reference.selector());
+    let address = format!("{scheme}://{host}/v2/{repository}/manifests/{selector}");
+    let response = sent(question, http.head(address).header(ACCEPT, image::ACCEPTED.join(", "))).await?;
+    if response.status() != StatusCode::UNAUTHORIZED {
+        return Ok(RegistryAuth::Anonymous);
+    }
+    match (challenge(response.headers()), &order.credentials) {
+        (Some(Challenge::Bearer { realm, service, scope }), _) => {
+            let realm = safe(question, order, &realm)?;
+            let scope = scope.unwrap_or_else(|| format!("repository:{repository}:pull"));
+            let request = asking_for_token(&http, order, realm, service.as_deref().unwrap_or_default(), &scope);
+            token(question, sent(question, request).await?).await
+        }
+        (Some(Challenge::Basic), Some(login)) => Ok(RegistryAuth::Basic(login.user.clone(), login.password.clone())),
+        _ => Err(question.source.unauthorized()),
     }
 }
 
@@ -49,39 +59,65 @@ fn safe(question: &Question<'_>, order: &Order, realm: &str) -> Result<Url, Regi
     }
 }
 
+fn asking_for_token(http: &Client, order: &Order, realm: Url, service: &str, scope: &str) -> RequestBuilder {
+    match &order.credentials {
+        Some(login) if login.user == TOKEN_USER => {
+            let form = form(&[
+                ("grant_type", "refresh_token"),
+                ("client_id", "trainyard"),
+                ("service", service),
+                ("scope", scope),
+                ("refresh_token", &login.password),
+            ]);
+            http.post(realm).header("content-type", "application/x-www-form-urlencoded").body(form)
+        }
+        login => {
+            let mut url = realm;
+            url.query_pairs_mut().extend_pairs([("service", service), ("scope", scope)]);
+            let request = http.get(url);
+            let with_login = |login: &super::Credentials| (login.user.clone(), Some(login.password.clone()));
+            match login.as_ref().map(with_login) {
+                Some((user, password)) => request.basic_auth(user, password),
+                None => request,
+            }
+        }
+    }
+}
+
 #[derive(Deserialize)]
 struct Answer {
     token: Option<String>,
     access_token: Option<String>,
 }
 
-async fn exchanged(
-    question: &Question<'_>,
-    http: &Client,
-    realm: Url,
-    service: &str,
-    login: &Credentials,
-) -> Result<RegistryAuth, RegistryError> {
-    let scope = format!("repository:{}:pull", question.source.reference.repository());
-    let form = form(&[
-        ("grant_type", "refresh_token"),
-        ("client_id", "trainyard"),
-        ("service", service),
-        ("scope", &scope),
-        ("refresh_token", &login.password),
-    ]);
-    let request = http.post(realm).header("content-type", "application/x-www-form-urlencoded").body(form);
-    let response = sent(question, request).await?;
-    let status = response.status();
-    let bytes = response.bytes().await.map_err(|error| question.without_end(&error))?;
-    if !status.is_success() {
-        return Err(question.token_refused(status.as_u16(), &String::from_utf8_lossy(&bytes)));
+async fn token(question: &Question<'_>, response: Response) -> Result<RegistryAuth, RegistryError> {
+    let (registry, what) = (question.source.registry(), question.what.clone());
+    match response.status().as_u16() {
+        200 => {}
+        429 => return Err(RegistryError::RateLimited { registry }),
+        // Token servers refuse with whatever they like.
+        status @ 400..500 if status != 408 => return Err(question.source.unauthorized()),
+        status => return Err(RegistryError::ServerFailed { registry, what, status }),
     }
+    let bytes = bounded(question, response).await?;
     // The text of serde's error may show a part of the token.
-    let damaged = || question.source.damaged("a token", "it is no JSON with a token");
+    let damaged = || question.source.damaged(&what, "it is no JSON with a token");
     let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| damaged())?;
     let token = answer.token.or(answer.access_token).filter(|token| !token.is_empty()).ok_or_else(damaged)?;
+    // It is put into a header as it is.
+    HeaderValue::from_str(&token).map_err(|_| damaged())?;
     Ok(RegistryAuth::Bearer(token))
+}
+
+async fn bounded(question: &Question<'_>, mut response: Response) -> Result<Vec<u8>, RegistryError> {
+    let mut bytes = Vec::new();
+    while let Some(part) = response.chunk().await.map_err(|error| question.without_end(&error))? {
+        if bytes.len() + part.len() > TOKEN_MAX {
+            return Err(question.source.too_large(&question.what, TOKEN_MAX as u64));
+        }
+        bytes.extend_from_slice(&part);
+    }
+    Ok(bytes)
 }
 
 async fn sent(question: &Question<'_>, request: RequestBuilder) -> Result<Response, RegistryError> {
@@ -92,32 +128,37 @@ async fn sent(question: &Question<'_>, request: RequestBuilder) -> Result<Respon
 fn client(order: &Order) -> reqwest::Result<Client> {
     let certificates = order.certificates.iter().map(|der| Certificate::from_der(der));
     let certificates: Vec<Certificate> = certificates.collect::<reqwest::Result<_>>()?;
+    let http = order.http_proxy.as_deref().map(reqwest::Proxy::http).transpose()?;
+    let https = order.https_proxy.as_deref().map(reqwest::Proxy::https).transpose()?;
     let builder = || {
-        let proxies = &order.proxies;
-        let none_for = proxies.none_for.as_deref().and_then(reqwest::NoProxy::from_string);
-        let http = proxies.http.as_deref().and_then(|proxy| reqwest::Proxy::http(proxy).ok());
-        let https = proxies.https.as_deref().and_then(|proxy| reqwest::Proxy::https(proxy).ok());
         let client = Client::builder().user_agent(USER_AGENT).connect_timeout(order.connect).read_timeout(order.stall);
-        let all = http.into_iter().chain(https).map(|proxy| proxy.no_proxy(none_for.clone()));
-        // What a registry answers is its own; where it would send us to is no token server.
-        all.fold(client.redirect(reqwest::redirect::Policy::none()), reqwest::ClientBuilder::proxy)
+        // A login goes where the registry names its token server, and no further.
+        let client = client.redirect(reqwest::redirect::Policy::none()).https_only(!order.is_plain);
+        http.iter().chain(&https).cloned().fold(client, reqwest::ClientBuilder::proxy)
     };
     // A machine without any certificates can still speak plain http; https will say that nobody is trusted.
     builder().tls_certs_merge(certificates.clone()).build().or_else(|_| builder().tls_certs_only(certificates).build())
 }
 
-/// The token server that a registry names, if it wants a token.
-fn token_server(headers: &HeaderMap) -> Option<TokenServer> {
+/// What the registry wants, the token server before the password.
+fn challenge(headers: &HeaderMap) -> Option<Challenge> {
     let texts = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|header| header.to_str().ok());
-    let mut challenges = texts.flat_map(|text| http_auth::parse_challenges(text).unwrap_or_default());
-    challenges.find_map(|challenge| {
-        let of = |name: &str| {
-            let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.to_unescaped())
-        };
-        let is_bearer = challenge.scheme.eq_ignore_ascii_case("bearer");
-        is_bearer.then(|| Some(TokenServer { realm: of("realm")?, service: of("service") })).flatten()
-    })
+    let mut found: Vec<Challenge> = texts
+        .flat_map(|text| http_auth::parse_challenges(text).unwrap_or_default())
+        .filter_map(|challenge| {
+            let of = |name: &str| {
+                let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+                found.map(|(_, value)| value.to_unescaped())
+            };
+            match challenge.scheme.to_ascii_lowercase().as_str() {
+                "basic" => Some(Challenge::Basic),
+                "bearer" => Some(Challenge::Bearer { realm: of("realm")?, service: of("service"), scope: of("scope") }),
+                _ => None,
+            }
+        })
+        .collect();
+    found.sort_by_key(|challenge| *challenge == Challenge::Basic);
+    found.into_iter().next()
 }
 
 fn form(pairs: &[(&str, &str)]) -> String {
@@ -128,8 +169,6 @@ fn form(pairs: &[(&str, &str)]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
-
     use super::*;
 
     fn headers(values: &[&str]) -> HeaderMap {
@@ -137,14 +176,19 @@ mod tests {
     }
 
     #[test]
-    fn a_token_server_is_found_in_one_header_or_many() {
+    fn challenges_are_found_in_one_header_or_many() {
         let bearer = r#"Bearer realm="https://auth.lab/token",service="r, lab",scope="repository:a/b:pull""#;
-        let expected = TokenServer { realm: "https://auth.lab/token".into(), service: Some("r, lab".into()) };
+        let expected = Challenge::Bearer {
+            realm: "https://auth.lab/token".into(),
+            service: Some("r, lab".into()),
+            scope: Some("repository:a/b:pull".into()),
+        };
         let both = format!("Basic realm=\"x\", {bearer}");
-        assert_eq!(token_server(&headers(&["Basic realm=\"x\"", bearer])), Some(expected));
-        assert!(token_server(&headers(&[&both])).is_some());
-        for none in ["", "Negotiate", "basic realm=\"x\"", "Bearer service=\"x\"", "Bearer realm=\"unfinished"] {
-            assert_eq!(token_server(&headers(&[none])), None, "{none}");
+        assert_eq!(challenge(&headers(&["Basic realm=\"x\"", bearer])), Some(expected));
+        assert!(matches!(challenge(&headers(&[&both])), Some(Challenge::Bearer { .. })));
+        assert_eq!(challenge(&headers(&["basic realm=\"x\""])), Some(Challenge::Basic));
+        for none in ["", "Negotiate", "Bearer service=\"x\"", "Bearer realm=\"unfinished"] {
+            assert_eq!(challenge(&headers(&[none])), None, "{none}");
         }
     }
 

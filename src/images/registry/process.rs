@@ -4,6 +4,7 @@
 //! job file names. The order goes by standard input, which stays open for as long as the answer is wanted; news come by
 //! standard output, one JSON object a line, with a blob's bytes between them.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -35,7 +36,9 @@ pub(super) struct Order {
     pub(super) stall: Duration,
     /// To trust beside the machine's, as DER.
     pub(super) certificates: Vec<Vec<u8>>,
-    pub(super) proxies: Proxies,
+    /// Through which the registry is reached.
+    pub(super) https_proxy: Option<String>,
+    pub(super) http_proxy: Option<String>,
     pub(super) errand: Errand,
 }
 
@@ -45,26 +48,6 @@ pub(super) enum Errand {
     Describe,
     /// The bytes of a layer, after so many that are here.
     Blob { layer: LayerBlob, from: u64 },
-}
-
-/// As the environment of the daemon names them.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-pub(super) struct Proxies {
-    pub(super) https: Option<String>,
-    pub(super) http: Option<String>,
-    pub(super) none_for: Option<String>,
-}
-
-impl Proxies {
-    pub(super) fn of_environment() -> Self {
-        let first =
-            |names: &[&str]| names.iter().find_map(|name| std::env::var(name).ok().filter(|proxy| !proxy.is_empty()));
-        Self {
-            https: first(&["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"]),
-            http: first(&["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"]),
-            none_for: first(&["NO_PROXY", "no_proxy"]),
-        }
-    }
 }
 
 /// One line of news. [`Self::Described`], [`Self::End`] and [`Self::Failed`] are last words.
@@ -107,7 +90,7 @@ impl<'a> Asking<'a> {
             let (news, stdout) = io::pipe()?;
             let stderr = io::stderr().as_fd().try_clone_to_owned()?;
             let streams = Streams { stdin: stdin.into(), stdout: stdout.into(), stderr };
-            let child = program.spawn_with_streams(vec!["registry".into()], &[], Some(streams))?;
+            let child = program.spawn_with_streams(vec!["registry".into()], environment(), &[], Some(streams))?;
             let process = EndedOnDrop(Arc::new(child.pidfd));
             let mut orders = pipe::Sender::from_owned_fd(OwnedFd::from(orders))?;
             let mut line = serde_json::to_vec(order)?;
@@ -126,12 +109,13 @@ impl<'a> Asking<'a> {
             return Err(self.source.stalled(&self.what, self.silence));
         };
         let line = line.map_err(|error| self.source.broke_off(&self.what, &error.to_string()))?;
-        if line.is_empty() {
+        if line.last() != Some(&b'\n') {
             return Err(self.without_a_word().await);
         }
         let told = serde_json::from_slice(&line);
         match told.map_err(|error| self.source.damaged(&self.what, error.to_string()))? {
             News::Failed(error) => Err(error),
+            News::Bytes(count) if count > PIECE_MAX => Err(self.strange()),
             news => Ok(news),
         }
     }
@@ -144,11 +128,19 @@ impl<'a> Asking<'a> {
 
     /// The bytes that [`News::Bytes`] has announced, behind those that are in `into`.
     pub(super) async fn bytes(&mut self, count: usize, into: &mut Vec<u8>) -> Result<(), RegistryError> {
-        let read = (&mut self.news).take(count as u64).read_to_end(into).await;
+        let mut announced = (&mut self.news).take(count as u64);
+        let Ok(read) = tokio::time::timeout(self.silence, announced.read_to_end(into)).await else {
+            return Err(self.source.stalled(&self.what, self.silence));
+        };
         match read.map_err(|error| self.source.broke_off(&self.what, &error.to_string()))? {
             read if read == count => Ok(()),
             _ => Err(self.without_a_word().await),
         }
+    }
+
+    /// It said something else than was asked.
+    pub(super) fn strange(&self) -> RegistryError {
+        self.source.damaged(&self.what, "the process that asks has said something else than was asked")
     }
 
     /// It ended, and did not say why.
@@ -158,7 +150,7 @@ impl<'a> Asking<'a> {
             ended(self.process.0.clone()).await?;
             self.process.0.reap()
         };
-        match end.await {
+        match tokio::time::timeout(self.silence, end).await.unwrap_or(Ok(None)) {
             Ok(Some(ProcessEnd::Signalled { signal: OUT_OF_MEMORY, .. })) => {
                 self.source.too_large("an answer", MEMORY_MAX)
             }
@@ -171,4 +163,10 @@ impl<'a> Asking<'a> {
             },
         }
     }
+}
+
+/// Where the machine keeps the certificates that it trusts, if it is told so.
+fn environment() -> Vec<(OsString, OsString)> {
+    let names = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
+    names.filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect()
 }
