@@ -87,15 +87,28 @@ impl Way<'_> {
         fs::read_to_string(self.task()?.join("lock")).ok()?.parse().ok()
     }
 
+    /// The processes that ask the registry.
+    fn asking(&self) -> Vec<i32> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.instance.daemon_pid())).into_iter().flatten().flatten();
+        let lists = tasks.map(|task| fs::read_to_string(task.path().join("children")).unwrap_or_default());
+        let all = lists.flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>());
+        all.filter(|pid| is_asking(*pid)).collect()
+    }
+
     fn has_output(&self) -> bool {
         self.instance.run_dir(&self.job, 1).join("output/started").exists()
     }
 }
 
+fn is_asking(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words == b"trainyard\0registry\0")
+}
+
 type Step = (&'static str, fn(&Way<'_>) -> bool);
 
 /// In the order in which they come.
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 20] = [
+    ("a question to the registry", |way| !way.asking().is_empty()),
     ("the first byte of a download", |way| way.stored("downloads") > 0),
     ("the second download", |way| way.stored("downloads") > 1),
     ("all downloads", |way| way.stored("downloads") > 2),
@@ -140,7 +153,9 @@ fn a_daemon_killed_at_each_step_from_a_pull_to_the_end_leaves_nothing_half_and_s
         instance.drop_job(&job, &format!("image = {name:?}\ncommand = {words:?}\n[roles.a]\n[roles.b]\n"));
         let way = Way { instance: &instance, store: store.clone(), job: job.clone() };
         assert!(watch_for(|| is_there(&way) || way.has("exit.json")), "{step} never came");
+        let asking = way.asking();
         instance.kill_daemon();
+        wait_for("nobody to ask for it any more", || (!asking.iter().any(|pid| is_asking(*pid))).then_some(()));
         let way = Way { instance: &instance, store: store.clone(), job: job.clone() };
         in_time += usize::from(!way.has("exit.json"));
         whole_layers(&store);
