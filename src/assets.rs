@@ -12,6 +12,7 @@
 //!
 //! Whoever may write there is not trusted: every path is opened beneath `workspaces/` and through no link.
 
+pub mod enforced;
 pub mod freeze;
 pub mod manifest;
 

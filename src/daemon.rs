@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::server;
 use crate::api::sessions::Sessions;
-use crate::assets;
+use crate::assets::{self, enforced};
 use crate::config::{Config, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine};
@@ -37,7 +37,7 @@ use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
 use crate::workspace::publish::Publisher;
-use crate::workspace::quota;
+
 use storage::Storage;
 
 #[derive(Debug, thiserror::Error)]
@@ -113,7 +113,7 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
-        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| quota::make_subvolumes(paths, &workspace));
+        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| enforced::prepare(&paths.workspace(&workspace)));
         let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
         made.map_err(|source| DaemonError::Directory { path, source })?;
     }

@@ -15,6 +15,7 @@ pub mod namespaces;
 pub mod netns;
 pub mod passing;
 pub mod process;
+pub mod projects;
 pub mod rooted;
 pub mod seccomp;
 pub mod session;

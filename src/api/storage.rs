@@ -30,7 +30,7 @@ pub struct StorageView {
     pub used: Option<u64>,
     /// Bytes that it may keep.
     pub quota: Option<u64>,
-    /// `counted` by Trainyard, or by the kernel's `btrfs`.
+    /// `counted` by Trainyard, or by the kernel: by `btrfs`, or as a `project` of ext4 or XFS.
     pub held: Option<String>,
     /// What is to be known of it.
     pub note: Option<String>,

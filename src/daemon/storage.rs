@@ -23,6 +23,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use crate::api::storage::{AskStorage, StorageView};
+use crate::assets::enforced;
 use crate::config::{Config, Paths, StorageConfig};
 use crate::ids::{Bytes, JobKey, WorkspaceName};
 use crate::reconcile::Event;
@@ -136,7 +137,7 @@ impl Storage {
     /// To be called before [`crate::assets::make_home`].
     pub(super) fn prepare_home(&self, paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
         let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(workspace);
-        limit.map_or(Ok(()), |_| quota::make_subvolumes(paths, workspace))
+        limit.map_or(Ok(()), |_| enforced::prepare(&paths.workspace(workspace)))
     }
 
     pub(super) fn workspaces_may_have_come(&self) {
@@ -483,7 +484,7 @@ impl Keeper {
             Held::Counted => {
                 Some(self.counts.get(workspace).copied().unwrap_or(0).saturating_add(self.behind(workspace)))
             }
-            Held::Btrfs => quota::usage_on_btrfs(&self.paths.workspaces(), workspace.as_str()).ok(),
+            Held::Btrfs | Held::Project => quota::usage_by_kernel(&self.paths.workspace(workspace)).ok(),
         }
     }
 
@@ -503,6 +504,7 @@ impl Keeper {
             held: kept.limit.map(|_| match kept.held {
                 Held::Counted => "counted".to_owned(),
                 Held::Btrfs => "btrfs".to_owned(),
+                Held::Project => "project".to_owned(),
             }),
             note: self
                 .no_room(workspace, kept)

@@ -42,6 +42,8 @@ impl IdMap {
                 drop((ready, tell_go_on));
                 let unshared = unshare(CloneFlags::CLONE_NEWUSER).is_ok();
                 let told = unshared && io::Write::write_all(&mut &tell_ready, b"1").is_ok();
+                // That nothing comes must be seen as well.
+                drop(tell_ready);
                 // Until the parent has opened the namespace.
                 let _ = (&go_on).read(&mut [0]);
                 exit_now(i32::from(!told));

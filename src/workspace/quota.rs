@@ -7,10 +7,10 @@
 //! Each writes a file of its own in `run/trainyard/storage/` and watches for the other's, so that either may end and begin
 //! anew: what was told last stays in force. The sum is the same for both, so `df` shows what `trainyard workspace` does.
 //!
-//! Where a workspace was made on btrfs under a quota, the kernel holds it to that, and nothing is counted here.
+//! Where a workspace was made under a quota on a disk whose kernel part keeps such (`assets::enforced`), nothing is counted here.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +23,12 @@ use serde::{Deserialize, Serialize};
 use trainyard_fs::{Account, Quota, RelPath};
 
 use crate::assets::Part;
+use crate::assets::enforced::{self, Enforcer};
 use crate::config::Paths;
 use crate::ids::WorkspaceName;
 use crate::sys::file::{Durability, create_dir, optional, write_whole};
+use crate::sys::measure;
 use crate::sys::watch::watch;
-use crate::sys::{btrfs, measure};
 
 /// What changes is told this much later, so that a burst of writes costs one file.
 const TELL_AFTER: Duration = Duration::from_millis(100);
@@ -40,8 +41,10 @@ const COUNT_AGAIN: Duration = Duration::from_secs(10);
 pub enum Held {
     /// Trainyard: the mount refuses, jobs are measured.
     Counted,
-    /// The kernel, for everybody.
+    /// The kernel, for everybody, by subvolumes.
     Btrfs,
+    /// The kernel, for everybody, by a project of ext4 or XFS.
+    Project,
 }
 
 /// What the daemon tells of one workspace.
@@ -88,56 +91,27 @@ pub fn write<T: Serialize>(file: &Path, told: &T) -> io::Result<()> {
     write_whole(file, &serde_json::to_vec(told)?, 0o600, Durability::Process)
 }
 
-/// What people and jobs write of a workspace on btrfs: `datasets/`, `code/`, and the output and model of each run are
-/// subvolumes that are counted together. What Trainyard writes itself, such as logs, is not held up where there is no room.
-fn counted_by_btrfs(paths: &Paths, workspace: &WorkspaceName) -> io::Result<Vec<File>> {
-    let home = paths.workspace(workspace);
-    [Part::Datasets, Part::Code].map(|part| File::open(home.join(part.as_str()))).into_iter().collect()
-}
-
-/// Makes the directory of a new workspace so that the kernel can hold its quota, where it can. Anybody else may go there
-/// only when its rights are known.
-pub fn make_subvolumes(paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
-    let home = paths.workspace(workspace);
-    if home.symlink_metadata().is_ok() || !btrfs::is_btrfs(&File::open(paths.workspaces())?)? {
-        return Ok(());
-    }
-    create_dir(&home, 0o700)?;
-    let home = File::open(home)?;
-    [Part::Datasets, Part::Code]
-        .iter()
-        .try_for_each(|part| btrfs::create_subvolume(&home, part.as_str().as_ref(), None))
-}
-
 /// Has the workspace keep `limit` bytes at most, as many as it likes when `None`. Says who holds it to that, and what is to
 /// be known of it.
 pub fn hold(paths: &Paths, workspace: &WorkspaceName, limit: Option<u64>) -> io::Result<(Held, Option<String>)> {
-    let parts = counted_by_btrfs(paths, workspace)?;
-    for part in &parts {
-        if !btrfs::is_subvolume(part)? {
-            let why = "it lies on btrfs, but had no quota when it was made, so it has no subvolumes".to_owned();
-            return Ok((Held::Counted, btrfs::is_btrfs(part)?.then_some(why)));
-        }
-    }
-    match limit_group(&File::open(paths.workspace(workspace))?, &parts, limit) {
-        Ok(()) => Ok((Held::Btrfs, None)),
-        Err(error) => Ok((Held::Counted, Some(format!("btrfs does not take its quota: {error}")))),
+    let home = paths.workspace(workspace);
+    let Some(enforcer) = Enforcer::of(&home)? else { return Ok((Held::Counted, enforced::why_not(&home)?)) };
+    match enforcer.limit(&home, limit) {
+        Ok(()) => Ok((held_by(enforcer), None)),
+        Err(error) => Ok((Held::Counted, Some(format!("the kernel does not take its quota: {error}")))),
     }
 }
 
-/// By the workspace's own directory: where there is no room left, btrfs would refuse by the others even to be given more.
-fn limit_group(home: &File, parts: &[File], limit: Option<u64>) -> io::Result<()> {
-    let group = btrfs::Group::of(parts.first().ok_or(io::ErrorKind::NotFound)?)?;
-    if limit.is_some() {
-        group.begin(home, parts)?;
+fn held_by(enforcer: Enforcer) -> Held {
+    match enforcer {
+        Enforcer::Subvolumes(_) => Held::Btrfs,
+        Enforcer::Project(_) => Held::Project,
     }
-    group.set_limit(home, limit)
 }
 
-/// Bytes that btrfs has counted of a workspace.
-pub fn usage_on_btrfs(workspaces: &Path, workspace: &str) -> io::Result<u64> {
-    let first = File::open(workspaces.join(workspace).join(Part::Datasets.as_str()))?;
-    btrfs::Group::of(&first)?.usage(&first)
+/// Bytes that the kernel has counted of the workspace at `home`.
+pub fn usage_by_kernel(home: &Path) -> io::Result<u64> {
+    Enforcer::of(home)?.ok_or(io::ErrorKind::NotFound)?.usage(home)
 }
 
 /// What the mount knows of the quotas of workspaces.
@@ -150,7 +124,7 @@ pub struct Ledger {
 #[derive(Debug, Clone)]
 enum Page {
     Counted { account: Arc<Account>, round: u64 },
-    Btrfs { limit: u64 },
+    Enforced { limit: u64 },
 }
 
 impl Ledger {
@@ -177,7 +151,7 @@ impl Ledger {
     pub fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
         match self.page(path)? {
             Page::Counted { account, .. } => Some(account),
-            Page::Btrfs { .. } => None,
+            Page::Enforced { .. } => None,
         }
     }
 
@@ -185,8 +159,8 @@ impl Ledger {
     pub fn quota(&self, path: &RelPath) -> Option<Quota> {
         match self.page(path)? {
             Page::Counted { account, .. } => Some(account.quota()),
-            Page::Btrfs { limit } => {
-                let used = usage_on_btrfs(&self.workspaces, path.components().next()?.to_str()?).ok()?;
+            Page::Enforced { limit } => {
+                let used = usage_by_kernel(&self.workspaces.join(path.components().next()?)).ok()?;
                 Some(Quota { limit, used })
             }
         }
@@ -265,7 +239,7 @@ impl Keeper {
         let before = self.ledger.pages().clone();
         let page = |(workspace, told): (&WorkspaceName, &Told)| {
             let page = match (told.held, before.get(workspace)) {
-                (Held::Btrfs, _) => Page::Btrfs { limit: told.limit },
+                (Held::Btrfs | Held::Project, _) => Page::Enforced { limit: told.limit },
                 (Held::Counted, Some(Page::Counted { account, round })) => {
                     if *round != told.round {
                         account.want_count();

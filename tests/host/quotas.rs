@@ -312,25 +312,30 @@ fn workspaces_are_shown_to_those_who_may_enter_them() {
 }
 
 /// A file system of its own on a loop device; gone when dropped.
-struct Btrfs {
+struct Disk {
     dir: tempfile::TempDir,
 }
 
-impl Btrfs {
-    fn make(test: &str) -> Option<Self> {
-        if !has_tools(test, &["mkfs.btrfs"]) || !crate::support::can_run(test) {
+impl Disk {
+    fn btrfs(test: &str) -> Option<Self> {
+        Self::make(test, &["mkfs.btrfs", "--quiet"], "loop")
+    }
+
+    fn make(test: &str, format: &[&str], options: &str) -> Option<Self> {
+        if !has_tools(test, &format[..1]) || !crate::support::can_run(test) {
             return None;
         }
         let dir = tempfile::tempdir().unwrap();
         let (image, top) = (dir.path().join("image"), dir.path().join("top"));
         fs::File::create(&image).unwrap().set_len(1 << 30).unwrap();
         fs::create_dir(&top).unwrap();
-        let done = |command: &mut Command| {
-            let output = command.output().unwrap();
-            assert!(output.status.success(), "{output:?}");
-        };
-        done(Command::new("mkfs.btrfs").arg("--quiet").arg(&image));
-        done(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&top));
+        let formatted = Command::new(format[0]).args(&format[1..]).arg(&image).output().unwrap();
+        assert!(formatted.status.success(), "{formatted:?}");
+        let mounted = Command::new("mount").args(["-o", options]).arg(&image).arg(&top).output().unwrap();
+        if !mounted.status.success() {
+            crate::support::skip(test, "a kernel that mounts such a disk");
+            return None;
+        }
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Some(Self { dir })
     }
@@ -345,7 +350,7 @@ impl Btrfs {
     }
 }
 
-impl Drop for Btrfs {
+impl Drop for Disk {
     fn drop(&mut self) {
         // The loop device goes with it.
         let _ = Command::new("umount").arg(self.top()).status();
@@ -355,7 +360,7 @@ impl Drop for Btrfs {
 #[test]
 fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     let test = "btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs";
-    let Some(disk) = Btrfs::make(test) else { return };
+    let Some(disk) = Disk::btrfs(test) else { return };
     let storage = "[workspaces.default]\nstorage = \"100MiB\"";
     let Some(mut instance) = Instance::prepare_in(test, &config(storage), &disk.top()) else { return };
     instance.start_daemon(&[]);
@@ -405,7 +410,7 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
 #[test]
 fn on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted() {
     let test = "on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted";
-    let Some(disk) = Btrfs::make(test) else { return };
+    let Some(disk) = Disk::btrfs(test) else { return };
     let Some(mut instance) = Instance::prepare_in(test, &config(""), &disk.top()) else { return };
     instance.start_daemon(&[]);
     instance.wait_ready();
@@ -417,4 +422,52 @@ fn on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted() {
     assert!(text(&told["note"]).contains("has no subvolumes"), "{told}");
     assert_eq!(errno(fs::write(mount.join("code/more"), vec![1; 20 << 20])), FULL);
     instance.shutdown();
+}
+
+#[test]
+fn a_project_of_ext4_or_xfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
+    let test = "a_project_of_ext4_or_xfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs";
+    let ext4 = ["mkfs.ext4", "-q", "-O", "project,quota", "-E", "quotatype=prjquota"];
+    // What each of them says of a project that is full.
+    for (format, options, full, words) in [
+        (&ext4[..], "loop,prjquota", nix::libc::EDQUOT, "Disk quota exceeded"),
+        (&["mkfs.xfs", "-q"][..], "loop,prjquota", nix::libc::ENOSPC, "No space left on device"),
+    ] {
+        let Some(disk) = Disk::make(test, format, options) else { continue };
+        let other = "[workspaces.other]\nstorage = \"50MiB\"\n";
+        let both = |storage: &str| format!("{other}[workspaces.default]\nstorage = {storage:?}");
+        let Some(mut instance) = Instance::prepare_in(test, &config(&both("100MiB")), &disk.top()) else { return };
+        fs::create_dir(instance.jobs_d().join("other")).unwrap();
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        let mount = instance.mount();
+        wait_for("the quota", || (try_df(&mount)?.0 == 100 * MIB).then_some(()));
+        assert_eq!(told(&instance)["held"], "project", "{}", told(&instance));
+        fs::write(mount.join("code/data"), vec![1; 60 << 20]).unwrap();
+        wait_used(&instance, 60 * MIB);
+        assert_eq!(fs::write(mount.join("code/more"), vec![1; 60 << 20]).unwrap_err().raw_os_error(), Some(full));
+        fs::remove_file(mount.join("code/more")).unwrap();
+        wait_used(&instance, 60 * MIB);
+        let writes = "command = \"head -c 60M /dev/zero > /output/large\"";
+        assert_eq!(instance.run_job("writes", writes)["state"], "failed");
+        let said = instance.log("writes", "main-0");
+        assert!(said.contains(words), "{said}");
+        edit(&instance, &both("400MiB"));
+        wait_for("the larger quota", || (df(&mount).0 == 400 * MIB).then_some(()));
+        instance.ok(&["rerun", "writes"]);
+        let again = instance.wait_end("writes", 2);
+        assert_eq!(again["state"], "succeeded", "{again:#} {}", instance.ok(&["logs", "writes"]));
+        // The kernel's number, and no other: the first run's part, the second's whole.
+        let used = told(&instance)["used"].as_u64().unwrap();
+        assert!((140 * MIB..170 * MIB).contains(&used), "{used}");
+        wait_used(&instance, used);
+        // Another workspace has a project of its own.
+        let other = mount.with_file_name("other");
+        assert_eq!(df(&other).0, 50 * MIB);
+        assert_eq!(fs::write(other.join("code/data"), vec![1; 60 << 20]).unwrap_err().raw_os_error(), Some(full));
+        edit(&instance, "");
+        wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));
+        fs::write(mount.join("code/more"), vec![1; 100 << 20]).unwrap();
+        instance.shutdown();
+    }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::{failed, models};
+use crate::assets::enforced::Enforcer;
 use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task, pai};
@@ -19,7 +20,7 @@ use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
-use crate::sys::btrfs;
+
 use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::{Ids, Rooted};
@@ -53,19 +54,10 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
 
 /// Makes a directory of what jobs write: where the kernel counts that of the workspace, with the rest of it.
 fn make_counted(paths: &Paths, run: &Prepare, path: &Path) -> io::Result<()> {
-    let datasets = paths.workspace(&run.identity.key.workspace).join(Part::Datasets.as_str());
-    let first = fs::File::open(datasets)?;
     if fs::symlink_metadata(path).is_err()
-        && btrfs::is_subvolume(&first)?
-        && let (Some(parent), Some(name)) = (path.parent(), path.file_name())
+        && let Some(enforcer) = Enforcer::of(&paths.workspace(&run.identity.key.workspace))?
     {
-        let (parent, group) = (fs::File::open(parent)?, btrfs::Group::of(&first)?);
-        match btrfs::create_subvolume(&parent, name, Some(group)) {
-            // There is no such group: nobody counts it.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => btrfs::create_subvolume(&parent, name, None)?,
-            made => made?,
-        }
-        fs::set_permissions(path, fs::Permissions::from_mode(0o750))?;
+        enforcer.make_directory(path)?;
     }
     create_dir_for(path, 0o750, run.owner.uid, run.owner.gid)
 }
