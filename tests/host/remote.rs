@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::store::{Fault, SECRET_KEY, Store, Wrong, write_secret};
-use super::support::{Instance, has_tools, pids_with, text, wait_for};
+use super::support::{Instance, has_tools, pids_with, text, wait_at_most, wait_for};
 
 /// An instance whose pool `lab` is a store in `dir`.
 fn start(test: &str, dir: &std::path::Path, more: &str) -> Option<(Instance, Store)> {
@@ -171,6 +171,46 @@ fn uid_of(pid: i32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("Uid:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Threads of the daemon with this name.
+fn threads(instance: &Instance, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", instance.daemon_pid())).unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|other| other.trim_end() == name).count()
+}
+
+#[test]
+fn a_stopped_run_ends_the_copy_that_comes_in_for_it() {
+    let test = "a_stopped_run_ends_the_copy_that_comes_in_for_it";
+    // Far shorter than what a store may be silent for.
+    const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(15);
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    store.put("sets/huge", vec![7; 5_000_000]);
+    let cut = Fault { method: "GET", path: "/sets/huge", what: Wrong::Cut(1_000_000) };
+    store.fail([cut, Fault { method: "GET", path: "/sets/huge", what: Wrong::Never }]);
+    let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }]\ncommand = \"wc -c /input/huge\"";
+    drop_job_as(&instance, 4322, "first", job);
+    wait_for("the copy to hang", || (store.faults_left() == 0).then_some(()));
+    let copies = || pids_with("carry --directory-fd").into_iter().filter(|(pid, _)| uid_of(*pid) == Some(4322)).count();
+    assert_eq!(copies(), 1);
+    // Who waits for the same copy is let go at once as well.
+    drop_job_as(&instance, 4322, "second", job);
+    wait_told(&instance, "second", |report| text(&report["reason"]).contains("waits for another copy"));
+    instance.ok(&["stop", "second"]);
+    assert_eq!(instance.wait_end("second", 1)["state"], "stopped");
+    wait_at_most(AT_ONCE, "the wait to end", || (threads(&instance, "prepare") == 1).then_some(()));
+    assert_eq!(copies(), 1, "it is the other run's");
+    instance.ok(&["stop", "first"]);
+    assert_eq!(instance.wait_end("first", 1)["state"], "stopped");
+    wait_at_most(AT_ONCE, "the copy to end", || (copies() + threads(&instance, "prepare") == 0).then_some(()));
+    assert!(!instance.run_dir("first", 1).with_file_name(".1.remote").exists(), "a run has a whole copy or none");
+    // The next run gets a whole one.
+    instance.ok(&["rerun", "first"]);
+    assert_eq!(instance.wait_end("first", 2)["state"], "succeeded");
+    assert_eq!(instance.log("first", "main-0"), "5000000 /input/huge\n");
+    instance.shutdown();
 }
 
 #[test]
