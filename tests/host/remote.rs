@@ -260,6 +260,41 @@ fn output_that_cannot_be_sent_stays_is_told_and_goes_later() {
 }
 
 #[test]
+fn runs_go_to_one_place_in_their_order_and_all_that_wait_have_one_thread() {
+    let test = "runs_go_to_one_place_in_their_order_and_all_that_wait_have_one_thread";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    store.set_down(true);
+    let job = |place: &str| {
+        format!(
+            "mounts = [{{ source = \"s3:lab/{place}\", target = \"/output\" }}]\n\
+             command = \"echo $TRAINYARD_RUN | tee /output/result > /output/of-$TRAINYARD_RUN\""
+        )
+    };
+    let names = ["train", "a", "b", "c"];
+    names.iter().for_each(|name| instance.drop_job(name, &job(&format!("{name}/out"))));
+    for name in names {
+        instance.wait_end(name, 1);
+        wait_told(&instance, name, |report| text(&report["sending"][0]).contains("could not be copied"));
+    }
+    wait_for("all copies to have ended", || (threads(&instance, "send") == 0).then_some(()));
+    assert_eq!(threads(&instance, "outbox"), 1);
+    // The next run's would go at once, and the first one's after its pause.
+    store.set_down(false);
+    instance.drop_job("train", &job("train"));
+    instance.wait_end("train", 2);
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    let put: Vec<String> = store.requests().into_iter().filter(|request| request.starts_with("PUT")).collect();
+    let at = |path: &str| put.iter().rposition(|request| request == &format!("PUT /train/train/{path}"));
+    assert!(at("out/of-1").is_some() && at("out/of-1") < at("of-2"), "{put:?}");
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 3);
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    assert_eq!(store.get("train/result").unwrap(), b"3\n");
+    instance.shutdown();
+}
+
+#[test]
 fn output_is_copied_while_a_job_runs_and_a_stopped_one_loses_nothing() {
     let test = "output_is_copied_while_a_job_runs_and_a_stopped_one_loses_nothing";
     let dir = tempfile::tempdir().unwrap();
