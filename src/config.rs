@@ -505,6 +505,11 @@ impl Paths {
     }
 
     /// What the mount shows.
+    /// What is to be known of what workspaces keep when the machine is started.
+    pub fn storage(&self) -> PathBuf {
+        self.state_dir().join("storage")
+    }
+
     pub fn workspaces(&self) -> PathBuf {
         self.state_dir().join("workspaces")
     }
