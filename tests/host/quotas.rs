@@ -425,7 +425,8 @@ fn on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted() {
     instance.wait_ready();
     let mount = instance.mount();
     edit(&instance, "[workspaces.default]\nstorage = \"16MiB\"");
-    wait_for("the quota", || (df(&mount).0 == 16 * MIB).then_some(()));
+    // From when it is no longer shown directly.
+    wait_for("the quota", || (try_df(&mount.join("code"))?.0 == 16 * MIB).then_some(()));
     let told = told(&instance);
     assert_eq!(told["held"], "counted");
     assert!(text(&told["note"]).contains("has no subvolumes"), "{told}");
