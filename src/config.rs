@@ -13,8 +13,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+pub use pools::Pool;
 use pools::WirePool;
-pub use pools::{Pool, PoolKind};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {

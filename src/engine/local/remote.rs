@@ -22,10 +22,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::workdirs::groups_of;
 use super::{failed, told};
-use crate::config::{Paths, Pool, PoolKind};
+use crate::config::{Paths, Pool};
 use crate::contract::Identity;
 use crate::engine::{EngineError, GivenUp, Prepare};
-use crate::ids::{AssetName, WorkspaceName};
+use crate::ids::{AssetName, StoreKind, WorkspaceName};
 use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
@@ -84,7 +84,7 @@ impl Carrier {
             Some(pool) if !may(pool) => {
                 refused(format!("workspace {workspace} may not use it; `workspaces` of [pools.{name}] names who may"))
             }
-            Some(pool) if PoolKind::parse(&remote.kind) != Some(pool.kind) => {
+            Some(pool) if StoreKind::parse(&remote.kind) != Some(pool.kind) => {
                 let kind = pool.kind.name();
                 refused(format!("the pool {name} is of kind {kind}; write {kind}:{name}/…"))
             }
@@ -441,7 +441,7 @@ fn seen(paths: &Paths, identity: &Identity) -> Result<Seen, EngineError> {
 /// SFTP is spoken by `ssh`, whose memory the owner's other processes could read.
 fn rights(pool: &Pool, owner: Owner) -> Rights {
     match pool.kind {
-        PoolKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
+        StoreKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
         _ => Rights { uid: owner.uid, gid: owner.gid, groups: groups_of(owner), is_apart: false },
     }
 }
