@@ -13,8 +13,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+pub use pools::Pool;
 use pools::WirePool;
-pub use pools::{Pool, PoolKind};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -505,6 +505,11 @@ impl Paths {
     }
 
     /// What the mount shows.
+    /// What is to be known of what workspaces keep when the machine is started.
+    pub fn storage(&self) -> PathBuf {
+        self.state_dir().join("storage")
+    }
+
     pub fn workspaces(&self) -> PathBuf {
         self.state_dir().join("workspaces")
     }

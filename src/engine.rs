@@ -6,6 +6,8 @@
 pub mod local;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::contract::Identity;
@@ -38,6 +40,26 @@ pub struct Prepare {
     pub spec: JobSpec,
     /// The job file as it is run.
     pub text: String,
+    pub given_up: GivenUp,
+}
+
+/// Whether nobody wants a run to be made ready any more: known to who asks for it and to who does it.
+#[derive(Debug, Clone, Default)]
+pub struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    pub fn set(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// They are of the same preparation.
+    pub fn is_of(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Prepare {
@@ -105,6 +127,8 @@ pub enum Delivery {
 pub trait Engine: Send + Sync + 'static {
     /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
+    /// Ends a preparation that nobody wants any more, as soon as that can be done; it fails then.
+    fn give_up(&self, preparation: &GivenUp);
     /// Makes the run ready, if it is not, and starts the tasks that have never run.
     fn launch(&self, attempt: &Launch) -> Launched;
     /// Tells a task to stop.

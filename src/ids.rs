@@ -358,6 +358,39 @@ impl fmt::Display for Timestamp {
     }
 }
 
+/// How a store of another machine is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// Also UFile, OBS, COS, MinIO and Ceph.
+    S3,
+    /// Alibaba's.
+    Oss,
+    WebHdfs,
+    Sftp,
+    /// Reads single files.
+    Http,
+}
+
+impl StoreKind {
+    pub const ALL: [Self; 5] = [Self::S3, Self::Oss, Self::WebHdfs, Self::Sftp, Self::Http];
+
+    /// As job files and the configuration write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Oss => "oss",
+            Self::WebHdfs => "webhdfs",
+            Self::Sftp => "sftp",
+            Self::Http => "http",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
 /// Percent-encodes all but letters, digits and `-_.~` of ASCII.
 pub fn escape_in_address(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::config::AddressRange;
 use crate::contract::Identity;
-use crate::engine::{Delivery, EngineError, Launch, Prepare, Release};
+use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::{self, Amount, Blocked, Place, Snapshot, Step, Waiting};
@@ -62,12 +62,31 @@ pub enum Event {
 /// Something to be done on a thread of its own.
 #[derive(Debug, Clone)]
 pub enum Work {
-    Prepare { key: JobKey, run: u32, prepare: Prepare },
+    Prepare {
+        key: JobKey,
+        run: u32,
+        prepare: Prepare,
+    },
+    /// Nobody wants that preparation any more.
+    GiveUp(GivenUp),
     Launch(Launch),
-    Stop { task: TaskId, cause: StopCause },
-    Look { task: TaskId, after: Look },
-    Release { key: JobKey, release: Release },
-    Deliver { key: JobKey, run: u32, how: Delivery },
+    Stop {
+        task: TaskId,
+        cause: StopCause,
+    },
+    Look {
+        task: TaskId,
+        after: Look,
+    },
+    Release {
+        key: JobKey,
+        release: Release,
+    },
+    Deliver {
+        key: JobKey,
+        run: u32,
+        how: Delivery,
+    },
 }
 
 /// Why a task is looked at.
@@ -111,8 +130,8 @@ pub enum Outcome {
         attempt: AttemptId,
         result: Result<(), EngineError>,
     },
-    /// What becomes of output that is copied out is told by itself.
-    Delivering,
+    /// It was passed on: what becomes of it, if anything, is told by itself.
+    Told,
 }
 
 /// What a machine has and how it is used.
@@ -555,12 +574,14 @@ impl<S: Store> Reconciler<S> {
 
     fn prepare(&mut self, key: &JobKey) {
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        run.is_preparing = true;
+        let given_up = GivenUp::default();
+        run.preparation = Some(given_up.clone());
         let prepare = Prepare {
             identity: run.identity(key, 0),
             owner: run.record.source.owner,
             spec: JobSpec::clone(&run.spec),
             text: run.record.source.text.clone(),
+            given_up,
         };
         self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
     }
@@ -572,7 +593,7 @@ impl<S: Store> Reconciler<S> {
             Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
-            Outcome::Delivering => {}
+            Outcome::Told => {}
             Outcome::Stopped { task, result } => {
                 if let Err(error) = result {
                     tracing::warn!(%task, %error, "cannot stop a task, will try again");
@@ -620,7 +641,7 @@ impl<S: Store> Reconciler<S> {
         if run.record.number != number {
             return;
         }
-        run.is_preparing = false;
+        run.preparation = None;
         match result {
             Ok(()) => run.record.prepared = true,
             Err(error) if run.prepares_again() => {
@@ -704,6 +725,7 @@ impl<S: Store> Reconciler<S> {
         let verdict = Verdict::Stopped { cause };
         let message = format!("{verdict}, before it started");
         run.record.ended = Some(RunEnd { verdict, at: now });
+        self.works.extend(run.preparation.take().map(Work::GiveUp));
         // An earlier attempt may have written something.
         self.deliver(key);
         self.note(key, message);
@@ -719,6 +741,7 @@ impl<S: Store> Reconciler<S> {
         }
         let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Stopped { cause: StopCause::Replaced }, at: now });
+        self.works.extend(run.preparation.take().map(Work::GiveUp));
         self.deliver(key);
         self.note(key, "replaced by a newer version of its file before it started".to_owned());
     }

@@ -7,6 +7,7 @@
 mod access;
 mod bring;
 mod send;
+mod webhdfs;
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
@@ -200,7 +201,10 @@ async fn carry_out(order: Order, teller: &Teller) -> Result<News, Failure> {
     let operator = access::open(&order.access, matches!(order.errand, Errand::Send { .. }))?;
     match order.errand {
         Errand::Bring { prefix } => bring::bring(&operator, &prefix, teller).await,
-        Errand::Send { prefix, sent } => send::send(&operator, &prefix, &sent, teller).await,
+        Errand::Send { prefix, sent } => {
+            let target = send::Target { operator, webhdfs: access::webhdfs(&order.access)? };
+            send::send(&target, &prefix, &sent, teller).await
+        }
     }
 }
 

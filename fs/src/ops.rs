@@ -162,7 +162,11 @@ impl<T: Tree> Ops<T> {
         }
         // A hole costs nothing, but there must be room for what it may be filled with.
         let grown = |size: u64| changes.size.map_or(0, |wanted| wanted.saturating_sub(size));
-        self.changing(ino, |stat| grown(charges::size(stat)), |pin| apply(pin, changes))
+        self.changing(ino, |stat| grown(charges::size(stat)), |pin| apply(pin, changes))?;
+        if changes.mode.is_some() || changes.uid.is_some() || changes.gid.is_some() {
+            self.path(ino).iter().for_each(|path| self.tree.rights_changed(path));
+        }
+        Ok(())
     }
 
     /// Changes `ino` by its name, while no rename can put another rule in force there, or, if it has none, by its pin or

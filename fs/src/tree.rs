@@ -160,6 +160,9 @@ pub trait Tree: Send + Sync + 'static {
     /// What [`renaming`](Self::renaming) agreed to has been done, or failed.
     fn renamed(&self, _from: &RelPath, _to: &RelPath, _done: bool) {}
 
+    /// Who may do what at `path` has been changed.
+    fn rights_changed(&self, _path: &RelPath) {}
+
     /// The errno for whoever wants to remove or rename what is at `path`, where the rule is [`Rule::ReadOnly`].
     fn refusal(&self, _path: &RelPath) -> Refusal {
         Refusal::ReadOnly

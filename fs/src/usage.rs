@@ -3,10 +3,16 @@
 //! An [`Account`] is counted once, and then kept by what changes through the mount. A change takes the most that it may come
 //! to, is made, and is settled by what it came to; so the cost follows what changes, and two writers cannot share one last
 //! block. What is removed counts until its last reader has let go of it, as on the disk.
+//!
+//! ```text
+//! used = counted (what a walk finds by its names) + taken (for changes under way) + removed (but open) + elsewhere
+//! ```
+//! A count replaces the first of these alone.
 
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
@@ -24,21 +30,54 @@ pub struct Account {
     limit: AtomicU64,
     /// Bytes of what changes behind the mount, as somebody else measures it.
     elsewhere: AtomicU64,
-    /// Bytes; below nothing for a moment while it is counted anew.
-    counted: AtomicI64,
-    /// How often something was taken or settled.
-    changes: AtomicU64,
-    /// How often it was counted.
-    counts: AtomicU64,
+    sums: Mutex<Sums>,
     wants_count: AtomicBool,
     turns: Vec<Mutex<()>>,
     /// Told of every change; must not block.
     changed: Box<dyn Fn() + Send + Sync>,
 }
 
+#[derive(Debug, Default)]
+struct Sums {
+    /// Bytes of what has a name; below nothing for a moment while it is counted anew.
+    counted: i64,
+    /// Bytes that changes under way may come to.
+    taken: i64,
+    /// How many changes are under way.
+    under_way: usize,
+    /// What has no name any more, with its bytes.
+    removed: HashMap<Removed, i64>,
+    /// Of all those together.
+    removed_bytes: i64,
+    last_removed: u64,
+    /// How often something was taken, settled or removed.
+    changes: u64,
+    /// How often it was counted.
+    counts: u64,
+}
+
+/// What an account still pays for, though it has no name any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Removed(u64);
+
+impl Sums {
+    fn used(&self) -> u64 {
+        u64::try_from(self.counted.saturating_add(self.taken).saturating_add(self.removed_bytes)).unwrap_or(0)
+    }
+
+    fn set_removed(&mut self, which: Removed, bytes: Option<i64>) {
+        let before = match bytes {
+            Some(bytes) => self.removed.insert(which, bytes),
+            None => self.removed.remove(&which),
+        };
+        self.removed_bytes += bytes.unwrap_or(0) - before.unwrap_or(0);
+        self.changes += 1;
+    }
+}
+
 impl fmt::Debug for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Account").field("limit", &self.limit).field("counted", &self.counted).finish_non_exhaustive()
+        f.debug_struct("Account").field("limit", &self.limit).field("sums", &self.sums()).finish_non_exhaustive()
     }
 }
 
@@ -55,9 +94,7 @@ impl Account {
         Self {
             limit: AtomicU64::new(limit),
             elsewhere: AtomicU64::new(0),
-            counted: AtomicI64::new(signed(counted)),
-            changes: AtomicU64::new(0),
-            counts: AtomicU64::new(0),
+            sums: Mutex::new(Sums { counted: signed(counted), ..Sums::default() }),
             wants_count: AtomicBool::new(false),
             turns: (0..TURNS).map(|_| Mutex::new(())).collect(),
             changed: Box::new(changed),
@@ -75,7 +112,12 @@ impl Account {
 
     /// Bytes of what changes through the mount.
     pub fn counted(&self) -> u64 {
-        u64::try_from(self.counted.load(Ordering::Relaxed)).unwrap_or(0)
+        self.sums().used()
+    }
+
+    /// Each use leaves them whole.
+    fn sums(&self) -> MutexGuard<'_, Sums> {
+        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn quota(&self) -> Quota {
@@ -99,13 +141,17 @@ impl Account {
     pub fn count(&self, measure: impl Fn() -> io::Result<u64>) -> io::Result<bool> {
         let mut is_exact = false;
         for attempt in 1..=TRIES {
-            let (changes, before) = (self.changes.load(Ordering::SeqCst), self.counted.load(Ordering::SeqCst));
+            let (changes, before, under_way) = {
+                let sums = self.sums();
+                (sums.changes, sums.counted, sums.under_way)
+            };
             let measured = signed(measure()?);
-            is_exact = self.changes.load(Ordering::SeqCst) == changes;
+            let mut sums = self.sums();
+            is_exact = sums.changes == changes && under_way == 0;
             if attempt == TRIES || is_exact {
                 // By the difference: what is being changed at this moment is settled afterwards.
-                self.counted.fetch_add(measured - before, Ordering::SeqCst);
-                self.counts.fetch_add(1, Ordering::SeqCst);
+                sums.counted += measured - before;
+                sums.counts += 1;
                 break;
             }
         }
@@ -115,7 +161,7 @@ impl Account {
 
     /// What was paid before another count is part of that.
     pub(crate) fn counts(&self) -> u64 {
-        self.counts.load(Ordering::SeqCst)
+        self.sums().counts
     }
 
     /// Nobody else changes the file with this number meanwhile, so that what a change came to can be seen from outside.
@@ -125,32 +171,51 @@ impl Account {
         self.turns[turn].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// As [`Self::turn`], of several at once.
+    pub(crate) fn turns(&self, inos: &[u64]) -> Vec<MutexGuard<'_, ()>> {
+        // In one order for everybody, each once.
+        let turns: BTreeSet<u64> = inos.iter().map(|ino| ino % TURNS as u64).collect();
+        turns.into_iter().map(|turn| self.turn(turn)).collect()
+    }
+
     /// Takes room for a change; what takes none is possible also where there is none.
     pub(crate) fn take(&self, bytes: u64) -> Result<Taken<'_>> {
-        let fits = |counted: i64| {
-            let quota = Quota { used: self.with_elsewhere(counted), ..self.quota() };
-            let fits = bytes == 0 || quota.used.saturating_add(bytes) <= quota.limit;
-            fits.then(|| counted.saturating_add(signed(bytes)))
-        };
-        let taken = self.counted.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits);
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        match taken {
-            Ok(_) => Ok(Taken { account: self, bytes: signed(bytes), came_to: 0 }),
-            Err(_) => Err(Error::Quota),
+        let mut sums = self.sums();
+        let used = sums.used().saturating_add(self.elsewhere.load(Ordering::Relaxed));
+        if bytes > 0 && used.saturating_add(bytes) > self.limit.load(Ordering::Relaxed) {
+            return Err(Error::Quota);
         }
+        sums.taken = sums.taken.saturating_add(signed(bytes));
+        sums.under_way += 1;
+        sums.changes += 1;
+        Ok(Taken { account: self, bytes: signed(bytes), came_to: CameTo::Named(0) })
     }
 
-    fn with_elsewhere(&self, counted: i64) -> u64 {
-        u64::try_from(counted).unwrap_or(0).saturating_add(self.elsewhere.load(Ordering::Relaxed))
-    }
-
-    /// A change that was made.
+    /// A change that was made to what has a name.
     pub(crate) fn note(&self, bytes: i64) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
+        let mut sums = self.sums();
+        sums.changes += 1;
+        sums.counted += bytes;
+        drop(sums);
         if bytes != 0 {
-            self.counted.fetch_add(bytes, Ordering::SeqCst);
             (self.changed)();
         }
+    }
+
+    /// What `paid` bytes were counted of has lost its last name, and takes so many until it is let go of.
+    pub(crate) fn remove(&self, paid: i64, bytes: i64) -> Removed {
+        let mut sums = self.sums();
+        sums.last_removed += 1;
+        let removed = Removed(sums.last_removed);
+        sums.counted -= paid;
+        sums.set_removed(removed, Some(bytes));
+        removed
+    }
+
+    /// What has no name takes so many bytes now; it is gone when `None`.
+    pub(crate) fn note_removed(&self, which: Removed, bytes: Option<i64>) {
+        self.sums().set_removed(which, bytes);
+        (self.changed)();
     }
 }
 
@@ -159,23 +224,37 @@ impl Account {
 pub(crate) struct Taken<'a> {
     account: &'a Account,
     bytes: i64,
-    came_to: i64,
+    came_to: CameTo,
+}
+
+/// What a change came to, bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum CameTo {
+    /// So many more of what has a name.
+    Named(i64),
+    /// So many of what has none.
+    Removed(Removed, i64),
 }
 
 impl Taken<'_> {
-    pub(crate) fn settle(mut self, came_to: i64) {
+    pub(crate) fn settle(mut self, came_to: CameTo) {
         self.came_to = came_to;
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        let account = self.account;
         // In one step: between two, somebody else would have room that is taken.
-        account.note(self.came_to - self.bytes);
-        if self.came_to != 0 {
-            (account.changed)();
+        let mut sums = self.account.sums();
+        sums.taken -= self.bytes;
+        sums.under_way -= 1;
+        sums.changes += 1;
+        match self.came_to {
+            CameTo::Named(bytes) => sums.counted += bytes,
+            CameTo::Removed(which, bytes) => sums.set_removed(which, Some(bytes)),
         }
+        drop(sums);
+        (self.account.changed)();
     }
 }
 
@@ -217,17 +296,17 @@ mod tests {
     #[test]
     fn room_is_taken_settled_and_given_back() {
         let account = account(100);
-        account.take(60).unwrap().settle(50);
+        account.take(60).unwrap().settle(CameTo::Named(50));
         assert_eq!(account.counted(), 50);
         assert!(matches!(account.take(51), Err(Error::Quota)));
         drop(account.take(50).unwrap());
         account.set_elsewhere(40);
         assert!(matches!(account.take(11), Err(Error::Quota)));
-        account.take(10).unwrap().settle(10);
-        account.take(0).unwrap().settle(-30);
+        account.take(10).unwrap().settle(CameTo::Named(10));
+        account.take(0).unwrap().settle(CameTo::Named(-30));
         assert_eq!(account.quota(), Quota { limit: 100, used: 70 });
         account.set_limit(10);
-        account.take(0).unwrap().settle(-5);
+        account.take(0).unwrap().settle(CameTo::Named(-5));
         assert!(account.take(1).is_err());
     }
 
@@ -238,7 +317,7 @@ mod tests {
             .map(|_| {
                 let account = account.clone();
                 std::thread::spawn(move || {
-                    let take = |_: &i32| account.take(7).map(|taken| taken.settle(7)).is_ok();
+                    let take = |_: &i32| account.take(7).map(|taken| taken.settle(CameTo::Named(7))).is_ok();
                     (0..2000).filter(take).count()
                 })
             })
@@ -255,7 +334,7 @@ mod tests {
         let measure = || {
             rounds.set(rounds.get() + 1);
             if rounds.get() == 1 {
-                account.take(10).unwrap().settle(10);
+                account.take(10).unwrap().settle(CameTo::Named(10));
             }
             Ok(if rounds.get() == 1 { 500 } else { 510 })
         };
@@ -267,11 +346,27 @@ mod tests {
     fn counting_what_never_rests_ends_and_is_not_exact() {
         let account = account(1 << 20);
         let measure = || {
-            account.take(10).unwrap().settle(10);
+            account.take(10).unwrap().settle(CameTo::Named(10));
             Ok(500)
         };
         assert!(!account.count(measure).unwrap());
         assert!((500..=510).contains(&account.counted()), "{}", account.counted());
+    }
+
+    #[test]
+    fn what_is_under_way_or_removed_while_it_is_counted_counts_all_the_same() {
+        let account = account(1000);
+        let taken = account.take(60).unwrap();
+        let removed = account.remove(0, 30);
+        assert!(!account.count(|| Ok(500)).unwrap(), "the change may have been seen or not");
+        assert_eq!(account.counted(), 590);
+        taken.settle(CameTo::Named(60));
+        assert_eq!(account.counted(), 590);
+        account.take(20).unwrap().settle(CameTo::Removed(removed, 50));
+        assert_eq!(account.counted(), 610);
+        assert!(account.count(|| Ok(560)).unwrap());
+        account.note_removed(removed, None);
+        assert_eq!(account.counted(), 560);
     }
 
     #[test]

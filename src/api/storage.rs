@@ -57,7 +57,7 @@ pub struct WorkspaceDetail {
 pub struct PartView {
     pub part: String,
     pub bytes: u64,
-    /// The largest first.
+    /// The largest first; none for who may not list them.
     pub entries: Vec<EntryView>,
 }
 
@@ -92,10 +92,11 @@ pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Re
     let mut workspace = found.ok_or_else(unknown)?;
     let turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
     let home = context.paths.workspace(&workspace.storage.workspace);
+    let uid = caller.uid;
     let measured = tokio::task::spawn_blocking(move || {
         // Also when whoever asked has gone meanwhile.
         let _turn = turn;
-        PARTS.map(|part| measure(&home, part)).into_iter().collect()
+        PARTS.map(|part| measure(&home, part, uid)).into_iter().collect()
     });
     let parts: io::Result<Vec<PartView>> = measured.await.map_err(|_| ApiError::Ending)?;
     let parts = parts.map_err(|error| ApiError::Failed(format!("cannot measure workspace {name}: {error}")))?;
@@ -104,10 +105,11 @@ pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Re
     Ok(WorkspaceDetail { workspace, parts })
 }
 
-fn measure(home: &Path, part: &str) -> io::Result<PartView> {
+fn measure(home: &Path, part: &str, uid: u32) -> io::Result<PartView> {
     let directory = home.join(part);
     let mut entries = Vec::new();
-    for entry in std::fs::read_dir(&directory)? {
+    let listed = if may_list(&directory, uid)? { Some(std::fs::read_dir(&directory)?) } else { None };
+    for entry in listed.into_iter().flatten() {
         let name = entry?.file_name();
         // Links to jobs, not jobs.
         if part == "jobs" && (name == "by-state" || name == "by-user") {
@@ -135,6 +137,12 @@ async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, Api
         }
     }
     Ok(jobs)
+}
+
+/// Whether the caller may know what is in a directory that they can reach.
+fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
+    let metadata = std::fs::metadata(directory)?;
+    Ok(uid == 0 || metadata.mode() >> super::class_of(&metadata, uid) & 0o4 != 0)
 }
 
 /// As the mount has it.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::Part;
 use crate::sys::btrfs;
-use crate::sys::file::create_dir;
+use crate::sys::file::{create_dir, remove_tree};
 use crate::sys::projects::{self, Project};
 
 /// What of the kernel holds a workspace to its quota.
@@ -29,21 +29,27 @@ fn parts(home: &Path) -> io::Result<Vec<File>> {
 /// Makes the directory of a new workspace so that the kernel can hold its quota, where it can. Anybody else may go there
 /// only when its rights are known.
 pub fn prepare(home: &Path) -> io::Result<()> {
-    if home.symlink_metadata().is_ok() {
+    let (Some(above), Some(name)) = (home.parent(), home.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let disk = File::open(above)?;
+    let is_btrfs = btrfs::is_btrfs(&disk)?;
+    if home.symlink_metadata().is_ok() || !(is_btrfs || projects::are_kept(&disk)) {
         return Ok(());
     }
-    let disk = File::open(home.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
-    if btrfs::is_btrfs(&disk)? {
-        create_dir(home, 0o700)?;
-        let home = File::open(home)?;
-        return PARTS.iter().try_for_each(|part| btrfs::create_subvolume(&home, part.as_str().as_ref(), None));
-    }
-    if projects::are_kept(&disk) {
+    // Under another name until it has both: one that was cut short would be counted for ever.
+    let draft = above.join(format!(".{}.new", name.to_string_lossy()));
+    remove_tree(&draft)?;
+    create_dir(&draft, 0o700)?;
+    if is_btrfs {
+        let parts = File::open(&draft)?;
+        PARTS.iter().try_for_each(|part| btrfs::create_subvolume(&parts, part.as_str().as_ref(), None))?;
+    } else {
         let project = Project::unused(&disk)?;
-        create_dir(home, 0o700)?;
-        return PARTS.iter().try_for_each(|part| make_in(project, &home.join(part.as_str())));
+        PARTS.iter().try_for_each(|part| make_in(project, &draft.join(part.as_str())))?;
     }
-    Ok(())
+    fs::rename(draft, home)?;
+    disk.sync_all()
 }
 
 fn make_in(project: Project, path: &Path) -> io::Result<()> {
@@ -85,6 +91,15 @@ impl Enforcer {
         match self {
             Self::Subvolumes(group) => group.usage(&first),
             Self::Project(project) => project.usage(&first),
+        }
+    }
+
+    /// Has the kernel no longer count runs that were removed; says whether some are still being removed.
+    pub fn forget_removed(self, home: &Path) -> io::Result<bool> {
+        match self {
+            Self::Subvolumes(group) => group.forget_removed(&File::open(home)?),
+            // Files alone are counted there.
+            Self::Project(_) => Ok(false),
         }
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::ids::{AssetName, WorkspaceName};
+use crate::ids::{AssetName, StoreKind, WorkspaceName};
 
 /// A place in a store of another machine, by which jobs read and write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pool {
-    pub kind: PoolKind,
+    pub kind: StoreKind,
     /// `https://HOST[:PORT]`; of SFTP `ssh://HOST[:PORT]`.
     pub endpoint: String,
     /// S3 and OSS.
@@ -32,50 +32,17 @@ pub struct Pool {
     pub read_only: bool,
 }
 
-/// How a store is spoken to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolKind {
-    /// Also UFile, OBS, COS, MinIO and Ceph.
-    S3,
-    /// Alibaba's.
-    Oss,
-    WebHdfs,
-    Sftp,
-    /// Reads single files.
-    Http,
-}
-
-impl PoolKind {
-    pub const ALL: [Self; 5] = [Self::S3, Self::Oss, Self::WebHdfs, Self::Sftp, Self::Http];
-
-    /// As job files and the configuration write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::S3 => "s3",
-            Self::Oss => "oss",
-            Self::WebHdfs => "webhdfs",
-            Self::Sftp => "sftp",
-            Self::Http => "http",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    fn schemes(self) -> &'static [&'static str] {
-        match self {
-            Self::Sftp => &["ssh://"],
-            _ => &["https://", "http://"],
-        }
+fn schemes(kind: StoreKind) -> &'static [&'static str] {
+    match kind {
+        StoreKind::Sftp => &["ssh://"],
+        _ => &["https://", "http://"],
     }
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WirePool {
-    kind: PoolKind,
+    kind: StoreKind,
     endpoint: String,
     bucket: Option<String>,
     region: Option<String>,
@@ -101,32 +68,32 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
     let at = |key: &str| format!("pools.{name}.{key}");
     let known: AssetName =
         name.parse().map_err(|error| (format!("pools.{name}"), format!("{name:?} is no name: {error}")))?;
-    if !is_address(&wire.endpoint, wire.kind.schemes()) {
-        let how = wire.kind.schemes().join("HOST or ");
+    if !is_address(&wire.endpoint, schemes(wire.kind)) {
+        let how = schemes(wire.kind).join("HOST or ");
         return Err((at("endpoint"), format!("write it as {how}HOST, without a login (`secret` names that)")));
     }
-    let has_buckets = matches!(wire.kind, PoolKind::S3 | PoolKind::Oss);
+    let has_buckets = matches!(wire.kind, StoreKind::S3 | StoreKind::Oss);
     if has_buckets != wire.bucket.as_ref().is_some_and(|bucket| !bucket.is_empty()) {
         let what = if has_buckets { "must be given" } else { "is for s3 and oss" };
         return Err((at("bucket"), what.to_owned()));
     }
     for (key, is_said) in [("region", wire.region.is_some()), ("virtual_host", wire.virtual_host)] {
-        if wire.kind != PoolKind::S3 && is_said {
+        if wire.kind != StoreKind::S3 && is_said {
             return Err((at(key), "is for s3".to_owned()));
         }
     }
-    if wire.kind == PoolKind::Sftp && wire.secret.is_none() {
+    if wire.kind == StoreKind::Sftp && wire.secret.is_none() {
         return Err((at("secret"), "must be given: user and key_file".to_owned()));
     }
     let is_key = |key: &String| key.split(' ').count() == 2 && !key.contains(['\n', '\r', '#', '@', '*']);
-    if (wire.kind == PoolKind::Sftp) != wire.host_key.as_ref().is_some_and(is_key) {
+    if (wire.kind == StoreKind::Sftp) != wire.host_key.as_ref().is_some_and(is_key) {
         let what = match wire.kind {
-            PoolKind::Sftp => "must be given as `ssh-keyscan HOST` prints it, without the host: \"ssh-ed25519 AAAA…\"",
+            StoreKind::Sftp => "must be given as `ssh-keyscan HOST` prints it, without the host: \"ssh-ed25519 AAAA…\"",
             _ => "is for sftp",
         };
         return Err((at("host_key"), what.to_owned()));
     }
-    if wire.kind == PoolKind::Sftp && wire.proxy.is_some() {
+    if wire.kind == StoreKind::Sftp && wire.proxy.is_some() {
         return Err((at("proxy"), "is not for sftp".to_owned()));
     }
     if let Some(proxy) = wire.proxy.as_ref().filter(|proxy| !is_address(proxy, &["http://", "https://"])) {
@@ -148,7 +115,7 @@ fn read_one(name: &str, wire: WirePool) -> Result<(AssetName, Pool), BadValue> {
             secret: secret.map_err(|error| (at("secret"), format!("names a file in secrets/: {error}")))?,
             workspaces: workspaces.transpose().map_err(|error| (at("workspaces"), error.to_string()))?,
             proxy: wire.proxy,
-            read_only: wire.read_only || wire.kind == PoolKind::Http,
+            read_only: wire.read_only || wire.kind == StoreKind::Http,
         },
     ))
 }

@@ -7,12 +7,11 @@
 //! jobs that run, or ended ─┘   (and its limit)     └─► answers ─► api
 //! ```
 //! What jobs write does not pass through the mount. Where the kernel does not count it, the directories of runs are measured:
-//! when a task ends, and every so often while one runs. A measurement that takes long is made less often.
+//! when a task starts or ends, and every so often while one runs; for a tenth of the time at most.
 
 mod measuring;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,15 +27,12 @@ use crate::config::{Config, Paths, StorageConfig};
 use crate::ids::{Bytes, JobKey, WorkspaceName};
 use crate::reconcile::Event;
 use crate::report::{Change, JobReport};
-use crate::sys::btrfs;
 use crate::sys::watch::{FileWatch, Sign, watch};
 use crate::workspace::quota::{self, Counts, Held, Quotas, Told};
-use measuring::{Measured, Measurer, Wanted};
+use measuring::{Measured, Measurer, What};
 
 /// How often what runs is measured, and whether there is room again is looked at.
 const MEASURE_EVERY: Duration = Duration::from_secs(10);
-/// Of the time, measuring takes so much at most: one part in so many.
-const REST: u32 = 10;
 /// How long `trainyard.toml` must stay away to count as removed.
 const GONE: Duration = Duration::from_secs(1);
 /// There is no room where less than a hundredth is left, and less than this, bytes.
@@ -213,9 +209,10 @@ struct Keeper {
     rounds: BTreeMap<WorkspaceName, u64>,
     jobs: BTreeMap<JobKey, Sight>,
     told: Quotas,
+    /// As they were before this daemon.
+    before: Quotas,
     full: BTreeMap<WorkspaceName, String>,
     measure_at: Option<Instant>,
-    measure_every: Duration,
     config_at: Option<Instant>,
 }
 
@@ -229,7 +226,8 @@ impl Keeper {
         let paths = config.paths.clone();
         // What cannot be read is told and counted anew.
         let told: Quotas = quota::read(&quota::quotas_file(&paths)).unwrap_or_default();
-        let counts = quota::read(&quota::counts_file(&paths)).unwrap_or_default();
+        let before = quota::read_last(&paths, &quota::quotas_file(&paths));
+        let counts = quota::read_last(&paths, &quota::counts_file(&paths));
         let rounds = told.iter().map(|(workspace, told)| (workspace.clone(), told.round)).collect();
         Self {
             paths,
@@ -243,9 +241,9 @@ impl Keeper {
             rounds,
             jobs: BTreeMap::new(),
             told,
+            before,
             full: BTreeMap::new(),
             measure_at: None,
-            measure_every: MEASURE_EVERY,
             config_at: None,
         }
     }
@@ -341,7 +339,7 @@ impl Keeper {
             let (limit, note) = (Bytes(limit), kept.note.as_deref().unwrap_or_default());
             tracing::info!(%workspace, %limit, held = ?kept.held, note, "a workspace has a quota");
             if kept.held == Held::Counted && !self.behind.contains_key(&workspace) {
-                self.measurer.ask(Wanted { workspace: workspace.clone(), places: None });
+                self.measurer.ask(workspace.clone(), What::All);
             }
         } else {
             self.behind.remove(&workspace);
@@ -362,6 +360,9 @@ impl Keeper {
             }
             Sight::Removed => {
                 self.jobs.remove(&key);
+                if self.workspaces.get(&key.workspace).is_some_and(|kept| kept.held == Held::Btrfs) {
+                    self.measurer.ask(key.workspace.clone(), What::Forget);
+                }
                 let runs = format!("jobs/{}/runs", key.job);
                 if let Some(places) = self.behind.get_mut(&key.workspace) {
                     places.retain(|place, _| !place.starts_with(&runs));
@@ -373,7 +374,7 @@ impl Keeper {
     /// Asks for places to be measured, where that is ours to do.
     fn measure(&self, workspace: &WorkspaceName, places: Vec<PathBuf>) {
         if self.is_counted(workspace) {
-            self.measurer.ask(Wanted { workspace: workspace.clone(), places: Some(places) });
+            places.into_iter().for_each(|place| self.measurer.ask(workspace.clone(), What::Place(place)));
         }
     }
 
@@ -389,17 +390,14 @@ impl Keeper {
         }
         // Whether there is room again is known when btrfs has written what was removed.
         for workspace in self.full.keys() {
-            if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs)
-                && let Err(error) = File::open(self.paths.workspace(workspace)).and_then(|home| btrfs::commit(&home))
-            {
-                tracing::warn!(%workspace, %error, "cannot have btrfs count what it keeps");
+            if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs) {
+                self.measurer.ask(workspace.clone(), What::Commit);
             }
         }
     }
 
     fn measured(&mut self, measured: Measured) {
-        self.measure_every = MEASURE_EVERY.max(measured.took.saturating_mul(REST));
-        let Measured { workspace, mut places, is_all, .. } = measured;
+        let Measured { workspace, mut places, is_all } = measured;
         if !self.is_counted(&workspace) {
             return;
         }
@@ -434,6 +432,9 @@ impl Keeper {
             match quota::write(&quota::quotas_file(&self.paths), &quotas) {
                 Ok(()) => {
                     self.told = quotas;
+                    if let Err(error) = quota::keep(&self.paths, &quota::quotas_file(&self.paths), &self.told) {
+                        tracing::warn!(%error, "cannot keep what jobs have left for the time after the machine's next start");
+                    }
                     // Where there is a quota, code/ is not written past the mount.
                     crate::sys::bell::ring(&self.paths.direct_bell());
                 }
@@ -452,7 +453,7 @@ impl Keeper {
             |workspace: &WorkspaceName| self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some());
         let wanted = !self.full.is_empty()
             || self.jobs.iter().any(|(key, sight)| matches!(sight, Sight::Open { .. }) && is_watched(&key.workspace));
-        self.measure_at = wanted.then(|| self.measure_at.unwrap_or_else(|| Instant::now() + self.measure_every));
+        self.measure_at = wanted.then(|| self.measure_at.unwrap_or_else(|| Instant::now() + MEASURE_EVERY));
     }
 
     fn report_room(&self, full: &BTreeMap<WorkspaceName, String>) {
@@ -473,7 +474,7 @@ impl Keeper {
         match self.behind.get(workspace) {
             Some(places) => places.values().sum(),
             // Until it is measured, as it was.
-            None => self.told.get(workspace).map_or(0, |told| told.behind),
+            None => self.before.get(workspace).map_or(0, |before| before.behind),
         }
     }
 

@@ -67,7 +67,11 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
         }
         Work::Deliver { key, run, how } => {
             engine.deliver(&key, run, how);
-            Outcome::Delivering
+            Outcome::Told
+        }
+        Work::GiveUp(preparation) => {
+            engine.give_up(&preparation);
+            Outcome::Told
         }
     }
 }
@@ -80,7 +84,7 @@ fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
         Work::Stop { task, .. } => vec![Outcome::Stopped { task, result }],
         Work::Release { key, release } => vec![Outcome::Released { key, attempt: release.attempt, result }],
         Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
-        Work::Deliver { .. } => Vec::new(),
+        Work::Deliver { .. } | Work::GiveUp(_) => Vec::new(),
         // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
         Work::Launch(launch) => {
             let looked = |task: TaskId| Outcome::Looked { task, after: Look::Sign, result: Err(error.clone()) };

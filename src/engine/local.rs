@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use super::{Delivery, Engine, EngineError, Launch, Launched, Prepare, Release};
+use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::mpi::PEERS;
 use crate::contract::{Identity, Inside, Placement, Task, view};
@@ -675,8 +675,15 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        if run.given_up.is_set() {
+            return Err(EngineError("the run is no longer wanted".to_owned()));
+        }
         self.prepare_here(run, tell)?;
         self.carrier.bring(run, tell)
+    }
+
+    fn give_up(&self, preparation: &GivenUp) {
+        self.carrier.give_up(preparation);
     }
 
     fn launch(&self, attempt: &Launch) -> Launched {
@@ -688,6 +695,7 @@ impl Engine for LocalEngine {
             owner: attempt.owner,
             spec: attempt.spec.clone(),
             text: attempt.text.clone(),
+            given_up: GivenUp::default(),
         };
         let everyone =
             |error: EngineError| Launched::Tried(attempt.tasks.iter().map(|task| (*task, error.clone())).collect());

@@ -28,9 +28,13 @@ use bound::Bound;
 
 /// First wait after something that could not be shown, doubled up to the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 /// The machine's mounts are looked at no more often, however many come and go.
 const REST: Duration = Duration::from_secs(1);
+/// However often it is rung: for each look at what is to be there it owes so many times as long of rest…
+const REST_OF_LOOK: u32 = 9;
+/// …and takes it when it owes more than this. A single ring is heard at once.
+const OWED_MAX: Duration = Duration::from_secs(2);
 
 /// Works until standard input ends.
 pub fn run(config: &Config) -> Result<(), MountingError> {
@@ -38,9 +42,10 @@ pub fn run(config: &Config) -> Result<(), MountingError> {
     let bell = Bell::hang(&config.paths.direct_bell()).map_err(failed("hang the bell for direct mounts"))?;
     let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
     let bound = Bound::open(config).map_err(failed("open the workspaces"))?;
-    let mut direct = Direct { bell, table, bound, rested_at: Instant::now() };
+    let mut direct = Direct { bell, table, bound, rested_at: Instant::now(), owes_until: Instant::now() };
     let mut wait = FIRST_WAIT;
     loop {
+        let began = Instant::now();
         let there = direct.table.ids().map_err(failed("read the machine's mounts"))?;
         direct.bound.forget_all_but(&there);
         let again = match direct.bound.settle() {
@@ -50,6 +55,8 @@ pub fn run(config: &Config) -> Result<(), MountingError> {
             }
             false => Some(Instant::now() + wait),
         };
+        let now = Instant::now();
+        direct.owes_until = direct.owes_until.max(now) + (now - began).saturating_mul(REST_OF_LOOK);
         match direct.sleep(again).map_err(failed("wait for something to show directly"))? {
             Woken::Ended => break,
             Woken::Called => {}
@@ -72,6 +79,8 @@ struct Direct {
     bound: Bound,
     /// When the machine's mounts may be looked at again.
     rested_at: Instant,
+    /// When it would have rested for all its looks.
+    owes_until: Instant,
 }
 
 impl Direct {
@@ -82,9 +91,11 @@ impl Direct {
             if again.is_some_and(|again| again <= now) {
                 return Ok(Woken::Again);
             }
-            let rested_at = Some(self.rested_at).filter(|rested_at| *rested_at > now);
-            let due = again.into_iter().chain(rested_at).min();
-            let seen = self.poll(due.map(|due| due - now), rested_at.is_none())?;
+            let to_come = |at: Instant| Some(at).filter(|at| *at > now);
+            let hears_at = self.owes_until.checked_sub(OWED_MAX).and_then(to_come);
+            let rested_at = to_come(self.rested_at);
+            let due = again.into_iter().chain(rested_at).chain(hears_at).min();
+            let seen = self.poll(due.map(|due| due - now), (hears_at.is_none(), rested_at.is_none()))?;
             if seen.ended {
                 return Ok(Woken::Ended);
             }
@@ -101,11 +112,14 @@ impl Direct {
         }
     }
 
-    fn poll(&self, timeout: Option<Duration>, with_mounts: bool) -> io::Result<Seen> {
+    fn poll(&self, timeout: Option<Duration>, (with_bell, with_mounts): (bool, bool)) -> io::Result<Seen> {
         let input = io::stdin();
-        let mut polled =
-            vec![PollFd::new(input.as_fd(), PollFlags::POLLIN), PollFd::new(self.bell.as_fd(), PollFlags::POLLIN)];
-        // Polled for nothing, a change would not be told of again.
+        // Polled for nothing, a change of the mounts would not be told of again, and who is rung would turn in circles.
+        let flags = |wanted: bool, flags: PollFlags| if wanted { flags } else { PollFlags::empty() };
+        let mut polled = vec![
+            PollFd::new(input.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.bell.as_fd(), flags(with_bell, PollFlags::POLLIN)),
+        ];
         polled.extend(with_mounts.then(|| PollFd::new(self.table.as_fd(), PollFlags::POLLPRI)));
         // Rounded up, so that what is due then is.
         let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));

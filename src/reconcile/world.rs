@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::{Spec, identity};
 use crate::contract::Identity;
+use crate::engine::GivenUp;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
 
@@ -38,8 +39,8 @@ pub(super) struct Run {
     pub(super) no_room: Option<String>,
     /// The job that must have succeeded first, and what keeps it from that.
     pub(super) awaited: Option<(JobKey, String)>,
-    /// Its preparation is under way.
-    pub(super) is_preparing: bool,
+    /// Its preparation, while that is under way.
+    pub(super) preparation: Option<GivenUp>,
     /// How far its preparation has come.
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
@@ -239,7 +240,7 @@ impl Run {
             held_back_told: None,
             no_room: None,
             awaited: None,
-            is_preparing: false,
+            preparation: None,
         }
     }
 
@@ -277,7 +278,7 @@ impl Run {
 
     /// Its image is to be asked for again, when its time has come.
     pub(super) fn awaits_preparation(&self) -> bool {
-        !self.record.prepared && self.record.unprepared.is_some() && !self.is_preparing
+        !self.record.prepared && self.record.unprepared.is_some() && self.preparation.is_none()
     }
 
     /// When the last try ended, and when the next one may be.

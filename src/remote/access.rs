@@ -10,14 +10,15 @@ use opendal_http_transport_reqwest::ReqwestTransport;
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
-use crate::config::{Pool, PoolKind};
-use crate::ids::escape_in_address;
+use super::webhdfs::WebHdfs;
+use crate::config::Pool;
+use crate::ids::{StoreKind, escape_in_address};
 
 /// A store and the keys to it.
 #[derive(Clone, Serialize, Deserialize)]
 #[expect(missing_debug_implementations, reason = "it holds keys")]
 pub struct Access {
-    kind: PoolKind,
+    kind: StoreKind,
     /// As the driver of this kind calls them.
     options: BTreeMap<String, String>,
     proxy: Option<String>,
@@ -25,17 +26,17 @@ pub struct Access {
 }
 
 /// What a secret's file may hold, by kind; with how the driver calls it.
-fn keys_of(kind: PoolKind) -> &'static [(&'static str, &'static str)] {
+fn keys_of(kind: StoreKind) -> &'static [(&'static str, &'static str)] {
     match kind {
-        PoolKind::S3 => {
+        StoreKind::S3 => {
             &[("access_key", "access_key_id"), ("secret_key", "secret_access_key"), ("session_token", "session_token")]
         }
-        PoolKind::Oss => {
+        StoreKind::Oss => {
             &[("access_key", "access_key_id"), ("secret_key", "access_key_secret"), ("session_token", "security_token")]
         }
-        PoolKind::WebHdfs => &[("user", "user_name"), ("token", "delegation")],
-        PoolKind::Sftp => &[("user", "user"), ("key_file", "key")],
-        PoolKind::Http => &[("user", "username"), ("password", "password"), ("token", "token")],
+        StoreKind::WebHdfs => &[("user", "user_name"), ("token", "delegation")],
+        StoreKind::Sftp => &[("user", "user"), ("key_file", "key")],
+        StoreKind::Http => &[("user", "username"), ("password", "password"), ("token", "token")],
     }
 }
 
@@ -50,24 +51,24 @@ impl Access {
             set("bucket", bucket);
         }
         match pool.kind {
-            PoolKind::S3 => {
+            StoreKind::S3 => {
                 set("region", pool.region.as_deref().unwrap_or("us-east-1"));
                 // What the machine has of its own is not the jobs' to use.
                 set("disable_config_load", "true");
                 set("disable_ec2_metadata", "true");
             }
-            PoolKind::Sftp => set("known_hosts_strategy", "strict"),
-            PoolKind::Oss | PoolKind::WebHdfs | PoolKind::Http => {}
+            StoreKind::Sftp => set("known_hosts_strategy", "strict"),
+            StoreKind::Oss | StoreKind::WebHdfs | StoreKind::Http => {}
         }
         if pool.virtual_host {
             set("enable_virtual_host_style", "true");
         }
         match secret {
             Some(text) => read_keys(text, pool.kind, &mut set)?,
-            None if matches!(pool.kind, PoolKind::S3 | PoolKind::Oss) => set("skip_signature", "true"),
+            None if matches!(pool.kind, StoreKind::S3 | StoreKind::Oss) => set("skip_signature", "true"),
             None => {}
         }
-        if pool.kind == PoolKind::Sftp && !(options.contains_key("user") && options.contains_key("key")) {
+        if pool.kind == StoreKind::Sftp && !(options.contains_key("user") && options.contains_key("key")) {
             return Err("must have user and key_file: nobody else's are taken".to_owned());
         }
         Ok(Self { kind: pool.kind, options, proxy: pool.proxy.clone(), host_key: pool.host_key.clone() })
@@ -92,7 +93,7 @@ impl Access {
     }
 }
 
-fn read_keys(text: &str, kind: PoolKind, set: &mut impl FnMut(&str, &str)) -> Result<(), String> {
+fn read_keys(text: &str, kind: StoreKind, set: &mut impl FnMut(&str, &str)) -> Result<(), String> {
     let known = keys_of(kind);
     let names = || known.iter().map(|(name, _)| format!("{name} = \"…\"")).collect::<Vec<_>>().join(", ");
     let table: BTreeMap<String, String> =
@@ -120,11 +121,11 @@ const LAST_PAUSE: Duration = Duration::from_secs(10);
 pub(super) fn open(access: &Access, sends: bool) -> Result<Operator, Failure> {
     let options = || access.options.clone().into_iter();
     let opened = match access.kind {
-        PoolKind::S3 => Operator::from_iter::<S3>(options()),
-        PoolKind::Oss => Operator::from_iter::<Oss>(options()),
-        PoolKind::WebHdfs => Operator::from_iter::<Webhdfs>(options()),
-        PoolKind::Sftp => Operator::from_iter::<Sftp>(options()),
-        PoolKind::Http => Operator::from_iter::<Http>(options()),
+        StoreKind::S3 => Operator::from_iter::<S3>(options()),
+        StoreKind::Oss => Operator::from_iter::<Oss>(options()),
+        StoreKind::WebHdfs => Operator::from_iter::<Webhdfs>(options()),
+        StoreKind::Sftp => Operator::from_iter::<Sftp>(options()),
+        StoreKind::Http => Operator::from_iter::<Http>(options()),
     };
     let operator = opened.map_err(|error| Failure::of_store("the pool", &error))?;
     let transport = HttpTransporter::new(ReqwestTransport::new(client(access)?));
@@ -132,6 +133,12 @@ pub(super) fn open(access: &Access, sends: bool) -> Result<Operator, Failure> {
         RetryLayer::new().with_max_times(TRIES).with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).with_jitter();
     let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(if sends { PIECE_SENT } else { STALL });
     Ok(operator.with_context(OperationContext::new().with_http_transport(transport)).layer(patience).layer(retry))
+}
+
+/// What its driver lacks, where the store speaks WebHDFS.
+pub(super) fn webhdfs(access: &Access) -> Result<Option<WebHdfs>, Failure> {
+    let made = (access.kind == StoreKind::WebHdfs).then(|| Ok(WebHdfs::new(client(access)?, &access.options)));
+    made.transpose()
 }
 
 fn client(access: &Access) -> Result<reqwest::Client, Failure> {
@@ -158,7 +165,7 @@ fn client(access: &Access) -> Result<reqwest::Client, Failure> {
 mod tests {
     use super::*;
 
-    fn pool(kind: PoolKind) -> Pool {
+    fn pool(kind: StoreKind) -> Pool {
         Pool {
             kind,
             endpoint: "http://lab".to_owned(),
@@ -176,14 +183,14 @@ mod tests {
 
     #[test]
     fn keys_are_read_from_the_secret_and_never_told() {
-        let access = Access::of(&pool(PoolKind::S3), Some("access_key = \"a\"\nsecret_key = \"hush\"")).ok().unwrap();
+        let access = Access::of(&pool(StoreKind::S3), Some("access_key = \"a\"\nsecret_key = \"hush\"")).ok().unwrap();
         assert_eq!(access.options["secret_access_key"], "hush");
         assert_eq!(access.options["root"], "/a");
         assert!(!access.options.contains_key("skip_signature"));
-        let open = Access::of(&pool(PoolKind::Oss), None).ok().unwrap();
+        let open = Access::of(&pool(StoreKind::Oss), None).ok().unwrap();
         assert_eq!(open.options["skip_signature"], "true");
         for text in ["hush", "secret_key = 5 # hush", "password = \"hush\"", "[x]\ny = \"hush\""] {
-            let told = Access::of(&pool(PoolKind::S3), Some(text)).err().unwrap();
+            let told = Access::of(&pool(StoreKind::S3), Some(text)).err().unwrap();
             assert!(!told.contains("hush") && told.contains("access_key"), "{told}");
         }
     }

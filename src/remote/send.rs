@@ -13,6 +13,7 @@ use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::{FileStat, Mode, SFlag};
 use opendal::{Operator, Writer};
 
+use super::webhdfs::WebHdfs;
 use super::{FILES_MAX, Failure, Left, Mark, News, Progress, Teller};
 use crate::sys::rooted::open_resolved;
 use crate::sys::walk;
@@ -22,6 +23,13 @@ const AT_ONCE: usize = 4;
 /// Bytes that go at once.
 const PIECE: usize = 8 << 20;
 
+/// Where it goes.
+pub(super) struct Target {
+    pub operator: Operator,
+    /// Where files are put in the place of others by hand.
+    pub webhdfs: Option<WebHdfs>,
+}
+
 struct Item {
     path: PathBuf,
     key: String,
@@ -29,7 +37,7 @@ struct Item {
 }
 
 pub(super) async fn send(
-    store: &Operator,
+    target: &Target,
     prefix: &str,
     sent: &BTreeMap<PathBuf, Mark>,
     teller: &Teller,
@@ -57,7 +65,7 @@ pub(super) async fn send(
         .map(|item| {
             let (count, top, left, changed) = (&count, &top, &left, &changed);
             async move {
-                match send_one(store, top, item, false, &|bytes| count(0, bytes)).await? {
+                match send_one(target, top, item, false, &|bytes| count(0, bytes)).await? {
                     Came::Whole => {
                         let _ = teller.tell(&News::Sent { path: item.path.clone(), mark: item.mark });
                         count(1, 0);
@@ -138,7 +146,7 @@ enum Came {
 
 /// A tag that looks like another MD5 sum has it sent once more; the second time it is taken for something else than a sum.
 async fn send_one(
-    store: &Operator,
+    target: &Target,
     top: &File,
     item: &Item,
     is_again: bool,
@@ -157,12 +165,19 @@ async fn send_one(
     if !is_listed(&file) {
         return Ok(Came::Changed);
     }
-    let mut writer = begin(store, item).await.map_err(in_store)?;
+    let store = &target.operator;
+    // Until it is whole, what was there before stays.
+    let aside = target.webhdfs.as_ref().map(|webhdfs| (webhdfs, WebHdfs::aside(&item.key)));
+    let key = aside.as_ref().map_or(&item.key, |(_, aside)| aside);
+    let mut writer = begin(store, key, item.mark.size).await.map_err(in_store)?;
     let sum = match write_all(&mut writer, &file, item, count).await {
         Ok(Some(sum)) => sum,
         stopped => {
             // Else what was sent of it would stay in the store, and be paid for.
             let _ = writer.abort().await;
+            if aside.is_some() {
+                let _ = store.delete(key).await;
+            }
             return stopped.map(|_| Came::Changed);
         }
     };
@@ -170,13 +185,16 @@ async fn send_one(
         let _ = writer.abort().await;
         return Err(in_store(error));
     }
+    if let Some((webhdfs, aside)) = &aside {
+        webhdfs.replace(store, aside, &item.key).await?;
+    }
     let there = store.stat(&item.key).await.map_err(in_store)?;
     if there.content_length() != item.mark.size {
         let (has, size) = (there.content_length(), item.mark.size);
         return Err(Failure::for_now(format!("{what}: the store has {has} of its {size} bytes")));
     }
     if there.etag().is_some_and(|tag| is_other_sum(tag, &sum)) && !is_again {
-        return Box::pin(send_one(store, top, item, true, count)).await;
+        return Box::pin(send_one(target, top, item, true, count)).await;
     }
     Ok(if is_listed(&file) { Came::Whole } else { Came::Changed })
 }
@@ -208,13 +226,13 @@ async fn write_all(
 }
 
 /// Stores that take no file in parts take it piece after piece at its end.
-async fn begin(store: &Operator, item: &Item) -> opendal::Result<Writer> {
+async fn begin(store: &Operator, key: &str, size: u64) -> opendal::Result<Writer> {
     let can = store.info().capability();
-    if can.write_can_multi || item.mark.size <= PIECE as u64 {
-        return store.writer_with(&item.key).chunk(piece_of(item.mark.size)).await;
+    if can.write_can_multi || size <= PIECE as u64 {
+        return store.writer_with(key).chunk(piece_of(size)).await;
     }
-    store.delete(&item.key).await?;
-    store.writer_with(&item.key).append(true).await
+    store.delete(key).await?;
+    store.writer_with(key).append(true).await
 }
 
 /// Stores take 10,000 pieces of a file at most.

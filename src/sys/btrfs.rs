@@ -16,8 +16,13 @@ use rustix::ioctl::{Opcode, Updater, opcode};
 
 /// Of every subvolume's own directory.
 const FIRST_INODE: u64 = 256;
+const ROOT_TREE: u64 = 1;
 const QUOTA_TREE: u64 = 8;
+const ROOT_ITEM: u32 = 132;
+/// By which a subvolume that has a name is found from below.
+const ROOT_BACK_REFERENCE: u32 = 144;
 const QGROUP_INFO: u32 = 242;
+const QGROUP_RELATION: u32 = 246;
 const ENABLE: u64 = 1;
 const LIMIT_REFERENCED: u64 = 1;
 const INHERIT: u64 = 1 << 2;
@@ -101,6 +106,37 @@ struct Search {
     found: [u8; 3992],
 }
 
+/// Of `struct btrfs_ioctl_search_header`: what stands before each thing that was found.
+const HEADER: usize = 32;
+
+impl Search {
+    fn of(tree: u64, object: u64, kind: u32, offsets: [u64; 2], count: u32) -> Self {
+        Self {
+            tree,
+            objects: [object; 2],
+            offsets,
+            transactions: [0, u64::MAX],
+            kinds: [kind; 2],
+            count,
+            unused: 0,
+            unused_too: [0; 4],
+            found: [0; 3992],
+        }
+    }
+
+    fn number_at(&self, place: usize) -> Option<u64> {
+        let bytes = self.found.get(place..place.checked_add(8)?)?;
+        bytes.try_into().ok().map(u64::from_le_bytes)
+    }
+}
+
+/// Whether a tree has something of this kind for `object`.
+fn has(on: &File, tree: u64, object: u64, kind: u32) -> io::Result<bool> {
+    let mut search = Search::of(tree, object, kind, [0, u64::MAX], 1);
+    call::<TREE_SEARCH, _>(on, &mut search)?;
+    Ok(search.count > 0)
+}
+
 const MAGIC: u8 = 0x94;
 const SUBVOLUME_CREATE: Opcode = opcode::write::<NewSubvolume>(MAGIC, 24);
 const TREE_SEARCH: Opcode = opcode::read_write::<Search>(MAGIC, 17);
@@ -170,21 +206,53 @@ impl Group {
 
     /// Bytes that all of them hold, as of the last commit of the file system, which is at most 30 s ago.
     pub fn usage(self, on: &File) -> io::Result<u64> {
-        let mut search = Search {
-            tree: QUOTA_TREE,
-            objects: [0; 2],
-            offsets: [self.0; 2],
-            transactions: [0, u64::MAX],
-            kinds: [QGROUP_INFO; 2],
-            count: 1,
-            unused: 0,
-            unused_too: [0; 4],
-            found: [0; 3992],
-        };
+        let mut search = Search::of(QUOTA_TREE, 0, QGROUP_INFO, [self.0; 2], 1);
         call::<TREE_SEARCH, _>(on, &mut search)?;
-        // A header of 32 bytes, the generation, and then what is wanted.
-        let bytes = search.found.get(40..48).filter(|_| search.count == 1).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u64::from_le_bytes).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "btrfs does not count it"))
+        // The generation comes first.
+        let bytes = search.number_at(HEADER + 8).filter(|_| search.count == 1);
+        bytes.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "btrfs does not count it"))
+    }
+
+    /// Lets go of the counts of subvolumes that were removed, which kernels before 6.11 keep for ever. Says whether some are
+    /// still being removed. `on` is as for [`Self::begin`].
+    pub fn forget_removed(self, on: &File) -> io::Result<bool> {
+        let mut is_waiting = false;
+        for member in self.members(on)? {
+            if has(on, ROOT_TREE, member, ROOT_BACK_REFERENCE)? {
+                continue;
+            }
+            if has(on, ROOT_TREE, member, ROOT_ITEM)? {
+                is_waiting = true;
+                continue;
+            }
+            match call::<GROUP_CREATE, _>(on, &mut NewGroup { create: 0, group: member }) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::BUSY) => is_waiting = true,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(is_waiting)
+    }
+
+    /// The numbers of the subvolumes that are counted in it.
+    fn members(self, on: &File) -> io::Result<Vec<u64>> {
+        let mut members = Vec::new();
+        let mut from = 0;
+        loop {
+            let mut search = Search::of(QUOTA_TREE, self.0, QGROUP_RELATION, [from, u64::MAX], u32::MAX);
+            match call::<TREE_SEARCH, _>(on, &mut search) {
+                // Nothing is counted there at all.
+                Err(Errno::NOENT) => return Ok(members),
+                done => done?,
+            }
+            let found: Vec<u64> = (0..usize::try_from(search.count).unwrap_or(0))
+                // Each is a header alone; its key has the transaction and the group before the member.
+                .map_while(|number| search.number_at(number * HEADER + 16))
+                .collect();
+            let Some(last) = found.last() else { return Ok(members) };
+            from = last.saturating_add(1);
+            members.extend(found.into_iter().filter(|member| *member < LEVEL));
+        }
     }
 }
 
@@ -238,6 +306,66 @@ mod tests {
         assert_eq!(size_of::<QuotaControl>(), 16);
         assert_eq!(size_of::<GroupLimit>(), 48);
         assert_eq!(size_of::<Search>(), 4096);
+    }
+
+    /// A small file system on a loop device; `None` where the machine cannot.
+    struct Disk(tempfile::TempDir);
+
+    impl Disk {
+        fn make() -> Option<Self> {
+            let tools =
+                ["/usr/sbin/mkfs.btrfs", "/sbin/mkfs.btrfs"].iter().any(|tool| std::path::Path::new(tool).exists());
+            if !tools || !nix::unistd::Uid::effective().is_root() {
+                eprintln!("SKIPPED the_counts_of_what_is_there_stay: mkfs.btrfs or root is missing on this machine");
+                return None;
+            }
+            let disk = Self(tempfile::tempdir().unwrap());
+            let image = disk.0.path().join("image");
+            File::create(&image).unwrap().set_len(256 << 20).unwrap();
+            std::fs::create_dir(disk.top()).unwrap();
+            let run = |program: &str, arguments: &[&OsStr]| {
+                let output = std::process::Command::new(program).args(arguments).output().unwrap();
+                assert!(output.status.success(), "{output:?}");
+            };
+            run("mkfs.btrfs", &[OsStr::new("--quiet"), image.as_os_str()]);
+            run("mount", &[OsStr::new("-oloop"), image.as_os_str(), disk.top().as_os_str()]);
+            Some(disk)
+        }
+
+        fn top(&self) -> std::path::PathBuf {
+            self.0.path().join("top")
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            // The loop device goes with it.
+            let _ = std::process::Command::new("umount").arg(self.top()).status();
+        }
+    }
+
+    #[test]
+    fn the_counts_of_what_is_there_stay_and_those_of_what_was_removed_go() {
+        let Some(disk) = Disk::make() else { return };
+        let top = File::open(disk.top()).unwrap();
+        create_subvolume(&top, OsStr::new("first"), None).unwrap();
+        let first = File::open(disk.top().join("first")).unwrap();
+        let group = Group::of(&first).unwrap();
+        group.begin(&top, std::slice::from_ref(&first)).unwrap();
+        for number in 0..200 {
+            create_subvolume(&top, OsStr::new(&format!("s{number}")), Some(group)).unwrap();
+        }
+        assert!(!group.forget_removed(&top).unwrap());
+        assert_eq!(group.members(&top).unwrap().len(), 201);
+        std::fs::remove_dir(disk.top().join("s7")).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while group.forget_removed(&top).unwrap() {
+            assert!(std::time::Instant::now() < deadline, "it is never removed");
+            commit(&top).unwrap();
+            // The kernel's cleaner does it when it wakes.
+            std::thread::park_timeout(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(group.members(&top).unwrap().len(), 200);
     }
 
     #[test]

@@ -6,11 +6,11 @@
 //! ```
 //! Each writes a file of its own in `run/trainyard/storage/` and watches for the other's, so that either may end and begin
 //! anew: what was told last stays in force. The sum is the same for both, so `df` shows what `trainyard workspace` does.
+//! Copies of both, some seconds old, are in `var/lib/trainyard/storage/`: what was full is full when the machine is started.
 //!
 //! Where a workspace was made under a quota on a disk whose kernel part keeps such (`assets::enforced`), nothing is counted here.
 
 use std::collections::BTreeMap;
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trainyard_fs::{Account, Quota, RelPath};
 
+use super::pace::Pace;
 use crate::assets::Part;
 use crate::assets::enforced::{self, Enforcer};
 use crate::config::Paths;
@@ -34,6 +35,8 @@ use crate::sys::watch::watch;
 const TELL_AFTER: Duration = Duration::from_millis(100);
 /// When to count once more what was changed all the while that it was counted.
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
+/// How often what is counted is written for the time after the machine's next start: that waits for the disk.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
 
 /// Who sees to it that a workspace keeps no more than it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,9 +79,29 @@ pub fn counts_file(paths: &Paths) -> PathBuf {
     storage_dir(paths).join("counted.json")
 }
 
+/// The copy of such a file that stays when the machine is started anew.
+fn kept(paths: &Paths, file: &Path) -> PathBuf {
+    paths.storage().join(file.file_name().unwrap_or_default())
+}
+
 /// Makes the directory for both; before it is watched.
 pub fn make_storage_dir(paths: &Paths) -> io::Result<()> {
+    create_dir(&paths.storage(), 0o700)?;
     create_dir(&storage_dir(paths), 0o700)
+}
+
+/// What was told last, before the machine was started if nothing was since. What cannot be read is told, and counted anew.
+pub fn read_last<T: DeserializeOwned + Default>(paths: &Paths, file: &Path) -> T {
+    let file = if file.exists() { file.to_owned() } else { kept(paths, file) };
+    read(&file).unwrap_or_else(|error| {
+        tracing::warn!(path = %file.display(), %error, "cannot read what workspaces kept; it is counted anew");
+        T::default()
+    })
+}
+
+/// For [`read_last`] after the machine's next start.
+pub fn keep<T: Serialize>(paths: &Paths, file: &Path, told: &T) -> io::Result<()> {
+    write_whole(&kept(paths, file), &serde_json::to_vec(told)?, 0o600, Durability::Machine)
 }
 
 /// Empty where nothing was told yet.
@@ -107,6 +130,11 @@ fn held_by(enforcer: Enforcer) -> Held {
         Enforcer::Subvolumes(_) => Held::Btrfs,
         Enforcer::Project(_) => Held::Project,
     }
+}
+
+/// Has the kernel no longer count runs that were removed; says whether some are still being removed.
+pub fn forget_removed(home: &Path) -> io::Result<bool> {
+    Enforcer::of(home)?.map_or(Ok(false), |enforcer| enforcer.forget_removed(home))
 }
 
 /// Bytes that the kernel has counted of the workspace at `home`.
@@ -138,7 +166,7 @@ impl Ledger {
         let watcher = watch(&quotas_file(paths), move |_| drop(told.send(Word::Told)))?;
         let counter = Counter::start(&ledger)?;
         let mut keeper =
-            Keeper { paths: paths.clone(), ledger: ledger.clone(), sender, counter, dirty: Arc::default() };
+            Keeper { paths: paths.clone(), ledger: ledger.clone(), sender, counter, dirty: Arc::default(), kept: None };
         keeper.take_over();
         let keep = move || {
             let _watcher = watcher;
@@ -204,24 +232,32 @@ struct Keeper {
     counter: Counter,
     /// That something changed has been said already.
     dirty: Arc<AtomicBool>,
+    /// What was kept for the time after the machine's next start, and when.
+    kept: Option<(Counts, Instant)>,
 }
 
 impl Keeper {
     fn run(&mut self, words: &Receiver<Word>) {
         let mut tell_at: Option<Instant> = None;
+        let mut keep_at: Option<Instant> = None;
         loop {
-            let word = match tell_at {
+            let word = match tell_at.into_iter().chain(keep_at).min() {
                 None => words.recv().map_err(RecvTimeoutError::from),
                 Some(at) => words.recv_timeout(at.saturating_duration_since(Instant::now())),
             };
             match word {
                 Ok(Word::Told) => self.take_over(),
                 Ok(Word::Changed) => tell_at = tell_at.or_else(|| Some(Instant::now() + TELL_AFTER)),
-                Err(RecvTimeoutError::Timeout) => {
-                    tell_at = None;
-                    self.tell();
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let now = Instant::now();
+            if tell_at.take_if(|at| *at <= now).is_some() {
+                self.tell();
+                keep_at = keep_at.or_else(|| Some(self.kept.as_ref().map_or(now, |(_, kept)| *kept + KEEP_EVERY)));
+            }
+            if keep_at.take_if(|at| *at <= now).is_some() {
+                self.keep();
             }
         }
     }
@@ -235,7 +271,7 @@ impl Keeper {
     }
 
     fn apply(&mut self, quotas: &Quotas) {
-        let known: Counts = read(&counts_file(&self.paths)).unwrap_or_default();
+        let known: Counts = read_last(&self.paths, &counts_file(&self.paths));
         let before = self.ledger.pages().clone();
         let page = |(workspace, told): (&WorkspaceName, &Told)| {
             let page = match (told.held, before.get(workspace)) {
@@ -273,24 +309,42 @@ impl Keeper {
         Arc::new(Account::new(u64::MAX, counted, changed))
     }
 
+    fn counts(&self) -> Counts {
+        let pages = self.ledger.pages();
+        let counted = pages.iter().filter_map(|(workspace, page)| match page {
+            Page::Counted { account, .. } => Some((workspace.clone(), account.counted())),
+            Page::Enforced { .. } => None,
+        });
+        counted.collect()
+    }
+
+    fn keep(&mut self) {
+        let counts = self.counts();
+        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != counts)
+            && let Err(error) = keep(&self.paths, &counts_file(&self.paths), &counts)
+        {
+            tracing::warn!(%error, "cannot keep what workspaces keep for the time after the machine's next start");
+        }
+        self.kept = Some((counts, Instant::now()));
+    }
+
     fn tell(&self) {
         self.dirty.store(false, Ordering::SeqCst);
-        let mut counts = Counts::new();
         for (workspace, page) in self.ledger.pages().iter() {
-            let Page::Counted { account, .. } = page else { continue };
-            if account.take_wanted_count() {
+            if let Page::Counted { account, .. } = page
+                && account.take_wanted_count()
+            {
                 self.counter.ask(workspace);
             }
-            counts.insert(workspace.clone(), account.counted());
         }
         let file = counts_file(&self.paths);
-        if let Err(error) = write(&file, &counts) {
+        if let Err(error) = write(&file, &self.counts()) {
             tracing::warn!(path = %file.display(), %error, "cannot tell what workspaces keep; the next change tries again");
         }
     }
 }
 
-/// A thread that counts workspaces anew, one after the other.
+/// A thread that counts workspaces anew, one after the other, each for a tenth of the time at most.
 struct Counter(Sender<WorkspaceName>);
 
 impl Counter {
@@ -298,22 +352,24 @@ impl Counter {
         let (sender, asked) = channel::<WorkspaceName>();
         let ledger = ledger.clone();
         let count = move || {
-            let mut again = BTreeMap::new();
+            let mut pace = Pace::default();
             loop {
-                let next: Option<Instant> = again.values().min().copied();
-                let asked = match next {
+                let word = match pace.next() {
                     None => asked.recv().map_err(RecvTimeoutError::from),
                     Some(at) => asked.recv_timeout(at.saturating_duration_since(Instant::now())),
                 };
-                let due = match asked {
-                    Ok(workspace) => vec![workspace],
-                    Err(RecvTimeoutError::Timeout) => again.keys().cloned().collect(),
+                match word {
+                    Ok(workspace) => pace.want(workspace, Instant::now()),
+                    Err(RecvTimeoutError::Timeout) => {}
                     Err(RecvTimeoutError::Disconnected) => return,
-                };
-                for workspace in due {
-                    again.remove(&workspace);
-                    again.extend(count(&ledger, &workspace).map(|wait| (workspace, Instant::now() + wait)));
                 }
+                asked.try_iter().for_each(|workspace| pace.want(workspace, Instant::now()));
+                let began = Instant::now();
+                let Some(workspace) = pace.take(began) else { continue };
+                let again = count(&ledger, &workspace);
+                let now = Instant::now();
+                pace.done(workspace.clone(), now, now - began);
+                again.into_iter().for_each(|wait| pace.want(workspace.clone(), now + wait));
             }
         };
         std::thread::Builder::new().name("count".to_owned()).spawn(count)?;
@@ -335,12 +391,46 @@ fn count(ledger: &Ledger, workspace: &WorkspaceName) -> Option<Duration> {
         Ok(is_exact) => {
             let (bytes, took) = (account.counted(), began.elapsed());
             tracing::debug!(%workspace, bytes, ?took, is_exact, "counted what it keeps");
-            (!is_exact).then(|| COUNT_AGAIN.max(took.saturating_mul(20)))
+            (!is_exact).then_some(COUNT_AGAIN)
         }
         // What is known stays, and goes on with what changes.
         Err(error) => {
             tracing::warn!(%workspace, %error, "cannot count what it keeps, will try again");
             Some(COUNT_AGAIN)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_full_is_full_when_the_machine_is_started_before_anything_is_counted() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        std::fs::create_dir_all(paths.state_dir()).unwrap();
+        std::fs::create_dir_all(paths.run_dir()).unwrap();
+        make_storage_dir(&paths).unwrap();
+        let workspace: WorkspaceName = "default".parse().unwrap();
+        keep(&paths, &counts_file(&paths), &Counts::from([(workspace.clone(), 990)])).unwrap();
+        let told = Told { limit: 1000, held: Held::Counted, behind: 5, round: 0 };
+        write(&quotas_file(&paths), &Quotas::from([(workspace, told)])).unwrap();
+        let ledger = Arc::new(Ledger { workspaces: paths.workspaces(), pages: RwLock::default() });
+        let (sender, _words) = channel();
+        // Nobody counts.
+        let counter = Counter(channel().0);
+        let mut keeper = Keeper { paths: paths.clone(), ledger, sender, counter, dirty: Arc::default(), kept: None };
+        keeper.take_over();
+        let quota = |keeper: &Keeper| keeper.ledger.quota(&RelPath::new("default/code").unwrap()).unwrap();
+        assert_eq!(quota(&keeper), Quota { limit: 1000, used: 995 });
+        // What was told since then goes before.
+        write(&counts_file(&paths), &Counts::from([("default".parse().unwrap(), 10)])).unwrap();
+        keeper.ledger.pages.write().unwrap().clear();
+        keeper.take_over();
+        assert_eq!(quota(&keeper).used, 15);
+        keeper.keep();
+        std::fs::remove_file(counts_file(&paths)).unwrap();
+        assert_eq!(read_last::<Counts>(&paths, &counts_file(&paths)).into_values().collect::<Vec<_>>(), [10]);
     }
 }

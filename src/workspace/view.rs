@@ -38,6 +38,8 @@ pub struct WorkspaceTree {
     freezer: Freezer,
     daemon: Arc<dyn Ask>,
     ledger: Arc<Ledger>,
+    /// Called when something may be published, or be of others, than before.
+    told: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl std::fmt::Debug for WorkspaceTree {
@@ -47,8 +49,8 @@ impl std::fmt::Debug for WorkspaceTree {
 }
 
 impl WorkspaceTree {
-    /// Also goes on with publishing that was cut short, and says by `told` when something may have been published. `daemon`
-    /// does what is written to `ctl`; `ledger` knows the quotas.
+    /// Also goes on with publishing that was cut short, and says by `told` when something may have been published, opened,
+    /// closed or moved. `daemon` does what is written to `ctl`; `ledger` knows the quotas.
     pub fn open(
         backing: &Path,
         daemon: Arc<dyn Ask>,
@@ -56,7 +58,7 @@ impl WorkspaceTree {
         told: Arc<dyn Fn() + Send + Sync>,
     ) -> io::Result<Self> {
         let settled = {
-            let ledger = ledger.clone();
+            let (ledger, told) = (ledger.clone(), told.clone());
             move |dataset: &Path| {
                 // What two versions share is stored once from now on.
                 ledger.changed_behind(dataset);
@@ -64,7 +66,7 @@ impl WorkspaceTree {
             }
         };
         let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled)?);
-        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger })
+        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger, told })
     }
 
     /// It lies in a published version, and so is never another.
@@ -268,7 +270,16 @@ impl Tree for WorkspaceTree {
         code_of(one) != code_of(other)
     }
 
+    fn rights_changed(&self, path: &RelPath) {
+        if dataset_of(path).is_some() {
+            (self.told)();
+        }
+    }
+
     fn renamed(&self, from: &RelPath, to: &RelPath, done: bool) {
+        if done && (dataset_of(from).is_some() || dataset_of(to).is_some()) {
+            (self.told)();
+        }
         let (Some(at), Some(to)) = (in_dataset(from).filter(is_draft), in_dataset(to)) else { return };
         if at.dataset != to.dataset {
             return;

@@ -133,8 +133,15 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     let lock = fs::read_to_string(instance.root().join("run/trainyard/mount.lock")).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(lock.trim().parse().unwrap()), nix::sys::signal::Signal::SIGKILL)
         .unwrap();
+    // As when the machine is started: what was known last is in force at once, and counted anew.
     fs::remove_dir_all(instance.root().join("run/trainyard/storage")).unwrap();
-    instance.restart_daemon();
+    let kept = instance.root().join("var/lib/trainyard/storage");
+    assert!(fs::read_to_string(kept.join("quotas.json")).unwrap().contains("\"limit\":12582912"));
+    fs::write(kept.join("counted.json"), "{\"default\": 12582912}").unwrap();
+    instance.start_daemon(&[]);
+    let line = instance.wait_for_log("nothing is started in this workspace");
+    assert!(line.contains("keeps 12MiB of the 12MiB"), "{line}");
+    instance.wait_ready();
     wait_used(&instance, 2 * MIB);
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 64 * MIB).then_some(()));
@@ -308,6 +315,13 @@ fn workspaces_are_shown_to_those_who_may_enter_them() {
     fs::write(instance.mount().with_file_name("free").join("code/large"), vec![1; 3 << 20]).unwrap();
     let shown = instance.ok(&["workspace", "free"]);
     assert!(shown.contains("large 3MiB"), "{shown}");
+    // Who may not list a part of it is told no names, but how much it is.
+    assert!(String::from_utf8_lossy(&by_nobody(&["free"]).stdout).contains("large 3MiB"));
+    let code = instance.root().join("var/lib/trainyard/workspaces/free/code");
+    fs::set_permissions(code, fs::Permissions::from_mode(0o711)).unwrap();
+    let hidden = by_nobody(&["free"]);
+    let hidden = String::from_utf8_lossy(&hidden.stdout);
+    assert!(!hidden.contains("large") && hidden.contains("3.0MiB"), "{hidden}");
     instance.shutdown();
 }
 
@@ -416,7 +430,8 @@ fn on_btrfs_a_workspace_that_had_no_quota_when_it_was_made_is_counted() {
     instance.wait_ready();
     let mount = instance.mount();
     edit(&instance, "[workspaces.default]\nstorage = \"16MiB\"");
-    wait_for("the quota", || (df(&mount).0 == 16 * MIB).then_some(()));
+    // From when it is no longer shown directly.
+    wait_for("the quota", || (try_df(&mount.join("code"))?.0 == 16 * MIB).then_some(()));
     let told = told(&instance);
     assert_eq!(told["held"], "counted");
     assert!(text(&told["note"]).contains("has no subvolumes"), "{told}");

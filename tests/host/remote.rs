@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::store::{Fault, SECRET_KEY, Store, Wrong, write_secret};
-use super::support::{Instance, has_tools, pids_with, text, wait_for};
+use super::support::{Instance, has_tools, pids_with, text, wait_at_most, wait_for};
 
 /// An instance whose pool `lab` is a store in `dir`.
 fn start(test: &str, dir: &std::path::Path, more: &str) -> Option<(Instance, Store)> {
@@ -173,6 +173,46 @@ fn uid_of(pid: i32) -> Option<u32> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
+/// Threads of the daemon with this name.
+fn threads(instance: &Instance, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{}/task", instance.daemon_pid())).unwrap().flatten();
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|other| other.trim_end() == name).count()
+}
+
+#[test]
+fn a_stopped_run_ends_the_copy_that_comes_in_for_it() {
+    let test = "a_stopped_run_ends_the_copy_that_comes_in_for_it";
+    // Far shorter than what a store may be silent for.
+    const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(15);
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    store.put("sets/huge", vec![7; 5_000_000]);
+    let cut = Fault { method: "GET", path: "/sets/huge", what: Wrong::Cut(1_000_000) };
+    store.fail([cut, Fault { method: "GET", path: "/sets/huge", what: Wrong::Never }]);
+    let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }]\ncommand = \"wc -c /input/huge\"";
+    drop_job_as(&instance, 4322, "first", job);
+    wait_for("the copy to hang", || (store.faults_left() == 0).then_some(()));
+    let copies = || pids_with("carry --directory-fd").into_iter().filter(|(pid, _)| uid_of(*pid) == Some(4322)).count();
+    assert_eq!(copies(), 1);
+    // Who waits for the same copy is let go at once as well.
+    drop_job_as(&instance, 4322, "second", job);
+    wait_told(&instance, "second", |report| text(&report["reason"]).contains("waits for another copy"));
+    instance.ok(&["stop", "second"]);
+    assert_eq!(instance.wait_end("second", 1)["state"], "stopped");
+    wait_at_most(AT_ONCE, "the wait to end", || (threads(&instance, "prepare") == 1).then_some(()));
+    assert_eq!(copies(), 1, "it is the other run's");
+    instance.ok(&["stop", "first"]);
+    assert_eq!(instance.wait_end("first", 1)["state"], "stopped");
+    wait_at_most(AT_ONCE, "the copy to end", || (copies() + threads(&instance, "prepare") == 0).then_some(()));
+    assert!(!instance.run_dir("first", 1).with_file_name(".1.remote").exists(), "a run has a whole copy or none");
+    // The next run gets a whole one.
+    instance.ok(&["rerun", "first"]);
+    assert_eq!(instance.wait_end("first", 2)["state"], "succeeded");
+    assert_eq!(instance.log("first", "main-0"), "5000000 /input/huge\n");
+    instance.shutdown();
+}
+
 #[test]
 fn output_that_cannot_be_sent_stays_is_told_and_goes_later() {
     let test = "output_that_cannot_be_sent_stays_is_told_and_goes_later";
@@ -216,6 +256,41 @@ fn output_that_cannot_be_sent_stays_is_told_and_goes_later() {
     assert!(instance.ok(&["events", "lost"]).contains("is no longer copied"));
     assert!(instance.run_dir("lost", 1).join("output/result").exists() && store.get("lost/result").is_none());
     assert_eq!(fs::read_dir(instance.root().join("var/lib/trainyard/outbox")).unwrap().count(), 0);
+    instance.shutdown();
+}
+
+#[test]
+fn runs_go_to_one_place_in_their_order_and_all_that_wait_have_one_thread() {
+    let test = "runs_go_to_one_place_in_their_order_and_all_that_wait_have_one_thread";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    store.set_down(true);
+    let job = |place: &str| {
+        format!(
+            "mounts = [{{ source = \"s3:lab/{place}\", target = \"/output\" }}]\n\
+             command = \"echo $TRAINYARD_RUN | tee /output/result > /output/of-$TRAINYARD_RUN\""
+        )
+    };
+    let names = ["train", "a", "b", "c"];
+    names.iter().for_each(|name| instance.drop_job(name, &job(&format!("{name}/out"))));
+    for name in names {
+        instance.wait_end(name, 1);
+        wait_told(&instance, name, |report| text(&report["sending"][0]).contains("could not be copied"));
+    }
+    wait_for("all copies to have ended", || (threads(&instance, "send") == 0).then_some(()));
+    assert_eq!(threads(&instance, "outbox"), 1);
+    // The next run's would go at once, and the first one's after its pause.
+    store.set_down(false);
+    instance.drop_job("train", &job("train"));
+    instance.wait_end("train", 2);
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    let put: Vec<String> = store.requests().into_iter().filter(|request| request.starts_with("PUT")).collect();
+    let at = |path: &str| put.iter().rposition(|request| request == &format!("PUT /train/train/{path}"));
+    assert!(at("out/of-1").is_some() && at("out/of-1") < at("of-2"), "{put:?}");
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 3);
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    assert_eq!(store.get("train/result").unwrap(), b"3\n");
     instance.shutdown();
 }
 
@@ -394,17 +469,17 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     instance.shutdown();
 }
 
-/// `web_store.py` in the network namespace of `holder`.
+/// A server in Python in the network namespace of `holder`.
 struct WebStore(std::process::Child);
 
 impl WebStore {
     const PORT: u16 = 8020;
 
-    fn start(place: &std::path::Path, holder: u32) -> Self {
+    fn start(script: &str, place: &std::path::Path, holder: u32) -> Self {
         super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
         let mut child = std::process::Command::new("nsenter")
             .arg(format!("--net=/proc/{holder}/ns/net"))
-            .args(["/usr/bin/python3", "-c", include_str!("web_store.py"), &Self::PORT.to_string()])
+            .args(["/usr/bin/python3", "-c", script, &Self::PORT.to_string()])
             .arg(place)
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -412,6 +487,7 @@ impl WebStore {
         let mut line = String::new();
         let out = child.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
+        assert_eq!(line, "ready\n");
         Self(child)
     }
 }
@@ -431,7 +507,7 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     }
     let dir = tempfile::tempdir().unwrap();
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _server = WebStore::start(dir.path(), instance.network_holder());
+    let _server = WebStore::start(include_str!("web_store.py"), dir.path(), instance.network_holder());
     instance.kill_daemon();
     let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 249) as u8).collect();
     fs::create_dir_all(dir.path().join("lab/sets/a b")).unwrap();
@@ -442,10 +518,11 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     write_secret(&secrets.join("keys"), "user = \"ada\"\n");
     let endpoint = format!("endpoint = \"http://127.0.0.1:{}\"\nroot = \"lab\"\n", WebStore::PORT);
     let hdfs = format!("[pools.lab]\nkind = \"webhdfs\"\nsecret = \"keys\"\n{endpoint}");
+    let gateway = hdfs.replace("pools.lab", "pools.gate").replace("root = \"lab\"", "root = \"gateway\"");
     let web = format!("[pools.web]\nkind = \"http\"\n{endpoint}");
     let config = instance.root().join("etc/trainyard/trainyard.toml");
     let before = fs::read_to_string(&config).unwrap();
-    fs::write(&config, format!("{before}\n{hdfs}{web}")).unwrap();
+    fs::write(&config, format!("{before}\n{hdfs}{gateway}{web}")).unwrap();
     instance.restart_daemon();
     let job = "mounts = [{ source = \"webhdfs:lab/sets\", target = \"/input\" }, { source = \"http:web/sets/large\", target = \"/web\" }, \
                { source = \"webhdfs:lab/out\", target = \"/output\" }]\n\
@@ -458,6 +535,92 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     let sent = fs::read(dir.path().join("lab/out/large"));
     assert!(sent.is_ok_and(|sent| sent == large), "{}", instance.ok(&["events", "train"]));
     assert_eq!(fs::read(dir.path().join("lab/out/none")).unwrap(), b"");
+    // What is replaced is there until the new one is whole: in one step, or, by a gateway, removed right before.
+    for (pool, root, wanted) in
+        [("lab", "lab", &["CREATE", "RENAME"][..]), ("gate", "gateway", &["CREATE", "RENAME", "DELETE", "RENAME"])]
+    {
+        let job = |content: &str| {
+            format!(
+                "mounts = [{{ source = \"webhdfs:{pool}/again\", target = \"/output\" }}]\n\
+                 command = \"head -c 9000000 /dev/zero | tr '\\\\0' {content} > '/output/a b'\""
+            )
+        };
+        for (run, content) in [(1, "x"), (2, "y")] {
+            fs::write(dir.path().join("requests"), "").unwrap();
+            instance.drop_job(pool, &job(content));
+            assert_eq!(instance.wait_end(pool, run)["state"], "succeeded");
+            wait_told(&instance, pool, |report| report["sending"].is_null());
+        }
+        let place = dir.path().join(root).join("again");
+        let (sent, events) = (fs::read(place.join("a b")).unwrap(), instance.ok(&["events", pool]));
+        assert!(sent.len() == 9_000_000 && sent.iter().all(|byte| *byte == b'y'), "{events}");
+        assert_eq!(fs::read_dir(place).unwrap().count(), 1, "nothing of it stays beside");
+        let requests = fs::read_to_string(dir.path().join("requests")).unwrap();
+        let of_place = requests.lines().filter(|line| !line.ends_with("/a b") || line.starts_with("DELETE"));
+        let mut operations: Vec<&str> = of_place.filter_map(|line| line.split(' ').next()).collect();
+        operations.retain(|operation| !["APPEND", "MKDIRS"].contains(operation));
+        // What an earlier try may have left beside it goes first.
+        assert_eq!(operations.first(), Some(&"DELETE"), "{requests}");
+        assert_eq!(operations[1..], *wanted, "{requests}");
+        assert!(
+            !requests.contains("APPEND /lab/again/a b") && !requests.contains("CREATE /lab/again/a b"),
+            "{requests}"
+        );
+    }
+    instance.shutdown();
+}
+
+#[test]
+fn oss_is_signed_as_its_documentation_says_listed_by_pages_and_sent_in_parts() {
+    let test = "oss_is_signed_as_its_documentation_says_listed_by_pages_and_sent_in_parts";
+    if !has_tools(test, &["ip", "python3"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let _server = WebStore::start(include_str!("oss_store.py"), dir.path(), instance.network_holder());
+    instance.kill_daemon();
+    let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 247) as u8).collect();
+    let bucket = dir.path().join("train");
+    fs::create_dir_all(bucket.join("lab/sets/a b")).unwrap();
+    for number in 0..10 {
+        fs::write(bucket.join(format!("lab/sets/a b/{number}+ü")), format!("{number}\n")).unwrap();
+    }
+    fs::write(bucket.join("lab/sets/large"), &large).unwrap();
+    let secrets = instance.root().join("etc/trainyard/secrets");
+    let secret = "OtxrzxIsfpFjA7SwPzILwy8Bw21TLhquhboDYROV";
+    write_secret(&secrets.join("keys"), &format!("access_key = \"AKIDLAB\"\nsecret_key = \"{secret}\"\n"));
+    write_secret(&secrets.join("wrong"), "access_key = \"AKIDLAB\"\nsecret_key = \"another\"\n");
+    let pool = |name: &str| {
+        let port = WebStore::PORT;
+        format!(
+            "[pools.{name}]\nkind = \"oss\"\nendpoint = \"http://oss-cn-test.example\"\nbucket = \"train\"\nroot = \"lab\"\n\
+             proxy = \"http://127.0.0.1:{port}\"\nsecret = \"{name}\"\n"
+        )
+    };
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}\n{}{}", pool("keys"), pool("wrong"))).unwrap();
+    instance.restart_daemon();
+    let job = "mounts = [{ source = \"oss:keys/sets\", target = \"/input\" }, { source = \"oss:keys/out\", target = \"/output\" }]\n\
+               command = \"cat /input/a*b/*; cp /input/large '/output/l +ü'; echo small > /output/small; : > /output/none\"";
+    drop_job_as(&instance, 4321, "train", job);
+    let report = instance.wait_end("train", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(instance.log("train", "main-0"), (0..10).map(|number| format!("{number}\n")).collect::<String>());
+    wait_told(&instance, "train", |report| report["sending"].is_null());
+    let sent = |name: &str| fs::read(bucket.join("lab/out").join(name)).ok();
+    let events = instance.ok(&["events", "train"]);
+    assert!(sent("l +ü").is_some_and(|sent| sent == large), "{events}");
+    assert_eq!((sent("small"), sent("none")), (Some(b"small\n".to_vec()), Some(Vec::new())), "{events}");
+    let requests = fs::read_to_string(dir.path().join("requests")).unwrap();
+    let of = |part: &str| requests.lines().filter(|line| line.contains(part)).count();
+    // Eleven files are four pages of three; 20 MB are three parts of 8 MiB.
+    assert_eq!((of("continuation-token"), of("partNumber")), (3, 3), "{requests}");
+    // Keys that are not right open nothing.
+    let wrong = instance
+        .run_job("wrong", "mounts = [{ source = \"oss:wrong/sets\", target = \"/input\" }]\ncommand = \"true\"");
+    assert!(text(&wrong["reason"]).contains("the store does not let us"), "{wrong:#}");
     instance.shutdown();
 }
 

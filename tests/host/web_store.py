@@ -1,4 +1,7 @@
-"""Serves the directory argv[2] at 127.0.0.1:argv[1] as WebHDFS does, and as plain files."""
+"""Serves the directory argv[2] at 127.0.0.1:argv[1] as WebHDFS does, and as plain files.
+
+What lies in `gateway/` is served as HttpFS does, which does not know how to put a file in the place of another.
+"""
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -31,7 +34,18 @@ class Handler(BaseHTTPRequestHandler):
         if is_hdfs and self.query.get("user.name") != "ada":
             self.answer(403, b"{}")
             return False
+        if self.command != "GET" and "noredirect" not in self.query:
+            with open(os.path.join(TOP, "requests"), "a") as log:
+                log.write("%s %s\n" % (self.query.get("op"), self.at[len(TOP) :]))
         return True
+
+    def rename(self):
+        to = TOP + self.query["destination"]
+        overwrites = self.query.get("renameoptions") == "OVERWRITE" and not self.at.startswith(TOP + "/gateway/")
+        if os.path.exists(to) and not overwrites:
+            return self.tell({"boolean": False})
+        os.rename(self.at, to)
+        return self.answer(200) if overwrites else self.tell({"boolean": True})
 
     def status(self, path, name):
         is_directory = os.path.isdir(path)
@@ -78,6 +92,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.query.get("op") == "MKDIRS":
             os.makedirs(self.at, exist_ok=True)
             return self.tell({"boolean": True})
+        if self.query.get("op") == "RENAME":
+            return self.rename()
         if "noredirect" in self.query:
             return self.where()
         os.makedirs(os.path.dirname(self.at), exist_ok=True)

@@ -279,7 +279,7 @@ impl World {
                 };
                 Outcome::Released { key, attempt: release.attempt, result }
             }
-            Work::Deliver { .. } => Outcome::Delivering,
+            Work::Deliver { .. } | Work::GiveUp(_) => Outcome::Told,
         }
     }
 

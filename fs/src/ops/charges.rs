@@ -11,7 +11,7 @@ use super::{Ops, RenameMode, lock};
 use crate::error::{Error, Result};
 use crate::host::Pin;
 use crate::tree::{RelPath, Tree};
-use crate::usage::{Account, BLOCK};
+use crate::usage::{Account, BLOCK, CameTo};
 
 /// What was paid for a file when it was changed last.
 #[derive(Debug)]
@@ -46,10 +46,21 @@ impl<T: Tree> Ops<T> {
         let done = change();
         // It may have failed half-way.
         let after = bytes(&stat()?);
-        let paid = Paid { counts: account.counts(), bytes: after, account: account.clone() };
-        let before = lock(&self.paid).insert(ino, paid).and_then(|paid| paid.by(&account)).unwrap_or(bytes(&before));
-        taken.settle(after - before);
+        // While nobody takes its name: what has none is paid for apart.
+        let nodes = lock(&self.nodes);
+        let paid = self.paid_before(ino, &account, bytes(&before), after);
+        taken.settle(match nodes.removed(ino) {
+            Some(removed) => CameTo::Removed(removed, after),
+            None => CameTo::Named(after - paid),
+        });
+        drop(nodes);
         done
+    }
+
+    /// What was paid for `ino` before it came to `after`: `before`, if nobody has noted otherwise.
+    fn paid_before(&self, ino: u64, account: &Arc<Account>, before: i64, after: i64) -> i64 {
+        let paid = Paid { counts: account.counts(), bytes: after, account: account.clone() };
+        lock(&self.paid).insert(ino, paid).and_then(|paid| paid.by(account)).unwrap_or(before)
     }
 
     /// Pays for what the file system has come to by itself since `ino` was changed: it allocates late, and more or less than
@@ -61,50 +72,81 @@ impl<T: Tree> Ops<T> {
         let Ok(pin) = self.pin_even_nameless(ino) else { return };
         let _turn = account.turn(ino);
         let Ok(now) = pin.again().map(|pin| pin.bytes()) else { return };
+        let nodes = lock(&self.nodes);
         let mut paid = lock(&self.paid);
-        if let Some(paid) = paid.get_mut(&ino)
-            && let Some(before) = paid.by(&account)
-        {
-            paid.bytes = now;
-            account.note(now - before);
+        let Some(paid) = paid.get_mut(&ino) else { return };
+        match (nodes.removed(ino), paid.by(&account)) {
+            (Some(removed), _) => account.note_removed(removed, Some(now)),
+            (None, Some(before)) => account.note(now - before),
+            // It is part of what was counted meanwhile.
+            (None, None) => return,
         }
+        paid.bytes = now;
     }
 
-    /// Makes an entry in `directory` by `make`; `made` finds it there afterwards.
+    /// Makes an entry in `directory`, which is `parent`, by `make`; `made` finds it there afterwards.
     pub(super) fn charged_entry<R>(
         &self,
         path: &RelPath,
-        directory: &Pin,
+        (parent, directory): (u64, &Pin),
         make: impl FnOnce() -> Result<R>,
         made: impl FnOnce() -> Result<Pin>,
     ) -> Result<R> {
         let Some(account) = self.tree.account(path) else { return make() };
+        let _turn = account.turn(parent);
+        let before = directory.again()?.bytes();
         let taken = account.take(BLOCK)?;
         let done = make()?;
-        let grown = directory.again().map_or(0, |now| now.bytes() - directory.bytes());
+        let after = directory.again().map_or(before, |now| now.bytes());
+        let grown = after - self.paid_before(parent, &account, before, after);
         // A further name of a file costs nothing.
         let own = made().map_or(0, |made| if made.attr().nlink == 1 || made.is_directory() { made.bytes() } else { 0 });
-        taken.settle(grown + own);
+        taken.settle(CameTo::Named(grown + own));
         Ok(done)
     }
 
-    /// What has just lost a name at `path`, and who is told when it is gone.
-    pub(super) fn orphaned(&self, path: &RelPath, was: Option<Pin>) -> Option<Orphan> {
+    /// Takes entries out of directories, or puts what is there already into them, by `change`: what they grow or shrink by is
+    /// noted, and refused to nobody, since it is how room is made.
+    pub(super) fn noted_in<R>(
+        &self,
+        path: &RelPath,
+        directories: &[(u64, &Pin)],
+        change: impl FnOnce() -> Result<R>,
+    ) -> Result<R> {
+        let Some(account) = self.tree.account(path) else { return change() };
+        let inos: Vec<u64> = directories.iter().map(|(ino, _)| *ino).collect();
+        let _turns = account.turns(&inos);
+        let bytes = |directory: &Pin| directory.again().map(|now| now.bytes());
+        let before: Vec<Result<i64>> = directories.iter().map(|(_, directory)| bytes(directory)).collect();
+        let done = change()?;
+        for ((ino, directory), before) in directories.iter().zip(before) {
+            if let (Ok(before), Ok(after)) = (before, bytes(directory)) {
+                account.note(after - self.paid_before(*ino, &account, before, after));
+            }
+        }
+        Ok(done)
+    }
+
+    /// What has just lost a name at `path`, and who is told when it is gone. `ino` is its number, if it has one; the caller
+    /// holds `nodes`, so that nobody settles a change to it meanwhile.
+    pub(super) fn orphaned(&self, path: &RelPath, ino: Option<u64>, was: Option<Pin>) -> Option<Orphan> {
         let pin = was?;
         let account = self.tree.account(path);
-        let is_gone = is_gone(&pin);
-        let counts = account.as_ref().map_or(0, |account| account.counts());
         // Whoever counts at this moment may have seen it or not.
-        account.iter().for_each(|account| account.note(0));
-        Some(Orphan { pin, account, is_gone, counts })
+        let remove = |account: &Arc<Account>| {
+            let known = ino.and_then(|ino| lock(&self.paid).get(&ino).and_then(|paid| paid.by(account)));
+            let now = pin.again().map_or(0, |now| now.bytes());
+            account.remove(known.unwrap_or(pin.bytes()), now)
+        };
+        let removed = account.as_ref().filter(|_| is_gone(&pin)).map(remove);
+        Some(Orphan { pin, account, removed })
     }
 
     /// Nobody holds them any more.
     pub(super) fn freed(&self, orphans: impl IntoIterator<Item = Orphan>) {
-        for Orphan { pin, account, is_gone, counts } in orphans {
-            let account = account.filter(|account| is_gone && account.counts() == counts);
-            if let (Some(account), Ok(now)) = (account, pin.again()) {
-                account.note(-now.bytes());
+        for orphan in orphans {
+            if let (Some(account), Some(removed)) = (orphan.account, orphan.removed) {
+                account.note_removed(removed, None);
             }
         }
     }
@@ -126,6 +168,10 @@ impl<T: Tree> Ops<T> {
         if let Some(source) = source.as_ref().filter(|_| !is_same(source.as_ref(), target.as_ref())) {
             source.want_count();
         }
+    }
+
+    pub(super) fn has_account(&self, ino: u64) -> bool {
+        self.account_of(ino).is_some()
     }
 
     fn account_of(&self, ino: u64) -> Option<Arc<Account>> {

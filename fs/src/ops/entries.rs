@@ -92,12 +92,19 @@ impl<T: Tree> Ops<T> {
         let was = target.child(to.1).ok();
         let paths = (self.entry(from)?, self.entry(to)?);
         self.check_accounts(&paths.0, &paths.1, mode)?;
-        self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))?;
+        let directories = [(from.0, &source), (to.0, &target)];
+        let directories = if from.0 == to.0 { &directories[..1] } else { &directories[..] };
+        self.noted_in(&paths.1, directories, || {
+            self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))
+        })?;
         self.moved(&paths.0, &paths.1);
         // Between two names of one file the disk changes nothing, so neither does the table.
         if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
-            let was = self.orphaned(&paths.1, was.filter(|_| mode != RenameMode::Exchange));
-            let gone = lock(&self.nodes).rename(from, to, mode, was);
+            let mut nodes = lock(&self.nodes);
+            let ino = nodes.table.child(to.0, to.1);
+            let was = self.orphaned(&paths.1, ino, was.filter(|_| mode != RenameMode::Exchange));
+            let gone = nodes.rename(from, to, mode, was);
+            drop(nodes);
             self.freed(gone);
         }
         Ok(())
@@ -185,16 +192,20 @@ impl<T: Tree> Ops<T> {
         if self.is_generated(&path)? {
             return Err(Error::host("create")(Errno::EEXIST));
         }
-        self.charged_entry(&path, &directory, || make(&directory), || directory.child(name))
+        self.charged_entry(&path, (parent, &directory), || make(&directory), || directory.child(name))
     }
 
     fn remove(&self, parent: u64, name: &OsStr, remove: impl FnOnce(&Pin) -> Result<()>) -> Result<()> {
         let _names_stay = self.names_stay(parent, Some(name))?;
         let directory = self.holder((parent, name), Self::check_removable)?;
         let was = directory.child(name).ok();
-        remove(&directory)?;
-        let was = self.orphaned(&self.path(parent)?.join(name).map_err(Error::Name)?, was);
-        let gone = lock(&self.nodes).unlink(parent, name, was);
+        let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        self.noted_in(&path, &[(parent, &directory)], || remove(&directory))?;
+        let mut nodes = lock(&self.nodes);
+        let ino = nodes.table.child(parent, name);
+        let was = self.orphaned(&path, ino, was);
+        let gone = nodes.unlink(parent, name, was);
+        drop(nodes);
         self.freed(gone);
         Ok(())
     }

@@ -186,7 +186,20 @@ impl<T: Tree> Ops<T> {
             false => most_of_write(size(stat), allocated(stat), offset, length),
         };
         let (from, count) = (signed(offset)?, signed(length)?);
+        if !mode.intersects(takes_none) && mode.contains(FallocateFlags::FALLOC_FL_KEEP_SIZE) {
+            self.check_within(open.ino, file, offset.saturating_add(length))?;
+        }
         self.charged(open.ino, file, most, || fallocate(file, mode, from, count).map_err(Error::host("fallocate")))
+    }
+
+    /// Where there is an account, nothing lies beyond a file's end: by what a file takes and its size nobody could tell any
+    /// more whether it has holes, which is what filling them is paid by.
+    fn check_within(&self, ino: u64, file: &File, end: u64) -> Result<()> {
+        let size = file.metadata().map_err(Error::io("metadata"))?.len();
+        match end > size && self.has_account(ino) {
+            true => Err(Error::host("fallocate")(Errno::EOPNOTSUPP)),
+            false => Ok(()),
+        }
     }
 
     /// The next data or hole; other moves are the kernel's own.

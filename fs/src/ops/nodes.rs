@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::RenameMode;
 use crate::host::Pin;
 use crate::inode::InodeTable;
-use crate::usage::Account;
+use crate::usage::{Account, Removed};
 
 #[derive(Debug)]
 pub(super) struct Nodes {
@@ -26,10 +26,8 @@ pub(super) struct Orphan {
     pub pin: Pin,
     /// Who pays for it.
     pub account: Option<Arc<Account>>,
-    /// That was its last name: what was paid is paid back when nobody holds it any more.
-    pub is_gone: bool,
-    /// How often that was counted until then: what has no name is not seen by a later count.
-    pub counts: u64,
+    /// That was its last name: it is paid for as this until nobody holds it any more.
+    pub removed: Option<Removed>,
 }
 
 impl Nodes {
@@ -74,6 +72,11 @@ impl Nodes {
     /// Who pays for `ino`, which has lost its name.
     pub(super) fn payer(&self, ino: u64) -> Option<Arc<Account>> {
         self.orphans.get(&ino)?.account.clone()
+    }
+
+    /// As what its account pays for `ino`, which has lost its last name.
+    pub(super) fn removed(&self, ino: u64) -> Option<Removed> {
+        self.orphans.get(&ino)?.removed
     }
 
     /// Keeps what is still known by a number, and returns what is not.

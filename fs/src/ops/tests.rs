@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
+use nix::fcntl::{FallocateFlags, OFlag};
 
 use super::*;
 use crate::attr::Kind;
@@ -511,6 +511,10 @@ fn what_would_take_more_than_its_account_has_is_edquot() {
     assert_eq!(errno(bench.ops.write(fh, 48 << 10, &[1; 24 << 10])), Errno::EDQUOT);
     assert_eq!(errno(bench.ops.append(fh, 48 << 10, &[1; 24 << 10])), Errno::EDQUOT);
     assert_eq!(errno(bench.ops.fallocate(fh, 0, 48 << 10, 24 << 10)), Errno::EDQUOT);
+    // Blocks beyond the end would be taken for those that fill its holes.
+    let keep = FallocateFlags::FALLOC_FL_KEEP_SIZE.bits();
+    assert_eq!(errno(bench.ops.fallocate(fh, keep, 48 << 10, 4 << 10)), Errno::EOPNOTSUPP);
+    bench.ops.fallocate(fh, keep, 0, 48 << 10).unwrap();
     let grow = |size| bench.ops.setattr(ino, &Changes { size: Some(size), ..Changes::default() });
     assert_eq!(errno(grow(96 << 10)), Errno::EDQUOT);
     assert_eq!(bench.ops.write(fh, 4096, &[2; 40 << 10]).unwrap(), 40 << 10, "over what is there");
@@ -564,6 +568,34 @@ fn what_is_removed_is_paid_until_the_last_name_and_the_last_reader_have_gone() {
 }
 
 #[test]
+fn directories_are_paid_for_as_they_grow_whoever_puts_entries_there() {
+    let (bench, account) = paid_bench(64 << 20);
+    let rw = bench.ino("rw");
+    let du = || {
+        let bytes = |path: &str| fs::symlink_metadata(bench.backing(path)).unwrap().blocks() * 512;
+        bytes("rw") + bytes("rw/from") + bytes("rw/to")
+    };
+    for name in ["from", "to"] {
+        bench.ops.mkdir(rw, os(name), &made(0o755)).unwrap();
+    }
+    let (from, to) = (bench.ino("rw/from"), bench.ino("rw/to"));
+    let apart = du() - account.counted();
+    let names: Vec<String> = (0..600).map(|number| format!("{number:0>200}")).collect();
+    for name in &names {
+        bench.ops.symlink(from, os(name), os("x"), Owner { uid: 0, gid: 0 }).unwrap();
+    }
+    assert_eq!(du() - account.counted(), apart);
+    let before = du();
+    for name in &names {
+        bench.ops.rename((from, os(name)), (to, os(name)), RenameMode::Replace).unwrap();
+    }
+    assert!(du() > before, "the directory has grown");
+    assert_eq!(du() - account.counted(), apart);
+    names.iter().for_each(|name| bench.ops.unlink(to, os(name)).unwrap());
+    assert_eq!(du() - account.counted(), apart);
+}
+
+#[test]
 fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() {
     let (bench, account) = paid_bench(1 << 20);
     let rw = bench.ino("rw");
@@ -593,6 +625,10 @@ fn what_was_removed_before_a_count_is_not_paid_back_after_it() {
     bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
     bench.ops.unlink(rw, os("g")).unwrap();
     account.count(|| Ok(4096)).unwrap();
+    assert_eq!(account.counted(), 68 << 10, "who has it open keeps it on the disk");
+    bench.ops.write(fh, 64 << 10, &[1; 4 << 10]).unwrap();
+    account.count(|| Ok(4096)).unwrap();
+    assert_eq!(account.counted(), 72 << 10);
     bench.ops.release(fh);
     bench.ops.forget(entry.ino, 1);
     assert_eq!(account.counted(), 4096);

@@ -1,13 +1,19 @@
 //! Output on its way to stores of other machines.
 //!
-//! A run that is to be copied out has a letter here from before its first task starts until everything is in the store. Each
-//! letter has a thread, which sends what has changed: every so often while the run goes on, where its job file says so, and
-//! at its end. What fails is tried again, less and less often, for as long as it takes; whatever happens, the output itself
-//! stays where it is.
+//! A run that is to be copied out has a letter here from before its first task starts until everything is in the store. What
+//! has changed is sent every so often while the run goes on, where its job file says so, and at its end. What fails is tried
+//! again, less and less often, for as long as it takes; whatever happens, the output itself stays where it is.
+//!
+//! ```text
+//! one thread: waits for the next letter's time ──► a thread for each copy under way ──► the letter's next time, or its end
+//! ```
+//!
+//! Letters of a job to one place go in the order of their runs: what is in the store at the end is of the newest one.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,21 +62,66 @@ pub(super) struct Outbox {
     changed: Condvar,
 }
 
+/// Jobs and runs of them, in order.
+type Address = (JobKey, u32);
+
 #[derive(Default)]
 struct State {
-    letters: BTreeMap<PathBuf, Slot>,
-    /// By workspace.
-    sending: BTreeMap<String, usize>,
+    letters: BTreeMap<Address, Slot>,
 }
 
-#[derive(Clone)]
 struct Slot {
     letter: Letter,
-    /// Somebody does not want to wait for its time.
-    is_due: bool,
+    path: PathBuf,
+    to: RemoteMount,
+    /// When it goes, if its turn has come; not by itself when absent.
+    due: Option<Instant>,
     is_dropped: bool,
+    /// A thread has it.
+    is_taken: bool,
     /// What copies just now.
     carrying: Option<Arc<PidFd>>,
+    /// Since it went the last time.
+    failures: u32,
+    told_failure: Option<String>,
+}
+
+impl Slot {
+    fn may_go(&self, now: Instant) -> bool {
+        !self.is_taken && (self.is_dropped || self.due.is_some_and(|due| due <= now))
+    }
+}
+
+impl State {
+    /// A letter whose time has come, and whose turn it is.
+    fn next(&self, now: Instant) -> Option<Address> {
+        let due = self.letters.iter().filter(|(_, slot)| slot.may_go(now));
+        let mut turns = due.filter(|(address, slot)| slot.is_dropped || self.has_turn(address, slot));
+        turns.next().map(|(address, _)| address.clone())
+    }
+
+    fn has_turn(&self, address: &Address, slot: &Slot) -> bool {
+        let is_of_workspace = |(other, _): &(&Address, &Slot)| other.0.workspace == address.0.workspace;
+        let taken = self.letters.iter().filter(is_of_workspace).filter(|(_, slot)| slot.is_taken).count();
+        taken < AT_ONCE && self.older(address, &slot.to).is_none()
+    }
+
+    /// The run before it whose output goes to the same place, and is not there yet.
+    fn older(&self, (key, run): &Address, to: &RemoteMount) -> Option<u32> {
+        let mut older = self.letters.range((key.clone(), 0)..(key.clone(), *run));
+        older.find(|(_, slot)| overlap(&slot.to, to)).map(|((_, run), _)| *run)
+    }
+
+    /// When the next one's time comes. What is due and has no turn goes when another one has come back.
+    fn wake_at(&self, now: Instant) -> Option<Instant> {
+        self.letters.values().filter(|slot| !slot.is_taken).filter_map(|slot| slot.due).filter(|due| *due > now).min()
+    }
+}
+
+/// Whether what is sent to one of them may lie in the other.
+fn overlap(one: &RemoteMount, other: &RemoteMount) -> bool {
+    let (first, second) = (Path::new(&one.prefix), Path::new(&other.prefix));
+    one.pool == other.pool && (first.starts_with(second) || second.starts_with(first))
 }
 
 /// A run whose output is to be copied.
@@ -139,7 +190,10 @@ impl Outbox {
     pub(super) fn open(carrier: Arc<Carrier>, paths: Paths, deliveries: Deliveries) -> io::Result<Arc<Self>> {
         create_dir(&paths.outbox(), 0o700)?;
         let state = Mutex::default();
-        Ok(Arc::new(Self { carrier, paths, deliveries, state, changed: Condvar::new() }))
+        let outbox = Arc::new(Self { carrier, paths, deliveries, state, changed: Condvar::new() });
+        let this = outbox.clone();
+        std::thread::Builder::new().name("outbox".to_owned()).spawn(move || this.hand_out())?;
+        Ok(outbox)
     }
 
     /// Goes on with what an earlier daemon has not sent; `open` are the runs that are not over.
@@ -154,17 +208,17 @@ impl Outbox {
                 None
             });
             let Some(mut letter) = letter else { continue };
-            let key = letter.key();
-            let is_open = open.iter().any(|run| Some(&run.key) == key.as_ref() && run.run == letter.run);
+            let (Some(key), Some(to)) = (letter.key(), letter.remote()) else {
+                tracing::warn!(path = %path.display(), "a note of output that is to be copied is of no job");
+                continue;
+            };
+            let is_open = open.iter().any(|identity| identity.key == key && identity.run == letter.run);
             letter.is_over |= !is_open;
-            if let (Some(key), Some(remote), true) = (key, letter.remote(), letter.is_over) {
-                let state = format!("the output of run {} is to be copied to {remote}", letter.run);
+            if letter.is_over {
+                let state = format!("the output of run {} is to be copied to {to}", letter.run);
                 (self.deliveries)(&key, letter.run, Delivered { state: Some(state), note: None });
             }
-            // Nothing of a past run may keep the daemon from starting; the letter stays.
-            if let Err(error) = self.begin(path, letter) {
-                tracing::warn!(%error, "output that is to be copied to a store waits for the next start");
-            }
+            self.begin(key, path, letter, to);
         }
         Ok(())
     }
@@ -172,20 +226,21 @@ impl Outbox {
     /// The run begins: from now on its output is not forgotten.
     pub(super) fn post(self: &Arc<Self>, launch: &Launch) -> Result<(), EngineError> {
         let Some(remote) = launch.spec.copied_out() else { return Ok(()) };
-        let path = self.letter(&launch.identity.key, launch.identity.run);
-        if lock(&self.state).letters.contains_key(&path) {
+        let (key, run) = (&launch.identity.key, launch.identity.run);
+        if lock(&self.state).letters.contains_key(&(key.clone(), run)) {
             return Ok(());
         }
-        let letter = Letter::of(launch, remote);
+        let (path, letter) = (self.letter(key, run), Letter::of(launch, remote));
         write_json(&path, &letter, Durability::Machine).map_err(told)?;
-        self.begin(path, letter).map_err(super::failed("begin to copy the output"))
+        let to = letter.remote().ok_or_else(|| EngineError(format!("mounts: {remote} cannot be noted")))?;
+        self.begin(key.clone(), path, letter, to);
+        Ok(())
     }
 
     /// The run is over, or somebody wants its output sent, or no longer sent.
     pub(super) fn deliver(&self, key: &JobKey, run: u32, how: Delivery) {
-        let path = self.letter(key, run);
         let mut state = lock(&self.state);
-        let Some(slot) = state.letters.get_mut(&path) else {
+        let Some(slot) = state.letters.get_mut(&(key.clone(), run)) else {
             drop(state);
             // No task of it was ever started, or all of it is in the store.
             return (self.deliveries)(key, run, Delivered::default());
@@ -201,12 +256,23 @@ impl Outbox {
                 }
             }
         }
-        slot.is_due = true;
-        if let Err(error) = write_json(&path, &slot.letter, Durability::Machine) {
+        if let Err(error) = write_json(&slot.path, &slot.letter, Durability::Machine) {
             // The next start knows it by the run.
             tracing::warn!(%error, "cannot note that a run is over");
         }
+        let to = slot.to.clone();
+        // Those before it to the same place go first, so they wait no longer either.
+        let upto = state.letters.range_mut((key.clone(), 0)..=(key.clone(), run));
+        for (_, slot) in upto.filter(|(_, slot)| overlap(&slot.to, &to)) {
+            slot.due = Some(Instant::now());
+        }
+        let older = state.older(&(key.clone(), run), &to).filter(|_| how != Delivery::Never);
+        drop(state);
         self.changed.notify_all();
+        if let Some(older) = older {
+            let state = format!("its output goes to {to} when that of run {older} is there");
+            (self.deliveries)(key, run, Delivered { state: Some(state), note: None });
+        }
     }
 
     fn letter(&self, key: &JobKey, run: u32) -> PathBuf {
@@ -215,115 +281,168 @@ impl Outbox {
         self.paths.outbox().join(format!("{name}.json"))
     }
 
-    fn begin(self: &Arc<Self>, path: PathBuf, letter: Letter) -> io::Result<()> {
-        let is_due = letter.is_over;
-        let slot = Slot { letter, is_due, is_dropped: false, carrying: None };
-        lock(&self.state).letters.insert(path.clone(), slot);
-        let (this, own) = (self.clone(), path.clone());
-        let thread = std::thread::Builder::new().name("outbox".to_owned()).spawn(move || this.keep(&own));
-        thread.map(drop).inspect_err(|_| drop(lock(&self.state).letters.remove(&path)))
-    }
-
-    fn keep(&self, path: &Path) {
-        let mut failures = 0;
-        let mut told_failure = None;
-        let Some(mut due) = lock(&self.state).letters.get(path).map(|slot| slot.letter.every_ms.map(in_ms)) else {
-            return;
+    fn begin(&self, key: JobKey, path: PathBuf, letter: Letter, to: RemoteMount) {
+        let due = if letter.is_over { Some(Instant::now()) } else { letter.every_ms.map(in_ms) };
+        let run = letter.run;
+        let slot = Slot {
+            letter,
+            path,
+            to,
+            due,
+            is_dropped: false,
+            is_taken: false,
+            carrying: None,
+            failures: 0,
+            told_failure: None,
         };
-        loop {
-            let Some((slot, _turn)) = self.wait(path, due) else { return };
-            let (Some(key), Some(remote)) = (slot.letter.key(), slot.letter.remote()) else { return };
-            let tell = |state: Option<String>, note: Option<String>| {
-                (self.deliveries)(&key, slot.letter.run, Delivered { state, note });
-            };
-            let run = slot.letter.run;
-            if slot.is_dropped {
-                tell(
-                    None,
-                    Some(format!("the output of run {run} is no longer copied to {remote}; it stays in output/")),
-                );
-                return self.forget(path);
-            }
-            tell(Some(format!("copies its output to {remote}")), None);
-            match self.send(path, &slot.letter, &key, &remote, &tell) {
-                Ok(tried) if slot.letter.is_over => {
-                    tell(
-                        None,
-                        Some(format!("the output of run {run} is in {remote}: {}{}", tried.progress, tried.left)),
-                    );
-                    return self.forget(path);
-                }
-                Ok(_) => {
-                    (failures, told_failure) = (0, None);
-                    tell(Some(format!("its output is copied to {remote}")), None);
-                    due = slot.letter.every_ms.map(in_ms);
-                }
-                // It was ended for that.
-                Err(_) if self.is_dropped(path) => {}
-                Err(error) => {
-                    let pause = PAUSE_MIN.saturating_mul(2u32.saturating_pow(failures)).min(PAUSE_MAX);
-                    failures += 1;
-                    let again = crate::ids::format_duration(pause);
-                    let what = format!("the output of run {run} could not be copied to {remote}: {error}");
-                    let is_new = told_failure.as_ref() != Some(&what);
-                    let hint = format!("it is tried again in {again}, or by `trainyard send {key}`");
-                    tell(
-                        Some(format!("{what}; {hint}")),
-                        is_new.then(|| format!("{what}; it stays in output/, and {hint}")),
-                    );
-                    told_failure = Some(what);
-                    due = Some(Instant::now() + pause);
-                }
-            }
-        }
+        lock(&self.state).letters.insert((key, run), slot);
+        self.changed.notify_all();
     }
 
-    /// Until the letter's time has come, and its turn; nothing when it is gone.
-    fn wait(&self, path: &Path, due: Option<Instant>) -> Option<(Slot, Turn<'_>)> {
+    /// Gives each letter, when its time and its turn have come, to a thread.
+    fn hand_out(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         loop {
-            let workspace = state.letters.get(path)?.letter.workspace.clone();
-            let may = state.sending.get(&workspace).is_none_or(|sending| *sending < AT_ONCE);
-            let slot = state.letters.get_mut(path)?;
-            let left = due.map(|due| due.saturating_duration_since(Instant::now()));
-            if slot.is_dropped || (may && (slot.is_due || left.is_some_and(|left| left.is_zero()))) {
-                slot.is_due = false;
-                let slot = slot.clone();
-                *state.sending.entry(workspace.clone()).or_default() += 1;
-                return Some((slot, Turn { outbox: self, workspace }));
+            let now = Instant::now();
+            if let Some(address) = state.next(now) {
+                self.hand(&mut state, address);
+                continue;
             }
-            let left = left.filter(|left| !left.is_zero()).unwrap_or(PAUSE_MAX);
+            let left = state.wake_at(now).map_or(PAUSE_MAX, |at| at.saturating_duration_since(now));
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn is_dropped(&self, path: &Path) -> bool {
-        lock(&self.state).letters.get(path).is_some_and(|slot| slot.is_dropped)
+    fn hand(self: &Arc<Self>, state: &mut State, address: Address) {
+        let Some(slot) = state.letters.get_mut(&address) else { return };
+        slot.is_taken = true;
+        slot.due = None;
+        let (this, address) = (self.clone(), address);
+        let own = address.clone();
+        if let Err(error) = std::thread::Builder::new().name("send".to_owned()).spawn(move || this.take(&own)) {
+            tracing::warn!(job = %address.0, %error, "cannot start a thread for a copy, will try again");
+            slot.is_taken = false;
+            slot.due = Some(Instant::now() + PAUSE_MIN);
+        }
+    }
+
+    /// Sends what there is, and sets when it goes again.
+    fn take(&self, address: &Address) {
+        let copied = catch_unwind(AssertUnwindSafe(|| self.copy(address)));
+        let after = copied.unwrap_or_else(|_| {
+            tracing::error!(job = %address.0, run = address.1, "an error of Trainyard's own while output was copied");
+            After::Again(PAUSE_MAX)
+        });
+        let mut state = lock(&self.state);
+        match after {
+            After::Never => self.forget(&mut state, address),
+            After::Again(pause) => {
+                if let Some(slot) = state.letters.get_mut(address) {
+                    slot.is_taken = false;
+                    // Unless somebody wanted it meanwhile.
+                    slot.due = slot.due.or_else(|| Instant::now().checked_add(pause));
+                }
+            }
+            After::WhenAsked => {
+                if let Some(slot) = state.letters.get_mut(address) {
+                    slot.is_taken = false;
+                }
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn copy(&self, address: &Address) -> After {
+        let (key, run) = (&address.0, address.1);
+        let tell = |state: Option<String>, note: Option<String>| (self.deliveries)(key, run, Delivered { state, note });
+        let known = lock(&self.state).letters.get(address).map(|slot| (slot.letter.clone(), slot.to.clone()));
+        let Some((letter, remote)) = known else { return After::Never };
+        if self.is_dropped(address) {
+            let note = format!("the output of run {run} is no longer copied to {remote}; it stays in output/");
+            tell(None, Some(note));
+            return After::Never;
+        }
+        tell(Some(format!("copies its output to {remote}")), None);
+        match self.send(address, &letter, &remote, &tell) {
+            Ok(tried) if letter.is_over => {
+                let note = format!("the output of run {run} is in {remote}: {}{}", tried.progress, tried.left);
+                tell(None, Some(note));
+                After::Never
+            }
+            Ok(_) => {
+                self.note_failure(address, None);
+                tell(Some(format!("its output is copied to {remote}")), None);
+                letter.every_ms.map_or(After::WhenAsked, |every| After::Again(Duration::from_millis(every)))
+            }
+            // It was ended for that: the next turn says so.
+            Err(_) if self.is_dropped(address) => After::Again(Duration::ZERO),
+            Err(error) => {
+                let what = format!("the output of run {run} could not be copied to {remote}: {error}");
+                let (pause, is_new) = self.note_failure(address, Some(&what));
+                let again = crate::ids::format_duration(pause);
+                let hint = format!("it is tried again in {again}, or by `trainyard send {key}`");
+                let note = is_new.then(|| format!("{what}; it stays in output/, and {hint}"));
+                tell(Some(format!("{what}; {hint}")), note);
+                After::Again(pause)
+            }
+        }
+    }
+
+    /// How long to wait after a failure, and whether its owner has not been told of it; `None` is a success.
+    fn note_failure(&self, address: &Address, what: Option<&str>) -> (Duration, bool) {
+        let mut state = lock(&self.state);
+        let Some(slot) = state.letters.get_mut(address) else { return (PAUSE_MAX, false) };
+        let pause = PAUSE_MIN.saturating_mul(2u32.saturating_pow(slot.failures)).min(PAUSE_MAX);
+        slot.failures = if what.is_some() { slot.failures.saturating_add(1) } else { 0 };
+        let is_new = slot.told_failure.as_deref() != what;
+        slot.told_failure = what.map(str::to_owned);
+        (pause, is_new)
+    }
+
+    fn is_dropped(&self, address: &Address) -> bool {
+        lock(&self.state).letters.get(address).is_some_and(|slot| slot.is_dropped)
     }
 
     /// Under the lock, so that nobody writes the letter again.
-    fn forget(&self, path: &Path) {
-        let mut state = lock(&self.state);
-        for path in [path.to_owned(), sent_file(path)] {
+    fn forget(&self, state: &mut State, address: &Address) {
+        let Some(slot) = state.letters.remove(address) else { return };
+        for path in [sent_file(&slot.path), slot.path] {
             if let Err(error) = remove_if_there(&path) {
                 tracing::warn!(path = %path.display(), %error, "a note of output that was copied stays");
             }
         }
-        state.letters.remove(path);
+    }
+
+    fn set_carrying(&self, address: &Address, process: Option<Arc<PidFd>>) {
+        let mut state = lock(&self.state);
+        let Some(slot) = state.letters.get_mut(address) else { return };
+        if let (true, Some(process)) = (slot.is_dropped, &process) {
+            // It was given up while the process was started; it has ended where that fails.
+            let _ = process.signal(Signal::SIGKILL);
+        }
+        slot.carrying = process;
     }
 
     fn send(
         &self,
-        path: &Path,
+        address: &Address,
         letter: &Letter,
-        key: &JobKey,
         remote: &RemoteMount,
         tell: &dyn Fn(Option<String>, Option<String>),
     ) -> Result<Tried, EngineError> {
+        let key = &address.0;
         let run = self.paths.run(key, letter.run);
         let opened = Rooted::open(&run).and_then(|run| run.directory_for_reading(Path::new("output")));
-        let directory = opened.map_err(super::failed("open the output"))?;
-        let (sent, mut log) = read_sent(&sent_file(path)).map_err(super::failed("read what was sent"))?;
+        let directory = match opened {
+            // Nobody can bring it back; what comes after it is not to wait for ever.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && letter.is_over => {
+                return Ok(Tried { progress: "nothing of it is left here".to_owned(), left: Left::default() });
+            }
+            opened => opened.map_err(super::failed("open the output"))?,
+        };
+        let (sent, mut log) =
+            read_sent(&sent_file(&self.letter(key, letter.run))).map_err(super::failed("read what was sent"))?;
         let mut hear = |news: &News| match news {
             News::Progress(progress) => tell(Some(format!("copies its output to {remote}: {progress}")), None),
             News::Sent { path, mark } => {
@@ -333,17 +452,11 @@ impl Outbox {
             }
             News::Brought { .. } | News::AllSent { .. } | News::Failed { .. } | News::Alive => {}
         };
-        let begun = |process: Arc<PidFd>| {
-            if let Some(slot) = lock(&self.state).letters.get_mut(path) {
-                slot.carrying = Some(process);
-            }
-        };
+        let begun = |process: Arc<PidFd>| self.set_carrying(address, Some(process));
         let owner = Owner { uid: letter.uid, gid: letter.gid };
         let errand = Errand::Send { prefix: letter.prefix.clone(), sent };
         let carried = self.carrier.carry(remote, (&key.workspace, owner), (&directory, errand), &begun, &mut hear);
-        if let Some(slot) = lock(&self.state).letters.get_mut(path) {
-            slot.carrying = None;
-        }
+        self.set_carrying(address, None);
         match carried? {
             News::AllSent { changed, .. } if changed > 0 && letter.is_over => {
                 Err(EngineError(format!("{changed} files were changed while they were sent")))
@@ -355,23 +468,12 @@ impl Outbox {
     }
 }
 
-/// One of the copies that a workspace may make at once.
-struct Turn<'a> {
-    outbox: &'a Outbox,
-    workspace: String,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let mut state = lock(&self.outbox.state);
-        if let Some(sending) = state.sending.get_mut(&self.workspace) {
-            *sending -= 1;
-            if *sending == 0 {
-                state.sending.remove(&self.workspace);
-            }
-        }
-        self.outbox.changed.notify_all();
-    }
+/// When a letter goes again.
+enum After {
+    Never,
+    Again(Duration),
+    /// When the run is over, or somebody asks for it.
+    WhenAsked,
 }
 
 fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {

@@ -13,7 +13,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::OFlag;
@@ -22,10 +22,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::workdirs::groups_of;
 use super::{failed, told};
-use crate::config::{Paths, Pool, PoolKind};
+use crate::config::{Paths, Pool};
 use crate::contract::Identity;
-use crate::engine::{EngineError, Prepare};
-use crate::ids::{AssetName, WorkspaceName};
+use crate::engine::{EngineError, GivenUp, Prepare};
+use crate::ids::{AssetName, StoreKind, WorkspaceName};
 use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
@@ -42,6 +42,16 @@ pub(super) struct Carrier {
     program: Arc<SealedProgram>,
     paths: Paths,
     pools: BTreeMap<AssetName, Pool>,
+    /// What is being copied in, or waits for that.
+    bringing: Mutex<Vec<Bringing>>,
+    /// A place is free again, or somebody no longer waits for one.
+    changed: Condvar,
+}
+
+/// The copy of a run that is made ready.
+struct Bringing {
+    given_up: GivenUp,
+    process: Option<Arc<PidFd>>,
 }
 
 /// For each target the snapshot, below `remote/`.
@@ -49,7 +59,7 @@ type Seen = BTreeMap<String, PathBuf>;
 
 impl Carrier {
     pub(super) fn new(program: Arc<SealedProgram>, paths: Paths, pools: BTreeMap<AssetName, Pool>) -> Self {
-        Self { program, paths, pools }
+        Self { program, paths, pools, bringing: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Whether the run may use the stores that it names.
@@ -74,7 +84,7 @@ impl Carrier {
             Some(pool) if !may(pool) => {
                 refused(format!("workspace {workspace} may not use it; `workspaces` of [pools.{name}] names who may"))
             }
-            Some(pool) if PoolKind::parse(&remote.kind) != Some(pool.kind) => {
+            Some(pool) if StoreKind::parse(&remote.kind) != Some(pool.kind) => {
                 let kind = pool.kind.name();
                 refused(format!("the pool {name} is of kind {kind}; write {kind}:{name}/…"))
             }
@@ -155,6 +165,45 @@ impl Carrier {
 
     /// Copies in what the run's job file names, and keeps which state of it the run has.
     pub(super) fn bring(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        if run.spec.copied_in().next().is_none() {
+            return Ok(());
+        }
+        self.bringing().push(Bringing { given_up: run.given_up.clone(), process: None });
+        let brought = self.bring_all(run, tell);
+        self.bringing().retain(|bringing| !bringing.given_up.is_of(&run.given_up));
+        brought
+    }
+
+    /// Ends the copy, and the wait for one, of a run that is no longer wanted.
+    pub(super) fn give_up(&self, run: &GivenUp) {
+        let bringing = self.bringing();
+        run.set();
+        for process in
+            bringing.iter().filter(|bringing| bringing.given_up.is_of(run)).filter_map(|it| it.process.as_ref())
+        {
+            // It has ended where that fails.
+            let _ = process.signal(Signal::SIGKILL);
+        }
+        self.changed.notify_all();
+    }
+
+    fn bringing(&self) -> MutexGuard<'_, Vec<Bringing>> {
+        self.bringing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The run's copy is made by this process; by none when absent.
+    fn set_process(&self, run: &GivenUp, process: Option<Arc<PidFd>>) {
+        let mut bringing = self.bringing();
+        if let (true, Some(process)) = (run.is_set(), &process) {
+            // It was given up while the process was started.
+            let _ = process.signal(Signal::SIGKILL);
+        }
+        if let Some(own) = bringing.iter_mut().find(|bringing| bringing.given_up.is_of(run)) {
+            own.process = process;
+        }
+    }
+
+    fn bring_all(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         let mut seen = seen(&self.paths, &run.identity)?;
         let is_there =
             |seen: &Seen, target: &str| seen.get(target).is_some_and(|at| self.paths.remote().join(at).exists());
@@ -184,8 +233,8 @@ impl Carrier {
         let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(pool, &prefix));
         let directory = self.paths.remote().join(&below);
         let waits = || tell(format!("waits for another copy of {remote}"));
-        let opened = self.open_place(&directory, &rights(pool, *owner), &waits);
-        let (directory, _lock) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
+        let opened = self.open_place(&directory, &rights(pool, *owner), &run.given_up, &waits);
+        let (directory, _place) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| {
             if let News::Progress(progress) = news {
                 tell(format!("copies in {remote}: {progress}"));
@@ -193,7 +242,10 @@ impl Carrier {
         };
         tell(format!("copies in {remote}"));
         let whom = (&identity.key.workspace, *owner);
-        match self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &|_| (), &mut hear)? {
+        let begun = |process| self.set_process(&run.given_up, Some(process));
+        let carried = self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &begun, &mut hear);
+        self.set_process(&run.given_up, None);
+        match carried? {
             News::Brought { snapshot, .. } if is_snapshot(&snapshot) => Ok(below.join(snapshot)),
             News::Failed { message, .. } => Err(told(message)),
             _ => Err(told("it was not copied".to_owned())),
@@ -201,19 +253,43 @@ impl Carrier {
     }
 
     /// The directory, and the lock by which one copies at a time.
-    fn open_place(&self, directory: &Path, rights: &Rights, waits: &dyn Fn()) -> io::Result<(File, HeldLock)> {
+    fn open_place(
+        &self,
+        directory: &Path,
+        rights: &Rights,
+        given_up: &GivenUp,
+        waits: &dyn Fn(),
+    ) -> io::Result<(File, Place<'_>)> {
         let parents = directory.ancestors().skip(1).take(3).collect::<Vec<_>>();
         parents.into_iter().rev().try_for_each(|parent| create_dir(parent, 0o700))?;
         let path = directory.with_extension("lock");
-        let lock = loop {
-            if let Some(lock) = HeldLock::try_take(&path)? {
-                break lock;
+        let place = match self.try_place(&path)? {
+            Some(place) => place,
+            None => {
+                waits();
+                self.wait_for_place(&path, given_up)?
             }
-            waits();
-            crate::sys::lock::wait_until_free(File::open(&path)?)?;
         };
         create_dir_for(directory, 0o700, rights.uid, rights.gid)?;
-        Ok((File::open(directory)?, lock))
+        Ok((File::open(directory)?, place))
+    }
+
+    fn try_place(&self, path: &Path) -> io::Result<Option<Place<'_>>> {
+        Ok(HeldLock::try_take(path)?.map(|lock| Place { lock: Some(lock), carrier: self }))
+    }
+
+    /// Until the place is ours; nobody but this process takes these locks.
+    fn wait_for_place(&self, path: &Path, given_up: &GivenUp) -> io::Result<Place<'_>> {
+        let mut bringing = self.bringing();
+        loop {
+            if given_up.is_set() {
+                return Err(io::Error::other("the run is no longer wanted"));
+            }
+            if let Some(place) = self.try_place(path)? {
+                return Ok(place);
+            }
+            bringing = self.changed.wait(bringing).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// What the run sees of what was copied in.
@@ -249,7 +325,7 @@ impl Carrier {
                 continue;
             }
             // Where something is being copied, the next look is soon enough.
-            let Some(_lock) = HeldLock::try_take(&place.with_extension("lock"))? else { continue };
+            let Some(_held) = self.try_place(&place.with_extension("lock"))? else { continue };
             for snapshot in below(&place, 1)? {
                 let is_used = used.iter().any(|mount| mount.starts_with(&snapshot));
                 let age = fs::symlink_metadata(&snapshot)?.modified()?.elapsed().unwrap_or_default();
@@ -263,6 +339,21 @@ impl Carrier {
             }
         }
         Ok(())
+    }
+}
+
+/// A place of a store that is held: who waits for it hears when it is free again.
+struct Place<'a> {
+    lock: Option<HeldLock>,
+    carrier: &'a Carrier,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        // Between a look at the lock and the wait nobody lets it go unheard.
+        let _bringing = self.carrier.bringing();
+        self.lock = None;
+        self.carrier.changed.notify_all();
     }
 }
 
@@ -350,7 +441,7 @@ fn seen(paths: &Paths, identity: &Identity) -> Result<Seen, EngineError> {
 /// SFTP is spoken by `ssh`, whose memory the owner's other processes could read.
 fn rights(pool: &Pool, owner: Owner) -> Rights {
     match pool.kind {
-        PoolKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
+        StoreKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
         _ => Rights { uid: owner.uid, gid: owner.gid, groups: groups_of(owner), is_apart: false },
     }
 }

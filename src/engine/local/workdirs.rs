@@ -88,9 +88,7 @@ fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError
     let copied = || -> io::Result<()> {
         remove_tree(&draft)?;
         let target = draft.join(part);
-        if !part.is_empty() {
-            make_counted(paths, run, &draft)?;
-        }
+        make_counted(paths, run, &draft)?;
         // A file of that name is not what is gone on with.
         match copy_tree(&PathBuf::from(format!("/proc/self/fd/{}/.", before.as_raw_fd())), &target) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => remove_tree(&draft),

@@ -4,6 +4,7 @@
 //! by device and inode, never by a path. The kernel takes it away by itself when its place is looked up and is another one,
 //! or none.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -27,7 +28,7 @@ use crate::sys::mounts::{Access, Depth, Detached, path_of};
 use crate::sys::rooted::open_resolved;
 use crate::workspace::quota::{self, Quotas};
 
-/// Most versions that are shown directly: every process that gets mounts of its own copies them all (1 µs each), and
+/// Most versions that are shown directly, of all workspaces: every process that gets mounts of its own copies them all (1 µs each), and
 /// whoever reads which there are reads so many lines more.
 const MOST: usize = 256;
 
@@ -60,8 +61,8 @@ impl Bound {
         // What cannot be looked at is not shown directly, and keeps nothing else from it.
         let mut failed = None;
         let wanted = self.wanted(&mut failed);
-        self.release(&wanted);
-        let done = self.show(wanted).and(failed.map_or(Ok(()), Err));
+        let released = self.release(&wanted);
+        let done = self.show(wanted).and(released).and(failed.map_or(Ok(()), Err));
         match done {
             Ok(()) => {
                 self.is_told = false;
@@ -85,18 +86,27 @@ impl Bound {
     }
 
     pub(super) fn clear(&mut self) {
-        self.release(&BTreeMap::new());
+        if let Err(error) = self.release(&BTreeMap::new()) {
+            tracing::warn!(%error, "what was shown directly stays");
+        }
     }
 
-    fn release(&mut self, wanted: &BTreeMap<Identity, Wanted>) {
-        let gone: Vec<Identity> =
-            self.mounts.keys().filter(|identity| !wanted.contains_key(identity)).copied().collect();
-        for mount in gone.iter().filter_map(|identity| self.mounts.remove(identity)) {
-            let id = mount.id();
-            if let Err(error) = mount.detach() {
-                tracing::warn!(id, %error, "cannot take away what was shown directly");
+    /// What does not go stays known, for the next look. The first error is told.
+    fn release(&mut self, wanted: &BTreeMap<Identity, Wanted>) -> io::Result<()> {
+        let mut first_error = None;
+        self.mounts.retain(|identity, mount| {
+            if wanted.contains_key(identity) {
+                return true;
             }
-        }
+            let detached = mount.detach();
+            let is_there = detached.is_err();
+            if let Err(error) = detached {
+                let told = format!("cannot take away what was shown directly, mount {}: {error}", mount.id());
+                first_error.get_or_insert(io::Error::new(error.kind(), told));
+            }
+            is_there
+        });
+        first_error.map_or(Ok(()), Err)
     }
 
     /// One that fails keeps no other from it; the first error is told.
@@ -201,25 +211,32 @@ impl Bound {
         wanted
     }
 
-    /// Those whose manifests were written last, published or not yet.
+    /// Those whose manifests were written last, published or not yet; of each workspace as many as of any other that has them.
     fn newest_versions(&self, homes: &[String], failed: &mut Option<io::Error>) -> Vec<Version> {
-        let mut found = Vec::new();
+        let mut found: Vec<(usize, Reverse<Version>)> = Vec::new();
         for home in homes {
-            let datasets = Path::new(home).join(Part::Datasets.as_str());
-            if !self.may_be_named(&datasets, failed) {
-                continue;
-            }
-            for name in or_later(self.shelf.names(&datasets), failed).unwrap_or_default() {
-                let dataset = datasets.join(name);
-                if self.may_be_named(&dataset, failed) {
-                    let names = or_later(self.shelf.versions(&dataset), failed).unwrap_or_default();
-                    found.extend(names.into_iter().filter_map(|name| self.version(&dataset, name)));
-                }
-            }
+            let mut versions: Vec<_> = self.versions_of(home, failed).into_iter().map(Reverse).collect();
+            versions.sort();
+            found.extend(versions.into_iter().enumerate());
         }
         found.sort();
-        found.reverse();
         found.truncate(MOST);
+        found.into_iter().map(|(_, Reverse(version))| version).collect()
+    }
+
+    fn versions_of(&self, home: &str, failed: &mut Option<io::Error>) -> Vec<Version> {
+        let datasets = Path::new(home).join(Part::Datasets.as_str());
+        if !self.may_be_named(&datasets, failed) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for name in or_later(self.shelf.names(&datasets), failed).unwrap_or_default() {
+            let dataset = datasets.join(name);
+            if self.may_be_named(&dataset, failed) {
+                let names = or_later(self.shelf.versions(&dataset), failed).unwrap_or_default();
+                found.extend(names.into_iter().filter_map(|name| self.version(&dataset, name)));
+            }
+        }
         found
     }
 

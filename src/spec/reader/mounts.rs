@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::Reader;
-use crate::ids::parse_duration;
+use crate::ids::{StoreKind, parse_duration};
 use crate::spec::job::{HostMount, RemoteMount, SyncAt};
 use crate::spec::wire::WireMount;
 
@@ -18,8 +18,6 @@ const OUTPUT: &str = "/output";
 /// Where ours lies in tasks.
 const OURS: &str = "/run/trainyard";
 const MOUNTS_MAX: usize = 64;
-/// How stores of other machines are spoken to.
-const STORES: [&str; 5] = ["s3", "oss", "webhdfs", "sftp", "http"];
 /// Who copies more often does little else.
 const SYNC_MIN: Duration = Duration::from_secs(10);
 
@@ -83,8 +81,8 @@ fn read(mount: &WireMount) -> Result<Read, Wrong> {
 
 fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wrong> {
     let wrong = |message: String| ("mounts.source", message);
-    if !STORES.contains(&kind) {
-        let all = STORES.join(", ");
+    if StoreKind::parse(kind).is_none() {
+        let all = StoreKind::ALL.map(StoreKind::name).join(", ");
         return Err(wrong(format!(
             "{kind}: is no kind of store; there are {all}, of which s3 is also that of UFile, OBS, COS and MinIO"
         )));

@@ -31,7 +31,7 @@ impl Attached {
     }
 
     /// Takes it away, without a look at the place where it is; that it has gone already is no error.
-    pub fn detach(self) -> io::Result<()> {
+    pub fn detach(&self) -> io::Result<()> {
         match umount2(&path_of(&self.handle), MntFlags::MNT_DETACH) {
             Ok(()) | Err(Errno::EINVAL) => Ok(()),
             Err(errno) => Err(errno.into()),
