@@ -1,9 +1,10 @@
 //! The time and the memory of unpacking an image, beside `umoci unpack` and `skopeo copy` of the same: into a storage,
 //! where it unpacks as well, and into a layout, where it only copies.
 //!
-//!     cargo bench --bench unpack -- OCI-LAYOUT:TAG
+//!     cargo bench --bench unpack [-- large | OCI-LAYOUT:TAG]
 //!
-//! Without an image, the one of the tests. Each runs in a process of its own; the best of three.
+//! Without an image, the one of the tests; `large` is that with 1 GiB of this machine's own files on top. Each runs in a
+//! process of its own; the best of three.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -32,8 +33,13 @@ fn main() {
     {
         return import(image, Path::new(target));
     }
-    let image = arguments.into_iter().skip(1).find(|argument| argument.contains(':'));
-    let image = image.unwrap_or_else(|| format!("{}:py", support::images::debian().display()));
+    let scratch = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let named = arguments.iter().skip(1).find(|argument| argument.contains(':'));
+    let image = match named {
+        Some(image) => image.clone(),
+        None if arguments.iter().any(|argument| argument == "large") => large(scratch.path()),
+        None => format!("{}:py", support::images::debian().display()),
+    };
     println!("{:<28}{:>10}{:>12}", "unpack", "best, s", "memory, MiB");
     let me = std::env::current_exe().unwrap().display().to_string();
     let source = format!("oci:{image}");
@@ -56,6 +62,34 @@ fn main() {
     for (name, (time, memory)) in COMPETITORS.iter().zip(best) {
         println!("{name:<28}{:>10.2}{:>12.1}", time.as_secs_f64(), memory as f64 / 1024.0);
     }
+}
+
+/// The image of the tests with another layer, of files of this machine until they are 1 GiB.
+fn large(scratch: &Path) -> String {
+    let (files, layout) = (scratch.join("files"), scratch.join("layout"));
+    let script = "import os, shutil, sys
+left, target = 1 << 30, sys.argv[1]
+for directory, _, names in os.walk('/usr'):
+    for name in names:
+        path = os.path.join(directory, name)
+        if os.path.islink(path) or not os.path.isfile(path) or left <= 0:
+            continue
+        left -= os.path.getsize(path)
+        os.makedirs(target + directory, exist_ok=True)
+        shutil.copyfile(path, target + path)";
+    let image = format!("{}:py", layout.display());
+    let [files, layout] = [&files, &layout].map(|path| path.display().to_string());
+    let original = support::images::debian().display().to_string();
+    for words in [
+        &["/usr/bin/python3", "-c", script, &files][..],
+        &["cp", "-r", &original, &layout],
+        &["umoci", "insert", "--image", &image, &files, "/machine"],
+    ] {
+        let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    std::fs::remove_dir_all(&files).unwrap();
+    image
 }
 
 const COMPETITORS: [&str; 4] = ["trainyard", "umoci unpack", "skopeo copy into a storage", "skopeo copy into a layout"];
