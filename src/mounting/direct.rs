@@ -12,6 +12,7 @@
 //! same.
 
 mod bound;
+mod strayed;
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,6 +30,8 @@ use bound::Bound;
 /// First wait after something that could not be shown, doubled up to the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// Who writes past a quota is heard no more often.
+const REST_OF_STRAYS: Duration = Duration::from_secs(10);
 /// The machine's mounts are looked at no more often, however many come and go.
 const REST: Duration = Duration::from_secs(1);
 /// However often it is rung: for each look at what is to be there it owes so many times as long of rest…
@@ -42,7 +45,8 @@ pub fn run(config: &Config) -> Result<(), MountingError> {
     let bell = Bell::hang(&config.paths.direct_bell()).map_err(failed("hang the bell for direct mounts"))?;
     let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
     let bound = Bound::open(config).map_err(failed("open the workspaces"))?;
-    let mut direct = Direct { bell, table, bound, rested_at: Instant::now(), owes_until: Instant::now() };
+    let mut direct =
+        Direct { bell, table, bound, rested_at: Instant::now(), owes_until: Instant::now(), strays_at: Instant::now() };
     let mut wait = FIRST_WAIT;
     loop {
         let began = Instant::now();
@@ -81,6 +85,8 @@ struct Direct {
     rested_at: Instant,
     /// When it would have rested for all its looks.
     owes_until: Instant,
+    /// When it hears again who writes past a quota.
+    strays_at: Instant,
 }
 
 impl Direct {
@@ -93,11 +99,16 @@ impl Direct {
             }
             let to_come = |at: Instant| Some(at).filter(|at| *at > now);
             let hears_at = self.owes_until.checked_sub(OWED_MAX).and_then(to_come);
-            let rested_at = to_come(self.rested_at);
-            let due = again.into_iter().chain(rested_at).chain(hears_at).min();
-            let seen = self.poll(due.map(|due| due - now), (hears_at.is_none(), rested_at.is_none()))?;
+            let (rested_at, strays_at) = (to_come(self.rested_at), to_come(self.strays_at));
+            let due = again.into_iter().chain(rested_at).chain(hears_at).chain(strays_at).min();
+            let heard = Heard { bell: hears_at.is_none(), mounts: rested_at.is_none(), strays: strays_at.is_none() };
+            let seen = self.poll(due.map(|due| due - now), heard)?;
             if seen.ended {
                 return Ok(Woken::Ended);
+            }
+            if seen.strayed {
+                self.strays_at = Instant::now() + REST_OF_STRAYS;
+                self.bound.note_strays();
             }
             if seen.rung {
                 self.bell.quiet();
@@ -112,15 +123,18 @@ impl Direct {
         }
     }
 
-    fn poll(&self, timeout: Option<Duration>, (with_bell, with_mounts): (bool, bool)) -> io::Result<Seen> {
+    fn poll(&self, timeout: Option<Duration>, heard: Heard) -> io::Result<Seen> {
         let input = io::stdin();
-        // Polled for nothing, a change of the mounts would not be told of again, and who is rung would turn in circles.
+        // What is not heard is not polled either: a change of the mounts would not be told of again, and who is rung would turn
+        // in circles.
         let flags = |wanted: bool, flags: PollFlags| if wanted { flags } else { PollFlags::empty() };
         let mut polled = vec![
             PollFd::new(input.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.bell.as_fd(), flags(with_bell, PollFlags::POLLIN)),
+            PollFd::new(self.bell.as_fd(), flags(heard.bell, PollFlags::POLLIN)),
         ];
-        polled.extend(with_mounts.then(|| PollFd::new(self.table.as_fd(), PollFlags::POLLPRI)));
+        let strays = heard.strays.then(|| self.bound.strays()).into_iter().flatten();
+        polled.extend(strays.map(|stray| PollFd::new(stray, PollFlags::POLLIN)));
+        polled.extend(heard.mounts.then(|| PollFd::new(self.table.as_fd(), PollFlags::POLLPRI)));
         // Rounded up, so that what is due then is.
         let timeout = timeout.map(|timeout| timeout + Duration::from_millis(1));
         let timeout = timeout.map_or(Ok(PollTimeout::NONE), PollTimeout::try_from).unwrap_or(PollTimeout::MAX);
@@ -128,13 +142,24 @@ impl Direct {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let told = |at: usize| polled.get(at).is_some_and(|polled| polled.any().unwrap_or(true));
-        Ok(Seen { ended: told(0), rung: told(1), mounted: told(2) })
+        let mut told = polled.iter().map(|polled| polled.any().unwrap_or(true));
+        let (ended, rung) = (told.next() == Some(true), told.next() == Some(true));
+        let mounted = heard.mounts && told.next_back() == Some(true);
+        Ok(Seen { ended, rung, mounted, strayed: told.any(|told| told) })
     }
+}
+
+/// What is listened to.
+#[derive(Clone, Copy)]
+struct Heard {
+    bell: bool,
+    mounts: bool,
+    strays: bool,
 }
 
 struct Seen {
     ended: bool,
     rung: bool,
     mounted: bool,
+    strayed: bool,
 }

@@ -1,6 +1,7 @@
 //! What is mounted where, and mounting it.
 
 pub mod attached;
+pub mod writes;
 
 use std::fs;
 use std::io;

@@ -3,6 +3,7 @@
 //! ```text
 //! daemon ──  quotas.json  ─► mount    limits, who holds them, what jobs have left behind the mount
 //! daemon ◄─  counted.json ── mount    what datasets/ and code/ take, which change through the mount alone
+//! who shows directly ── strays.json ─► mount    who still writes past the mount, where `code/` was shown directly before
 //! ```
 //! Each writes a file of its own in `run/trainyard/storage/` and watches for the other's, so that either may end and begin
 //! anew: what was told last stays in force. The sum is the same for both, so `df` shows what `trainyard workspace` does.
@@ -63,6 +64,8 @@ pub struct Told {
 }
 
 pub type Quotas = BTreeMap<WorkspaceName, Told>;
+/// Another number than before: something was written to `code/` past the mount, by who was there before the quota.
+pub type Strays = BTreeMap<WorkspaceName, u64>;
 /// Bytes of `datasets/` and `code/`.
 pub type Counts = BTreeMap<WorkspaceName, u64>;
 
@@ -77,6 +80,10 @@ pub fn quotas_file(paths: &Paths) -> PathBuf {
 
 pub fn counts_file(paths: &Paths) -> PathBuf {
     storage_dir(paths).join("counted.json")
+}
+
+pub fn strays_file(paths: &Paths) -> PathBuf {
+    storage_dir(paths).join("strays.json")
 }
 
 /// The copy of such a file that stays when the machine is started anew.
@@ -163,13 +170,22 @@ impl Ledger {
         let (sender, words) = channel();
         let told = sender.clone();
         // The receiver is gone only when this process ends.
-        let watcher = watch(&quotas_file(paths), move |_| drop(told.send(Word::Told)))?;
+        let quotas = watch(&quotas_file(paths), move |_| drop(told.send(Word::Told)))?;
+        let strayed = sender.clone();
+        let strays = watch(&strays_file(paths), move |_| drop(strayed.send(Word::Strayed)))?;
         let counter = Counter::start(&ledger)?;
-        let mut keeper =
-            Keeper { paths: paths.clone(), ledger: ledger.clone(), sender, counter, dirty: Arc::default(), kept: None };
+        let mut keeper = Keeper {
+            paths: paths.clone(),
+            ledger: ledger.clone(),
+            sender,
+            counter,
+            dirty: Arc::default(),
+            kept: None,
+            strays: Strays::new(),
+        };
         keeper.take_over();
         let keep = move || {
-            let _watcher = watcher;
+            let _watchers = (quotas, strays);
             keeper.run(&words);
         };
         std::thread::Builder::new().name("quotas".to_owned()).spawn(keep)?;
@@ -220,6 +236,8 @@ impl Ledger {
 enum Word {
     /// The daemon has told something.
     Told,
+    /// Somebody writes past the mount.
+    Strayed,
     /// An account has changed.
     Changed,
 }
@@ -234,6 +252,7 @@ struct Keeper {
     dirty: Arc<AtomicBool>,
     /// What was kept for the time after the machine's next start, and when.
     kept: Option<(Counts, Instant)>,
+    strays: Strays,
 }
 
 impl Keeper {
@@ -247,6 +266,7 @@ impl Keeper {
             };
             match word {
                 Ok(Word::Told) => self.take_over(),
+                Ok(Word::Strayed) => self.count_strays(),
                 Ok(Word::Changed) => tell_at = tell_at.or_else(|| Some(Instant::now() + TELL_AFTER)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
@@ -268,6 +288,19 @@ impl Keeper {
             Ok(quotas) => self.apply(&quotas),
             Err(error) => tracing::warn!(path = %file.display(), %error, "cannot read the quotas; those before stay"),
         }
+    }
+
+    fn count_strays(&mut self) {
+        let strays: Strays = match read(&strays_file(&self.paths)) {
+            Ok(strays) => strays,
+            Err(error) => return tracing::warn!(%error, "cannot read who writes past the mount"),
+        };
+        for (workspace, _) in strays.iter().filter(|(workspace, number)| self.strays.get(workspace) != Some(number)) {
+            if let Some(Page::Counted { account, .. }) = self.ledger.pages().get(workspace) {
+                account.want_count();
+            }
+        }
+        self.strays = strays;
     }
 
     fn apply(&mut self, quotas: &Quotas) {
@@ -420,7 +453,15 @@ mod tests {
         let (sender, _words) = channel();
         // Nobody counts.
         let counter = Counter(channel().0);
-        let mut keeper = Keeper { paths: paths.clone(), ledger, sender, counter, dirty: Arc::default(), kept: None };
+        let mut keeper = Keeper {
+            paths: paths.clone(),
+            ledger,
+            sender,
+            counter,
+            dirty: Arc::default(),
+            kept: None,
+            strays: Strays::new(),
+        };
         keeper.take_over();
         let quota = |keeper: &Keeper| keeper.ledger.quota(&RelPath::new("default/code").unwrap()).unwrap();
         assert_eq!(quota(&keeper), Quota { limit: 1000, used: 995 });

@@ -207,6 +207,27 @@ fn after_any_changes_by_several_writers_what_is_counted_is_what_du_finds() {
 }
 
 #[test]
+fn who_is_in_code_when_a_quota_comes_is_counted_though_not_held_up() {
+    let test = "who_is_in_code_when_a_quota_comes_is_counted_though_not_held_up";
+    let Some(instance) = Instance::start(test, &config("")) else { return };
+    let code = instance.mount().join("code");
+    let table = || fs::read_to_string("/proc/self/mountinfo").unwrap();
+    wait_for("code/ to be shown directly", || table().contains(code.to_str().unwrap()).then_some(()));
+    let file = fs::File::options().create_new(true).write(true).open(code.join("old")).unwrap();
+    edit(&instance, "[workspaces.default]\nstorage = \"64MiB\"");
+    wait_for("code/ to be the mount's", || (!table().contains(code.to_str().unwrap())).then_some(()));
+    wait_used(&instance, 0);
+    file.write_all_at(&vec![1; 20 << 20], 0).unwrap();
+    wait_used(&instance, 20 * MIB);
+    // Again and again, as long as they are there.
+    file.write_all_at(&vec![1; 50 << 20], 20 << 20).unwrap();
+    wait_used(&instance, 70 * MIB);
+    assert_eq!(errno(fs::write(code.join("new"), "x")), FULL);
+    drop(file);
+    instance.shutdown();
+}
+
+#[test]
 fn versions_that_share_files_are_counted_once_and_a_removed_one_no_more() {
     let test = "versions_that_share_files_are_counted_once_and_a_removed_one_no_more";
     let Some(instance) = Instance::start(test, &config("[workspaces.default]\nstorage = \"64MiB\"")) else {
@@ -418,6 +439,27 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));
     fs::write(mount.join("code/more"), vec![1; 100 << 20]).unwrap();
+    instance.shutdown();
+}
+
+#[test]
+fn btrfs_counts_an_output_that_begins_as_the_last_run_s_ended() {
+    let test = "btrfs_counts_an_output_that_begins_as_the_last_run_s_ended";
+    let Some(disk) = Btrfs::make(test) else { return };
+    let storage = "[workspaces.default]\nstorage = \"100MiB\"";
+    let Some(mut instance) = Instance::prepare_in(test, &config(storage), &disk.top()) else { return };
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let mount = instance.mount();
+    wait_for("the quota", || (try_df(&mount)?.0 == 100 * MIB).then_some(()));
+    let job = "contract = \"uai\"\n\
+               command = \"if [ -e /output/first ]; then head -c 150M /dev/zero > /output/large; else echo > /output/first; fi\"";
+    assert_eq!(instance.run_job("goes-on", job)["state"], "succeeded");
+    instance.ok(&["rerun", "goes-on"]);
+    let second = instance.wait_end("goes-on", 2);
+    assert_eq!(second["state"], "failed", "{second:#}");
+    let said = instance.ok(&["logs", "goes-on"]);
+    assert!(said.contains("quota exceeded"), "{said}");
     instance.shutdown();
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -18,6 +18,7 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, ResolveFlag};
 use nix::sys::stat::Mode;
 
+use super::strayed::Strayed;
 use crate::assets::manifest::{State, state};
 use crate::assets::{Part, Shelf, is_absent, manifest_of};
 use crate::config::{Config, Direct};
@@ -40,12 +41,22 @@ type Identity = (u64, u64);
 struct Wanted {
     path: PathBuf,
     access: Access,
+    code_of: Option<WorkspaceName>,
+}
+
+struct Shown {
+    mount: Attached,
+    /// Whose `code/` it is.
+    code_of: Option<WorkspaceName>,
 }
 
 pub(super) struct Bound {
     config: Config,
     shelf: Shelf,
-    mounts: BTreeMap<Identity, Attached>,
+    mounts: BTreeMap<Identity, Shown>,
+    /// Workspaces with a quota, as of the last look.
+    limited: BTreeSet<WorkspaceName>,
+    strays: Strayed,
     /// That something fails is told once.
     is_told: bool,
 }
@@ -53,7 +64,15 @@ pub(super) struct Bound {
 impl Bound {
     pub(super) fn open(config: &Config) -> io::Result<Self> {
         let shelf = Shelf::open(&config.paths.workspaces())?;
-        Ok(Self { config: config.clone(), shelf, mounts: BTreeMap::new(), is_told: false })
+        let strays = Strayed::open(&config.paths);
+        Ok(Self {
+            config: config.clone(),
+            shelf,
+            mounts: BTreeMap::new(),
+            limited: BTreeSet::new(),
+            strays,
+            is_told: false,
+        })
     }
 
     /// Takes away what is not to be there, then shows what is; `false` when something failed.
@@ -61,6 +80,7 @@ impl Bound {
         // What cannot be looked at is not shown directly, and keeps nothing else from it.
         let mut failed = None;
         let wanted = self.wanted(&mut failed);
+        self.strays.watch_no_more_but(&self.limited);
         let released = self.release(&wanted);
         let done = self.show(wanted).and(released).and(failed.map_or(Ok(()), Err));
         match done {
@@ -81,8 +101,18 @@ impl Bound {
     /// Forgets mounts that have gone; whether there were such.
     pub(super) fn forget_all_but(&mut self, there: &BTreeSet<u64>) -> bool {
         let before = self.mounts.len();
-        self.mounts.retain(|_, mount| there.contains(&mount.id()));
+        self.mounts.retain(|_, shown| there.contains(&shown.mount.id()));
         self.mounts.len() < before
+    }
+
+    /// Readable when somebody writes past the mount who was there before a quota.
+    pub(super) fn strays(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.strays.watched.iter().map(|(_, writes)| writes.as_fd())
+    }
+
+    /// Has what they have written counted.
+    pub(super) fn note_strays(&mut self) {
+        self.strays.note();
     }
 
     pub(super) fn clear(&mut self) {
@@ -94,10 +124,12 @@ impl Bound {
     /// What does not go stays known, for the next look. The first error is told.
     fn release(&mut self, wanted: &BTreeMap<Identity, Wanted>) -> io::Result<()> {
         let mut first_error = None;
-        self.mounts.retain(|identity, mount| {
+        self.mounts.retain(|identity, Shown { mount, code_of }| {
             if wanted.contains_key(identity) {
                 return true;
             }
+            let limited = code_of.as_ref().filter(|home| self.limited.contains(home));
+            limited.into_iter().for_each(|home| self.strays.watch(home, mount));
             let detached = mount.detach();
             let is_there = detached.is_err();
             if let Err(error) = detached {
@@ -106,6 +138,7 @@ impl Bound {
             }
             is_there
         });
+        self.strays.tell();
         first_error.map_or(Ok(()), Err)
     }
 
@@ -117,7 +150,7 @@ impl Bound {
                 continue;
             }
             match self.bind(identity, &wanted) {
-                Ok(mount) => drop(self.mounts.insert(identity, mount)),
+                Ok(mount) => drop(self.mounts.insert(identity, Shown { mount, code_of: wanted.code_of })),
                 Err(error) => {
                     let told = io::Error::new(error.kind(), format!("{}: {error}", wanted.path.display()));
                     first_error.get_or_insert(told);
@@ -163,12 +196,13 @@ impl Bound {
         open_resolved(&top, path, flags, Mode::empty(), resolve)
     }
 
-    fn wanted(&self, failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
+    fn wanted(&mut self, failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
         let homes = self.homes(failed);
         let mut wanted = self.code(&homes, failed);
         for version in self.newest_versions(&homes, failed) {
             if let Some(Some(identity)) = or_later(self.published(&version), failed) {
-                wanted.insert(identity, Wanted { path: version.directory(), access: Access::ReadOnly });
+                let (path, access) = (version.directory(), Access::ReadOnly);
+                wanted.insert(identity, Wanted { path, access, code_of: None });
             }
         }
         wanted
@@ -189,7 +223,7 @@ impl Bound {
     }
 
     /// `code/` of every workspace.
-    fn code(&self, homes: &[String], failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
+    fn code(&mut self, homes: &[String], failed: &mut Option<io::Error>) -> BTreeMap<Identity, Wanted> {
         let mut wanted = BTreeMap::new();
         // Nobody writes past a quota of which nothing is known.
         let quotas: Quotas = match quota::read(&quota::quotas_file(&self.config.paths)) {
@@ -199,13 +233,16 @@ impl Bound {
                 return wanted;
             }
         };
-        for home in
-            homes.iter().filter(|home| !home.parse().is_ok_and(|home: WorkspaceName| quotas.contains_key(&home)))
-        {
+        self.limited = quotas.into_keys().collect();
+        for home in homes {
+            let code_of: Option<WorkspaceName> = home.parse().ok();
+            if code_of.as_ref().is_some_and(|home| self.limited.contains(home)) {
+                continue;
+            }
             let path = Path::new(home).join(Part::Code.as_str());
             let identity = self.shelf.directory(&path).and_then(identity_of);
             if let Some(identity) = or_later(identity, failed) {
-                wanted.insert(identity, Wanted { path, access: Access::ReadWrite });
+                wanted.insert(identity, Wanted { path, access: Access::ReadWrite, code_of });
             }
         }
         wanted

@@ -30,6 +30,11 @@ impl Attached {
         self.id
     }
 
+    /// Of what it shows.
+    pub(super) fn handle(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
     /// Takes it away, without a look at the place where it is; that it has gone already is no error.
     pub fn detach(&self) -> io::Result<()> {
         match umount2(&path_of(&self.handle), MntFlags::MNT_DETACH) {
