@@ -144,7 +144,7 @@ pub const KEYS: &[Key] = &[
     now("mounts.*.target", Kind::Text, "must be given", "an absolute path", "Where tasks see it; what is copied in is read-only, and /output means that the output is copied to the source."),
     now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
     now("mounts.*.sync", Kind::Text, "\"end\" for /output", "\"end\", or a duration of 10s or more", "When the output is copied to the store: when the run has ended, or every so often as well."),
-    now("network", Kind::Choice(NETWORKS), "\"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
+    now("network", Kind::Choice(NETWORKS), "\"job\" where several tasks have GPUs and no launcher starts them, else \"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
     now("priority", Kind::PercentOr(&["low", "normal", "high"]), "\"normal\"", "0 to 100", "Which waiting job is started first: the higher one, and of equal ones the older; low is 25, normal 50, high 75. Running jobs are never stopped for it."),
     now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),

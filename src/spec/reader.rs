@@ -37,7 +37,7 @@ const TASKS_MAX: u32 = 1000;
 
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
-    let mut reader = Reader { source, found, network: network(wire.network.as_deref()), kinds: Kinds::default() };
+    let mut reader = Reader { source, found, network: Network::Task, kinds: Kinds::default() };
     let contract = reader.contract(wire.contract.as_ref());
     let framework = reader.framework(wire.framework.as_ref());
     let strategy = reader.strategy(wire.strategy.as_ref(), framework);
@@ -68,6 +68,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
+    reader.network = network(wire.network.as_deref(), &roles);
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
     reader.too_many_tasks(&roles);
@@ -109,12 +110,22 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     })
 }
 
-fn network(word: Option<&str>) -> Network {
+fn network(word: Option<&str>, roles: &[(Role, Range<usize>)]) -> Network {
     match word {
         Some("job") => Network::Job,
         Some("host") => Network::Host,
-        _ => Network::Task,
+        Some(_) => Network::Task,
+        None => default_network(roles),
     }
+}
+
+/// Cards of several tasks reach each other only where the tasks share one network and one /dev/shm; a launcher tells its
+/// hosts apart by their addresses.
+fn default_network(roles: &[(Role, Range<usize>)]) -> Network {
+    let with_cards: u64 =
+        roles.iter().filter(|(role, _)| role.resources.gpu > 0).map(|(role, _)| u64::from(role.count)).sum();
+    let is_launched = roles.iter().any(|(role, _)| role.command == strategy::idle());
+    if with_cards > 1 && !is_launched { Network::Job } else { Network::Task }
 }
 
 fn priority(wire: Option<&WirePriority>) -> Priority {
@@ -642,7 +653,7 @@ impl Reader<'_> {
                 if let Some((other, _)) = seen.iter().find(meets) {
                     let message = format!(
                         "`{name}` and `{other}` name the same ports, and their tasks share one network; a role's task I has \
-                         those from begin + I × count on"
+                         those from begin + I × count on; network = \"task\" gives each task a network of its own"
                     );
                     self.error(span.clone(), &name, message);
                 }

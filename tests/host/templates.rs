@@ -1,8 +1,10 @@
 //! Jobs from several files: overrides, templates, and the verbs that write them.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, SystemTime};
 
 use super::support::{Instance, text, wait_for};
 
@@ -122,6 +124,20 @@ fn templates_are_listed_shown_saved_copied_and_removed() {
     assert_eq!(names(&["--json", "template", "ls"]), ["saved", "say", "speak"]);
     assert_eq!(names(&["--json", "template", "ls", "WORD"]), ["say", "speak"]);
     assert_eq!(names(&["--json", "template", "ls", "spk"]), ["speak"]);
+    // Whose they are, and when they were changed; an hour ago is set, not waited for.
+    let speak = fs::File::options().write(true).open(instance.jobs_d().join("speak.template.toml")).unwrap();
+    speak.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    let saved = instance.jobs_d().join("saved.template.toml");
+    chown(&saved, Some(12_345), None).unwrap();
+    let ls = |filter: &[&str]| names(&[&["--json", "template", "ls"], filter].concat());
+    assert_eq!(ls(&["--since", "30m"]), ["saved", "say"]);
+    assert_eq!(ls(&["--until", "30m"]), ["speak"]);
+    assert_eq!(ls(&["--user", "12345"]), ["saved"]);
+    assert_eq!(ls(&["--user", "12345", "say"]), <Vec<String>>::new(), "all of it is true of what is listed");
+    assert!(stderr(&instance.cli(&["template", "ls", "--user", "nobody-here"])).contains("no user \"nobody-here\""));
+    let long = instance.ok(&["template", "ls", "--long", "saved"]);
+    assert!(long.contains("CHANGED") && long.contains("12345"), "{long}");
+    chown(&saved, Some(0), None).unwrap();
     let shown = instance.ok(&["template", "show", "say"]);
     for part in ["say: says a word", "(must be given)", "what to say", "at most 1000", "[template.params.word]"] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -222,7 +238,7 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     instance.wait_end("two", 2);
     assert_eq!(instance.log("two", "main-0"), "over\n");
     // Whose job it is does not change by the way.
-    std::os::unix::fs::chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
+    chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
     let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
     assert!(stderr(&refused).contains("belongs to user 65534"), "{}", stderr(&refused));
 }
