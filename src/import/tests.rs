@@ -450,6 +450,47 @@ fn containers_that_kubeflow_starts_again_are_tasks_that_are() {
 }
 
 #[test]
+fn what_starts_containers_again_is_filled_in_as_the_operators_do() {
+    let job = |kind: &str, specs: &str, more: &str, roles: &[(&str, u32)]| {
+        only(&kubeflow(kind, specs, more, roles).replace("      restartPolicy: Never\n", ""))
+    };
+    let bound = "  runPolicy: {backoffLimit: 2}\n";
+    for (kind, specs, again) in [
+        ("TFJob", "tfReplicaSpecs", 0),
+        ("PyTorchJob", "pytorchReplicaSpecs", 2),
+        ("MXJob", "mxReplicaSpecs", 0),
+        ("XGBoostJob", "xgbReplicaSpecs", 0),
+        ("PaddleJob", "paddleReplicaSpecs", 2),
+        ("JAXJob", "jaxReplicaSpecs", 0),
+    ] {
+        let spec = spec_of(&job(kind, specs, bound, &[("Worker", 2)]));
+        assert_eq!((spec.roles[0].retries, spec.retries), (again, 2 - again), "{kind}");
+        let never = job(kind, specs, "  runPolicy: {backoffLimit: 0}\n", &[("Worker", 2)]);
+        assert_eq!((fields(&never), spec_of(&never).roles[0].retries), (Vec::<&str>::new(), 0), "{kind}");
+    }
+    // Nothing bounds it: what the operator would do for ever is named.
+    let endless = job("PyTorchJob", "pytorchReplicaSpecs", "", &[("Worker", 2)]);
+    assert_eq!(fields(&endless), ["spec.pytorchReplicaSpecs.Worker.restartPolicy"]);
+    assert!(
+        endless.losses[0].why.starts_with("OnFailure, which the operator fills in, starts"),
+        "{:?}",
+        endless.losses
+    );
+    // Of MPI's two operators one has a Job of Kubernetes launch, which tries six times more.
+    let launcher = |text: String| {
+        let spec = spec_of(&only(&text.replace("      restartPolicy: Never\n", "")));
+        (role(&spec, "launcher").retries, role(&spec, "worker").retries, spec.retries)
+    };
+    let mpi = |more: &str| kubeflow("MPIJob", "mpiReplicaSpecs", more, &[("Launcher", 1), ("Worker", 2)]);
+    let newer = |more: &str| mpi(more).replace("kubeflow.org/v1", "kubeflow.org/v2beta1");
+    assert_eq!(launcher(mpi("")), (0, 0, 0));
+    assert_eq!(launcher(newer("")), (6, 0, 0));
+    assert_eq!(launcher(newer(bound)), (2, 0, 0));
+    let unsaid = only(&mpi("").replace("      replicas: 2\n", ""));
+    assert_eq!(fields(&unsaid), ["spec.mpiReplicaSpecs.Worker.replicas"], "no worker, as the operators fill in");
+}
+
+#[test]
 fn who_decides_how_a_job_of_tensorflow_ends_is_carried_over() {
     let main = |more: &str| {
         let job = only(&kubeflow("TFJob", "tfReplicaSpecs", more, &[("Worker", 2)]));
