@@ -89,13 +89,8 @@ impl Indented {
                     number += 1;
                     lines.push(number);
                 }
-                // What is escaped ends nothing; an escaped end of a line is one.
-                '\\' if quote == Some('"') => {
-                    if letters.next() == Some('\n') {
-                        number += 1;
-                        lines.push(number);
-                    }
-                }
+                // What is escaped ends nothing; an escaped end of a line is one all the same.
+                '\\' if quote == Some('"') && letters.peek() != Some(&'\n') => drop(letters.next()),
                 // Two of them in '…' stand for one.
                 '\'' if quote == Some('\'') && letters.peek() == Some(&'\'') => drop(letters.next()),
                 letter if Some(letter) == quote => return lines,
