@@ -45,6 +45,7 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format
     };
     let mut stack = Stack::of(Layer::new(&path.display().to_string(), &text));
     stack.template = layer;
+    shelf.offer(&mut stack, &path)?;
     let found = stack.expand().diagnostics;
     if found.iter().any(Diagnostic::is_error) {
         tell(&found);

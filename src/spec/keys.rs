@@ -172,6 +172,7 @@ pub const KEYS: &[Key] = &[
     now("env", Kind::Table, "none", "", "Environment variables for every task, exactly as written."),
     now("env.*", Kind::Scalar, "", "", "One environment variable; nothing in it is substituted."),
     now("resources", Kind::Table, "none", "", "What each task may use; the tasks of an attempt start only when all of them fit."),
+    now("resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
@@ -200,6 +201,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.env", Kind::Table, "the job's", "", "Environment variables of this role, beside and over the job's."),
     now("roles.*.env.*", Kind::Scalar, "", "", "One environment variable of this role."),
     now("roles.*.resources", Kind::Table, "the job's", "", "What each task of this role may use, key by key over the job's."),
+    now("roles.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("roles.*.resources.cpu", CPU, "the job's", "0.1 or more", "Processor cores for each task of this role."),
     now("roles.*.resources.memory", MEMORY, "the job's", "16MiB or more", "Memory for each task of this role."),
     now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
@@ -218,6 +220,7 @@ pub const KEYS: &[Key] = &[
     now("services.*.env", Kind::Table, "the job's", "", "Environment variables, beside and over the job's."),
     now("services.*.env.*", Kind::Scalar, "", "", "One environment variable."),
     now("services.*.resources", Kind::Table, "1 core, 1GiB", "", "What it may use; the job's own do not count for it."),
+    now("services.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("services.*.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
     now("services.*.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
@@ -230,6 +233,7 @@ pub const KEYS: &[Key] = &[
     now("tensorboard.log_dir", Kind::Text, "\"/output\"", "an absolute path in the tasks", "Where it finds event files."),
     now("tensorboard.image", Kind::Text, "the job's", "", "Its image."),
     now("tensorboard.resources", Kind::Table, "1 core, 1GiB", "", "What it may use."),
+    now("tensorboard.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("tensorboard.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
     now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
@@ -238,10 +242,8 @@ pub const KEYS: &[Key] = &[
     later("alerts", "What to watch and whom to tell."),
     later("resources.gpu_type", "The kind of card."),
     later("resources.gpu_memory", "A share of one card."),
-    later("resources.spec", "A size from the workspace's list."),
     later("roles.*.resources.gpu_type", "The kind of card for this role."),
     later("roles.*.resources.gpu_memory", "A share of one card for this role."),
-    later("roles.*.resources.spec", "A size from the workspace's list."),
 ];
 
 /// What a template file has beside the keys of a job.

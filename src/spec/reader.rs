@@ -570,6 +570,11 @@ impl Reader<'_> {
     }
 
     fn resources(&mut self, job: &WireResources, role: &WireResources, key: &str) -> Resources {
+        if let Some(spec) = &role.spec {
+            let key = format!("{key}.resources.spec");
+            let key = key.trim_start_matches('.');
+            self.error(spec.span(), key, format!("`{key}`: there is no spec {:?} here", spec.get_ref()));
+        }
         let size = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<Bytes>().ok());
         let memory = size(&role.memory).or(size(&job.memory)).unwrap_or(DEFAULT_MEMORY);
         let shm = role.shm.as_ref().or(job.shm.as_ref());

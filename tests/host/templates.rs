@@ -52,6 +52,46 @@ fn an_edited_template_acts_on_later_runs_only() {
 }
 
 #[test]
+fn an_edited_spec_acts_on_later_runs_only() {
+    let size = |memory: &str| {
+        format!(
+            "[workspaces.default.specs.small]\ncpu = 0.1\nmemory = \"{memory}\"\nprice = 0.25\ndescription = \"for a look\"\n"
+        )
+    };
+    let Some(mut instance) = Instance::start("an_edited_spec_acts_on_later_runs_only", &size("64MiB")) else { return };
+    let listed = instance.ok(&["spec", "ls"]);
+    for part in ["small", "64MiB", "0.25", "for a look"] {
+        assert!(listed.contains(part), "{listed}");
+    }
+    assert!(instance.ok(&["spec", "ls", "-w", "vision"]).starts_with("no specs;"));
+    let tell =
+        "command = \"cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true\"";
+    instance.drop_job("job", &format!("{tell}\nresources.spec = \"small\""));
+    assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
+    assert!(instance.ok(&["show", "job", "--effective"]).contains("memory = \"64MiB\""));
+    let check = instance.jobs_d().join("job.toml").display().to_string();
+    assert!(instance.ok(&["check", "--effective", &check]).contains("cpu = 0.1, memory = \"64MiB\""));
+    // It acts when the daemon is started again, at which all files are read anew.
+    instance.kill_daemon();
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), size("96MiB")).unwrap();
+    instance.restart_daemon();
+    instance.run_job("other", "command = \"true\"");
+    assert_eq!(instance.report("job").unwrap()["run"], 1, "what only the configuration has changed runs nothing again");
+    let run = |number| fs::read_to_string(instance.run_dir("job", number).join("spec.toml")).unwrap();
+    assert!(run(1).contains("\"64MiB\"") && !run(1).contains("spec ="), "{}", run(1));
+    instance.ok(&["rerun", "job"]);
+    assert_eq!(instance.wait_end("job", 2)["state"], "succeeded");
+    assert!(run(2).contains("\"96MiB\"") && run(1).contains("\"64MiB\""), "{}", run(2));
+    instance.drop_job("wrong", "command = \"true\"\nresources.spec = \"smal\"");
+    wait_for("the error", || {
+        let told = instance.report("wrong")?["diagnostics"].to_string();
+        told.contains("did you mean \\\\\\\"small")
+            .then_some(())
+            .or_else(|| told.contains("did you mean").then_some(()))
+    });
+}
+
+#[test]
 fn a_template_s_error_shows_and_clears_and_its_jobs_stay_as_they_were() {
     let Some(instance) = Instance::start("a_template_s_error_shows_and_clears_and_its_jobs_stay_as_they_were", "")
     else {
