@@ -21,7 +21,8 @@ fn seen(text: &str, ordinal: usize) -> View {
             cores: Vec::new(),
         }
     };
-    let placement = Placement { on_machine: false, tasks: (2..).zip(spec.tasks()).map(place).collect() };
+    let tasks = (2..).zip(spec.tasks()).map(place).collect();
+    let placement = Placement { on_machine: false, shared_address: None, tasks };
     let inside = Inside { home: "/tmp".into(), ..Inside::default() };
     view(&Task::all(&spec, &identity, &placement, &inside)[ordinal])
 }

@@ -653,7 +653,10 @@ impl Reader<'_> {
         let mut seen: Vec<(String, Range<u32>)> = Vec::new();
         for (role, span) in roles {
             for (label, ports) in named_ports(role) {
-                let name = format!("roles.{}.ports.{label}", role.name);
+                let name = match role.is_service {
+                    true => format!("services.{}.port", role.name),
+                    false => format!("roles.{}.ports.{label}", role.name),
+                };
                 let meets = |(_, other): &&(String, Range<u32>)| ports.start < other.end && other.start < ports.end;
                 if let Some((other, _)) = seen.iter().find(meets) {
                     let message = format!(

@@ -243,6 +243,10 @@ fn tasks_that_share_a_network_cannot_name_the_same_ports() {
         assert!(spec.is_none());
         let told = found.iter().map(ToString::to_string).collect::<String>();
         assert!(told.contains("roles.a.ports.x") && told.contains("roles.b.ports.x"), "{told}");
+        let service = "[services.n]\ncommand = \"x\"\nport = 8001\n";
+        let told =
+            errors(&format!("network = {network:?}\nroles.a.ports.x = {{ begin = 8000, count = 2 }}\n{service}"));
+        assert!(told[0].contains("`services.n.port` and `roles.a.ports.x` name the same ports"), "{told:?}");
     }
 }
 

@@ -341,7 +341,7 @@ fn many_parameters_are_refused_and_many_holes_are_looked_at_soon() {
     assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-fn offer() -> crate::spec::Offer {
+fn offer() -> Offer {
     let spec = |cpu, gibibytes: u64, gpu, shm: Option<u64>| crate::spec::ResourceSpec {
         cpu: crate::ids::Cpu(cpu),
         memory: crate::ids::Bytes(gibibytes << 30),
