@@ -263,8 +263,9 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     for (wrong, expected) in [
         ("{\"command\": \"true\",\n \"retries\": }", "line 2 column 13"),
         ("{\"command\": \"true\", \"env\": null}", "line 1 column"),
-        ("{\"comand\": \"true\"}", "two.toml:1:1"),
-        ("command = 1\nretries = x", "two.toml:2:"),
+        ("{\"comand\": \"true\"}", "two.json: unknown key `comand`; did you mean `command`?"),
+        ("{\"roles\": {\"w\": {\"count\": 0}}}", "two.json: `roles.w.count`: is 0"),
+        ("command = 1\nretries = x", "two.json:2:"),
     ] {
         fs::write(&file, wrong).unwrap();
         let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
