@@ -116,7 +116,9 @@ impl Stack {
 
     /// Whether one of the files may name a spec.
     pub fn may_name_specs(&self) -> bool {
-        self.own_layers().chain(&self.template).any(|layer| layer.text.contains("spec"))
+        let is_key = |rest: &str| rest.trim_start_matches(['"', '\'', ' ', '\t']).starts_with('=');
+        let names = |layer: &Layer| layer.text.split("spec").skip(1).any(is_key);
+        self.own_layers().chain(&self.template).any(names)
     }
 
     /// The jobs that the files make of themselves, if they are a sweep.

@@ -419,6 +419,16 @@ fn a_spec_that_is_edited_is_no_other_word_of_the_job_s() {
     let ((before, meaning), (after, other)) = (own(16), own(17));
     assert!(before == after && meaning != other);
     assert_eq!((before.name, before.own_live.len()), (None, 1));
+    for (text, may) in [
+        ("resources.spec = 'a'", true),
+        ("resources = {spec='a'}", true),
+        ("resources.\"spec\" = 'a'", true),
+        ("sweep.resources.spec\t= ['a']", true),
+        ("command = 'inspect the spec'", false),
+        ("", false),
+    ] {
+        assert_eq!(stack(text, &[], None).may_name_specs(), may, "{text}");
+    }
     // A word that only looks like one is none.
     let plain = offered("# the spec of it\ncommand = 'spec'", None);
     assert!(plain.template.is_none() && plain.text.starts_with("# the spec"));
