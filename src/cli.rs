@@ -19,6 +19,7 @@ mod session;
 mod shelf;
 mod show;
 mod shutdown;
+mod spec;
 mod status;
 mod template;
 mod wait;
@@ -244,6 +245,9 @@ pub enum Verb {
     /// Templates: job files with parameters, from which jobs are made
     #[command(subcommand)]
     Template(template::TemplateVerb),
+    /// Specs: sizes of tasks that job files may name
+    #[command(subcommand)]
+    Spec(spec::SpecVerb),
     /// Images: where tasks get their root file system from
     #[command(subcommand)]
     Image(image::ImageVerb),
@@ -386,6 +390,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             new::new(&cli.root, &job, &from, replace, format)
         }
         Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
+        Verb::Spec(verb) => spec::run(&cli.root, &verb, format),
         Verb::Template(verb) => template::run(&cli.root, verb, format),
         Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),

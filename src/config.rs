@@ -1,6 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
 mod pools;
+mod specs;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,6 +16,9 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 pub use pools::Pool;
 use pools::WirePool;
+use specs::WireSpec;
+
+use crate::spec::ResourceSpecs;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -51,6 +55,8 @@ pub struct Config {
     /// What of the mount is shown by mounts of its directories.
     pub direct: Direct,
     pub storage: StorageConfig,
+    /// Sizes of tasks that jobs may name.
+    pub specs: ResourceSpecs,
     /// What the file says of all else, to tell whether that was edited.
     other_keys: toml::Table,
 }
@@ -165,6 +171,7 @@ struct WireConfig {
     pools: BTreeMap<String, WirePool>,
     mount: WireMount,
     workspaces: BTreeMap<String, WireWorkspace>,
+    specs: BTreeMap<String, WireSpec>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -177,6 +184,7 @@ struct WireMount {
 #[serde(deny_unknown_fields, default)]
 struct WireWorkspace {
     storage: Option<String>,
+    specs: BTreeMap<String, WireSpec>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -248,7 +256,7 @@ impl Config {
             storage: storage(&wire).map_err(|(key, message)| value(&path, key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
             direct: wire.mount.direct,
-
+            specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,
@@ -587,7 +595,7 @@ mod tests {
         assert_eq!(before.instance(), Paths::new(&dir.path().join("disk/a/b")).unwrap().instance());
     }
 
-    fn load(text: &str) -> Result<Config, ConfigError> {
+    pub(super) fn load(text: &str) -> Result<Config, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("etc/trainyard");
         fs::create_dir_all(&path).unwrap();

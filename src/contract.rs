@@ -55,6 +55,9 @@ pub struct Placement {
     /// Their ports are the machine's own.
     #[serde(default)]
     pub on_machine: bool,
+    /// By which the network that all of them share is reached from elsewhere; where each has its own, its own.
+    #[serde(default)]
+    pub shared_address: Option<Ipv4Addr>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,7 +160,7 @@ impl Sample {
         let tasks = spec.tasks().zip((1..=254).cycle()).map(|(_, number)| place(number)).collect();
         Self {
             identity: Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 },
-            placement: Placement { tasks, on_machine: false },
+            placement: Placement { tasks, on_machine: false, shared_address: None },
             inside: Inside { home: "/root".to_owned(), ..Inside::default() },
         }
     }

@@ -316,7 +316,7 @@ fn watch_files<S: Store>(
     events: UnboundedSender<Event>,
     storage: Storage,
 ) -> Result<(), DaemonError> {
-    let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files())?;
+    let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files(), config.specs.clone())?;
     let paths = config.paths.clone();
     let watch = move || {
         let open = |workspace: &WorkspaceName| open(&paths, &storage, workspace);

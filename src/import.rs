@@ -6,6 +6,7 @@
 
 mod draft;
 mod fields;
+mod indent;
 mod kubeflow;
 mod node;
 pub mod openpai_export;

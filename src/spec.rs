@@ -6,7 +6,7 @@
 //!
 //! A job may be made of several files: [`layers`] puts a template, the job file and its overrides together ([`tree`]) and
 //! tells what is wrong where it was written; [`template`] reads templates and their parameters, [`sweep`] makes one file
-//! many jobs.
+//! many jobs; [`resource_specs`] are the sizes that the administrator offers.
 
 mod check;
 pub mod diagnostic;
@@ -18,6 +18,7 @@ pub mod layers;
 mod near;
 pub mod platform;
 mod reader;
+pub mod resource_specs;
 pub mod strategy;
 pub mod sweep;
 pub mod template;
@@ -33,6 +34,7 @@ pub use job::{
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
+pub use resource_specs::{Offer, ResourceSpec, ResourceSpecs};
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
 pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;

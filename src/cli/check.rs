@@ -74,10 +74,12 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>
         Reader::Looking.layer(path, None).map(|(layer, _)| Template::read(&layer).err().unwrap_or_default())
     } else {
         let name = job.and_then(Result::ok).or_else(|| "job".parse().ok()).expect("a plain word is a name");
-        Reader::Looking.stack(path, &shelf.templates_of(path)).map(|(stack, _)| {
+        Reader::Looking.stack(path, &shelf.templates_of(path)).and_then(|(mut stack, _)| {
+            let offered = shelf.offer(&mut stack, path);
+            offered.map_err(|error| Unread::Bad(vec![Diagnostic::of_file(&file, format!("{error:#}"))]))?;
             let (found, made) = check_stack(&stack, &name);
             jobs = made;
-            found
+            Ok(found)
         })
     };
     match read {

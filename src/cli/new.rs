@@ -24,14 +24,18 @@ pub(super) struct From<'a> {
 pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let path = shelf.job(job)?;
-    let (template, text) = match (from.file, from.template) {
-        (Some(file), _) if from.values.is_empty() => {
-            let text = keys(file)?;
-            (template_of(&text), text)
+    let given = match from.file {
+        Some(_) if !from.values.is_empty() => {
+            bail!("-p gives values to a template; in the file they are keys of [with]")
         }
-        (Some(_), _) => bail!("-p gives values to a template; in the file they are keys of [with]"),
-        (None, template) => (template.map(str::to_owned), String::new()),
+        Some(file) => Some(keys(file)?),
+        None => None,
     };
+    let template = match &given {
+        Some(given) => template_of(&given.text),
+        None => from.template.map(str::to_owned),
+    };
+    let text = given.as_ref().map(|given| given.text.clone()).unwrap_or_default();
     let layer = template.as_deref().map(|name| shelf.find_template(&job.workspace, name)).transpose()?;
     let text = match (&layer, template) {
         (Some(layer), Some(name)) if from.file.is_none() => match Template::read(layer) {
@@ -43,9 +47,15 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format
         },
         _ => text,
     };
-    let mut stack = Stack::of(Layer::new(&path.display().to_string(), &text));
+    let named = given.as_ref().map_or_else(|| path.display().to_string(), |given| given.shown.clone());
+    let mut stack = Stack::of(Layer::new(&named, &text));
     stack.template = layer;
-    let found = stack.expand().diagnostics;
+    shelf.offer(&mut stack, &path)?;
+    let mut found = stack.expand().diagnostics;
+    if given.is_some_and(|given| given.form == Form::Json) {
+        // Lines are those of what it became; the key is told.
+        found.iter_mut().filter(|found| found.file == named).for_each(|found| (found.line, found.column) = (0, 0));
+    }
     if found.iter().any(Diagnostic::is_error) {
         tell(&found);
         return Ok(Exit::Failure);
@@ -61,8 +71,22 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format
 /// Longest text that is taken, bytes: that of a job file.
 const TEXT_MAX: u64 = 256 << 10;
 
+/// What was given for a job file.
+struct Given {
+    /// How people are told of it.
+    shown: String,
+    form: Form,
+    text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Toml,
+    Json,
+}
+
 /// The text of a job file; what is one object of JSON becomes TOML, in the same order.
-fn keys(file: &Path) -> anyhow::Result<String> {
+fn keys(file: &Path) -> anyhow::Result<Given> {
     let shown = if file == Path::new("-") { "standard input".to_owned() } else { file.display().to_string() };
     let mut text = String::new();
     let read = match file == Path::new("-") {
@@ -73,12 +97,13 @@ fn keys(file: &Path) -> anyhow::Result<String> {
         bail!("{shown} is larger than {TEXT_MAX} bytes, which is the most that a job file may have");
     }
     if !text.trim_start().starts_with('{') {
-        return Ok(text);
+        return Ok(Given { shown, form: Form::Toml, text });
     }
     // Its errors tell line and column.
     let table: toml::Table =
         serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON of a job's keys"))?;
-    toml::to_string(&table).with_context(|| format!("{shown} cannot be written as TOML"))
+    let text = toml::to_string(&table).with_context(|| format!("{shown} cannot be written as TOML"))?;
+    Ok(Given { shown, form: Form::Json, text })
 }
 
 /// Of text that may be wrong, which is told later.

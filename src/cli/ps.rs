@@ -1,6 +1,6 @@
 //! `trainyard ps`
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::Args;
 
 use super::Exit;
@@ -46,26 +46,34 @@ impl Filter {
         jobs.retain(|job| self.state.is_empty() || self.state.iter().any(|state| state == job.state.name()));
         jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
         if let Some(user) = &self.user {
-            let Some(uid) = uid(user) else { bail!("there is no user {user:?} on this machine") };
+            let uid = uid(user)?;
             jobs.retain(|job| job.owner == uid);
         }
         // Times are written so that they sort as text does.
-        let since = self.since.as_deref().map(before_now).transpose()?;
-        let until = self.until.as_deref().map(before_now).transpose()?;
+        let written = |age: &String| before_now(age).map(|time| time.to_string());
+        let since = self.since.as_ref().map(written).transpose()?;
+        let until = self.until.as_ref().map(written).transpose()?;
         jobs.retain(|job| since.as_ref().is_none_or(|since| job.created >= *since));
         jobs.retain(|job| until.as_ref().is_none_or(|until| job.created <= *until));
         Ok(())
     }
 }
 
-fn before_now(age: &str) -> anyhow::Result<String> {
+/// The time that is so long ago.
+pub(super) fn before_now(age: &str) -> anyhow::Result<Timestamp> {
     let age = u64::try_from(parse_duration(age)?.as_millis()).unwrap_or(u64::MAX);
-    Ok(Timestamp(crate::sys::now().0.saturating_sub(age)).to_string())
+    Ok(Timestamp(crate::sys::now().0.saturating_sub(age)))
 }
 
-fn uid(user: &str) -> Option<u32> {
+/// A user by name or number.
+pub(super) fn uid(user: &str) -> anyhow::Result<u32> {
     let named = nix::unistd::User::from_name(user).ok().flatten().map(|user| user.uid.as_raw());
-    named.or_else(|| user.parse().ok())
+    named.or_else(|| user.parse().ok()).with_context(|| format!("there is no user {user:?} on this machine"))
+}
+
+/// A user by name, or by number where it has none here.
+pub(super) fn user_name(uid: u32) -> String {
+    nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
 pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
@@ -108,14 +116,13 @@ fn row(job: &JobReport, long: bool) -> Vec<String> {
     };
     let mut row = vec![name(job), output::state(job.state), job.run.to_string()];
     if long {
-        let user = nix::unistd::User::from_uid(job.owner.into()).ok().flatten();
-        row.extend([seconds(&job.created), user.map_or_else(|| job.owner.to_string(), |user| user.name)]);
+        row.extend([seconds(&job.created), user_name(job.owner)]);
     }
     row.extend([time, why]);
     row
 }
 
 /// Without what is smaller than a second.
-fn seconds(time: &str) -> String {
+pub(super) fn seconds(time: &str) -> String {
     time.split('.').next().unwrap_or(time).replace('T', " ")
 }

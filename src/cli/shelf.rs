@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 
 use super::output;
-use crate::config::Paths;
+use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 
 pub(super) struct Shelf {
+    root: PathBuf,
     jobs_d: PathBuf,
 }
 
@@ -25,7 +26,7 @@ pub(super) enum Made {
 
 impl Shelf {
     pub(super) fn open(root: &Path) -> anyhow::Result<Self> {
-        Ok(Self { jobs_d: Paths::new(root)?.jobs_d() })
+        Ok(Self { root: root.to_owned(), jobs_d: Paths::new(root)?.jobs_d() })
     }
 
     fn directory(&self, workspace: &WorkspaceName) -> PathBuf {
@@ -56,8 +57,26 @@ impl Shelf {
         if is_mask(path) {
             bail!("{} is a link to /dev/null, which masks the job", path.display());
         }
-        let read = Reader::Looking.stack(path, &self.templates_of(path));
-        read.map(|(stack, _)| stack).map_err(|unread| told(path, unread))
+        let (mut stack, _) =
+            Reader::Looking.stack(path, &self.templates_of(path)).map_err(|unread| told(path, unread))?;
+        self.offer(&mut stack, path)?;
+        Ok(stack)
+    }
+
+    /// The sizes that a job file may name, where it or what it lies on may do so: the configuration may be closed to who asks.
+    pub(super) fn offer(&self, stack: &mut Stack, path: &Path) -> anyhow::Result<()> {
+        if stack.may_name_specs() {
+            stack.specs = Config::load(&self.root)?.specs.of(&self.workspace_of(path));
+        }
+        Ok(())
+    }
+
+    /// Whose job files lie beside one; what lies elsewhere is like those of the default workspace.
+    fn workspace_of(&self, path: &Path) -> WorkspaceName {
+        let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
+        let below = directory.as_ref().and_then(|directory| directory.strip_prefix(&self.jobs_d).ok());
+        let name = below.and_then(|below| below.to_str()?.parse().ok());
+        name.unwrap_or_else(WorkspaceName::default_workspace)
     }
 
     /// A job by its name: its file, or that of the sweep that makes it.

@@ -355,6 +355,7 @@ mod tests {
             };
             assert_eq!(said(&after), said(&before), "{}", shown(text));
         }
+        assert!(shown("resources.gpu = 1\nroles.w.count = 2").contains("\nnetwork = \"job\"\n"));
         let plain = shown("");
         assert!(plain.contains("contract = \"native\"") && plain.contains("# user: the image's"), "{plain}");
     }

@@ -1,24 +1,28 @@
 //! `trainyard template ls|show|save|copy|rm`
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Context;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::Exit;
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, lines, put, tell};
-use crate::ids::JobKey;
+use super::{Exit, ps};
+use crate::ids::{JobKey, Timestamp};
 use crate::spec::template::{Param, Template};
 
 #[derive(Debug, Subcommand)]
 pub enum TemplateVerb {
-    /// List templates, or those whose name or description has a text in it
+    /// List templates
     Ls {
-        /// Only those with this in their name or description, whatever the case
-        text: Option<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// Show whose they are and when they were changed
+        #[arg(short, long)]
+        long: bool,
     },
     /// Show a template: what it is for, its parameters, its file
     Show {
@@ -47,10 +51,39 @@ pub enum TemplateVerb {
     },
 }
 
+/// Which templates are listed: those that all of it is true of.
+#[derive(Debug, Args)]
+pub struct Filter {
+    /// Only those with this in their name or description, whatever the case
+    text: Option<String>,
+    /// Only those of this user, by name or number
+    #[arg(long)]
+    user: Option<String>,
+    /// Only those changed within this time, as in 2h or 7d
+    #[arg(long, value_name = "TIME")]
+    since: Option<String>,
+    /// Only those changed longer ago than this
+    #[arg(long, value_name = "TIME")]
+    until: Option<String>,
+}
+
+impl Filter {
+    fn apply(&self, all: &mut Vec<Listed>) -> anyhow::Result<()> {
+        let owner = self.user.as_deref().map(ps::uid).transpose()?;
+        let since = self.since.as_deref().map(ps::before_now).transpose()?;
+        let until = self.until.as_deref().map(ps::before_now).transpose()?;
+        all.retain(|listed| self.text.as_ref().is_none_or(|text| matches(listed, text)));
+        all.retain(|listed| owner.is_none_or(|owner| listed.owner == owner));
+        all.retain(|listed| since.is_none_or(|since| listed.changed >= since));
+        all.retain(|listed| until.is_none_or(|until| listed.changed <= until));
+        Ok(())
+    }
+}
+
 pub(super) fn run(root: &Path, verb: TemplateVerb, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     match verb {
-        TemplateVerb::Ls { text } => list(&shelf, text.as_deref().unwrap_or_default(), format),
+        TemplateVerb::Ls { filter, long } => list(&shelf, &filter, long, format),
         TemplateVerb::Show { template } => show(&shelf, &template, format),
         TemplateVerb::Save { job, name } => save(&shelf, &job, &name, format),
         TemplateVerb::Copy { from, to } => {
@@ -74,42 +107,60 @@ struct Listed {
     key: JobKey,
     description: String,
     params: Vec<Param>,
+    owner: u32,
+    changed: Timestamp,
     error: Option<String>,
 }
 
-fn listed(shelf: &Shelf, key: JobKey) -> Listed {
+/// None where its file has gone meanwhile.
+fn listed(shelf: &Shelf, key: JobKey) -> Option<Listed> {
+    let file = fs::symlink_metadata(shelf.template(&key)).ok()?;
+    let changed = u64::try_from(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000).unwrap_or(0);
     let read = shelf.read_template(&key).map_err(|error| error.to_string());
     let read = read.and_then(|layer| Template::read(&layer).map_err(|found| lines(&found)));
-    match read {
-        Ok(template) => Listed { key, description: template.description, params: template.params, error: None },
-        Err(error) => Listed { key, description: String::new(), params: Vec::new(), error: Some(error) },
-    }
+    let (description, params, error) = match read {
+        Ok(template) => (template.description, template.params, None),
+        Err(error) => (String::new(), Vec::new(), Some(error)),
+    };
+    Some(Listed { key, description, params, owner: file.uid(), changed: Timestamp(changed), error })
 }
 
-fn list(shelf: &Shelf, text: &str, format: Format) -> anyhow::Result<Exit> {
-    let all = shelf.list_templates()?.into_iter().map(|key| listed(shelf, key));
-    let found: Vec<Listed> = all.filter(|listed| matches(listed, text)).collect();
+fn list(shelf: &Shelf, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
+    let all = shelf.list_templates()?.into_iter();
+    let mut found: Vec<Listed> = all.filter_map(|key| listed(shelf, key)).collect();
+    let is_empty = found.is_empty();
+    filter.apply(&mut found)?;
     if format == Format::Json {
         found.iter().try_for_each(|listed| output::json(&as_json(listed)))?;
         return Ok(Exit::Success);
     }
     if found.is_empty() {
-        output::line(match text {
-            "" => "no templates; `trainyard template save JOB NAME` makes one of a job",
-            _ => "no such templates; `trainyard template ls` lists all",
+        output::line(match is_empty {
+            true => "no templates; `trainyard template save JOB NAME` makes one of a job",
+            false => "no such templates; `trainyard template ls` lists all",
         })?;
         return Ok(Exit::Success);
     }
-    let row = |listed: &Listed| {
-        let params: Vec<&str> = listed.params.iter().map(|param| param.name.as_str()).collect();
-        let about = match &listed.error {
-            Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
-            None => listed.description.clone(),
-        };
-        vec![listed.key.to_string(), params.join(" "), about]
+    let heads: &[&str] = match long {
+        true => &["TEMPLATE", "CHANGED", "USER", "PARAMETERS", "DESCRIPTION"],
+        false => &["TEMPLATE", "PARAMETERS", "DESCRIPTION"],
     };
-    output::table(&["TEMPLATE", "PARAMETERS", "DESCRIPTION"], &found.iter().map(row).collect::<Vec<_>>())?;
+    output::table(heads, &found.iter().map(|listed| row(listed, long)).collect::<Vec<_>>())?;
     Ok(Exit::Success)
+}
+
+fn row(listed: &Listed, long: bool) -> Vec<String> {
+    let params: Vec<&str> = listed.params.iter().map(|param| param.name.as_str()).collect();
+    let about = match &listed.error {
+        Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
+        None => listed.description.clone(),
+    };
+    let mut row = vec![listed.key.to_string()];
+    if long {
+        row.extend([ps::seconds(&listed.changed.to_string()), ps::user_name(listed.owner)]);
+    }
+    row.extend([params.join(" "), about]);
+    row
 }
 
 /// A part of name or description, or letters of the name in their order.
@@ -129,13 +180,13 @@ fn as_json(listed: &Listed) -> Value {
     });
     json!({
         "template": listed.key.to_string(), "description": listed.description, "params": params.collect::<Vec<_>>(),
-        "error": listed.error,
+        "owner": listed.owner, "changed": listed.changed.to_string(), "error": listed.error,
     })
 }
 
 fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
     let layer = shelf.read_template(key)?;
-    let listed = listed(shelf, key.clone());
+    let listed = listed(shelf, key.clone()).with_context(|| format!("template {key} has gone"))?;
     if format == Format::Json {
         let mut value = as_json(&listed);
         value["text"] = json!(layer.text);

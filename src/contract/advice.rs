@@ -3,9 +3,9 @@
 
 mod lost;
 
-use super::{Sample, azureml, topology};
+use super::{Sample, azureml, modelarts, topology};
 use crate::ids::{Bytes, Cpu, JobName};
-use crate::spec::{Command, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
+use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,7 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
     match spec.contract.platform {
         Platform::AzureMl => out.extend(inputs_that_nobody_gives(spec)),
         Platform::OpenPai => out.extend(spec.members().filter_map(too_small)),
+        Platform::ModelArts if spec.contract.profile == Profile::Plain => out.extend(input_called_as_the_output(spec)),
         _ => {}
     }
     out
@@ -97,6 +98,20 @@ fn too_small(role: &Role) -> Option<Advice> {
     };
     let text = format!("under contract openpai a task has {least} at least, role {} has {what}", role.name);
     Some(Advice { key: "resources", text })
+}
+
+/// Scripts would be given one argument twice, and take the last.
+fn input_called_as_the_output(spec: &JobSpec) -> Option<Advice> {
+    let name = modelarts::OUTPUT_NAME;
+    let called = |dataset: &&Dataset| dataset.channel.as_ref().is_some_and(|channel| channel.as_str() == name);
+    spec.datasets.iter().find(called).map(|dataset| Advice {
+        key: "datasets",
+        text: format!(
+            "`datasets` has {:?}, but under contract modelarts --{name} tells scripts where their output goes: call the \
+             channel otherwise",
+            dataset.to_string()
+        ),
+    })
 }
 
 fn inputs_that_nobody_gives(spec: &JobSpec) -> Vec<Advice> {
@@ -253,6 +268,15 @@ mod tests {
             told(&format!("contract = \"sagemaker\"\ncommand = \"x\"\n[params]\n{many}"))
                 .contains("101 hyperparameters")
         );
+        let twice = "contract = \"modelarts\"\ncommand = \"x\"\ndatasets = [\"train_url=d\"]";
+        let spec = crate::spec::parse("j.toml", twice).0.unwrap();
+        let refused = diagnostics("j.toml", twice, &"j".parse().unwrap(), &spec);
+        assert!(
+            refused[0].is_error() && refused[0].to_string().starts_with("j.toml:3:1: `datasets` has \"train_url=d\""),
+            "{refused:?}"
+        );
+        let old = crate::spec::parse("j.toml", &twice.replace("modelarts", "modelarts/1")).0.unwrap();
+        assert!(refusals(&"j".parse().unwrap(), &old).is_empty(), "there it is a directory's name alone");
         assert!(told("contract = \"modelarts\"\ncommand = \"x\"\nenv.MA_X = \"1\"").contains("MA_X begins as"));
         assert_eq!(told("contract = \"google\"\ncommand = \"x\"\nenv.MA_X = \"1\""), "");
     }

@@ -9,6 +9,10 @@ use crate::spec::Profile;
 
 /// Where a bucket's place is mounted; scripts of Vertex put it in front of what follows `gs://`.
 const JOB: &str = "/gcs/job";
+/// Of the platform's own numbers nothing is published; as far from each other as a job has tasks.
+const OPEN_PORT: u16 = 3333;
+const HANDLER_PORT: u16 = 4444;
+const PROFILER_PORT: u16 = 5555;
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
@@ -76,7 +80,7 @@ fn cluster_spec(task: &Task<'_>) -> Value {
     json!({
         "cluster": cluster, "environment": "cloud",
         "task": { "type": kind(own), "index": place, "trial": "1" },
-        "open_ports": [topology::port(task, 3333)],
+        "open_ports": [topology::port(task, OPEN_PORT)],
     })
 }
 
@@ -91,6 +95,9 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
                 pair("AIP_MODEL_DIR", below("model")),
                 pair("AIP_CHECKPOINT_DIR", below("checkpoints")),
                 pair("AIP_TENSORBOARD_LOG_DIR", below("logs")),
+                // What a script serves its profile by.
+                pair("AIP_HTTP_HANDLER_PORT", topology::port(task, HANDLER_PORT)),
+                pair("AIP_TF_PROFILER_PORT", topology::port(task, PROFILER_PORT)),
             ]);
             if let Some(dataset) = task.spec.datasets.first() {
                 let name = dataset.seen_as();

@@ -8,12 +8,8 @@ use crate::spec::{Framework, Profile};
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
-    let has_ps = !topology::called(task, &["ps"]).is_empty();
-    match task.spec.contract.profile {
-        // How its hosts reached the script in 2017 is not documented: beside TF_CONFIG, flags where there are servers.
-        Profile::PsFlags => out.extend(topology::ps_flags(task)),
-        Profile::Swarm if has_ps => out.extend(topology::ps_flags(task)),
-        _ => {}
+    if task.spec.contract.profile == Profile::PsFlags {
+        out.extend(topology::ps_flags(task));
     }
     out
 }
@@ -134,6 +130,16 @@ fn of_profile(task: &Task<'_>) -> Pairs {
             pair("TF_SAVE_CHECKPOINTS_SECS", 600),
             pair("TF_SAVE_SUMMARIES_STEPS", 100),
         ],
+        // How hosts reached the script in 2017 is not documented, and a script that parses strictly ends at a flag that
+        // it does not know: a command that wants flags makes them of these.
+        Profile::Swarm if !topology::called(task, topology::SERVERS).is_empty() => {
+            let flags = topology::ps_flags(task);
+            let variable = |flag: &String| {
+                let (name, value) = flag.trim_start_matches('-').split_once('=')?;
+                Some((name.to_uppercase(), value.to_owned()))
+            };
+            flags.iter().filter_map(variable).collect()
+        }
         Profile::Aihc => {
             let mut out = topology::torch(task, 23456);
             out.extend([

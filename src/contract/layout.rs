@@ -115,6 +115,25 @@ pub(super) fn working_directory(task: &Task<'_>) -> Option<String> {
     fixed.map(str::to_owned)
 }
 
+/// The most that a platform takes as code.
+#[derive(Debug, Clone, Copy)]
+pub struct CodeLimit {
+    pub bytes: u64,
+    /// Files and directories.
+    pub entries: u64,
+    /// Directories in each other.
+    pub depth: u32,
+}
+
+/// What the platform itself would refuse.
+pub fn code_limit(contract: Contract) -> Option<CodeLimit> {
+    match contract.platform {
+        Platform::OpenPai => Some(CodeLimit { bytes: 200_000_000, entries: u64::MAX, depth: u32::MAX }),
+        Platform::ModelArts => Some(CodeLimit { bytes: 5 << 30, entries: 1000, depth: 32 }),
+        _ => None,
+    }
+}
+
 /// Whether the platform keeps `success` and `failure` in the output.
 pub fn has_end_files(contract: Contract) -> bool {
     let Contract { platform, profile } = contract;
@@ -213,7 +232,7 @@ fn datasets_of_platform(task: &Task<'_>) -> Vec<Place> {
         (Platform::Google, _) => channels(datasets, "/gcs").collect(),
         (Platform::ModelArts, Profile::Old) => at_or_in(task, "/home/work/data"),
         (Platform::ModelArts, _) => {
-            let paths = modelarts::inputs(task).into_iter().map(|(_, path)| path);
+            let paths = modelarts::inputs(task).into_iter().map(|input| input.path);
             let one = |(dataset, path): (&crate::spec::Dataset, String)| {
                 place(Content::Dataset(dataset.seen_as().clone()), path, Access::ReadOnly)
             };

@@ -7,18 +7,39 @@ use crate::spec::{Code, Dataset, Framework, Profile, Strategy};
 const OUTPUT: &str = "/home/ma-user/modelarts/outputs/train_url_0";
 const HOME: &str = "/home/ma-user";
 
-/// The inputs as scripts are told of them: the parameter, and where it leads. Its name is the user's; the platform's own word
-/// for the first.
-pub(super) fn inputs(task: &Task<'_>) -> Vec<(String, String)> {
+/// By which scripts are told of the output: no input is called so.
+pub(super) const OUTPUT_NAME: &str = "train_url";
+/// The platform's own word for an input.
+const INPUT_NAME: &str = "data_url";
+
+/// One dataset as scripts find it.
+pub(super) struct Input {
+    /// Of its argument; none where it is told by none.
+    name: Option<String>,
+    pub(super) path: String,
+}
+
+/// The argument's name is the user's; the first that has none takes the platform's own word, unless another has that.
+pub(super) fn inputs(task: &Task<'_>) -> Vec<Input> {
+    let datasets = &task.spec.datasets;
+    let is_called = |dataset: &Dataset| dataset.channel.as_ref().is_some_and(|channel| channel.as_str() == INPUT_NAME);
+    let first = datasets.iter().position(|dataset| dataset.channel.is_none());
+    let first = first.filter(|_| !datasets.iter().any(is_called));
     let one = |(number, dataset): (usize, &Dataset)| match &dataset.channel {
         // As the numbered ones are called.
-        Some(channel) if channel.as_str() == "data_url" => {
-            (channel.to_string(), format!("{HOME}/modelarts/inputs/data_url_{number}"))
-        }
-        Some(channel) => (channel.to_string(), format!("{HOME}/modelarts/inputs/{channel}_0")),
-        None => ("data_url".to_owned(), format!("{HOME}/modelarts/inputs/data_url_{number}")),
+        Some(channel) if is_called(dataset) => Input::of(channel.to_string(), number),
+        Some(channel) => Input::of(channel.to_string(), 0),
+        None if first == Some(number) => Input::of(INPUT_NAME.to_owned(), number),
+        None => Input { name: None, ..Input::of(INPUT_NAME.to_owned(), number) },
     };
-    task.spec.datasets.iter().enumerate().map(one).collect()
+    datasets.iter().enumerate().map(one).collect()
+}
+
+impl Input {
+    fn of(name: String, number: usize) -> Self {
+        let path = format!("{HOME}/modelarts/inputs/{name}_{number}");
+        Self { name: Some(name), path }
+    }
 }
 
 /// The last part of the code's path, by which its directory is called.
@@ -57,19 +78,13 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let has = |key: &str| task.role.params.iter().any(|(known, _)| known == key);
     let (data, train) = match is_old(task) {
         true if task.spec.datasets.is_empty() => (Vec::new(), "/output"),
-        true => (vec![("data_url".to_owned(), "/home/work/data".to_owned())], "/output"),
+        true => (vec![Input { name: Some(INPUT_NAME.to_owned()), path: "/home/work/data".to_owned() }], "/output"),
         false => (inputs(task), OUTPUT),
     };
-    let mut told: Vec<&str> = Vec::new();
-    for (name, path) in &data {
-        // What has no name of its own is told once.
-        if !has(name) && !told.contains(&name.as_str()) {
-            out.push(format!("--{name}={path}"));
-            told.push(name);
-        }
-    }
-    if !has("train_url") {
-        out.push(format!("--train_url={train}"));
+    let told = data.into_iter().filter_map(|input| Some((input.name?, input.path)));
+    out.extend(told.filter(|(name, _)| !has(name)).map(|(name, path)| format!("--{name}={path}")));
+    if !has(OUTPUT_NAME) {
+        out.push(format!("--{OUTPUT_NAME}={train}"));
     }
     if names_its_task(task) && task.peers().len() > 1 {
         out.extend([format!("--task_name={}", task_name(task)), format!("--task_index={}", task.index)]);
@@ -107,13 +122,9 @@ fn second(task: &Task<'_>) -> Pairs {
         pair("WORKSPACE", code_place(task)),
         pair("MA_SCRIPT_INTERPRETER", ""),
         pair("PYTHONPATH", code_place(task)),
-        pair("train_url", OUTPUT),
+        pair(OUTPUT_NAME, OUTPUT),
     ];
-    for (name, path) in inputs(task) {
-        if !out.iter().any(|(known, _)| *known == name) {
-            out.push((name, path));
-        }
-    }
+    out.extend(inputs(task).into_iter().filter_map(|input| Some((input.name?, input.path))));
     out.extend(tensorflow(task));
     out
 }

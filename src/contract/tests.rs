@@ -21,7 +21,8 @@ fn seen(text: &str, ordinal: usize) -> View {
             cores: Vec::new(),
         }
     };
-    let placement = Placement { on_machine: false, tasks: (2..).zip(spec.tasks()).map(place).collect() };
+    let tasks = (2..).zip(spec.tasks()).map(place).collect();
+    let placement = Placement { on_machine: false, shared_address: None, tasks };
     let inside = Inside { home: "/tmp".into(), ..Inside::default() };
     view(&Task::all(&spec, &identity, &placement, &inside)[ordinal])
 }
@@ -298,6 +299,10 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
     let own = seen(&job("google", "command = \"x\"\nparams.job-dir = \"/gcs/mine\"\n"), 0);
     assert!(own.args.join(" ").ends_with("--job-dir=/gcs/mine"), "{:?}", own.args);
     assert_variables(&vertex, &[("AIP_MODEL_DIR", "/gcs/job/model/")]);
+    assert_variables(&vertex, &[("AIP_HTTP_HANDLER_PORT", "4444"), ("AIP_TF_PROFILER_PORT", "5555")]);
+    let shared = "network = \"job\"\ncommand = \"x\"\n[roles.worker]\ncount = 3\n";
+    assert_variables(&seen(&job("google/vertex", shared), 2), &[("AIP_HTTP_HANDLER_PORT", "4446")]);
+    assert_eq!(variable(&vertex, "AIP_HTTP_PORT"), None, "training has none");
     assert!(places(&vertex).contains(&"/gcs/job/model"));
 }
 
@@ -361,6 +366,13 @@ fn modelarts_adds_task_names_for_parameter_servers_alone() {
     );
     assert_variables(&two, &[("val", "/home/ma-user/modelarts/inputs/val_0")]);
     assert!(places(&two).contains(&"/home/ma-user/modelarts/inputs/val_0"));
+    // Who has taken the platform's own word is told by it.
+    let inputs = |datasets: &str| {
+        let text = format!("contract = \"modelarts\"\ndatasets = {datasets}\n{NODES}");
+        arguments(&seen(&text, 0)).iter().filter(|word| !word.contains("train_url")).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(inputs("[\"a\", \"data_url=b\"]"), ["--data_url=/home/ma-user/modelarts/inputs/data_url_1"]);
+    assert_eq!(inputs("[\"a\", \"b\"]"), ["--data_url=/home/ma-user/modelarts/inputs/data_url_0"]);
     let git = "contract = \"modelarts/1\"\ncode = { git = \"https://h/x/demo-code.git\" }\n".to_owned() + NODES;
     assert_eq!(seen(&git, 0).working_directory, "/home/work/user-job-dir/demo-code");
     let ps = seen(&job("modelarts", PS), 0);
@@ -503,10 +515,11 @@ fn kubeflow_has_each_kind_and_its_neighbours_their_own_ways() {
     assert_eq!(tf_config(&xiaomi)["task"], json!({"type":"master","index":0}));
     assert_eq!(tf_config(&xiaomi).get("environment"), None);
     let swarm = seen(&job("kubeflow/swarm", PS), 1);
-    assert_eq!(
-        arguments(&swarm),
-        ["--job_name=worker", "--task_index=0", "--ps_hosts=ps0:2222", "--worker_hosts=worker0:2222,worker1:2222"]
-    );
+    assert!(arguments(&swarm).is_empty(), "a script that parses strictly runs");
+    let hosts = [("JOB_NAME", "worker"), ("TASK_INDEX", "0"), ("PS_HOSTS", "ps0:2222")];
+    assert_variables(&swarm, &hosts);
+    assert_variables(&swarm, &[("WORKER_HOSTS", "worker0:2222,worker1:2222")]);
+    assert_eq!(variable(&seen(&job("kubeflow/swarm", NODES), 0), "PS_HOSTS"), None);
     assert!(swarm.hosts.contains("10.213.0.2 ps-0 ps0"), "{}", swarm.hosts);
     assert_variables(&seen(&job("kubeflow/caicloud", PS), 1), &[("TF_MAX_STEPS", "1"), ("TF_LOGDIR", "/output")]);
     assert_variables(

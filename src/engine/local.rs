@@ -5,6 +5,7 @@
 
 mod acquire;
 mod bundle;
+mod code_limits;
 mod cores;
 mod entry;
 mod git;

@@ -14,6 +14,8 @@ struct Kind {
     deciding: &'static [&'static str],
     /// Roles that the job does not wait for.
     serving: &'static [&'static str],
+    /// The `restartPolicy` that the operator fills in (defaults of training-operator v1.9, MXJob's of v1.7).
+    restarts: &'static str,
 }
 
 const KINDS: [Kind; 7] = [
@@ -23,6 +25,7 @@ const KINDS: [Kind; 7] = [
         framework: "tensorflow",
         deciding: &["chief", "master"],
         serving: &["ps", "evaluator"],
+        restarts: "Never",
     },
     Kind {
         name: "PyTorchJob",
@@ -30,6 +33,7 @@ const KINDS: [Kind; 7] = [
         framework: "pytorch",
         deciding: &["master"],
         serving: &[],
+        restarts: "OnFailure",
     },
     Kind {
         name: "MXJob",
@@ -37,24 +41,44 @@ const KINDS: [Kind; 7] = [
         framework: "mxnet",
         deciding: &[],
         serving: &["scheduler", "server"],
+        restarts: "Never",
     },
-    Kind { name: "XGBoostJob", replicas: "xgbReplicaSpecs", framework: "xgboost", deciding: &["master"], serving: &[] },
+    Kind {
+        name: "XGBoostJob",
+        replicas: "xgbReplicaSpecs",
+        framework: "xgboost",
+        deciding: &["master"],
+        serving: &[],
+        restarts: "Never",
+    },
     Kind {
         name: "PaddleJob",
         replicas: "paddleReplicaSpecs",
         framework: "paddle",
         deciding: &["master"],
         serving: &[],
+        restarts: "OnFailure",
     },
-    Kind { name: "JAXJob", replicas: "jaxReplicaSpecs", framework: "jax", deciding: &[], serving: &[] },
+    Kind {
+        name: "JAXJob",
+        replicas: "jaxReplicaSpecs",
+        framework: "jax",
+        deciding: &[],
+        serving: &[],
+        restarts: "Never",
+    },
     Kind {
         name: "MPIJob",
         replicas: "mpiReplicaSpecs",
         framework: "mpi",
         deciding: &["launcher"],
         serving: &["worker"],
+        restarts: "Never",
     },
 ];
+
+/// The launcher of MPIJob v2beta1 is a Job of Kubernetes, which starts it again so often by itself.
+const LAUNCHER_RESTARTS: u32 = 6;
 
 const DOCUMENT: &Fates = &[
     ("apiVersion", Fate::Nothing("says the format")),
@@ -102,15 +126,21 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     draft.framework = Some(kind.framework);
     pod::keep_metadata(metadata, &mut draft)?;
     let mut spec = document.object("spec")?;
+    let launches_by_job = document.text("apiVersion")?.is_some_and(|version| version.ends_with("/v2beta1"));
     document.leave(DOCUMENT, &mut draft.losses);
     let policy = spec.object("runPolicy")?;
-    run_policy(policy, &mut draft)?;
+    let is_bound = run_policy(policy, &mut draft)?;
     // Older forms have the same fields in the spec itself.
-    run_policy_here(&mut spec, &mut draft)?;
+    let is_bound = run_policy_here(&mut spec, &mut draft)? || is_bound;
     processes(&mut spec, &mut draft)?;
     let slots = spec.number("slotsPerWorker", 1)?.unwrap_or(1);
-    let slots = Some(slots).filter(|_| kind.framework == "mpi");
-    roles(kind, spec.object(kind.replicas)?, slots, &mut draft)?;
+    let shape = Shape {
+        kind,
+        slots: Some(slots).filter(|_| kind.framework == "mpi"),
+        most: is_bound.then_some(draft.retries),
+        launches_by_job,
+    };
+    shape.roles(spec.object(kind.replicas)?, &mut draft)?;
     decide(kind, &mut spec, &mut draft)?;
     let mode = spec.text("jobMode")?;
     if let Some(mode) = mode.filter(|mode| mode != "MXTrain") {
@@ -120,13 +150,14 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     draft.finish()
 }
 
-fn run_policy(mut policy: Fields, draft: &mut Draft) -> Result<(), ImportError> {
-    run_policy_here(&mut policy, draft)?;
+fn run_policy(mut policy: Fields, draft: &mut Draft) -> Result<bool, ImportError> {
+    let is_bound = run_policy_here(&mut policy, draft)?;
     policy.leave(POLICY, &mut draft.losses);
-    Ok(())
+    Ok(is_bound)
 }
 
-fn run_policy_here(policy: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+/// Whether `backoffLimit` bounds restarts.
+fn run_policy_here(policy: &mut Fields, draft: &mut Draft) -> Result<bool, ImportError> {
     // What is left when a job has ended is stopped; its record and logs stay.
     policy.take("cleanPodPolicy");
     if policy.flag("suspend")? == Some(true) {
@@ -135,7 +166,8 @@ fn run_policy_here(policy: &mut Fields, draft: &mut Draft) -> Result<(), ImportE
     if let Some(seconds) = policy.number("activeDeadlineSeconds", 1)? {
         draft.max_duration_s = Some(seconds.unsigned_abs());
     }
-    if let Some(count) = policy.number("backoffLimit", 0)? {
+    let limit = policy.number("backoffLimit", 0)?;
+    if let Some(count) = limit {
         draft.retry("backoffLimit", count);
     }
     for name in ["ttlSecondsAfterFinished", "schedulingPolicy"] {
@@ -147,7 +179,7 @@ fn run_policy_here(policy: &mut Fields, draft: &mut Draft) -> Result<(), ImportE
             draft.losses.push(policy.loss(name, why.unwrap_or_default()));
         }
     }
-    Ok(())
+    Ok(limit.is_some())
 }
 
 /// Processes of a node.
@@ -158,45 +190,64 @@ fn processes(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
     Ok(())
 }
 
-/// Replica types are the names of the fields.
-fn roles(kind: &Kind, specs: Fields, slots: Option<i64>, draft: &mut Draft) -> Result<(), ImportError> {
-    let path = specs.path().to_owned();
-    for (name, node) in specs.rest() {
-        let mut fields = Fields::of(node, &format!("{path}.{name}"))?;
-        let count = fields.number("replicas", 0)?.unwrap_or(1);
-        let count = u32::try_from(count).map_err(|_| fields.refuse("replicas", "is too large"))?;
-        if count == 0 {
-            draft.losses.push(fields.loss("replicas", "is 0, so the role is left out"));
-            continue;
-        }
-        let mut role = DraftRole::new(name.to_lowercase(), count);
-        let serves = kind.serving.contains(&role.name.as_str());
-        role.holds_open(if serves { Holds::No } else { Holds::Yes });
-        restarts_and_pod(&mut fields, &mut role, draft)?;
-        if let Some(slots) = slots.filter(|_| serves) {
-            // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
-            role.waits_for_ranks();
-            role.own.push(("slots".to_owned(), slots.to_string()));
-        }
-        fields.leave(&[], &mut draft.losses);
-        draft.roles.push(role);
-    }
-    if draft.roles.iter().any(DraftRole::tries_again) {
-        // It bounds how often these tasks are started again; the job is not beside that.
-        draft.retries = 0;
-    }
-    Ok(())
+/// What a job says of all its roles.
+struct Shape {
+    kind: &'static Kind,
+    /// Of a worker, where ranks are launched.
+    slots: Option<i64>,
+    /// How often containers are started again, where something bounds it.
+    most: Option<u32>,
+    /// The launcher is a Job of Kubernetes.
+    launches_by_job: bool,
 }
 
-/// The operator writes its own `restartPolicy` over the pod's; `backoffLimit` bounds it.
-fn restarts_and_pod(fields: &mut Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<(), ImportError> {
-    let most = Some(draft.retries).filter(|count| *count > 0);
-    let own = pod::Restarts::take(fields)?;
-    let is_own = own.is_some();
-    own.into_iter().for_each(|own| own.apply(most, role, &mut draft.losses));
-    let of_pod = pod::read(fields.object("template")?, role, draft)?.filter(|_| !is_own);
-    of_pod.into_iter().for_each(|of_pod| of_pod.apply(most, role, &mut draft.losses));
-    Ok(())
+impl Shape {
+    /// Replica types are the names of the fields.
+    fn roles(&self, specs: Fields, draft: &mut Draft) -> Result<(), ImportError> {
+        let path = specs.path().to_owned();
+        for (name, node) in specs.rest() {
+            let mut fields = Fields::of(node, &format!("{path}.{name}"))?;
+            let serves = self.kind.serving.contains(&name.to_lowercase().as_str());
+            let waits = serves && self.slots.is_some();
+            // Both operators of MPI fill in no worker.
+            let count = fields.number("replicas", 0)?.unwrap_or(if waits { 0 } else { 1 });
+            let count = u32::try_from(count).map_err(|_| fields.refuse("replicas", "is too large"))?;
+            if count == 0 {
+                draft.losses.push(fields.loss("replicas", "is 0, so the role is left out"));
+                continue;
+            }
+            let mut role = DraftRole::new(name.to_lowercase(), count);
+            role.holds_open(if serves { Holds::No } else { Holds::Yes });
+            self.restarts_and_pod(&mut fields, &mut role, draft)?;
+            if let Some(slots) = self.slots.filter(|_| serves) {
+                // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
+                role.waits_for_ranks();
+                role.own.push(("slots".to_owned(), slots.to_string()));
+            }
+            fields.leave(&[], &mut draft.losses);
+            draft.roles.push(role);
+        }
+        if draft.roles.iter().any(DraftRole::tries_again) {
+            // It bounds how often these tasks are started again; the job is not beside that.
+            draft.retries = 0;
+        }
+        Ok(())
+    }
+
+    /// The operator writes its own `restartPolicy`, said or not, over the pod's; `backoffLimit` bounds it.
+    fn restarts_and_pod(
+        &self,
+        fields: &mut Fields,
+        role: &mut DraftRole,
+        draft: &mut Draft,
+    ) -> Result<(), ImportError> {
+        let by_job = self.launches_by_job && role.name == "launcher";
+        let filled_in = if by_job { "OnFailure" } else { self.kind.restarts };
+        let restarts = pod::Restarts::take(fields)?.unwrap_or_else(|| pod::Restarts::filled_in(fields, filled_in));
+        let most = self.most.or_else(|| by_job.then_some(LAUNCHER_RESTARTS));
+        restarts.apply(most, role, &mut draft.losses);
+        pod::read(fields.object("template")?, role, draft).map(drop)
+    }
 }
 
 /// Who decides how the job ends: `main` where there are others.

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::{self, MapAccess, SeqAccess, Visitor};
 
 use super::ImportError;
+use super::indent::Indented;
 
 /// Line and column from 1; both 0 where the format does not tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -79,7 +80,16 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, ImportError> {
     if start.starts_with(['{', '[']) || start.starts_with("//") || start.starts_with("/*") {
         return json(text).map(|node| vec![node]);
     }
-    Builder::new(text).documents()
+    let mut source = Indented::new(text);
+    loop {
+        let mut builder = Builder::new(&source);
+        let read = builder.documents();
+        let minded = builder.minded.take();
+        match minded {
+            Some((what, line, column)) if read.is_err() && source.moves(&what, line, column) => {}
+            _ => return read,
+        }
+    }
 }
 
 fn json(text: &str) -> Result<Node, ImportError> {
@@ -97,18 +107,23 @@ struct Builder<'t> {
     parser: Parser<'t, StrInput<'t>>,
     anchors: HashMap<usize, Node>,
     nodes: usize,
+    source: &'t Indented,
     /// The parser tells of an end that comes too soon as behind the text.
     last_line: usize,
+    /// What was wrong by the parser's own words, with line and column.
+    minded: Option<(String, usize, usize)>,
 }
 
 impl<'t> Builder<'t> {
-    fn new(text: &'t str) -> Self {
+    fn new(source: &'t Indented) -> Self {
+        let text = source.text();
         // YAML ends a line at a carriage return as well.
         let last_line = text.replace("\r\n", "\n").split(['\n', '\r']).count();
-        Self { parser: Parser::new_from_str(text), anchors: HashMap::new(), nodes: 0, last_line }
+        let parser = Parser::new_from_str(text);
+        Self { parser, anchors: HashMap::new(), nodes: 0, source, last_line, minded: None }
     }
 
-    fn documents(mut self) -> Result<Vec<Node>, ImportError> {
+    fn documents(&mut self) -> Result<Vec<Node>, ImportError> {
         let mut documents = Vec::new();
         loop {
             let (event, span) = self.next()?;
@@ -124,8 +139,9 @@ impl<'t> Builder<'t> {
         match self.parser.next_event() {
             Some(Ok(event)) => Ok(event),
             Some(Err(error)) => {
-                let line = error.marker().line().min(self.last_line);
-                let place = Place { line, column: error.marker().col() + 1 };
+                let (line, column) = (error.marker().line(), error.marker().col() + 1);
+                self.minded = Some((error.info().to_owned(), line, column));
+                let place = self.source.place(line.min(self.last_line), column);
                 Err(ImportError::syntax(place, format!("not YAML: {}", error.info())))
             }
             None => Ok((Event::StreamEnd, Span::default())),
@@ -133,7 +149,7 @@ impl<'t> Builder<'t> {
     }
 
     fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, ImportError> {
-        let place = Place { line: span.start.line(), column: span.start.col() + 1 };
+        let place = self.source.place(span.start.line(), span.start.col() + 1);
         self.nodes += 1;
         if depth > DEPTH_MAX || self.nodes > NODES_MAX {
             return Err(ImportError::syntax(place, "more than a job file can need: nested too deeply, or too large"));

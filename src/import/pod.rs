@@ -66,12 +66,20 @@ const PORT: &Fates = &[
 pub(super) struct Restarts {
     field: String,
     policy: String,
+    /// The policy as people are told of it.
+    told: String,
 }
 
 impl Restarts {
     pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ImportError> {
         let field = fields.at("restartPolicy");
-        Ok(fields.text("restartPolicy")?.map(|policy| Self { field, policy }))
+        Ok(fields.text("restartPolicy")?.map(|policy| Self { field, told: policy.clone(), policy }))
+    }
+
+    /// What the controller takes where the file says nothing.
+    pub(super) fn filled_in(fields: &Fields, policy: &str) -> Self {
+        let told = format!("{policy}, which the operator fills in,");
+        Self { field: fields.at("restartPolicy"), policy: policy.to_owned(), told }
     }
 
     pub(super) fn is_never(&self) -> bool {
@@ -80,12 +88,12 @@ impl Restarts {
 
     /// Tasks of the role are started again as containers are there, `most` times if something bounds it.
     pub(super) fn apply(self, most: Option<u32>, role: &mut DraftRole, losses: &mut Vec<Loss>) {
-        let Self { field, policy } = self;
+        let Self { field, policy, told } = self;
         let key = format!("retries of roles.{}", role.name);
         let why = match (policy.as_str(), most) {
-            ("Never", _) => return,
+            ("Never", _) | (_, Some(0)) => return,
             (_, None) => {
-                format!("{policy} starts a failed container again without an end; {key} is an upper bound: set it")
+                format!("{told} starts a failed container again without an end; {key} is an upper bound: set it")
             }
             ("Always", Some(_)) => format!("Always starts a container that succeeded again as well; {key} does not"),
             ("ExitCode", Some(_)) => {

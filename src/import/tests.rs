@@ -338,6 +338,48 @@ fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     assert_eq!(refusal("kind: Queue\n"), "no job of OpenPAI, Volcano or Kubeflow is in it, only Queue");
 }
 
+#[test]
+fn what_stands_in_brackets_and_quotes_may_stand_at_any_column() {
+    let job = |command: &str| {
+        let text = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Worker", 1)]);
+        let container = "            - {name: c, image: lab/TFJob, command: [python, x.py], resources: {limits: {cpu: 1, memory: 1Gi}}}";
+        let block = format!(
+            "            - name: c\n              image: lab/x\n              command: {command}\n              resources: {{limits: {{cpu: 1, memory: 1Gi}}}}"
+        );
+        assert!(text.contains(container));
+        text.replace(container, &block)
+    };
+    let words = |command: &str| match spec_of(&only(&job(command))).roles[0].command.clone() {
+        Command::Exec(words) => words,
+        other => panic!("{other:?}"),
+    };
+    // The bracket at the column of its field, as most write it; and everything at the left.
+    assert_eq!(words("[\n                python,\n                x.py\n              ]"), ["python", "x.py"]);
+    assert_eq!(words("[\npython,\n  [x, y],\n'z'\n]".replace("  [x, y],\n", "").as_str()), ["python", "z"]);
+    assert_eq!(words("[\npython, \"a \\\" b\n c \\\n d\"\n]"), ["python", "a \" b c d"]);
+    assert_eq!(words("[python,\n'it''s\nit']"), ["python", "it's it"]);
+    assert_eq!(words("[python # why\n, x,\n# why not\ny]"), ["python", "x", "y"]);
+    let folded = only(&job("[\"sh\", \"-c\",\n              \"sleep 1 &&\n              exit 3\"]"));
+    assert!(folded.toml.contains("command = \"sleep 1 && exit 3\""), "{}", folded.toml);
+    // What comes after is told where it stands in the file, and what is wrong otherwise stays so.
+    let wrong = job("[\npython,\n x\n]").replace("cpu: 1,", "cpu: one,");
+    let line = wrong.lines().position(|line| line.contains("cpu: one")).unwrap() + 1;
+    assert!(refusal(&wrong).starts_with(&format!("line {line}, ")), "{}", refusal(&wrong));
+    let list = job("[\n python,\n {a: b}\n]");
+    assert!(
+        refusal(&list).starts_with("line 15, column 2: ") || refusal(&list).contains("command"),
+        "{}",
+        refusal(&list)
+    );
+    for broken in ["[\npython", "[\npython}", "[\n\"python", "- a\n- b"] {
+        assert!(import(&job(broken)).is_err(), "{broken}");
+    }
+    // Each line costs a reading: a file of nothing but such lines is refused soon.
+    let many = format!("a: [\n{}", "x,\n".repeat(100_000));
+    let began = std::time::Instant::now();
+    assert!(import(&many).is_err() && began.elapsed() < std::time::Duration::from_secs(20));
+}
+
 fn kubeflow(kind: &str, specs: &str, more: &str, roles: &[(&str, u32)]) -> String {
     let mut text =
         format!("apiVersion: kubeflow.org/v1\nkind: {kind}\nmetadata: {{name: k}}\nspec:\n{more}  {specs}:\n");
@@ -447,6 +489,47 @@ fn containers_that_kubeflow_starts_again_are_tasks_that_are() {
         let (job, role, told) = again(policy);
         assert!((job, role) == (0, 2) && told.contains(word), "{policy}: {told}");
     }
+}
+
+#[test]
+fn what_starts_containers_again_is_filled_in_as_the_operators_do() {
+    let job = |kind: &str, specs: &str, more: &str, roles: &[(&str, u32)]| {
+        only(&kubeflow(kind, specs, more, roles).replace("      restartPolicy: Never\n", ""))
+    };
+    let bound = "  runPolicy: {backoffLimit: 2}\n";
+    for (kind, specs, again) in [
+        ("TFJob", "tfReplicaSpecs", 0),
+        ("PyTorchJob", "pytorchReplicaSpecs", 2),
+        ("MXJob", "mxReplicaSpecs", 0),
+        ("XGBoostJob", "xgbReplicaSpecs", 0),
+        ("PaddleJob", "paddleReplicaSpecs", 2),
+        ("JAXJob", "jaxReplicaSpecs", 0),
+    ] {
+        let spec = spec_of(&job(kind, specs, bound, &[("Worker", 2)]));
+        assert_eq!((spec.roles[0].retries, spec.retries), (again, 2 - again), "{kind}");
+        let never = job(kind, specs, "  runPolicy: {backoffLimit: 0}\n", &[("Worker", 2)]);
+        assert_eq!((fields(&never), spec_of(&never).roles[0].retries), (Vec::<&str>::new(), 0), "{kind}");
+    }
+    // Nothing bounds it: what the operator would do for ever is named.
+    let endless = job("PyTorchJob", "pytorchReplicaSpecs", "", &[("Worker", 2)]);
+    assert_eq!(fields(&endless), ["spec.pytorchReplicaSpecs.Worker.restartPolicy"]);
+    assert!(
+        endless.losses[0].why.starts_with("OnFailure, which the operator fills in, starts"),
+        "{:?}",
+        endless.losses
+    );
+    // Of MPI's two operators one has a Job of Kubernetes launch, which tries six times more.
+    let launcher = |text: String| {
+        let spec = spec_of(&only(&text.replace("      restartPolicy: Never\n", "")));
+        (role(&spec, "launcher").retries, role(&spec, "worker").retries, spec.retries)
+    };
+    let mpi = |more: &str| kubeflow("MPIJob", "mpiReplicaSpecs", more, &[("Launcher", 1), ("Worker", 2)]);
+    let newer = |more: &str| mpi(more).replace("kubeflow.org/v1", "kubeflow.org/v2beta1");
+    assert_eq!(launcher(mpi("")), (0, 0, 0));
+    assert_eq!(launcher(newer("")), (6, 0, 0));
+    assert_eq!(launcher(newer(bound)), (2, 0, 0));
+    let unsaid = only(&mpi("").replace("      replicas: 2\n", ""));
+    assert_eq!(fields(&unsaid), ["spec.mpiReplicaSpecs.Worker.replicas"], "no worker, as the operators fill in");
 }
 
 #[test]

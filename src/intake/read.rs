@@ -11,7 +11,7 @@ use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
 use crate::spec::sweep::{Combination, in_each_other_s_way};
 use crate::spec::template::Template;
-use crate::spec::{Diagnostic, JobSpec, Stack};
+use crate::spec::{Diagnostic, JobSpec, ResourceSpecs, Stack};
 use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
 
 /// What editors and packagers leave beside the files that count.
@@ -74,7 +74,7 @@ fn is_own(job: &Path) -> bool {
 }
 
 /// Reads the job file or template at `path`, below `root`, with all that belongs to it.
-pub fn read_path(root: &Path, path: &Path) -> Look {
+pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
     let Ok(relative) = path.strip_prefix(root) else { return Look::Nothing };
     let file = relative.display().to_string();
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -92,7 +92,7 @@ pub fn read_path(root: &Path, path: &Path) -> Look {
     if is_mask(path) {
         return Look::Arrived(Arrival::Removed { key });
     }
-    Look::Arrived(match read(root, path, &key) {
+    Look::Arrived(match read(root, path, &key, specs) {
         Ok(arrival) => arrival,
         Err(Unread::Missing) => Arrival::Removed { key },
         Err(Unread::Unfinished) => return Look::Unfinished,
@@ -131,13 +131,14 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, NameError> {
     Ok(Some(JobKey::new(workspace, job)))
 }
 
-fn read(root: &Path, path: &Path, key: &JobKey) -> Result<Arrival, Unread> {
+fn read(root: &Path, path: &Path, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
     let own = if key.workspace == WorkspaceName::default_workspace() {
         root.to_owned()
     } else {
         root.join(key.workspace.as_str())
     };
-    let (stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &[own, root.to_owned()])?;
+    let (mut stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &[own, root.to_owned()])?;
+    stack.specs = specs.of(&key.workspace);
     let Some(combinations) = stack.combinations(&key.job).map_err(Unread::Bad)? else {
         let (source, spec) = accept(&stack, &key.job, owner)?;
         return Ok(Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) });
@@ -224,6 +225,10 @@ mod tests {
 
     use crate::spec::layers::OVERRIDES_MAX;
 
+    fn look(root: &Path, path: &Path) -> Look {
+        read_path(root, path, &ResourceSpecs::default())
+    }
+
     fn refusal(look: Look) -> String {
         match look {
             Look::Arrived(Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. }) => {
@@ -268,16 +273,16 @@ mod tests {
             (put("by-state.toml", b""), "kept for Trainyard"),
         ];
         for (path, word) in cases {
-            let text = refusal(read_path(root, &path));
+            let text = refusal(look(root, &path));
             assert!(text.contains(word), "{text}");
         }
         fs::create_dir(root.join("x.toml")).unwrap();
-        assert!(refusal(read_path(root, &root.join("x.toml"))).contains("directory"));
+        assert!(refusal(look(root, &root.join("x.toml"))).contains("directory"));
         std::os::unix::fs::symlink("large.toml", root.join("link.toml")).unwrap();
-        assert!(refusal(read_path(root, &root.join("link.toml"))).contains("symbolic link"));
+        assert!(refusal(look(root, &root.join("link.toml"))).contains("symbolic link"));
         let open = put("open.toml", b"");
         fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
-        assert!(refusal(read_path(root, &open)).contains("everybody may write"));
+        assert!(refusal(look(root, &open)).contains("everybody may write"));
     }
 
     #[test]
@@ -285,9 +290,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let key: JobKey = "m".parse().unwrap();
         let path = dir.path().join("m.toml");
-        assert_eq!(read_path(dir.path(), &path), Look::Arrived(Arrival::Removed { key: key.clone() }));
+        assert_eq!(look(dir.path(), &path), Look::Arrived(Arrival::Removed { key: key.clone() }));
         std::os::unix::fs::symlink("/dev/null", &path).unwrap();
-        assert_eq!(read_path(dir.path(), &path), Look::Arrived(Arrival::Removed { key }));
+        assert_eq!(look(dir.path(), &path), Look::Arrived(Arrival::Removed { key }));
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
             fs::write(root.join(name), content).unwrap();
             fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o644)).unwrap();
         };
-        let text = || match read_path(root, &root.join("v/a.toml")) {
+        let text = || match look(root, &root.join("v/a.toml")) {
             Look::Arrived(Arrival::Accepted { source, .. }) => source.text,
             other => refusal(other),
         };

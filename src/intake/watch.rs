@@ -13,6 +13,7 @@ use super::Arrival;
 use super::read::{Look, Part, Scan, is_workspace_name, part_of, read_path};
 use super::sources::OVERRIDES_SUFFIX;
 use crate::ids::{JobKey, WorkspaceName};
+use crate::spec::ResourceSpecs;
 
 /// How long a file that nobody has closed must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(200);
@@ -43,11 +44,12 @@ pub struct Intake {
     /// Mode, owner and group of each workspace's directory.
     rights: BTreeMap<WorkspaceName, (u32, u32, u32)>,
     next_scan: Instant,
+    specs: ResourceSpecs,
 }
 
 impl Intake {
-    /// Starts to watch `root`. `known` are the jobs whose files were there before.
-    pub fn open(root: &Path, known: Vec<JobKey>) -> Result<Self, IntakeError> {
+    /// Starts to watch `root`. `known` are the jobs whose files were there before; jobs may name `specs`.
+    pub fn open(root: &Path, known: Vec<JobKey>, specs: ResourceSpecs) -> Result<Self, IntakeError> {
         let (sender, changes) = channel();
         let failed = |source| IntakeError { path: root.to_owned(), source };
         let watcher = notify::recommended_watcher(move |change| {
@@ -65,6 +67,7 @@ impl Intake {
             strays: BTreeSet::new(),
             rights: BTreeMap::new(),
             next_scan: Instant::now(),
+            specs,
         };
         intake.watch(root.to_owned()).map_err(failed)?;
         Ok(intake)
@@ -168,7 +171,7 @@ impl Intake {
     }
 
     fn read(&mut self, path: &Path) -> Option<Arrival> {
-        let arrival = match read_path(&self.root, path) {
+        let arrival = match read_path(&self.root, path, &self.specs) {
             Look::Nothing => return None,
             Look::Unfinished => {
                 self.due.insert(path.to_owned(), Instant::now() + QUIET);

@@ -202,15 +202,25 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
     if let Some(key) = nearest(name, language.children(&parent.pattern)) {
         return format!("; did you mean `{key}`?");
     }
-    let elsewhere = keys::KEYS.iter().find(|key| key.path.rsplit('.').next() == Some(name));
-    match elsewhere {
-        Some(key) => format!("; it belongs at `{}`", key.path.replace("*", "NAME")),
+    match belongs_at(name, parent) {
+        Some(path) => format!("; it belongs at `{path}`"),
         None => match supported_children(&parent.pattern, language) {
             all if all.is_empty() => String::new(),
             all if all.len() <= 16 => format!("; the keys here are {}", all.join(", ")),
             _ => "; `trainyard explain` lists all keys".to_owned(),
         },
     }
+}
+
+/// Where there is a key of this name: below the same place or else anywhere.
+fn belongs_at(name: &str, parent: &Place) -> Option<String> {
+    let mut named = keys::KEYS.iter().map(|key| key.path).filter(|path| path.rsplit('.').next() == Some(name));
+    let rest = |path: &'static str| path.strip_prefix(parent.pattern.as_str()).filter(|rest| rest.starts_with('.'));
+    let path = match named.clone().find_map(rest) {
+        Some(rest) => format!("{}{rest}", parent.written),
+        None => named.next()?.to_owned(),
+    };
+    Some(path.replace('*', "NAME"))
 }
 
 fn supported_children(pattern: &str, language: Language<'_>) -> Vec<&'static str> {

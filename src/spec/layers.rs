@@ -2,7 +2,8 @@
 //!
 //! Each file is checked by itself. Tables merge, everything else is replaced; the result is read as a job file is, and
 //! what is wrong with it is told at the place in the file that said it. A job of one file is that file, untouched.
-//! The values of one job of a sweep lie on top of all as one more file.
+//! The values of one job of a sweep lie on top of all as one more file. The numbers of specs that `resources` name are put in
+//! last.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +12,10 @@ use sha2::{Digest, Sha256};
 use super::check::{self, Language};
 use super::diagnostic::{self, Diagnostic, Source};
 use super::job::JobSpec;
+use super::resource_specs::{self, Filled, Offer};
 use super::sweep::{self, Combination};
 use super::template::{Given, Template, error, too_large};
-use super::tree::{self, Entry};
+use super::tree::{self, Entry, take};
 use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
 use crate::ids::JobName;
 
@@ -55,21 +57,24 @@ impl Layer {
 }
 
 /// The files that make up a job, as far as they have been read.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Stack {
     pub job: Layer,
     /// In the order in which they lie on top of each other.
     pub overrides: Vec<Layer>,
     /// The template that [`Stack::wanted`] names, if it is there.
     pub template: Option<Layer>,
+    /// Sizes that `resources` may name.
+    pub specs: Offer,
     /// The values of one job of a sweep.
     combination: Option<Layer>,
 }
 
-/// What a job says beside its template.
+/// What a job says beside what it takes from elsewhere: its template, and specs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateUse {
-    pub name: String,
+    /// None where it names specs alone.
+    pub name: Option<String>,
     /// A hash of what it says.
     pub own: String,
     /// Which keys that act at once it says itself.
@@ -88,7 +93,7 @@ pub struct Expanded {
 
 impl Stack {
     pub fn of(job: Layer) -> Self {
-        Self { job, overrides: Vec::new(), template: None, combination: None }
+        Self { job, overrides: Vec::new(), template: None, specs: Offer::new(), combination: None }
     }
 
     /// The name of the template that the job lies on top of.
@@ -106,7 +111,14 @@ impl Stack {
 
     fn is_plain(&self) -> bool {
         let says = |word| self.job.text.contains(word);
-        self.own_layers().count() == 1 && !says("template") && !says("with")
+        self.own_layers().count() == 1 && !["template", "with", "spec"].into_iter().any(says)
+    }
+
+    /// Whether one of the files may name a spec.
+    pub fn may_name_specs(&self) -> bool {
+        let is_key = |rest: &str| rest.trim_start_matches(['"', '\'', ' ', '\t']).starts_with('=');
+        let names = |layer: &Layer| layer.text.split("spec").skip(1).any(is_key);
+        self.own_layers().chain(&self.template).any(names)
     }
 
     /// The jobs that the files make of themselves, if they are a sweep.
@@ -130,9 +142,15 @@ impl Stack {
         if self.is_plain() {
             return plain(&self.job);
         }
-        match self.merge() {
-            Ok(Merged { template: None, .. }) if self.own_layers().count() == 1 => plain(&self.job),
-            Ok(merged) => self.read(merged),
+        let merged = self.merge().and_then(|mut merged| {
+            let filled = resource_specs::fill(&mut merged.entries, &self.specs, &self.layers())?;
+            Ok((merged, filled))
+        });
+        match merged {
+            Ok((Merged { own: TemplateUse { name: None, .. }, .. }, Filled::No)) if self.own_layers().count() == 1 => {
+                plain(&self.job)
+            }
+            Ok((merged, filled)) => self.read(merged, filled),
             Err(mut diagnostics) => {
                 sort(&mut diagnostics);
                 Expanded { spec: None, text: String::new(), template: None, diagnostics }
@@ -140,14 +158,15 @@ impl Stack {
         }
     }
 
-    fn read(&self, merged: Merged) -> Expanded {
+    fn read(&self, merged: Merged, filled: Filled) -> Expanded {
         let (text, origins) = tree::write(&self.head(), &merged.entries, self.layers());
         if text.len() as u64 > JOB_FILE_MAX_BYTES {
             let diagnostics = vec![Diagnostic::of_file(&self.job.file, too_large())];
             return Expanded { spec: None, text: String::new(), template: None, diagnostics };
         }
         let (spec, diagnostics) = parse_source(&Source::merged(&self.job.file, &text, &origins));
-        Expanded { spec, template: merged.template, diagnostics, text }
+        let takes_from_elsewhere = merged.own.name.is_some() || filled == Filled::Yes;
+        Expanded { spec, template: takes_from_elsewhere.then_some(merged.own), diagnostics, text }
     }
 
     fn layers(&self) -> Vec<&Layer> {
@@ -165,13 +184,13 @@ impl Stack {
         if self.combination.is_some() {
             take(&mut own, "sweep");
         }
-        let hash = hash(&own);
-        let own_live = LIVE.iter().filter(|key| tree::get(&own, key).is_some()).map(|key| (*key).to_owned()).collect();
+        let mut said = TemplateUse { name: None, own: hash(&own), own_live: BTreeSet::new() };
+        said.own_live = LIVE.iter().filter(|key| tree::get(&own, key).is_some()).map(|key| (*key).to_owned()).collect();
         let (name, with) = (take(&mut own, "template"), take(&mut own, "with"));
         let layers = self.layers();
         let Some(name) = name else {
             let alone = |with: Entry| Err(vec![error(&layers, with.at, "with", WITH_ALONE)]);
-            return with.map_or(Ok(Merged { entries: own, template: None }), alone);
+            return with.map_or(Ok(Merged { entries: own, own: said }), alone);
         };
         let template = name.node.as_text().unwrap_or_default();
         let entries = with.as_ref().map_or(&[][..], |with| with.node.entries());
@@ -182,8 +201,8 @@ impl Stack {
         };
         let mut entries = Template::read_as(layer, layers.len() - 1)?.fill(&given)?;
         tree::overlay(&mut entries, own);
-        let template = TemplateUse { name: template.to_owned(), own: hash, own_live };
-        Ok(Merged { entries, template: Some(template) })
+        said.name = Some(template.to_owned());
+        Ok(Merged { entries, own: said })
     }
 
     /// The job file with its overrides.
@@ -212,17 +231,12 @@ impl Stack {
 
 struct Merged {
     entries: Vec<Entry>,
-    template: Option<TemplateUse>,
+    own: TemplateUse,
 }
 
 fn plain(job: &Layer) -> Expanded {
     let (spec, diagnostics) = parse(&job.file, &job.text);
     Expanded { spec, text: job.text.clone(), template: None, diagnostics }
-}
-
-fn take(entries: &mut Vec<Entry>, name: &str) -> Option<Entry> {
-    let place = entries.iter().position(|entry| entry.name == name)?;
-    Some(entries.remove(place))
 }
 
 /// Stored with runs: another way to make it would run every job of a template again.

@@ -37,7 +37,7 @@ const TASKS_MAX: u32 = 1000;
 
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
 pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
-    let mut reader = Reader { source, found, network: network(wire.network.as_deref()), kinds: Kinds::default() };
+    let mut reader = Reader { source, found, network: Network::Task, kinds: Kinds::default() };
     let contract = reader.contract(wire.contract.as_ref());
     let framework = reader.framework(wire.framework.as_ref());
     let strategy = reader.strategy(wire.strategy.as_ref(), framework);
@@ -68,6 +68,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
+    reader.network = network(wire.network.as_deref(), &roles);
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
     reader.too_many_tasks(&roles);
@@ -109,12 +110,22 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     })
 }
 
-fn network(word: Option<&str>) -> Network {
+fn network(word: Option<&str>, roles: &[(Role, Range<usize>)]) -> Network {
     match word {
         Some("job") => Network::Job,
         Some("host") => Network::Host,
-        _ => Network::Task,
+        Some(_) => Network::Task,
+        None => default_network(roles),
     }
+}
+
+/// Cards of several tasks reach each other only where the tasks share one network and one /dev/shm; a launcher tells its
+/// hosts apart by their addresses.
+fn default_network(roles: &[(Role, Range<usize>)]) -> Network {
+    let with_cards: u64 =
+        roles.iter().filter(|(role, _)| role.resources.gpu > 0).map(|(role, _)| u64::from(role.count)).sum();
+    let is_launched = roles.iter().any(|(role, _)| role.command == strategy::idle());
+    if with_cards > 1 && !is_launched { Network::Job } else { Network::Task }
 }
 
 fn priority(wire: Option<&WirePriority>) -> Priority {
@@ -559,6 +570,11 @@ impl Reader<'_> {
     }
 
     fn resources(&mut self, job: &WireResources, role: &WireResources, key: &str) -> Resources {
+        if let Some(spec) = &role.spec {
+            let key = format!("{key}.resources.spec");
+            let key = key.trim_start_matches('.');
+            self.error(spec.span(), key, format!("`{key}`: there is no spec {:?} here", spec.get_ref()));
+        }
         let size = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<Bytes>().ok());
         let memory = size(&role.memory).or(size(&job.memory)).unwrap_or(DEFAULT_MEMORY);
         let shm = role.shm.as_ref().or(job.shm.as_ref());
@@ -637,12 +653,15 @@ impl Reader<'_> {
         let mut seen: Vec<(String, Range<u32>)> = Vec::new();
         for (role, span) in roles {
             for (label, ports) in named_ports(role) {
-                let name = format!("roles.{}.ports.{label}", role.name);
+                let name = match role.is_service {
+                    true => format!("services.{}.port", role.name),
+                    false => format!("roles.{}.ports.{label}", role.name),
+                };
                 let meets = |(_, other): &&(String, Range<u32>)| ports.start < other.end && other.start < ports.end;
                 if let Some((other, _)) = seen.iter().find(meets) {
                     let message = format!(
                         "`{name}` and `{other}` name the same ports, and their tasks share one network; a role's task I has \
-                         those from begin + I × count on"
+                         those from begin + I × count on; network = \"task\" gives each task a network of its own"
                     );
                     self.error(span.clone(), &name, message);
                 }

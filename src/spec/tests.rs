@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use super::job::Network;
 use super::*;
 
 fn errors(text: &str) -> Vec<String> {
@@ -64,6 +65,9 @@ fn every_error_names_its_place_and_what_to_do() {
         ),
         ("resources.mem = 1", "x.toml:1:11: unknown key `resources.mem`; did you mean `memory`?"),
         ("resources.gpus = 1", "x.toml:1:11: unknown key `resources.gpus`; did you mean `gpu`?"),
+        ("roles.w.cpu = 1", "x.toml:1:9: unknown key `roles.w.cpu`; it belongs at `roles.w.resources.cpu`"),
+        ("roles.w.resources.mem = 1", "x.toml:1:19: unknown key `roles.w.resources.mem`; did you mean `memory`?"),
+        ("services.n.cpu = 1", "x.toml:1:12: unknown key `services.n.cpu`; it belongs at `services.n.resources.cpu`"),
         ("cmd = \"x\"", "x.toml:1:1: unknown key `cmd`; `trainyard explain` lists all keys"),
         (
             "[env]\nbig = 99999999999999999999",
@@ -168,7 +172,8 @@ fn far_too_low_bounds_are_a_warning_naming_both() {
 fn every_key_of_the_table_is_read_by_the_wire_types() {
     // Put in before a job is read: tested with `layers`.
     let layered = ["template", "with.*", "sweep.*"];
-    let single = keys::KEYS.iter().filter(|key| !layered.contains(&key.path));
+    let is_layered = |path: &str| layered.contains(&path) || path.ends_with("resources.spec");
+    let single = keys::KEYS.iter().filter(|key| !is_layered(key.path));
     for key in single.filter(|key| key.support == keys::Support::Now && key.kind != keys::Kind::Table) {
         let value = match key.kind {
             keys::Kind::Text if key.path.ends_with("image") => "\"host\"",
@@ -238,6 +243,10 @@ fn tasks_that_share_a_network_cannot_name_the_same_ports() {
         assert!(spec.is_none());
         let told = found.iter().map(ToString::to_string).collect::<String>();
         assert!(told.contains("roles.a.ports.x") && told.contains("roles.b.ports.x"), "{told}");
+        let service = "[services.n]\ncommand = \"x\"\nport = 8001\n";
+        let told =
+            errors(&format!("network = {network:?}\nroles.a.ports.x = {{ begin = 8000, count = 2 }}\n{service}"));
+        assert!(told[0].contains("`services.n.port` and `roles.a.ports.x` name the same ports"), "{told:?}");
     }
 }
 
@@ -267,6 +276,27 @@ fn repositories_are_named_safely_or_refused_by_what_is_wrong() {
         assert!(code.is_none() && told.contains(words), "{text}: {told}");
         assert!(!told.contains("s3cret"), "{told}");
     }
+}
+
+#[test]
+fn tasks_with_cards_share_a_network_unless_the_file_says_otherwise() {
+    for (text, wanted) in [
+        ("", Network::Task),
+        ("resources.gpu = 8", Network::Task),
+        ("resources.gpu = 1\nroles.w.count = 2", Network::Job),
+        ("roles.a.resources.gpu = 1\nroles.b.resources.gpu = 1", Network::Job),
+        ("roles.ps.count = 2\nroles.w.resources.gpu = 4", Network::Task),
+        ("network = \"task\"\nresources.gpu = 1\nroles.w.count = 2", Network::Task),
+        ("network = \"host\"\nresources.gpu = 1\nroles.w.count = 2", Network::Host),
+        // A notebook is none of those who talk to each other.
+        ("resources.gpu = 1\n[services.n]\ncommand = \"x\"\nport = 1\nresources.gpu = 1", Network::Task),
+        // A launcher tells hosts apart by their addresses.
+        ("framework = \"mpi\"\nresources.gpu = 1\nroles.worker.count = 2", Network::Task),
+    ] {
+        assert_eq!(job(&format!("command = \"x\"\n{text}")).network, wanted, "{text}");
+    }
+    let same = "resources.gpu = 1\nroles.a.ports.x = { begin = 80 }\nroles.b.ports.x = { begin = 80 }";
+    assert!(errors(same)[0].contains("network = \"task\""), "{:?}", errors(same));
 }
 
 #[test]

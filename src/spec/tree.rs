@@ -58,12 +58,25 @@ impl Scalar {
         Self { written: toml::Value::String(text.clone()).to_string(), plain: Plain::Text(text) }
     }
 
+    /// A number as TOML has it.
+    pub(super) fn number(written: String) -> Self {
+        let plain = written.parse().map_or(Plain::Date, Plain::Number);
+        Self { written, plain }
+    }
+
     /// As it stands within a string.
     pub(super) fn within_text(&self) -> String {
         match &self.plain {
             Plain::Text(text) => text.clone(),
             _ => self.written.replace('_', ""),
         }
+    }
+}
+
+impl Entry {
+    /// A key that needs no quotes, which stands for what was written at `at`.
+    pub(super) fn scalar(name: &str, at: Origin, scalar: Scalar) -> Self {
+        Self { name: name.to_owned(), written: name.to_owned(), at, node: Node { at, value: Value::Scalar(scalar) } }
     }
 }
 
@@ -93,6 +106,12 @@ impl Node {
 /// The entry of this name.
 pub(super) fn get<'e>(entries: &'e [Entry], name: &str) -> Option<&'e Entry> {
     entries.iter().find(|entry| entry.name == name)
+}
+
+/// Takes the entry of this name out.
+pub(super) fn take(entries: &mut Vec<Entry>, name: &str) -> Option<Entry> {
+    let place = entries.iter().position(|entry| entry.name == name)?;
+    Some(entries.remove(place))
 }
 
 /// The document `text`, which is file `layer`; `None` if it is not TOML.

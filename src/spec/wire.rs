@@ -120,6 +120,8 @@ pub(super) struct WireRetry {
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireResources {
+    /// Put in by `layers`, which takes it out.
+    pub(super) spec: Option<Spanned<String>>,
     pub(super) gpu: Option<u32>,
     pub(super) cpu: Option<f64>,
     pub(super) memory: Option<String>,

@@ -42,7 +42,7 @@ pub struct SourceRecord {
     pub meaning: String,
     pub owner: Owner,
     pub warnings: Vec<Diagnostic>,
-    /// The template that is part of the text.
+    /// What of the text the job has not said itself: a template, specs.
     #[serde(default)]
     pub template: Option<TemplateRecord>,
     /// Set when the file makes several jobs.
@@ -51,10 +51,10 @@ pub struct SourceRecord {
 }
 
 impl SourceRecord {
-    /// Whether it asks for another run than `run` was. What only a template has changed does not.
+    /// Whether it asks for another run than `run` was. What only a template or a spec has changed does not.
     pub fn differs(&self, run: &Self) -> bool {
         match (&self.template, &run.template) {
-            // Both: what only a template has changed, or how the hash is made, is no other word of the job's.
+            // Both: what only these have changed, or how the hash is made, is no other word of the job's.
             (Some(this), Some(before)) => this.own != before.own && self.meaning != run.meaning,
             _ => self.meaning != run.meaning,
         }
@@ -70,10 +70,11 @@ pub struct SweepRecord {
     pub values: Vec<(String, String)>,
 }
 
-/// What a job says beside its template.
+/// What a job says beside its template and specs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TemplateRecord {
-    pub name: String,
+    /// None where there are specs alone.
+    pub name: Option<String>,
     /// The hash of what the job file and its overrides say themselves.
     pub own: String,
     /// Keys that act at once which they say themselves.

@@ -506,7 +506,9 @@ fn services_are_reached_while_their_job_runs_and_hold_nothing_open() {
     let serve = HTTP.replace("int(os.environ['TRAINYARD_PORT_HTTP'])", "8888");
     let work = "command = \"echo $TRAINYARD_ROLES; while ! [ -e /output/end ]; do sleep 0.1; done\"\n\
                 resources = { cpu = 0.5, memory = \"64MiB\" }\n";
-    for job in ["one", "two"] {
+    // Also where all tasks share one network.
+    for (job, network) in [("one", "task"), ("two", "job")] {
+        let work = format!("network = \"{network}\"\n{work}");
         instance.drop_job(job, &format!("{work}[services.notebook]{serve}port = 8888\nresources.cpu = 0.1\n"));
     }
     let mut seen = Vec::new();

@@ -1,8 +1,10 @@
 //! Jobs from several files: overrides, templates, and the verbs that write them.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Output;
+use std::time::{Duration, SystemTime};
 
 use super::support::{Instance, text, wait_for};
 
@@ -47,6 +49,46 @@ fn an_edited_template_acts_on_later_runs_only() {
     assert_eq!(old, spec, "earlier runs stay as they were");
     instance.drop_job("job", "template = \"say\"\nwith = { word = \"two\" }");
     assert_eq!(instance.wait_end("job", 3)["state"], "succeeded");
+}
+
+#[test]
+fn an_edited_spec_acts_on_later_runs_only() {
+    let size = |memory: &str| {
+        format!(
+            "[workspaces.default.specs.small]\ncpu = 0.1\nmemory = \"{memory}\"\nprice = 0.25\ndescription = \"for a look\"\n"
+        )
+    };
+    let Some(mut instance) = Instance::start("an_edited_spec_acts_on_later_runs_only", &size("64MiB")) else { return };
+    let listed = instance.ok(&["spec", "ls"]);
+    for part in ["small", "64MiB", "0.25", "for a look"] {
+        assert!(listed.contains(part), "{listed}");
+    }
+    assert!(instance.ok(&["spec", "ls", "-w", "vision"]).starts_with("no specs;"));
+    let tell =
+        "command = \"cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true\"";
+    instance.drop_job("job", &format!("{tell}\nresources.spec = \"small\""));
+    assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
+    assert!(instance.ok(&["show", "job", "--effective"]).contains("memory = \"64MiB\""));
+    let check = instance.jobs_d().join("job.toml").display().to_string();
+    assert!(instance.ok(&["check", "--effective", &check]).contains("cpu = 0.1, memory = \"64MiB\""));
+    // It acts when the daemon is started again, at which all files are read anew.
+    instance.kill_daemon();
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), size("96MiB")).unwrap();
+    instance.restart_daemon();
+    instance.run_job("other", "command = \"true\"");
+    assert_eq!(instance.report("job").unwrap()["run"], 1, "what only the configuration has changed runs nothing again");
+    let run = |number| fs::read_to_string(instance.run_dir("job", number).join("spec.toml")).unwrap();
+    assert!(run(1).contains("\"64MiB\"") && !run(1).contains("spec ="), "{}", run(1));
+    instance.ok(&["rerun", "job"]);
+    assert_eq!(instance.wait_end("job", 2)["state"], "succeeded");
+    assert!(run(2).contains("\"96MiB\"") && run(1).contains("\"64MiB\""), "{}", run(2));
+    instance.drop_job("wrong", "command = \"true\"\nresources.spec = \"smal\"");
+    wait_for("the error", || {
+        let told = instance.report("wrong")?["diagnostics"].to_string();
+        told.contains("did you mean \\\\\\\"small")
+            .then_some(())
+            .or_else(|| told.contains("did you mean").then_some(()))
+    });
 }
 
 #[test]
@@ -122,6 +164,20 @@ fn templates_are_listed_shown_saved_copied_and_removed() {
     assert_eq!(names(&["--json", "template", "ls"]), ["saved", "say", "speak"]);
     assert_eq!(names(&["--json", "template", "ls", "WORD"]), ["say", "speak"]);
     assert_eq!(names(&["--json", "template", "ls", "spk"]), ["speak"]);
+    // Whose they are, and when they were changed; an hour ago is set, not waited for.
+    let speak = fs::File::options().write(true).open(instance.jobs_d().join("speak.template.toml")).unwrap();
+    speak.set_modified(SystemTime::now() - Duration::from_secs(3600)).unwrap();
+    let saved = instance.jobs_d().join("saved.template.toml");
+    chown(&saved, Some(12_345), None).unwrap();
+    let ls = |filter: &[&str]| names(&[&["--json", "template", "ls"], filter].concat());
+    assert_eq!(ls(&["--since", "30m"]), ["saved", "say"]);
+    assert_eq!(ls(&["--until", "30m"]), ["speak"]);
+    assert_eq!(ls(&["--user", "12345"]), ["saved"]);
+    assert_eq!(ls(&["--user", "12345", "say"]), <Vec<String>>::new(), "all of it is true of what is listed");
+    assert!(stderr(&instance.cli(&["template", "ls", "--user", "nobody-here"])).contains("no user \"nobody-here\""));
+    let long = instance.ok(&["template", "ls", "--long", "saved"]);
+    assert!(long.contains("CHANGED") && long.contains("12345"), "{long}");
+    chown(&saved, Some(0), None).unwrap();
     let shown = instance.ok(&["template", "show", "say"]);
     for part in ["say: says a word", "(must be given)", "what to say", "at most 1000", "[template.params.word]"] {
         assert!(shown.contains(part), "{part}: {shown}");
@@ -207,8 +263,9 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     for (wrong, expected) in [
         ("{\"command\": \"true\",\n \"retries\": }", "line 2 column 13"),
         ("{\"command\": \"true\", \"env\": null}", "line 1 column"),
-        ("{\"comand\": \"true\"}", "two.toml:1:1"),
-        ("command = 1\nretries = x", "two.toml:2:"),
+        ("{\"comand\": \"true\"}", "two.json: unknown key `comand`; did you mean `command`?"),
+        ("{\"roles\": {\"w\": {\"count\": 0}}}", "two.json: `roles.w.count`: is 0"),
+        ("command = 1\nretries = x", "two.json:2:"),
     ] {
         fs::write(&file, wrong).unwrap();
         let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
@@ -222,7 +279,7 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     instance.wait_end("two", 2);
     assert_eq!(instance.log("two", "main-0"), "over\n");
     // Whose job it is does not change by the way.
-    std::os::unix::fs::chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
+    chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
     let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
     assert!(stderr(&refused).contains("belongs to user 65534"), "{}", stderr(&refused));
 }

@@ -124,3 +124,33 @@ fn every_dependency_says_what_it_is_for() {
         }
     }
 }
+
+/// Packages of a lock file: the version and, by name, what each needs.
+fn locked(path: &str) -> BTreeMap<String, Vec<toml::Value>> {
+    let text = std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let lock: toml::Table = text.parse().unwrap();
+    let mut packages: BTreeMap<String, Vec<toml::Value>> = BTreeMap::new();
+    for package in lock["package"].as_array().unwrap() {
+        packages.entry(package["name"].as_str().unwrap().to_owned()).or_default().push(package.clone());
+    }
+    packages
+}
+
+#[test]
+fn the_fuzz_targets_are_locked_to_the_project_s_crates() {
+    let (ours, theirs) = (locked("Cargo.lock"), locked("tests/fuzz/Cargo.lock"));
+    let versions = |packages: &[toml::Value]| {
+        packages.iter().map(|package| package["version"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let both = theirs.iter().filter_map(|(name, packages)| Some((name, versions(packages), versions(ours.get(name)?))));
+    let other: Vec<_> = both.filter(|(_, theirs, ours)| !theirs.iter().all(|version| ours.contains(version))).collect();
+    assert!(other.is_empty(), "copy Cargo.lock to tests/fuzz and run `cargo metadata` there: {other:?}");
+    let needs = |packages: &BTreeMap<String, Vec<toml::Value>>| packages["trainyard"][0]["dependencies"].clone();
+    let known = needs(&theirs);
+    let names: Vec<&str> = known.as_array().unwrap().iter().filter_map(|one| one.as_str()?.split(' ').next()).collect();
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+    for name in text.parse::<toml::Table>().unwrap()["dependencies"].as_table().unwrap().keys() {
+        let is_there = names.contains(&name.as_str());
+        assert!(is_there, "tests/fuzz/Cargo.lock lacks {name}: it is older than Cargo.toml");
+    }
+}

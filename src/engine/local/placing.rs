@@ -29,8 +29,7 @@ impl LocalEngine {
         }
         let taken = self.taken_ports().map_err(failed("look at the ports of other attempts"))?;
         let outside = Outside { taken, publishing: self.networks.publishing() };
-        let block = launch.block.filter(|_| launch.spec.network == Network::Task);
-        let mut placement = place(&launch.spec, block, outside).map_err(failed("allot ports"))?;
+        let mut placement = place(&launch.spec, launch.block, outside).map_err(failed("allot ports"))?;
         let free = self.free_cores().map_err(failed("look at the cores of other attempts"))?;
         for (place, cores) in placement.tasks.iter_mut().zip(cores::assign(&launch.spec, free)) {
             place.cores = cores;

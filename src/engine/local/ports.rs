@@ -25,14 +25,20 @@ pub(super) struct Outside {
 /// Addresses and ports of every task of an attempt. No port of the machine leads to two tasks: where the file names the same
 /// for several, all but the first get another one outside.
 pub(super) fn place(spec: &JobSpec, block: Option<AddressBlock>, outside: Outside) -> io::Result<Placement> {
+    let own = block.filter(|_| spec.network == Network::Task);
     let named = spec.roles.iter().flat_map(named_ports).collect();
     let mut allotter = Allotter { network: spec.network, next: FIRST_PORT, named, outside };
     let mut tasks = Vec::new();
     for ((role, index), ordinal) in spec.tasks().zip(0..) {
-        let address = block.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
+        let address = own.map_or(Ipv4Addr::LOCALHOST, |block| of_task(block, ordinal));
         tasks.push(allotter.task(role, index, address)?);
     }
-    Ok(Placement { tasks, on_machine: spec.network == Network::Host })
+    let shared = block.filter(|_| spec.network == Network::Job);
+    Ok(Placement {
+        tasks,
+        on_machine: spec.network == Network::Host,
+        shared_address: shared.map(|block| of_task(block, 0)),
+    })
 }
 
 /// Ports of the machine that an attempt has.
@@ -60,7 +66,8 @@ pub(super) fn published(placement: &Placement) -> Vec<Published> {
             let inside = inside.map(|(_, numbers)| numbers.as_slice()).unwrap_or_default();
             outside.iter().zip(inside)
         });
-        pairs.map(|(outside, inside)| (*outside, task.address, *inside)).collect::<Vec<_>>()
+        let address = placement.shared_address.unwrap_or(task.address);
+        pairs.map(|(outside, inside)| (*outside, address, *inside)).collect::<Vec<_>>()
     };
     placement.tasks.iter().flat_map(of_task).collect()
 }
@@ -78,7 +85,7 @@ impl Allotter {
         let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new() };
         for port in &role.ports {
             let numbers = self.inside(port, index)?;
-            if self.publishes() {
+            if self.publishes(port) {
                 place.published.push((port.label.clone(), self.outside(port, index, &numbers)?));
             }
             place.ports.push((port.label.clone(), numbers));
@@ -86,8 +93,19 @@ impl Allotter {
         Ok(place)
     }
 
-    fn publishes(&self) -> bool {
-        self.network == Network::Task && self.outside.publishing == Publishing::On
+    /// Tasks that share a network are for each other alone, but for what people look at.
+    fn publishes(&self, port: &Port) -> bool {
+        let is_led_to = match self.network {
+            Network::Task => true,
+            Network::Job => port.outside == OutsidePort::Any,
+            Network::Host => false,
+        };
+        is_led_to && self.outside.publishing == Publishing::On
+    }
+
+    /// Whether ports of the machine are handed out.
+    fn takes_from_machine(&self) -> bool {
+        self.network == Network::Host || self.outside.publishing == Publishing::On
     }
 
     fn inside(&mut self, port: &Port, index: u32) -> io::Result<Vec<u16>> {
@@ -125,7 +143,7 @@ impl Allotter {
         loop {
             let port = self.next;
             self.next = port.checked_add(1).ok_or_else(|| io::Error::other("there are no free ports left"))?;
-            let is_strangers = || (self.publishes() || self.network == Network::Host) && is_taken(port);
+            let is_strangers = || self.takes_from_machine() && is_taken(port);
             if !self.named.contains(&port) && !self.outside.taken.contains(&port) && !is_strangers() {
                 self.outside.taken.insert(port);
                 return Ok(port);
@@ -205,6 +223,22 @@ mod tests {
         let host = two_tasks("host", &[20_000]);
         assert_eq!(of_the_machine(&host).len(), 8);
         assert!(!of_the_machine(&host).contains(&20_000) && of_the_machine(&two_tasks("job", &[])).is_empty());
+    }
+
+    #[test]
+    fn services_are_reached_also_where_all_tasks_share_a_network() {
+        let text = "network = \"job\"\nroles.w = { count = 2, ports = { a = 1 } }\n\
+                    [services.x]\ncommand = \"x\"\nport = 80\n[services.y]\ncommand = \"y\"\nport = 20000\n";
+        let spec = crate::spec::parse("x.toml", text).0.unwrap();
+        let block = AddressBlock { base: Ipv4Addr::new(10, 0, 0, 0), prefix: 30 };
+        let outside = || Outside { taken: BTreeSet::from([20_003]), publishing: Publishing::On };
+        let placement = place(&spec, Some(block), outside()).unwrap();
+        let shared = Ipv4Addr::new(10, 0, 0, 2);
+        // Not the tasks' own ports, which the first two are, nor another attempt's.
+        assert_eq!(published(&placement), [(20_004, shared, 80), (20_005, shared, 20_000)]);
+        assert!(placement.tasks.iter().all(|task| task.address == Ipv4Addr::LOCALHOST), "they talk over the loopback");
+        let off = place(&spec, Some(block), Outside { publishing: Publishing::Off, ..outside() }).unwrap();
+        assert!(published(&off).is_empty());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{failed, models};
+use super::{code_limits, failed, models};
 use crate::assets::enforced::Enforcer;
 use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
@@ -122,36 +122,8 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     let draft = target.with_file_name(".code.tmp");
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
     copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
-    if run.spec.contract.platform == Platform::OpenPai {
-        refuse_large(&draft, &code.to_string())?;
-    }
+    code_limits::refuse_large(&draft, &code.to_string(), run.spec.contract)?;
     fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
-}
-
-/// Most bytes of code under OpenPAI, which refuses more.
-const OPENPAI_CODE_MAX: u64 = 200_000_000;
-
-fn refuse_large(code: &Path, name: &str) -> Result<(), EngineError> {
-    let size = size_of(code).map_err(failed("measure the code"))?;
-    if size <= OPENPAI_CODE_MAX {
-        return Ok(());
-    }
-    remove_tree(code).map_err(failed("take back the snapshot of the code"))?;
-    Err(EngineError(format!(
-        "code = {:?}: it has {size} bytes, and under contract openpai code has {OPENPAI_CODE_MAX} at most; data belongs into datasets/",
-        name
-    )))
-}
-
-/// Bytes of the files of a snapshot, in which nobody else writes.
-fn size_of(directory: &Path) -> io::Result<u64> {
-    let mut sum = 0;
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        let metadata = entry.metadata()?;
-        sum += if metadata.is_dir() { size_of(&entry.path())? } else { metadata.len() };
-    }
-    Ok(sum)
 }
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
@@ -163,9 +135,7 @@ fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
     let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
     let kept = fetched.and_then(|commit| {
-        if run.spec.contract.platform == Platform::OpenPai {
-            refuse_large(&place.join("code"), &code.url)?;
-        }
+        code_limits::refuse_large(&place.join("code"), &code.url, run.spec.contract)?;
         let note = format!("{commit}\n");
         let mut told = target.as_os_str().to_owned();
         told.push(".commit");

@@ -340,3 +340,96 @@ fn many_parameters_are_refused_and_many_holes_are_looked_at_soon() {
     assert!(stack("template = \"t\"", &[], Some(&template)).expand().spec.is_some());
     assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
 }
+
+fn offer() -> Offer {
+    let spec = |cpu, gibibytes: u64, gpu, shm: Option<u64>| crate::spec::ResourceSpec {
+        cpu: crate::ids::Cpu(cpu),
+        memory: crate::ids::Bytes(gibibytes << 30),
+        gpu,
+        shm: shm.map(|gibibytes| crate::ids::Bytes(gibibytes << 30)),
+        price: None,
+        description: String::new(),
+    };
+    let named = [("small", spec(500, 2, 0, None)), ("big", spec(8000, 64, 2, Some(8)))];
+    named.into_iter().map(|(name, spec)| (name.parse().unwrap(), spec)).collect()
+}
+
+fn offered(job: &str, template: Option<&str>) -> Expanded {
+    Stack { specs: offer(), ..stack(job, &[], template) }.expand()
+}
+
+#[test]
+fn specs_are_put_in_by_their_numbers_below_what_stands_beside_them() {
+    let job = "command = 'x'\nresources = { spec = 'big', cpu = 4, gpu = 1 }\n[roles.ps.resources]\nspec = \"small\"\n[roles.worker]\n\
+               resources.memory = '32GiB'\n[services.n]\ncommand = 'y'\nport = 1\nresources.spec = 'small'\n[tensorboard.resources]\nspec = 'small'";
+    let expanded = offered(job, None);
+    let spec = expanded.spec.unwrap_or_else(|| panic!("{:?}", expanded.diagnostics));
+    let sizes = spec.roles.iter().map(|role| {
+        let resources = role.resources;
+        (role.name.as_str(), resources.cpu.0, resources.memory.0 >> 30, resources.gpu)
+    });
+    // A role's spec is whole: the job's card is none of the server's.
+    let wanted = [("ps", 500, 2, 0), ("worker", 4000, 32, 1), ("n", 500, 2, 0), ("tensorboard", 500, 2, 0)];
+    assert_eq!(sizes.collect::<Vec<_>>(), wanted);
+    assert_eq!(spec.roles[1].resources.shm.0 >> 30, 8);
+    assert!(!expanded.text.contains("spec ="), "a run keeps numbers: {}", expanded.text);
+    assert_eq!(parse("j.toml", &expanded.text).0.unwrap(), spec);
+    let by_parameter = "command = 'x'\nresources.spec = \"${size}\"\n[template.params.size]\ndefault = 'small'";
+    let of_template = offered("template = 't'\nwith.size = 'big'", Some(by_parameter)).spec.unwrap();
+    assert_eq!(of_template.roles[0].resources.gpu, 2);
+    let swept = Stack { specs: offer(), ..stack("command = 'x'\nsweep.resources.spec = ['small', 'big']", &[], None) };
+    let all = swept.combinations(&"j".parse().unwrap()).unwrap().unwrap();
+    let cards = all.iter().map(|one| swept.with(one).expand().spec.unwrap().roles[0].resources.gpu);
+    assert_eq!(cards.collect::<Vec<_>>(), [0, 2]);
+    let saved = swept.with(&all[1]).as_template("t").unwrap();
+    assert!(saved.contains("spec = "), "a template goes by what is offered when it is used: {saved}");
+}
+
+#[test]
+fn a_spec_that_is_not_offered_is_told_with_those_that_are() {
+    let told = |job: &str| {
+        let expanded = offered(job, None);
+        assert!(expanded.spec.is_none());
+        expanded.diagnostics.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        told("command = 'x'\nresources.spec = 'smal'"),
+        "j.toml:2:18: `resources.spec`: there is no spec \"smal\" in this workspace; did you mean \"small\"? \
+         `trainyard spec ls` lists big, small"
+    );
+    let both = told("[roles.a.resources]\nspec = 'x'\n[services.n]\ncommand = 'y'\nport = 1\nresources.spec = 'z'");
+    assert!(
+        both.contains("j.toml:2:8: `roles.a.resources.spec`") && both.contains("`services.n.resources.spec`"),
+        "{both}"
+    );
+    let none = stack("resources.spec = 'small'", &[], None).expand().diagnostics[0].to_string();
+    assert!(none.contains("the administrator writes [specs.NAME] into trainyard.toml"), "{none}");
+    let large = told("resources = { spec = 'small', shm = '3GiB' }");
+    assert!(large.contains("j.toml:1:37: `resources.shm` is 3GiB, more than the task's memory of 2GiB"), "{large}");
+}
+
+#[test]
+fn a_spec_that_is_edited_is_no_other_word_of_the_job_s() {
+    let own = |memory: u64| {
+        let mut specs = offer();
+        specs.values_mut().for_each(|spec| spec.memory = crate::ids::Bytes(memory << 30));
+        let expanded = Stack { specs, ..stack("resources.spec = 'small'\nmax_duration = '1h'", &[], None) }.expand();
+        (expanded.template.unwrap(), expanded.spec.unwrap().meaning())
+    };
+    let ((before, meaning), (after, other)) = (own(16), own(17));
+    assert!(before == after && meaning != other);
+    assert_eq!((before.name, before.own_live.len()), (None, 1));
+    for (text, may) in [
+        ("resources.spec = 'a'", true),
+        ("resources = {spec='a'}", true),
+        ("resources.\"spec\" = 'a'", true),
+        ("sweep.resources.spec\t= ['a']", true),
+        ("command = 'inspect the spec'", false),
+        ("", false),
+    ] {
+        assert_eq!(stack(text, &[], None).may_name_specs(), may, "{text}");
+    }
+    // A word that only looks like one is none.
+    let plain = offered("# the spec of it\ncommand = 'spec'", None);
+    assert!(plain.template.is_none() && plain.text.starts_with("# the spec"));
+}

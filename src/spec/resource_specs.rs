@@ -1,0 +1,130 @@
+//! Specs: sizes of tasks that the administrator offers by name. A job that names one is put together with its numbers, so
+//! that a run keeps those that it was made of.
+
+use std::collections::BTreeMap;
+
+use super::diagnostic::Diagnostic;
+use super::layers::Layer;
+use super::near::nearest;
+use super::template::error;
+use super::tree::{Entry, Origin, Scalar, Value, get, overlay, take};
+use crate::ids::{AssetName, Bytes, Cpu, WorkspaceName};
+
+/// One size.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ResourceSpec {
+    pub cpu: Cpu,
+    pub memory: Bytes,
+    pub gpu: u32,
+    /// As without a spec when absent.
+    pub shm: Option<Bytes>,
+    /// Of an hour of one task, in whatever the administrator reckons in; shown, never reckoned with.
+    pub price: Option<f64>,
+    pub description: String,
+}
+
+/// The specs of a workspace.
+pub type Offer = BTreeMap<AssetName, ResourceSpec>;
+
+/// All that the administrator offers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ResourceSpecs {
+    pub everybody: Offer,
+    pub of: BTreeMap<WorkspaceName, Offer>,
+}
+
+impl ResourceSpecs {
+    /// Those that jobs of a workspace may name; its own lie over those for everybody.
+    pub fn of(&self, workspace: &WorkspaceName) -> Offer {
+        let own = self.of.get(workspace).into_iter().flatten();
+        self.everybody.iter().chain(own).map(|(name, spec)| (name.clone(), spec.clone())).collect()
+    }
+}
+
+/// Whether a spec has been put in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filled {
+    Yes,
+    No,
+}
+
+const SPEC: &str = "spec";
+
+/// Puts the numbers of each spec that `resources` name in its place, below what stands beside it.
+pub(super) fn fill(entries: &mut [Entry], offer: &Offer, layers: &[&Layer]) -> Result<Filled, Vec<Diagnostic>> {
+    let mut filling = Filling { offer, layers, shm_above: false, filled: Filled::No, found: Vec::new() };
+    filling.owner(entries, "");
+    let of_job = get(entries, "resources").map_or(&[][..], |entry| entry.node.entries());
+    filling.shm_above = get(of_job, "shm").is_some();
+    for part in entries.iter_mut() {
+        let name = part.name.clone();
+        let Value::Table(inner) = &mut part.node.value else { continue };
+        match name.as_str() {
+            "tensorboard" => filling.owner(inner, "tensorboard."),
+            "roles" | "services" => inner.iter_mut().for_each(|one| {
+                let key = format!("{name}.{}.", one.name);
+                if let Value::Table(inner) = &mut one.node.value {
+                    filling.owner(inner, &key);
+                }
+            }),
+            _ => {}
+        }
+    }
+    if filling.found.is_empty() { Ok(filling.filled) } else { Err(filling.found) }
+}
+
+struct Filling<'a> {
+    offer: &'a Offer,
+    layers: &'a [&'a Layer],
+    /// The job says a size of /dev/shm that roles have as well.
+    shm_above: bool,
+    filled: Filled,
+    found: Vec<Diagnostic>,
+}
+
+impl Filling<'_> {
+    /// A job, role or service that may have `resources`.
+    fn owner(&mut self, entries: &mut [Entry], key: &str) {
+        let Some(resources) = entries.iter_mut().find(|entry| entry.name == "resources") else { return };
+        let Value::Table(own) = &mut resources.node.value else { return };
+        let Some(named) = take(own, SPEC) else { return };
+        let key = format!("{key}resources.{SPEC}");
+        let name = named.node.as_text().unwrap_or_default();
+        let Some((_, spec)) = self.offer.iter().find(|(known, _)| known.as_str() == name) else {
+            let message = format!("`{key}`: there is no spec {name:?}{}", advice(name, self.offer));
+            return self.found.push(error(self.layers, named.node.at, &key, message));
+        };
+        let shm = spec.shm.or_else(|| self.shm_above.then_some(Bytes(spec.memory.0 / 2)));
+        let mut filled = spec.entries(named.node.at, shm);
+        overlay(&mut filled, std::mem::take(own));
+        *own = filled;
+        self.filled = Filled::Yes;
+    }
+}
+
+fn advice(name: &str, offer: &Offer) -> String {
+    if offer.is_empty() {
+        return ", nor any other that this workspace may name; the administrator writes [specs.NAME] into trainyard.toml"
+            .to_owned();
+    }
+    let names: Vec<&str> = offer.keys().map(AssetName::as_str).collect();
+    let near = nearest(name, names.iter().copied()).map(|near| format!("; did you mean {near:?}?"));
+    format!(
+        " in this workspace{} `trainyard spec ls` lists {}",
+        near.unwrap_or_else(|| ";".to_owned()),
+        names.join(", ")
+    )
+}
+
+impl ResourceSpec {
+    /// As `resources` has it. Also what it has none of: a role's spec is not mixed with the job's resources.
+    fn entries(&self, at: Origin, shm: Option<Bytes>) -> Vec<Entry> {
+        let mut out = vec![
+            Entry::scalar("cpu", at, Scalar::number(self.cpu.to_string())),
+            Entry::scalar("memory", at, Scalar::text(self.memory.to_string())),
+            Entry::scalar("gpu", at, Scalar::number(self.gpu.to_string())),
+        ];
+        out.extend(shm.map(|shm| Entry::scalar("shm", at, Scalar::text(shm.to_string()))));
+        out
+    }
+}
