@@ -4,12 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::libc;
 use nix::sys::stat::FileStat;
-
 use rustix::fs::{Statx, StatxTimestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::tree::ContentMetadata;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
     File,
     Directory,

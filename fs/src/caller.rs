@@ -1,9 +1,11 @@
 //! Who makes a request.
 
+use serde::{Deserialize, Serialize};
+
 use crate::attr::{Attr, Kind};
 
 /// A process, by what the kernel tells of it with a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Caller {
     pub uid: u32,
     pub gid: u32,

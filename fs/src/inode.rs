@@ -14,14 +14,18 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use serde::{Deserialize, Serialize};
 
 use crate::attr::Kind;
+use crate::kept::{KeptInodes, KeptNode};
 use crate::tree::RelPath;
 
 pub(crate) const ROOT: u64 = 1;
 
 /// What a name led to. Two different ones under one name are two files, one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Identity {
     Stored {
         dev: u64,
@@ -138,6 +142,43 @@ impl Node {
 impl InodeTable {
     pub(crate) fn new(root: Identity) -> Self {
         Self { nodes: HashMap::from([(ROOT, Node::new(root))]), by_identity: HashMap::new(), next: ROOT + 1 }
+    }
+
+    /// For the process that goes on with these numbers.
+    pub(crate) fn keep(&self) -> KeptInodes {
+        let places = |node: &Node| {
+            let places = node.places.as_slice().iter();
+            places.map(|(parent, name)| (*parent, name.as_bytes().to_vec())).collect()
+        };
+        let nodes = self.nodes.iter().map(|(ino, node)| KeptNode {
+            ino: *ino,
+            identity: node.identity,
+            lookups: node.lookups,
+            places: places(node),
+            shared: self.by_identity.get(&node.identity) == Some(ino),
+        });
+        KeptInodes { next: self.next, nodes: nodes.collect() }
+    }
+
+    /// `None` if there is no root among them, or a name in what is not there.
+    pub(crate) fn go_on(kept: KeptInodes) -> Option<Self> {
+        let identities: HashMap<u64, Identity> = kept.nodes.iter().map(|node| (node.ino, node.identity)).collect();
+        let mut table = Self::new(*identities.get(&ROOT)?);
+        table.next = kept.next;
+        for (ino, identity) in identities.iter().filter(|(ino, _)| **ino != ROOT) {
+            table.nodes.insert(*ino, Node::new(*identity));
+        }
+        for node in kept.nodes {
+            for (parent, name) in node.places {
+                table.nodes.get_mut(&parent)?;
+                table.attach(node.ino, (parent, &OsString::from_vec(name)));
+            }
+            table.nodes.get_mut(&node.ino)?.lookups = node.lookups;
+            if node.shared {
+                table.by_identity.insert(node.identity, node.ino);
+            }
+        }
+        Some(table)
     }
 
     /// Files of this identity that are looked up from now on are `ino`.

@@ -34,6 +34,7 @@ use crate::error::{Error, Result};
 use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
 use crate::inode::{Identity, InodeTable, ROOT};
+use crate::kept::{Inherited, KeptOps};
 use crate::tree::{RelPath, Rule, Tree};
 use crate::usage;
 
@@ -93,6 +94,46 @@ impl<T: Tree> Ops<T> {
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::new()),
         })
+    }
+
+    /// Goes on where the process before has stopped. What it was paid is not known, as at any start.
+    pub(crate) fn go_on(host: Host, tree: T, kept: KeptOps, inherited: &mut Inherited) -> Result<Self> {
+        let table = InodeTable::go_on(kept.inodes).ok_or(Error::Kept)?;
+        if table.identity(ROOT) != Some(host.pin(&RelPath::root())?.identity()) {
+            return Err(Error::Stale { ino: ROOT });
+        }
+        let inherit = |(ino, number)| {
+            let pin = inherited.take(number).map_err(Error::io("inherit"))?;
+            Ok((ino, Pin::inherited(pin)?))
+        };
+        let pins = kept.orphans.into_iter().map(inherit).collect::<Result<Vec<_>>>()?;
+        let directories = kept.directories.open.into_iter().map(|(fh, kept)| (fh, OpenDirectory::go_on(kept)));
+        let ops = Self {
+            host,
+            tree,
+            namespace: Namespace::new(),
+            nodes: Mutex::new(Nodes::go_on(table, pins)),
+            paid: Mutex::default(),
+            files: Mutex::new(HandleTable::new()),
+            directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
+        };
+        let mut files = Vec::new();
+        for (fh, kept) in kept.files.open {
+            files.extend(ops.open_kept(kept, inherited)?.map(|file| (fh, file)));
+        }
+        *lock(&ops.files) = HandleTable::go_on(kept.files.next, files);
+        Ok(ops)
+    }
+
+    /// For the process that goes on; while nobody serves.
+    pub(crate) fn keep(&self) -> KeptOps {
+        let nodes = lock(&self.nodes);
+        KeptOps {
+            inodes: nodes.table.keep(),
+            orphans: nodes.keep_orphans(),
+            files: lock(&self.files).keep(OpenFile::keep),
+            directories: lock(&self.directories).keep(OpenDirectory::keep),
+        }
     }
 
     /// Looks `name` up in directory `parent` and counts the lookup: one `forget` is owed for it.

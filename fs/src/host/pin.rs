@@ -74,6 +74,11 @@ impl Pin {
         Self::hold(fd.into())
     }
 
+    /// What a descriptor of an earlier process has pinned.
+    pub(crate) fn inherited(fd: OwnedFd) -> Result<Self> {
+        Self::hold(fd)
+    }
+
     /// The same object, as it is now.
     pub(crate) fn again(&self) -> Result<Self> {
         Self::hold(self.fd.try_clone().map_err(Error::io("dup"))?)

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use crate::attr::Attr;
 use crate::error::{Error, Result};
 use crate::host::{Made, Pin};
 use crate::inode::Identity;
+use crate::kept::{Inherited, KeptFile, KeptSource};
 use crate::tree::{Content, Rule, Tree};
 use crate::usage::most_of_write;
 
@@ -76,6 +78,16 @@ impl OpenFile {
             Source::Stored { file, .. } => Ok(file),
             Source::Generated(_) => Err(Error::Generated),
         }
+    }
+
+    pub(super) fn keep(&self) -> KeptFile {
+        let source = match &self.source {
+            Source::Stored { file, append } => {
+                KeptSource::Stored { file: file.as_raw_fd(), append: append.as_ref().map(AsRawFd::as_raw_fd) }
+            }
+            Source::Generated(content) => KeptSource::Generated { place: content.place() },
+        };
+        KeptFile { ino: self.ino, source }
     }
 }
 
@@ -219,6 +231,24 @@ impl<T: Tree> Ops<T> {
         self.settle_late(ino);
     }
 
+    /// What was open as `kept`; `None` for a generated file that is no longer there.
+    pub(super) fn open_kept(&self, kept: KeptFile, inherited: &mut Inherited) -> Result<Option<OpenFile>> {
+        let ino = kept.ino;
+        let mut take = |number| inherited.take(number).map(File::from).map_err(Error::io("inherit"));
+        let source = match kept.source {
+            KeptSource::Stored { file, append } => {
+                Source::Stored { file: take(file)?, append: append.map(take).transpose()? }
+            }
+            KeptSource::Generated { place } => {
+                let again = self.path(ino).ok().map(|path| self.tree.open_again(&path, &place));
+                let again = again.transpose().map_err(Error::io("open_again"))?.flatten();
+                let Some(content) = again else { return Ok(None) };
+                Source::Generated(content)
+            }
+        };
+        Ok(Some(OpenFile { ino, source }))
+    }
+
     /// Attributes of an open generated file that is no longer reached by its name.
     pub(super) fn attr_of_generated(&self, ino: u64) -> Option<Result<Attr>> {
         let open = lock(&self.files).find(|open| open.ino == ino)?;
@@ -254,7 +284,7 @@ impl<T: Tree> Ops<T> {
         if access.writes() && !content.is_writable() {
             return Err(Error::ReadOnly);
         }
-        let fh = self.keep(ino, Source::Generated(content));
+        let fh = self.keep_open(ino, Source::Generated(content));
         Ok(Opened::Generated { fh })
     }
 
@@ -281,17 +311,17 @@ impl<T: Tree> Ops<T> {
     fn keep_stored(&self, ino: u64, pin: &Pin, access: Access) -> Result<u64> {
         let file = pin.open(access.flags & OFlag::O_ACCMODE)?;
         let append = append_file(pin, access)?;
-        Ok(self.keep(ino, Source::Stored { file, append }))
+        Ok(self.keep_open(ino, Source::Stored { file, append }))
     }
 
     fn keep_created(&self, parent: u64, name: &OsStr, access: Access, file: File) -> Result<(Entry, u64)> {
         let append = append_file(&Pin::of_file(&file)?, access)?;
         let entry = self.lookup(parent, name)?;
-        let fh = self.keep(entry.ino, Source::Stored { file, append });
+        let fh = self.keep_open(entry.ino, Source::Stored { file, append });
         Ok((entry, fh))
     }
 
-    fn keep(&self, ino: u64, source: Source) -> u64 {
+    fn keep_open(&self, ino: u64, source: Source) -> u64 {
         lock(&self.files).insert(Arc::new(OpenFile { ino, source }))
     }
 
