@@ -35,6 +35,7 @@ use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
 use crate::inode::{Identity, InodeTable, ROOT};
 use crate::kept::{Inherited, KeptOps};
+use crate::sys;
 use crate::tree::{RelPath, Rule, Tree};
 use crate::usage;
 
@@ -140,11 +141,16 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
         let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
         let path = directory.join(name).map_err(Error::Name)?;
-        let (identity, attr) = self.find(&path)?;
-        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
+        let found = self.find(&path)?;
+        self.found(parent, &path, name, found)
+    }
+
+    /// Counts a lookup of `name` in `parent`, which is at `path` and has led to this.
+    fn found(&self, parent: u64, path: &RelPath, name: &OsStr, (identity, attr): (Identity, Attr)) -> Result<Entry> {
+        let shared = attr.nlink > 1 && self.tree.shares_links(path);
         let ino = lock(&self.nodes).table.lookup(parent, name, identity, shared);
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
-        let ttl = self.tree.attr_ttl(&path);
+        let ttl = self.tree.attr_ttl(path);
         Ok(Entry { ino, attr, ttl })
     }
 
@@ -159,20 +165,22 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn lookup_in(&self, listing: &Listing<'_>, name: &OsStr) -> Result<Entry> {
         let path = listing.path.join(name).map_err(Error::Name)?;
         self.check_visible(&path)?;
-        let (identity, attr) = match listing.pin.look(name) {
+        let found = match listing.pin.look(name) {
             Err(Error::NotFound) => (Identity::Generated, self.generated_attr(&path)?),
             seen => seen?,
         };
-        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
-        let ino = lock(&self.nodes).table.lookup(listing.ino, name, identity, shared);
-        let ino = ino.ok_or(Error::Stale { ino: listing.ino })?;
-        let ttl = self.tree.attr_ttl(&path);
-        Ok(Entry { ino, attr, ttl })
+        self.found(listing.ino, &path, name, found)
     }
 
     pub(crate) fn forget(&self, ino: u64, count: u64) {
         self.settle_late(ino);
-        let gone = lock(&self.nodes).forget(ino, count);
+        let (gone, has_shrunk) = {
+            let mut nodes = lock(&self.nodes);
+            (nodes.forget(ino, count), nodes.table.has_shrunk())
+        };
+        if has_shrunk {
+            sys::give_memory_back();
+        }
         let mut paid = lock(&self.paid);
         gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
         drop(paid);

@@ -78,6 +78,17 @@ pub(crate) fn known_backing(reply: &ReplyOpen, number: u32) -> BackingId {
     unsafe { reply.wrap_backing(number) }
 }
 
+/// Hands free memory of the heap back to the machine.
+#[expect(unsafe_code, reason = "glibc's own call")]
+pub(crate) fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: needed since what the kernel has forgotten by the million stays ours otherwise; the call takes a number and
+    // touches only free memory.
+    unsafe {
+        libc::malloc_trim(0)
+    };
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::Read;

@@ -27,9 +27,11 @@ fn kernel_asks_again(test: &str) -> bool {
 }
 
 fn mount_pid(instance: &Instance) -> i32 {
-    let servers = pids_with(&format!("--root {} mount", instance.root().display()));
-    assert_eq!(servers.len(), 1, "{servers:?}");
-    servers[0].0
+    // At the moment of an exec it has no command line.
+    wait_for("the mount process", || match pids_with(&format!("--root {} mount", instance.root().display()))[..] {
+        [(pid, _)] => Some(pid),
+        _ => None,
+    })
 }
 
 fn mark_of(pid: i32) -> Option<u8> {

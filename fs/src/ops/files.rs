@@ -20,10 +20,10 @@ use super::charges::{allocated, size};
 use super::{Entry, Ops, check_unlinked, lock};
 use crate::attr::Attr;
 use crate::error::{Error, Result};
-use crate::host::{Made, Pin};
+use crate::host::{Made, Pin, look_at};
 use crate::inode::Identity;
 use crate::kept::{Inherited, KeptFile, KeptSource};
-use crate::tree::{Content, Rule, Tree};
+use crate::tree::{Content, RelPath, Rule, Tree};
 use crate::usage::most_of_write;
 
 /// So much is copied at a request, bytes: who copies more asks again, and others get their turn.
@@ -119,11 +119,13 @@ impl<T: Tree> Ops<T> {
             Errno::EEXIST if !access.flags.contains(OFlag::O_EXCL) => Error::Stale { ino: parent },
             _ => error,
         };
-        let made = self.making(parent, name, |directory| {
-            Ok((directory.create_file(name, access.flags & OFlag::O_ACCMODE, made)?, directory.again()?))
-        });
-        let (file, directory) = made.map_err(again)?;
-        self.keep_created(parent, name, access, file).inspect_err(|_| drop(directory.remove_file(name)))
+        let make = |directory: &Pin| directory.create_file(name, access.flags & OFlag::O_ACCMODE, made);
+        let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
+        let path = directory.join(name).map_err(Error::Name)?;
+        let file = self.make(parent, name, make).map_err(again)?;
+        self.keep_created((parent, name), &path, access, file).inspect_err(|_| {
+            drop(self.pin_while_names_stay(parent).and_then(|(directory, _)| directory.remove_file(name)));
+        })
     }
 
     /// Fills `buf` from `offset` as far as the file goes and returns how far.
@@ -314,9 +316,18 @@ impl<T: Tree> Ops<T> {
         Ok(self.keep_open(ino, Source::Stored { file, append }))
     }
 
-    fn keep_created(&self, parent: u64, name: &OsStr, access: Access, file: File) -> Result<(Entry, u64)> {
-        let append = append_file(&Pin::of_file(&file)?, access)?;
-        let entry = self.lookup(parent, name)?;
+    fn keep_created(
+        &self,
+        (parent, name): (u64, &OsStr),
+        path: &RelPath,
+        access: Access,
+        file: File,
+    ) -> Result<(Entry, u64)> {
+        let append = match appends(access) {
+            true => append_file(&Pin::of_file(&file)?, access)?,
+            false => None,
+        };
+        let entry = self.found(parent, path, name, look_at(&file)?)?;
         let fh = self.keep_open(entry.ino, Source::Stored { file, append });
         Ok((entry, fh))
     }
@@ -342,8 +353,12 @@ impl<T: Tree> Ops<T> {
     }
 }
 
+fn appends(access: Access) -> bool {
+    access.writes() && access.flags.contains(OFlag::O_APPEND)
+}
+
 fn append_file(pin: &Pin, access: Access) -> Result<Option<File>> {
-    if !access.writes() || !access.flags.contains(OFlag::O_APPEND) {
+    if !appends(access) {
         return Ok(None);
     }
     pin.open(OFlag::O_WRONLY | OFlag::O_APPEND).map(Some)
