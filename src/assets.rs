@@ -214,6 +214,10 @@ impl Shelf {
 
     /// Whether nobody may change the version any more. `dataset` is `HOME/datasets/NAME`.
     pub fn is_published(&self, dataset: &Path, version: &OsStr) -> bool {
+        // No version is called so, and nothing is asked about as often.
+        if version == DRAFT {
+            return false;
+        }
         match self.at(&dataset.join(manifest_of(version)), OFlag::O_PATH) {
             Ok(_) => true,
             // Who cannot look, for want of descriptors or memory, does not say that it may be changed.

@@ -310,6 +310,9 @@ pub enum Verb {
     Mount {
         #[arg(long)]
         lock_fd: Option<i32>,
+        /// What the process before has kept, where this one goes on for it
+        #[arg(long)]
+        kept_fd: Option<i32>,
     },
     /// Show directories of the mounted tree directly (the mount does this)
     #[command(hide = true)]

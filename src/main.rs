@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
-        Verb::Mount { lock_fd } => mount(&cli, lock_fd),
+        Verb::Mount { lock_fd, kept_fd } => mount(&cli, lock_fd, kept_fd),
         Verb::Direct => direct(&cli),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
     };
@@ -56,10 +56,11 @@ fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mount(cli: &Cli, lock_fd: Option<i32>) -> anyhow::Result<ExitCode> {
+fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>) -> anyhow::Result<ExitCode> {
     journal();
     let lock = lock_fd.map(take_inherited).transpose()?;
-    trainyard::mounting::run(&Config::load(&cli.root)?, lock)?;
+    let kept = kept_fd.map(take_inherited).transpose()?;
+    trainyard::mounting::run(&Config::load(&cli.root)?, lock, kept)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -3,23 +3,26 @@
 mod companion;
 mod daemon;
 pub mod direct;
+mod successor;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use trainyard_fs::{BACKING, MountError, MountOptions, mount, unmount_stale};
+use trainyard_fs::{BACKING, Handed, KeptError, MountError, MountOptions, Mounted, mount, take_over, unmount_stale};
 
 use crate::config::{Config, Direct};
 use crate::sys::bell;
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::{self, raise_open_files};
-use crate::sys::signals;
+use crate::sys::signals::{self, SignalQueue};
 use crate::workspace::quota::Ledger;
 use crate::workspace::view::WorkspaceTree;
 use companion::Companion;
 use daemon::Daemon;
+use successor::{Attempts, Failure};
 
 /// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
 /// it is answered.
@@ -29,6 +32,8 @@ const THREADS: usize = 16;
 pub enum MountingError {
     #[error("cannot mount the workspaces")]
     Mount(#[from] MountError),
+    #[error("cannot go on with the mount of the program before")]
+    Kept(#[from] KeptError),
     #[error("cannot {what}")]
     Io {
         what: &'static str,
@@ -41,11 +46,18 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> MountingError {
     move |source| MountingError::Io { what, source }
 }
 
-/// Serves until SIGTERM, or until somebody unmounts. `lock` proves our life to the daemon.
-pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> {
+/// What ends it, and what has it go on as another program.
+const AWAITED: [Signal; 3] = [Signal::SIGTERM, Signal::SIGINT, HAND_OVER];
+/// Said by a daemon whose program is another one. One that does not wait for it would end of it.
+pub const HAND_OVER: Signal = Signal::SIGUSR2;
+
+/// Serves until SIGTERM, or until somebody unmounts. `lock` proves our life to the daemon. `kept` comes from the program that was
+/// this process before.
+pub fn run(config: &Config, lock: Option<OwnedFd>, kept: Option<OwnedFd>) -> Result<(), MountingError> {
+    let began = Instant::now();
     // Before any thread starts, so that all of them leave the signals to us.
-    let wanted = [Signal::SIGTERM, Signal::SIGINT];
-    signals::block(&wanted).map_err(failed("take signals"))?;
+    let words = SignalQueue::open(&AWAITED).map_err(failed("take signals"))?;
+    let handed = kept.map(|kept| Handed::read(kept.into())).transpose()?;
     if let Some(lock) = &lock {
         write_own_pid(lock).map_err(failed("write the mount's lock file"))?;
     }
@@ -54,26 +66,89 @@ pub fn run(config: &Config, lock: Option<OwnedFd>) -> Result<(), MountingError> 
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     // It would let whoever writes here have more than a quota of the kernel's, and what a disk keeps for root.
     process::give_up_resource_override().map_err(failed("give up CAP_SYS_RESOURCE"))?;
-    let paths = &config.paths;
-    let options = MountOptions { fs_name: format!("trainyard-{}", paths.instance()), threads: THREADS };
-    if unmount_stale(&paths.mount_point(), &options.fs_name).map_err(failed("remove the dead mount"))? {
-        tracing::warn!(path = %paths.mount_point().display(), "removed the mount of a process that died");
+    let mounted = match handed {
+        Some(handed) => go_on(config, handed, began)?,
+        None => begin(config)?,
+    };
+    serve(mounted, config, lock, &words)
+}
+
+fn options(config: &Config) -> MountOptions {
+    MountOptions { fs_name: format!("trainyard-{}", config.paths.instance()), threads: THREADS }
+}
+
+fn begin(config: &Config) -> Result<Mounted<WorkspaceTree>, MountingError> {
+    let (place, options) = (config.paths.mount_point(), options(config));
+    if unmount_stale(&place, &options.fs_name).map_err(failed("remove the dead mount"))? {
+        tracing::warn!(path = %place.display(), "removed the mount of a process that died");
     }
+    let mounted = mount(&config.paths.workspaces(), &place, open_tree(config)?, &options)?;
+    tracing::info!(path = %place.display(), "mounted");
+    Ok(mounted)
+}
+
+/// With what the program before has served.
+fn go_on(config: &Config, handed: Handed, began: Instant) -> Result<Mounted<WorkspaceTree>, MountingError> {
+    let (place, (entries, files)) = (config.paths.mount_point(), handed.counts());
+    let mounted = take_over(handed, &config.paths.workspaces(), &place, open_tree(config)?, &options(config))?;
+    let ms = began.elapsed().as_millis();
+    tracing::info!(path = %place.display(), entries, files, ms, "the mount is served on by another program");
+    Ok(mounted)
+}
+
+fn open_tree(config: &Config) -> Result<WorkspaceTree, MountingError> {
+    let paths = &config.paths;
     let daemon = Arc::new(Daemon::at(paths.api_socket()));
     let ledger = Ledger::keep(paths).map_err(failed("keep the quotas of workspaces"))?;
     let bell = paths.direct_bell();
     let published = Arc::new(move || bell::ring(&bell));
-    let tree = WorkspaceTree::open(&paths.workspaces(), daemon, ledger, published);
-    let tree = tree.map_err(failed("open the workspaces"))?;
-    let mounted = mount(&paths.workspaces(), &paths.mount_point(), tree, &options)?;
-    tracing::info!(path = %paths.mount_point().display(), "mounted");
+    WorkspaceTree::open(&paths.workspaces(), daemon, ledger, published).map_err(failed("open the workspaces"))
+}
+
+fn accompany(config: &Config) -> Result<Option<Companion>, MountingError> {
     let companion = (config.direct != Direct::None).then(|| Companion::start(config)).transpose();
-    let companion = companion.map_err(failed("start a thread"))?;
-    signals::wait_for(&wanted).map_err(failed("wait for a signal"))?;
+    companion.map_err(failed("start a thread"))
+}
+
+fn serve(
+    mut mounted: Mounted<WorkspaceTree>,
+    config: &Config,
+    lock: Option<OwnedFd>,
+    words: &SignalQueue,
+) -> Result<(), MountingError> {
+    let mut companion = accompany(config)?;
+    let mut asked: Option<Attempts> = None;
+    loop {
+        // `None`: it is time for the next attempt.
+        match words.wait(asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
+            Some(HAND_OVER) => asked = Some(Attempts::first()),
+            Some(_) => break,
+            None => {}
+        }
+        let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
+        if let Some(companion) = companion.take() {
+            companion.abandon().map_err(failed("end what shows directories directly"))?;
+        }
+        let (served, failure) = successor::hand_over(mounted, config, lock.as_ref())?;
+        mounted = served;
+        companion = accompany(config)?;
+        asked = Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next);
+        tell(failure, asked.is_some());
+    }
     if let Some(companion) = companion {
         companion.end();
     }
     mounted.unmount().map_err(failed("unmount"))?;
     drop(lock);
     Ok(())
+}
+
+fn tell(failure: Failure, again: bool) {
+    let error: &(dyn std::error::Error + 'static) = &failure;
+    match again {
+        true => tracing::warn!(error, "cannot hand the mount over, serve it on; will be tried again"),
+        false => {
+            tracing::error!(error, "the mount is served on by the old program; a restart of the daemon tries again")
+        }
+    }
 }

@@ -3,13 +3,12 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::libc;
-use nix::sys::stat::FileStat;
-
 use rustix::fs::{Statx, StatxTimestamp};
+use serde::{Deserialize, Serialize};
 
 use crate::tree::ContentMetadata;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Kind {
     File,
     Directory,
@@ -22,7 +21,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// From the format bits of `st_mode`; what is unknown shows as a file.
-    fn from_mode(mode: u32) -> Self {
+    pub(crate) fn from_mode(mode: u32) -> Self {
         match mode & libc::S_IFMT {
             libc::S_IFDIR => Self::Directory,
             libc::S_IFLNK => Self::Symlink,
@@ -56,23 +55,6 @@ pub(crate) struct Attr {
 }
 
 impl Attr {
-    pub(crate) fn of_stored(stat: &FileStat) -> Self {
-        Self {
-            kind: Kind::from_mode(stat.st_mode),
-            size: u64::try_from(stat.st_size).unwrap_or(0),
-            blocks: u64::try_from(stat.st_blocks).unwrap_or(0),
-            atime: time(stat.st_atime, stat.st_atime_nsec),
-            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
-            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
-            mode: permissions(stat.st_mode),
-            nlink: u32::try_from(stat.st_nlink).unwrap_or(u32::MAX),
-            uid: stat.st_uid,
-            gid: stat.st_gid,
-            rdev: stat.st_rdev,
-            blksize: u32::try_from(stat.st_blksize).unwrap_or(4096),
-        }
-    }
-
     pub(crate) fn of_seen(seen: &Statx) -> Self {
         let mode = u32::from(seen.stx_mode);
         let at = |stamp: &StatxTimestamp| time(stamp.tv_sec, stamp.tv_nsec.into());

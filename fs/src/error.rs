@@ -25,6 +25,8 @@ pub(crate) enum Error {
     Quota,
     #[error("no open file has the handle {fh}")]
     BadHandle { fh: u64 },
+    #[error("the entries that the process before has kept make no tree")]
+    Kept,
     #[error("an open generated file takes no such operation")]
     Generated,
     #[error("only a regular file can be opened")]
@@ -58,6 +60,7 @@ impl Error {
             Self::Busy => Errno::EBUSY,
             Self::Quota => Errno::EDQUOT,
             Self::BadHandle { .. } => Errno::EBADF,
+            Self::Kept => Errno::EINVAL,
             Self::Generated => Errno::EOPNOTSUPP,
             Self::NotRegular => Errno::ENXIO,
             Self::Name(_) | Self::Flags | Self::Range => Errno::EINVAL,

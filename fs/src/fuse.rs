@@ -13,12 +13,14 @@
 
 mod answer;
 mod convert;
+mod gate;
 mod iomode;
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use fuser::{
@@ -32,8 +34,12 @@ use tracing::{debug, trace_span};
 
 use crate::caller::Caller;
 use crate::error::{Error, Result};
+use crate::kept::{Agreed, KeptMode};
 use crate::ops::{Changes, Entry, Listed, Listing, Opened, Ops};
+use crate::sys;
 use crate::tree::Tree;
+
+pub(crate) use gate::Gate;
 
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
@@ -48,18 +54,56 @@ const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_ASYNC_DIO,
 ];
 
+/// One session's handlers.
 pub(crate) struct Fuse<T> {
-    ops: Ops<T>,
-    modes: Mutex<IoModes<BackingId>>,
-    /// Does the kernel do passthrough?
-    passthrough: bool,
-    /// Not where the kernel would ask for `security.capability` before every write.
-    keeps_xattrs: bool,
+    served: Arc<Served<T>>,
+    gate: Arc<Gate>,
 }
 
-impl<T: Tree> Fuse<T> {
+/// What is served; it outlives a session that was paused.
+pub(crate) struct Served<T> {
+    pub ops: Ops<T>,
+    modes: Mutex<IoModes<BackingId>>,
+    agreed: OnceLock<Agreed>,
+}
+
+impl<T> Deref for Fuse<T> {
+    type Target = Served<T>;
+
+    fn deref(&self) -> &Served<T> {
+        &self.served
+    }
+}
+
+impl<T> Fuse<T> {
+    pub(crate) fn new(served: Arc<Served<T>>, gate: Arc<Gate>) -> Self {
+        Self { served, gate }
+    }
+}
+
+impl<T: Tree> Served<T> {
     pub(crate) fn new(ops: Ops<T>) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::new()), passthrough: false, keeps_xattrs: false }
+        Self { ops, modes: Mutex::new(IoModes::new()), agreed: OnceLock::new() }
+    }
+
+    /// On a connection whose other side has agreed already.
+    pub(crate) fn go_on(ops: Ops<T>, modes: Vec<KeptMode>, agreed: Agreed) -> Self {
+        Self { ops, modes: Mutex::new(IoModes::go_on(modes)), agreed: OnceLock::from(agreed) }
+    }
+
+    /// Nothing before there is a session.
+    pub(crate) fn agreed(&self) -> Agreed {
+        self.agreed.get().copied().unwrap_or_default()
+    }
+
+    /// For whoever goes on; while nobody serves.
+    pub(crate) fn give_modes_away(&self) -> Vec<KeptMode> {
+        self.modes().give_away(BackingId::into_raw)
+    }
+
+    /// Goes on with them.
+    pub(crate) fn take_modes(&self, modes: Vec<KeptMode>) {
+        *self.modes() = IoModes::go_on(modes);
     }
 
     fn modes(&self) -> MutexGuard<'_, IoModes<BackingId>> {
@@ -68,7 +112,7 @@ impl<T: Tree> Fuse<T> {
 
     /// Registers the file of `fh` with the kernel; `None`, and so cached, where that is not possible.
     fn register(&self, reply: &ReplyOpen, fh: u64) -> Option<BackingId> {
-        let file = self.passthrough.then(|| self.ops.duplicate(fh).ok())??;
+        let file = self.agreed().passthrough.then(|| self.ops.duplicate(fh).ok())??;
         let registered = reply.open_backing(file);
         registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
     }
@@ -94,30 +138,23 @@ impl<T: Tree> Fuse<T> {
 
 impl<T: Tree> Filesystem for Fuse<T> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flag in WANTED {
-            if let Err(missing) = config.add_capabilities(flag) {
-                debug!(?missing, "kernel lacks a capability");
-            }
-        }
-        let killpriv = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
-        self.keeps_xattrs = killpriv.is_ok();
-        // Depth 2, so that the backing directory may lie on an overlay.
-        let depth = config.set_max_stack_depth(2);
-        let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
-        self.passthrough = depth.is_ok() && passthrough.is_ok();
+        self.agreed.get_or_init(|| agree(config));
         Ok(())
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("lookup", parent = parent.0, ?name).entered();
         answer::entry(reply, self.ops.lookup(parent.0, name));
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        let _turn = self.gate.pass();
         self.ops.forget(ino.0, nlookup);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("getattr", ino = ino.0).entered();
         answer::attr(reply, self.ops.getattr(ino.0));
     }
@@ -140,6 +177,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("setattr", ino = ino.0).entered();
         let times = times(atime, mtime);
         let changes = Changes { mode, uid, gid, size, times };
@@ -147,6 +185,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("readlink", ino = ino.0).entered();
         match self.ops.readlink(ino.0) {
             Ok(target) => reply.data(target.as_encoded_bytes()),
@@ -164,26 +203,31 @@ impl<T: Tree> Filesystem for Fuse<T> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
         answer::entry(reply, self.ops.mknod(parent.0, name, &made(req, mode), device(rdev)));
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("mkdir", parent = parent.0, ?name).entered();
         answer::entry(reply, self.ops.mkdir(parent.0, name, &made(req, mode)));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("unlink", parent = parent.0, ?name).entered();
         answer::empty(reply, self.ops.unlink(parent.0, name));
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("rmdir", parent = parent.0, ?name).entered();
         answer::empty(reply, self.ops.rmdir(parent.0, name));
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
         let target = target.as_os_str();
         let made = self.ops.symlink(parent.0, link_name, target, owner(req));
@@ -200,6 +244,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
         let (from, to) = ((parent.0, name), (newparent.0, newname));
         let renamed = rename_mode(flags).and_then(|mode| self.ops.rename(from, to, mode));
@@ -207,13 +252,16 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("link", ino = ino.0, name = ?newname).entered();
         answer::entry(reply, self.ops.link(ino.0, newparent.0, newname));
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("open", ino = ino.0, flags = flags.0).entered();
         let access = access(flags.0);
+        self.modes().adopt(|number| sys::known_backing(&reply, number));
         match self.ops.open(ino.0, access) {
             Ok(Opened::Stored { fh }) => {
                 let mode = self.modes().open(ino.0, || None);
@@ -239,6 +287,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("create", parent = parent.0, ?name, flags).entered();
         let access = access(flags);
         let created = self.ops.create(parent.0, name, access, &made(req, mode));
@@ -262,6 +311,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("read", ino = ino.0, fh = fh.0, offset, size).entered();
         let mut buf = vec![0; size as usize];
         match self.ops.read(fh.0, offset, &mut buf) {
@@ -282,6 +332,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let size = data.len();
         let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size).entered();
         match self.ops.tell(fh.0, req.uid(), data) {
@@ -306,6 +357,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         reply.error(Errno::ENOSYS);
     }
 
@@ -319,17 +371,20 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         self.modes().release(ino.0);
         self.ops.release(fh.0);
         reply.ok();
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("fsync", ino = ino.0, fh = fh.0).entered();
         answer::empty(reply, self.ops.fsync(fh.0));
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("opendir", ino = ino.0).entered();
         let by = Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() };
         match self.ops.opendir(ino.0, by) {
@@ -339,6 +394,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("readdir", ino = ino.0, fh = fh.0, offset).entered();
         let rows = match self.ops.rows(fh.0, offset) {
             Ok(rows) => rows,
@@ -353,6 +409,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("readdirplus", ino = ino.0, fh = fh.0, offset).entered();
         let rows = match self.ops.rows(fh.0, offset) {
             Ok(rows) => rows,
@@ -384,16 +441,19 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         self.ops.releasedir(fh.0);
         reply.ok();
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("fsyncdir", ino = ino.0).entered();
         answer::empty(reply, self.ops.fsyncdir(ino.0));
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("statfs", ino = ino.0).entered();
         match self.ops.statfs(ino.0) {
             Ok((stat, (blocks, free, available))) => reply.statfs(
@@ -420,11 +480,13 @@ impl<T: Tree> Filesystem for Fuse<T> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
         answer::empty(reply, self.ops.fallocate(fh.0, mode, offset, length));
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("lseek", ino = ino.0, fh = fh.0, offset, whence).entered();
         let moved = self::whence(whence).and_then(|to| self.ops.lseek(fh.0, offset, to));
         match moved {
@@ -434,16 +496,18 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("getxattr", ino = ino.0, ?name).entered();
-        match self.keeps_xattrs {
+        match self.agreed().keeps_xattrs {
             true => answer::xattr(reply, size, self.ops.getxattr(ino.0, name)),
             false => reply.error(Errno::ENOSYS),
         }
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("listxattr", ino = ino.0).entered();
-        match self.keeps_xattrs {
+        match self.agreed().keeps_xattrs {
             true => answer::xattr(reply, size, self.ops.listxattr(ino.0)),
             false => reply.error(Errno::ENOSYS),
         }
@@ -459,16 +523,18 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
-        match self.keeps_xattrs {
+        match self.agreed().keeps_xattrs {
             true => answer::empty(reply, self.ops.setxattr(ino.0, name, value, flags)),
             false => reply.error(Errno::ENOSYS),
         }
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("removexattr", ino = ino.0, ?name).entered();
-        match self.keeps_xattrs {
+        match self.agreed().keeps_xattrs {
             true => answer::empty(reply, self.ops.removexattr(ino.0, name)),
             false => reply.error(Errno::ENOSYS),
         }
@@ -484,6 +550,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: PollFlags,
         reply: ReplyPoll,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         reply.error(Errno::ENOSYS);
     }
 
@@ -498,6 +565,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         reply.error(Errno::ENOTTY);
     }
 
@@ -514,12 +582,30 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let Some(_turn) = self.gate.enter() else { return };
         let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
         match self.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
             // At most 1 GiB.
             Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
             Err(error) => reply.error(refused(&error)),
         }
+    }
+}
+
+fn agree(config: &mut KernelConfig) -> Agreed {
+    for flag in WANTED {
+        if let Err(missing) = config.add_capabilities(flag) {
+            debug!(?missing, "kernel lacks a capability");
+        }
+    }
+    let killpriv = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
+    // Depth 2, so that the backing directory may lie on an overlay.
+    let depth = config.set_max_stack_depth(2);
+    let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
+    Agreed {
+        passthrough: depth.is_ok() && passthrough.is_ok(),
+        keeps_xattrs: killpriv.is_ok(),
+        asks_again: config.capabilities().contains(InitFlags::FUSE_HAS_RESEND),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Numbers of open files and directories; no input or output.
 //!
-//! A number is never used twice in a process: the kernel may still send requests with an old one, and
+//! A number is never used twice on a mount: the kernel may still send requests with an old one, and
 //! an old number that named a new file would hand one reader another's bytes.
 
 use std::collections::HashMap;
 use std::sync::Arc;
+
+use crate::kept::KeptHandles;
 
 #[derive(Debug)]
 pub(crate) struct HandleTable<T> {
@@ -15,6 +17,16 @@ pub(crate) struct HandleTable<T> {
 impl<T> HandleTable<T> {
     pub(crate) fn new() -> Self {
         Self { open: HashMap::new(), next: 1 }
+    }
+
+    /// Goes on with numbers of an earlier process: none that was given is given again.
+    pub(crate) fn go_on(next: u64, open: impl IntoIterator<Item = (u64, T)>) -> Self {
+        Self { open: open.into_iter().map(|(fh, value)| (fh, Arc::new(value))).collect(), next }
+    }
+
+    /// What is open, for the process that goes on with these numbers.
+    pub(crate) fn keep<K>(&self, keep: impl Fn(&T) -> K) -> KeptHandles<K> {
+        KeptHandles { next: self.next, open: self.open.iter().map(|(fh, value)| (*fh, keep(value))).collect() }
     }
 
     pub(crate) fn insert(&mut self, value: Arc<T>) -> u64 {

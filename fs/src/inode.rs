@@ -14,26 +14,59 @@
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZero;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use hashbrown::HashTable;
+use serde::{Deserialize, Serialize};
 
 use crate::attr::Kind;
+use crate::kept::{KeptInodes, KeptNode};
 use crate::tree::RelPath;
 
 pub(crate) const ROOT: u64 = 1;
 
 /// What a name led to. Two different ones under one name are two files, one after the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Identity {
     Stored {
-        dev: u64,
+        dev: Device,
         ino: u64,
         kind: Kind,
         /// When it was made, ns since 1970, where the file system tells: numbers are given to other files again.
-        born: Option<i64>,
+        born: Option<NonZero<i64>>,
     },
     Generated,
 }
 
+/// The number of a device as the kernel has it, in 32 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Device(u32);
+
+impl Device {
+    const MINOR_BITS: u32 = 20;
+
+    /// As the C library has it.
+    pub(crate) fn full(self) -> u64 {
+        let minor = self.0 & ((1 << Self::MINOR_BITS) - 1);
+        nix::sys::stat::makedev((self.0 >> Self::MINOR_BITS).into(), minor.into())
+    }
+}
+
+impl From<u64> for Device {
+    fn from(full: u64) -> Self {
+        let (major, minor) = (nix::sys::stat::major(full), nix::sys::stat::minor(full));
+        // The kernel has 12 bits for the one and 20 for the other.
+        Self((major << Self::MINOR_BITS | minor) as u32)
+    }
+}
+
 impl Identity {
+    pub(crate) fn stored(dev: u64, ino: u64, kind: Kind, born: Option<i64>) -> Self {
+        Self::Stored { dev: dev.into(), ino, kind, born: born.and_then(NonZero::new) }
+    }
+
     /// Whether names that lead to it lead to one file for sure.
     fn has_links(self) -> bool {
         matches!(self, Self::Stored { kind, born: Some(_), .. } if kind != Kind::Directory)
@@ -42,10 +75,13 @@ impl Identity {
 
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    nodes: HashMap<u64, Node>,
+    /// Boxed, since a table is half empty at times.
+    nodes: HashMap<u64, Box<Node>>,
+    by: RandomState,
     /// Of files that may have several names.
     by_identity: HashMap<Identity, u64>,
     next: u64,
+    has_shrunk: bool,
 }
 
 type Place = (u64, Box<OsStr>);
@@ -54,18 +90,40 @@ type Place = (u64, Box<OsStr>);
 /// one, for which this is small.
 #[derive(Debug)]
 enum Places {
-    None,
     One(Place),
-    Several(Vec<Place>),
+    /// None, or more than one.
+    Several(Box<[Place]>),
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self::Several(Box::default())
+    }
 }
 
 impl Places {
     fn as_slice(&self) -> &[Place] {
         match self {
-            Self::None => &[],
             Self::One(place) => std::slice::from_ref(place),
             Self::Several(places) => places,
         }
+    }
+
+    fn into_vec(self) -> Vec<Place> {
+        match self {
+            Self::One(place) => vec![place],
+            Self::Several(places) => places.into_vec(),
+        }
+    }
+
+    /// Changes the list of them.
+    fn change(&mut self, change: impl FnOnce(&mut Vec<Place>)) {
+        let mut places = std::mem::take(self).into_vec();
+        change(&mut places);
+        *self = match <[Place; 1]>::try_from(places) {
+            Ok([place]) => Self::One(place),
+            Err(places) => Self::Several(places.into()),
+        };
     }
 
     fn last(&self) -> Option<&Place> {
@@ -73,26 +131,14 @@ impl Places {
     }
 
     fn push(&mut self, place: Place) {
-        *self = match std::mem::replace(self, Self::None) {
-            Self::None => Self::One(place),
-            Self::One(first) => Self::Several(vec![first, place]),
-            Self::Several(mut places) => {
-                places.push(place);
-                Self::Several(places)
-            }
-        };
+        match self {
+            Self::Several(places) if places.is_empty() => *self = Self::One(place),
+            _ => self.change(|places| places.push(place)),
+        }
     }
 
     fn remove(&mut self, parent: u64, name: &OsStr) {
-        let is_it = |place: &Place| (place.0, &*place.1) == (parent, name);
-        *self = match std::mem::replace(self, Self::None) {
-            Self::One(place) if is_it(&place) => Self::None,
-            Self::Several(mut places) => {
-                places.retain(|place| !is_it(place));
-                Self::Several(places)
-            }
-            other => other,
-        };
+        self.change(|places| places.retain(|place| (place.0, &*place.1) != (parent, name)));
     }
 
     /// It was looked up.
@@ -114,30 +160,82 @@ struct Node {
     children: Option<Box<Children>>,
 }
 
-type Children = HashMap<Box<OsStr>, u64>;
+/// By the hash of their names, which they know themselves: a name is kept once.
+type Children = HashTable<Child>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Child {
+    hash: u64,
+    ino: u64,
+}
 
 impl Node {
     fn new(identity: Identity) -> Self {
-        Self { places: Places::None, identity, lookups: 0, children: None }
+        Self { places: Places::default(), identity, lookups: 0, children: None }
     }
 
-    fn child(&self, name: &OsStr) -> Option<u64> {
-        self.children.as_ref()?.get(name).copied()
+    fn is_called(&self, parent: u64, name: &OsStr) -> bool {
+        self.places.as_slice().iter().any(|place| (place.0, &*place.1) == (parent, name))
     }
 
-    fn take_child(&mut self, name: &OsStr) -> Option<u64> {
-        let children = self.children.as_mut()?;
-        let taken = children.remove(name);
+    fn add_child(&mut self, child: Child) {
+        self.children.get_or_insert_default().insert_unique(child.hash, child, |child| child.hash);
+    }
+
+    fn take_child(&mut self, child: Child) {
+        let Some(children) = self.children.as_mut() else { return };
+        if let Ok(found) = children.find_entry(child.hash, |other| *other == child) {
+            found.remove();
+        }
         if children.is_empty() {
             self.children = None;
+        } else if children.capacity() > 64 && children.len() < children.capacity() / 4 {
+            children.shrink_to(children.len() * 2, |child| child.hash);
         }
-        taken
     }
 }
 
 impl InodeTable {
     pub(crate) fn new(root: Identity) -> Self {
-        Self { nodes: HashMap::from([(ROOT, Node::new(root))]), by_identity: HashMap::new(), next: ROOT + 1 }
+        let nodes = HashMap::from([(ROOT, Box::new(Node::new(root)))]);
+        Self { nodes, by: RandomState::new(), by_identity: HashMap::new(), next: ROOT + 1, has_shrunk: false }
+    }
+
+    /// For the process that goes on with these numbers.
+    pub(crate) fn keep(&self) -> KeptInodes {
+        let places = |node: &Node| {
+            let places = node.places.as_slice().iter();
+            places.map(|(parent, name)| (*parent, name.as_bytes().to_vec())).collect()
+        };
+        let nodes = self.nodes.iter().map(|(ino, node)| KeptNode {
+            ino: *ino,
+            identity: node.identity,
+            lookups: node.lookups,
+            places: places(node),
+            shared: self.by_identity.get(&node.identity) == Some(ino),
+        });
+        KeptInodes { next: self.next, nodes: nodes.collect() }
+    }
+
+    /// `None` if there is no root among them, or a name in what is not there.
+    pub(crate) fn go_on(kept: KeptInodes) -> Option<Self> {
+        let identities: HashMap<u64, Identity> = kept.nodes.iter().map(|node| (node.ino, node.identity)).collect();
+        let mut table = Self::new(*identities.get(&ROOT)?);
+        table.next = kept.next;
+        for (ino, identity) in identities.iter().filter(|(ino, _)| **ino != ROOT) {
+            table.nodes.insert(*ino, Box::new(Node::new(*identity)));
+        }
+        for node in kept.nodes {
+            for (parent, name) in node.places {
+                table.nodes.get_mut(&parent)?;
+                table.attach(node.ino, (parent, &OsString::from_vec(name)));
+            }
+            table.nodes.get_mut(&node.ino)?.lookups = node.lookups;
+            if node.shared {
+                table.by_identity.insert(node.identity, node.ino);
+            }
+        }
+        Some(table)
     }
 
     /// Files of this identity that are looked up from now on are `ino`.
@@ -166,7 +264,11 @@ impl InodeTable {
 
     /// The number of `name` in `parent`, if the kernel knows it.
     pub(crate) fn child(&self, parent: u64, name: &OsStr) -> Option<u64> {
-        self.nodes.get(&parent)?.child(name)
+        let (hash, children) = (self.by.hash_one(name), self.nodes.get(&parent)?.children.as_ref()?);
+        let is_it = |child: &Child| {
+            child.hash == hash && self.nodes.get(&child.ino).is_some_and(|node| node.is_called(parent, name))
+        };
+        children.find(hash, is_it).map(|child| child.ino)
     }
 
     pub(crate) fn identity(&self, ino: u64) -> Option<Identity> {
@@ -278,7 +380,7 @@ impl InodeTable {
     fn add(&mut self, identity: Identity, shared: bool) -> u64 {
         let ino = self.next;
         self.next += 1;
-        self.nodes.insert(ino, Node::new(identity));
+        self.nodes.insert(ino, Box::new(Node::new(identity)));
         if shared {
             self.by_identity.insert(identity, ino);
         }
@@ -286,7 +388,9 @@ impl InodeTable {
     }
 
     fn detach(&mut self, parent: u64, name: &OsStr) -> Option<u64> {
-        let ino = self.nodes.get_mut(&parent)?.take_child(name)?;
+        let ino = self.child(parent, name)?;
+        let child = Child { hash: self.by.hash_one(name), ino };
+        self.nodes.get_mut(&parent)?.take_child(child);
         self.nodes.get_mut(&ino)?.places.remove(parent, name);
         Some(ino)
     }
@@ -294,8 +398,9 @@ impl InodeTable {
     /// Gives `ino` a name, unless that place is beneath itself or unknown.
     fn attach(&mut self, ino: u64, (parent, name): (u64, &OsStr)) {
         let beneath_itself = self.is_within(parent, ino);
+        let child = Child { hash: self.by.hash_one(name), ino };
         match self.nodes.get_mut(&parent).filter(|_| !beneath_itself) {
-            Some(holder) => holder.children.get_or_insert_default().insert(name.into(), ino),
+            Some(holder) => holder.add_child(child),
             None => return drop(self.reap(ino)),
         };
         if let Some(node) = self.nodes.get_mut(&ino) {
@@ -327,8 +432,9 @@ impl InodeTable {
                 self.by_identity.remove(&node.identity);
             }
             for (parent, name) in node.places.as_slice() {
+                let child = Child { hash: self.by.hash_one(&**name), ino };
                 if let Some(holder) = self.nodes.get_mut(parent) {
-                    holder.take_child(name);
+                    holder.take_child(child);
                 }
                 perhaps.push(*parent);
             }
@@ -341,11 +447,17 @@ impl InodeTable {
     fn give_back(&mut self) {
         if self.nodes.capacity() > 4096 && self.nodes.len() < self.nodes.capacity() / 4 {
             self.nodes.shrink_to(self.nodes.len() * 2);
+            self.has_shrunk = true;
         }
     }
 
+    /// Whether much has been forgotten since this was asked.
+    pub(crate) fn has_shrunk(&mut self) -> bool {
+        std::mem::take(&mut self.has_shrunk)
+    }
+
     fn is_idle(&self, ino: u64) -> bool {
-        let idle = |node: &Node| node.lookups == 0 && node.children.is_none();
+        let idle = |node: &Box<Node>| node.lookups == 0 && node.children.is_none();
         ino != ROOT && self.nodes.get(&ino).is_some_and(idle)
     }
 }

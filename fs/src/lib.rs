@@ -14,7 +14,9 @@
 //! - `attr`: what `stat` shows.
 //! - `caller`: who asks, and what they may enter.
 //! - `usage`: what a part of the tree takes of the disk, and may.
+//! - `kept`: what one process of a mount keeps for the next.
 //! - `error`: every way an operation fails, and its errno.
+//! - `sys`: what is done by numbers of descriptors and threads; the only unsafe code.
 
 #![deny(unsafe_code)]
 
@@ -25,13 +27,16 @@ mod fuse;
 mod handle;
 mod host;
 mod inode;
+mod kept;
 mod mountinfo;
 mod ops;
 mod session;
+mod sys;
 mod tree;
 mod usage;
 
+pub use kept::{Handed, KeptError};
 pub use ops::xattrs::BACKING;
-pub use session::{MountError, MountOptions, Mounted, mount, unmount_stale};
+pub use session::{MountError, MountOptions, Mounted, NotPaused, Paused, Reason, mount, take_over, unmount_stale};
 pub use tree::{BadPath, Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 pub use usage::{Account, Quota};

@@ -34,6 +34,8 @@ use crate::error::{Error, Result};
 use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
 use crate::inode::{Identity, InodeTable, ROOT};
+use crate::kept::{Inherited, KeptOps};
+use crate::sys;
 use crate::tree::{RelPath, Rule, Tree};
 use crate::usage;
 
@@ -95,15 +97,60 @@ impl<T: Tree> Ops<T> {
         })
     }
 
+    /// Goes on where the process before has stopped. What it was paid is not known, as at any start.
+    pub(crate) fn go_on(host: Host, tree: T, kept: KeptOps, inherited: &mut Inherited) -> Result<Self> {
+        let table = InodeTable::go_on(kept.inodes).ok_or(Error::Kept)?;
+        if table.identity(ROOT) != Some(host.pin(&RelPath::root())?.identity()) {
+            return Err(Error::Stale { ino: ROOT });
+        }
+        let inherit = |(ino, number)| {
+            let pin = inherited.take(number).map_err(Error::io("inherit"))?;
+            Ok((ino, Pin::inherited(pin)?))
+        };
+        let pins = kept.orphans.into_iter().map(inherit).collect::<Result<Vec<_>>>()?;
+        let directories = kept.directories.open.into_iter().map(|(fh, kept)| (fh, OpenDirectory::go_on(kept)));
+        let ops = Self {
+            host,
+            tree,
+            namespace: Namespace::new(),
+            nodes: Mutex::new(Nodes::go_on(table, pins)),
+            paid: Mutex::default(),
+            files: Mutex::new(HandleTable::new()),
+            directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
+        };
+        let mut files = Vec::new();
+        for (fh, kept) in kept.files.open {
+            files.extend(ops.open_kept(kept, inherited)?.map(|file| (fh, file)));
+        }
+        *lock(&ops.files) = HandleTable::go_on(kept.files.next, files);
+        Ok(ops)
+    }
+
+    /// For the process that goes on; while nobody serves.
+    pub(crate) fn keep(&self) -> KeptOps {
+        let nodes = lock(&self.nodes);
+        KeptOps {
+            inodes: nodes.table.keep(),
+            orphans: nodes.keep_orphans(),
+            files: lock(&self.files).keep(OpenFile::keep),
+            directories: lock(&self.directories).keep(OpenDirectory::keep),
+        }
+    }
+
     /// Looks `name` up in directory `parent` and counts the lookup: one `forget` is owed for it.
     pub(crate) fn lookup(&self, parent: u64, name: &OsStr) -> Result<Entry> {
         let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
         let path = directory.join(name).map_err(Error::Name)?;
-        let (identity, attr) = self.find(&path)?;
-        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
+        let found = self.find(&path)?;
+        self.found(parent, &path, name, found)
+    }
+
+    /// Counts a lookup of `name` in `parent`, which is at `path` and has led to this.
+    fn found(&self, parent: u64, path: &RelPath, name: &OsStr, (identity, attr): (Identity, Attr)) -> Result<Entry> {
+        let shared = attr.nlink > 1 && self.tree.shares_links(path);
         let ino = lock(&self.nodes).table.lookup(parent, name, identity, shared);
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
-        let ttl = self.tree.attr_ttl(&path);
+        let ttl = self.tree.attr_ttl(path);
         Ok(Entry { ino, attr, ttl })
     }
 
@@ -118,20 +165,22 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn lookup_in(&self, listing: &Listing<'_>, name: &OsStr) -> Result<Entry> {
         let path = listing.path.join(name).map_err(Error::Name)?;
         self.check_visible(&path)?;
-        let (identity, attr) = match listing.pin.look(name) {
+        let found = match listing.pin.look(name) {
             Err(Error::NotFound) => (Identity::Generated, self.generated_attr(&path)?),
             seen => seen?,
         };
-        let shared = attr.nlink > 1 && self.tree.shares_links(&path);
-        let ino = lock(&self.nodes).table.lookup(listing.ino, name, identity, shared);
-        let ino = ino.ok_or(Error::Stale { ino: listing.ino })?;
-        let ttl = self.tree.attr_ttl(&path);
-        Ok(Entry { ino, attr, ttl })
+        self.found(listing.ino, &path, name, found)
     }
 
     pub(crate) fn forget(&self, ino: u64, count: u64) {
         self.settle_late(ino);
-        let gone = lock(&self.nodes).forget(ino, count);
+        let (gone, has_shrunk) = {
+            let mut nodes = lock(&self.nodes);
+            (nodes.forget(ino, count), nodes.table.has_shrunk())
+        };
+        if has_shrunk {
+            sys::give_memory_back();
+        }
         let mut paid = lock(&self.paid);
         gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
         drop(paid);

@@ -1,4 +1,13 @@
-//! Mounting, serving, unmounting; and removing what a dead process left mounted.
+//! Mounting, serving, unmounting; removing what a dead process left mounted; and going on with what another process served.
+//!
+//! ```text
+//! mount ──────▶ Mounted ──── pause: what was begun is answered, the threads end ────▶ Paused ──▶ keep, and exec another program
+//! take_over ──────▲  ▲──────────────────────── resume ─────────────────────────────────┘                    │
+//!     ▲─────────────────────── Handed ◀───────────── read ◀─────────────────────────────────────────────────┘
+//! ```
+//! The kernel's connection stays open over the exec, so nobody notices: what is asked meanwhile waits, and what was taken
+//! from the kernel but not begun is asked again (`FUSE_NOTIFY_RESEND`, Linux 6.9). So that nothing is lost when the threads go,
+//! all of them read one descriptor: a cloned one would take along what was read from it.
 //!
 //! The mount is made and removed here with mount(2) and umount2(2), and fuser is given the device only:
 //! its own teardown (0.18) may remove somebody else's mount at the same path and gives up on a busy one.
@@ -8,30 +17,38 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvError, RecvTimeoutError};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fuser::{Config, Session, SessionACL};
+use fuser::{Config, Notifier, Session, SessionACL};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{getgid, getuid};
 use tracing::{info, warn};
 
-use crate::fuse::Fuse;
+use crate::fuse::{Fuse, Gate, Served};
 use crate::host::Host;
+use crate::kept::{Handed, Kept};
 use crate::mountinfo::{self, MountRow};
 use crate::ops::Ops;
+use crate::sys;
 use crate::tree::Tree;
 
 const DEVICE: &str = "/dev/fuse";
 
 /// How long `unmount` waits for the serving threads of a mount that is gone; they need milliseconds.
 const FAREWELL: Duration = Duration::from_secs(5);
+
+/// Names of the serving threads begin so; fuser gives them.
+const THREADS: &str = "fuser-";
+/// How often a thread that reads is interrupted, until it ends.
+const NUDGE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -60,25 +77,87 @@ pub enum MountError {
     Handshake { source: io::Error },
     #[error("cannot start the serving threads")]
     Threads { source: io::Error },
+    #[error("cannot take over the connection to the kernel")]
+    Connection { source: io::Error },
+    #[error("what was mounted at {} by the process before is no longer there", path.display())]
+    Gone { path: PathBuf },
 }
 
 /// A mount that is being served. Dropping it unmounts.
-#[derive(Debug)]
-pub struct Mounted {
+pub struct Mounted<T: Tree> {
     /// `None` once the mount is known to be gone: its device number may then be another's.
     place: Option<Place>,
-    /// Hears how serving ended; `None` before it began. Behind a lock only so that `Mounted` can be shared.
-    ended: Option<Mutex<Receiver<io::Result<()>>>>,
+    /// `None` before it began.
+    running: Option<Running<T>>,
+}
+
+impl<T: Tree> std::fmt::Debug for Mounted<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mounted").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// The threads that serve, and what they stand on.
+struct Running<T: Tree> {
+    served: Arc<Served<T>>,
+    threads: usize,
+    gate: Arc<Gate>,
+    device: OwnedFd,
+    /// The descriptor that the threads read; it is open as long as `_open` is there.
+    read: RawFd,
+    _open: Notifier,
+    /// Hears how serving ended. Behind a lock only so that `Mounted` can be shared.
+    ended: Mutex<Receiver<io::Result<()>>>,
+}
+
+/// A mount that nobody serves at the moment: whoever asks it for something waits.
+pub struct Paused<T: Tree> {
+    place: Place,
+    served: Arc<Served<T>>,
+    threads: usize,
+    kept: Kept,
+    device: OwnedFd,
+}
+
+impl<T: Tree> std::fmt::Debug for Paused<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Paused").field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+/// Why a mount is served on.
+#[derive(Debug, thiserror::Error)]
+pub enum Reason {
+    #[error("a request is not answered in time")]
+    Busy,
+    #[error("this kernel does not ask again what was not answered (Linux 6.9 does)")]
+    Kernel,
+    #[error("the mount is gone")]
+    Gone,
+    #[error("cannot stop the serving threads")]
+    Threads(#[source] io::Error),
+}
+
+/// It is served as before.
+pub struct NotPaused<T: Tree> {
+    pub mounted: Mounted<T>,
+    pub reason: Reason,
+}
+
+impl<T: Tree> std::fmt::Debug for NotPaused<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NotPaused").field("reason", &self.reason).finish_non_exhaustive()
+    }
 }
 
 /// Mounts `backing` at the existing directory `mountpoint` and serves it on threads of its own. Needs root.
 /// The kernel checks mode bits for everyone (`allow_other`, `default_permissions`).
-pub fn mount(
+pub fn mount<T: Tree>(
     backing: &Path,
     mountpoint: &Path,
-    tree: impl Tree,
+    tree: T,
     options: &MountOptions,
-) -> Result<Mounted, MountError> {
+) -> Result<Mounted<T>, MountError> {
     let ops = open_backing(backing, tree)?;
     let place = Place::prepare(backing, mountpoint)?;
     let device = File::options().read(true).write(true).open(DEVICE);
@@ -86,10 +165,31 @@ pub fn mount(
     let place = place.attach(&device, &options.fs_name)?;
     info!(path = %place.path.display(), "mounted");
     // From here on a failure drops `mounted`, which unmounts.
-    let mut mounted = Mounted { place: Some(place), ended: None };
-    let ended = serve(Fuse::new(ops), device.into(), options.threads)?;
-    mounted.ended = Some(Mutex::new(ended));
+    let mut mounted = Mounted { place: Some(place), running: None };
+    let threads = options.threads.max(1);
+    mounted.running = Some(serve(Arc::new(Served::new(ops)), device.into(), threads, Start::Fresh)?);
     Ok(mounted)
+}
+
+/// Goes on with what the process before has served; `backing`, `mountpoint` and `options` are as they were. The mountpoint is not
+/// touched. On an error the connection ends, and with it the mount.
+pub fn take_over<T: Tree>(
+    mut handed: Handed,
+    backing: &Path,
+    mountpoint: &Path,
+    tree: T,
+    options: &MountOptions,
+) -> Result<Mounted<T>, MountError> {
+    let path = || backing.to_path_buf();
+    let host = Host::open(backing).map_err(|source| MountError::Backing { path: path(), source })?;
+    let Kept { device, place, agreed, modes, ops } = handed.kept;
+    let device = handed.inherited.take(device).map_err(|source| MountError::Connection { source })?;
+    let place = Place::again(mountpoint, place)?;
+    let ops = Ops::go_on(host, tree, ops, &mut handed.inherited);
+    let ops = ops.map_err(|error| MountError::Root { path: path(), source: error.errno() })?;
+    let served = Arc::new(Served::go_on(ops, modes, agreed));
+    let running = serve(served, device, options.threads.max(1), Start::Again)?;
+    Ok(Mounted { place: Some(place), running: Some(running) })
 }
 
 /// Lazily removes mounts that a dead process left at `mountpoint`; `Ok(false)` if none of ours is there.
@@ -113,10 +213,10 @@ pub fn unmount_stale(mountpoint: &Path, fs_name: &str) -> io::Result<bool> {
     Ok(removed)
 }
 
-impl Mounted {
+impl<T: Tree> Mounted<T> {
     /// Waits until the mount is removed from outside.
     pub fn wait(mut self) -> io::Result<()> {
-        let ended = self.take_ended().map(|ended| ended.recv());
+        let ended = self.running.take().map(|running| running.ended().recv());
         ended.unwrap_or(Ok(Ok(()))).unwrap_or_else(panicked)?;
         self.place = None;
         Ok(())
@@ -127,17 +227,105 @@ impl Mounted {
     /// once. So it is while another mount namespace holds a copy of the mount, after that moment.
     pub fn unmount(mut self) -> io::Result<()> {
         let removed = self.place.take().map_or(Ok(Removed::Gone), |place| place.remove())?;
-        let ended = self.take_ended().filter(|_| removed == Removed::Gone);
-        match ended.map(|ended| ended.recv_timeout(FAREWELL)) {
+        let running = self.running.take().filter(|_| removed == Removed::Gone);
+        match running.map(|running| running.ended().recv_timeout(FAREWELL)) {
             None | Some(Err(RecvTimeoutError::Timeout)) => Ok(()),
             Some(Ok(ended)) => ended,
             Some(Err(RecvTimeoutError::Disconnected)) => panicked(RecvError),
         }
     }
 
-    fn take_ended(&mut self) -> Option<Receiver<io::Result<()>>> {
-        let ended = self.ended.take()?;
-        Some(ended.into_inner().unwrap_or_else(PoisonError::into_inner))
+    /// Answers what was begun, for as long as `patience`, and stops serving. The mount stays, and whoever asks it for something
+    /// waits until it is served again, by [`Paused::resume`] or by another program.
+    pub fn pause(mut self, patience: Duration) -> Result<Paused<T>, NotPaused<T>> {
+        let (Some(place), Some(running)) = (self.place.take(), self.running.take()) else {
+            return Err(NotPaused { mounted: self, reason: Reason::Gone });
+        };
+        if let Err(reason) = running.may_stop(patience) {
+            let mounted = Self { place: Some(place), running: Some(running) };
+            return Err(NotPaused { mounted, reason });
+        }
+        let stopped = running.stop();
+        let paused = Paused::new(place, running);
+        match stopped {
+            Ok(()) => Ok(paused),
+            // What could not be ended does no harm: it reads from nowhere.
+            Err(error) => Err(paused.serve_on(Reason::Threads(error))),
+        }
+    }
+}
+
+impl<T: Tree> Running<T> {
+    fn ended(self) -> Receiver<io::Result<()>> {
+        self.ended.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From then on nothing is begun.
+    fn may_stop(&self, patience: Duration) -> Result<(), Reason> {
+        if !self.served.agreed().asks_again {
+            return Err(Reason::Kernel);
+        }
+        match self.gate.close(patience) {
+            true => Ok(()),
+            false => Err(Reason::Busy),
+        }
+    }
+
+    /// Ends the threads. What they have taken and not begun stays unanswered.
+    fn stop(&self) -> io::Result<()> {
+        sys::prepare_to_interrupt()?;
+        // It ends whoever reads it, and swallows what is said to it.
+        let nowhere = File::options().read(true).write(true).open("/dev/null")?;
+        sys::redirect(self.read, nowhere.as_fd())?;
+        self.gate.end();
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + FAREWELL;
+        while Instant::now() < deadline {
+            sys::interrupt(THREADS)?;
+            // That the session has ended with an error is as it should be: it has read from nowhere.
+            if !matches!(ended.recv_timeout(NUDGE), Err(RecvTimeoutError::Timeout)) {
+                return Ok(());
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl<T: Tree> Paused<T> {
+    fn new(place: Place, running: Running<T>) -> Self {
+        let Running { served, threads, device, .. } = running;
+        let kept = Kept {
+            device: device.as_raw_fd(),
+            place: place.device.clone(),
+            agreed: served.agreed(),
+            modes: served.give_modes_away(),
+            ops: served.ops.keep(),
+        };
+        Self { place, served, threads, kept, device }
+    }
+
+    /// Serves it on.
+    pub fn resume(self) -> Result<Mounted<T>, MountError> {
+        self.served.take_modes(self.kept.modes);
+        let running = serve(self.served, self.device, self.threads, Start::Again)?;
+        Ok(Mounted { place: Some(self.place), running: Some(running) })
+    }
+
+    /// Writes down what another program needs to go on, by [`Handed::read`] and [`take_over`]. Returns the descriptors that it
+    /// must inherit under the same numbers.
+    pub fn keep(&self, file: &File) -> io::Result<Vec<RawFd>> {
+        self.kept.write(file)?;
+        Ok(self.kept.descriptors())
+    }
+
+    fn serve_on(self, reason: Reason) -> NotPaused<T> {
+        match self.resume() {
+            Ok(mounted) => NotPaused { mounted, reason },
+            Err(error) => {
+                warn!(%error, "cannot serve the mount on");
+                NotPaused { mounted: Mounted { place: None, running: None }, reason: Reason::Gone }
+            }
+        }
     }
 }
 
@@ -145,7 +333,7 @@ fn panicked(_: RecvError) -> io::Result<()> {
     Err(io::Error::other("a serving thread panicked"))
 }
 
-impl Drop for Mounted {
+impl<T: Tree> Drop for Mounted<T> {
     fn drop(&mut self) {
         let Some(place) = self.place.take() else {
             return;
@@ -185,6 +373,16 @@ impl Place {
         }
         let device = String::new();
         Ok(Self { path, device })
+    }
+
+    /// Where the process before has mounted; a path is not asked for, since nobody would answer.
+    fn again(mountpoint: &Path, device: String) -> Result<Self, MountError> {
+        let failed = |source| MountError::Mountpoint { path: mountpoint.to_path_buf(), source };
+        let path = canonical_place(mountpoint).map_err(failed)?;
+        match mountinfo::top_at(&path).map_err(failed)? {
+            Some(row) if row.device == device => Ok(Self { path, device }),
+            _ => Err(MountError::Gone { path }),
+        }
     }
 
     fn attach(self, device: &File, fs_name: &str) -> Result<Self, MountError> {
@@ -235,20 +433,82 @@ fn open_backing<T: Tree>(backing: &Path, tree: T) -> Result<Ops<T>, MountError> 
     Ops::new(host, tree).map_err(|error| MountError::Root { path: path(), source: error.errno() })
 }
 
-fn serve<T: Tree>(fuse: Fuse<T>, device: OwnedFd, threads: usize) -> Result<Receiver<io::Result<()>>, MountError> {
-    let mut config = Config::default();
-    config.acl = SessionACL::All;
-    config.n_threads = Some(threads.max(1));
-    config.clone_fd = threads > 1;
-    let session =
-        Session::from_fd(fuse, device, SessionACL::All, config).map_err(|source| MountError::Handshake { source })?;
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// The kernel begins with a handshake.
+    Fresh,
+    /// It was begun by another session, and something may be left unanswered.
+    Again,
+}
+
+fn serve<T: Tree>(
+    served: Arc<Served<T>>,
+    device: OwnedFd,
+    threads: usize,
+    start: Start,
+) -> Result<Running<T>, MountError> {
+    let gate = Arc::new(Gate::default());
+    let fuse = Fuse::new(served.clone(), gate.clone());
+    let copied = device.try_clone().map_err(|source| MountError::Connection { source })?;
+    let session = match start {
+        Start::Fresh => session(fuse, copied, threads)?,
+        Start::Again => {
+            let (ours, _other) = handshake().map_err(|source| MountError::Handshake { source })?;
+            let session = session(fuse, ours, threads)?;
+            let read = session.as_fd().as_raw_fd();
+            let connected = sys::redirect(read, copied.as_fd()).and_then(|()| ask_again(&device));
+            connected.map_err(|source| MountError::Connection { source })?;
+            session
+        }
+    };
+    let (read, open) = (session.as_fd().as_raw_fd(), session.notifier());
     let (sender, ended) = mpsc::channel();
     thread::Builder::new()
         .name("fuse-session".into())
         // Nobody hears it if the mount was only taken out of sight.
         .spawn(move || drop(sender.send(session.run())))
         .map_err(|source| MountError::Threads { source })?;
-    Ok(ended)
+    Ok(Running { served, threads, gate, device, read, _open: open, ended: Mutex::new(ended) })
+}
+
+fn session<T: Tree>(fuse: Fuse<T>, device: OwnedFd, threads: usize) -> Result<Session<Fuse<T>>, MountError> {
+    let mut config = Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(threads);
+    Session::from_fd(fuse, device, SessionACL::All, config).map_err(|source| MountError::Handshake { source })
+}
+
+/// One end of a pair whose other end has said what a kernel says first, and takes the answer: a session of fuser (0.18) begins
+/// with nothing else.
+fn handshake() -> io::Result<(OwnedFd, UnixDatagram)> {
+    const INIT: u32 = 26;
+    /// Bytes of `fuse_in_header`, and of `fuse_init_in` behind it.
+    const LENGTHS: (u32, u32) = (40, 64);
+    const ABI: (u32, u32) = (7, 40);
+    let (ours, other) = UnixDatagram::pair()?;
+    let mut request = vec![0; (LENGTHS.0 + LENGTHS.1) as usize];
+    let mut put = |at: usize, value: u32| request[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    put(0, LENGTHS.0 + LENGTHS.1);
+    put(4, INIT);
+    // `unique`: any but 0.
+    put(8, 1);
+    put(40, ABI.0);
+    put(44, ABI.1);
+    // `max_readahead`; the kernel has its own already.
+    put(48, 128 << 10);
+    other.send(&request)?;
+    Ok((ours.into(), other))
+}
+
+/// Has the kernel ask again what was asked and not answered.
+fn ask_again(device: &OwnedFd) -> io::Result<()> {
+    /// `FUSE_NOTIFY_RESEND`.
+    const RESEND: u32 = 7;
+    let mut word = [0; 16];
+    word[..4].copy_from_slice(&16u32.to_ne_bytes());
+    word[4..8].copy_from_slice(&RESEND.to_ne_bytes());
+    nix::unistd::write(device, &word)?;
+    Ok(())
 }
 
 /// Canonical without touching the last component, which may be a mount without a server.

@@ -175,6 +175,12 @@ pub trait Tree: Send + Sync + 'static {
     /// not stored, and for every `stat` of a generated file, so it must be cheap.
     fn open_generated(&self, path: &RelPath) -> io::Result<Option<Box<dyn Content>>>;
 
+    /// As [`open_generated`](Self::open_generated), in a process that goes on for another one, where its content was open at
+    /// `place` ([`Content::place`]).
+    fn open_again(&self, path: &RelPath, _place: &[u8]) -> io::Result<Option<Box<dyn Content>>> {
+        self.open_generated(path)
+    }
+
     /// Whether the names of one file that lie here are shown as one inode. Not where a file is given another inode behind the
     /// mount: the kernel would take what it knows by one name for the other for as long as it keeps names.
     fn shares_links(&self, _path: &RelPath) -> bool {
@@ -203,6 +209,11 @@ pub trait Content: Send + Sync {
 
     /// Fills `buf` from byte `offset` and returns how many bytes; 0 at the end. May return fewer than there are.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// What [`Tree::open_again`] needs to go on for whoever has it open.
+    fn place(&self) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// It takes what is written to it.
     fn is_writable(&self) -> bool {

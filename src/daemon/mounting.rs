@@ -10,8 +10,10 @@ use nix::sys::signal::Signal;
 use tokio::sync::watch;
 
 use crate::config::{Config, Paths};
+use crate::mounting::HAND_OVER;
 use crate::sys::lock::{HeldLock, pid_in};
 use crate::sys::process::{Launch, PidFd, SealedProgram, ended};
+use crate::sys::signals::is_blocked_in;
 
 /// First wait after a mount process that died at once, doubled up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -69,7 +71,7 @@ async fn keep(paths: Paths, program: SealedProgram, mut stopped: watch::Receiver
 async fn end_any(paths: &Paths) {
     while let Ok(None) = HeldLock::try_take(&paths.mount_lock()) {
         match running(paths) {
-            Ok(process) => end(Arc::new(process)).await,
+            Ok((_, process)) => end(Arc::new(process)).await,
             Err(_) => tokio::time::sleep(FIRST_WAIT).await,
         }
     }
@@ -104,7 +106,11 @@ async fn end(process: Arc<PidFd>) {
 fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
     let Some(lock) = HeldLock::try_take(&paths.mount_lock())? else {
         tracing::info!("taking over the mount");
-        return running(paths);
+        let (pid, process) = running(paths)?;
+        if let Err(error) = renew(pid, &process, program) {
+            tracing::warn!(pid, %error, "cannot have the mount go on as this program");
+        }
+        return Ok(process);
     };
     // The number of one that died would mislead.
     lock.file().set_len(0)?;
@@ -124,8 +130,25 @@ fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
     Ok(child.pidfd)
 }
 
+/// Has a mount process of another program go on as ours; it says in the journal what comes of it.
+fn renew(pid: i32, process: &PidFd, program: &SealedProgram) -> io::Result<()> {
+    if program.is_run_by(pid)? {
+        return Ok(());
+    }
+    if !is_blocked_in(pid, HAND_OVER)? {
+        tracing::warn!(
+            pid,
+            "the mount is served on by its old program, which cannot hand it over; kill it to have it mounted anew"
+        );
+        return Ok(());
+    }
+    tracing::info!(pid, "the mount is to go on as this program");
+    process.signal(HAND_OVER)
+}
+
 /// The process that holds the mount's lock.
-fn running(paths: &Paths) -> io::Result<PidFd> {
+fn running(paths: &Paths) -> io::Result<(i32, PidFd)> {
     let pid = pid_in(&paths.mount_lock())?;
-    PidFd::open(pid.ok_or_else(|| io::Error::other("the mount process has only just begun"))?)
+    let pid = pid.ok_or_else(|| io::Error::other("the mount process has only just begun"))?;
+    Ok((pid, PidFd::open(pid)?))
 }

@@ -299,6 +299,10 @@ impl Index {
     }
 
     /// Another index has its name in `dir`.
+    pub(super) fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
     pub(super) fn is_replaced(&self, dir: &Path) -> io::Result<bool> {
         let about = std::fs::symlink_metadata(dir.join(INDEX_FILE))?;
         Ok((about.dev(), about.ino()) != self.identity)

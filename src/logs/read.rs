@@ -94,6 +94,11 @@ impl LogReader {
         each.filter(|dropped| dropped.bytes > 0).collect()
     }
 
+    /// Device and inode of its index: another one after each rotation.
+    pub fn identity(&self) -> (u64, u64) {
+        self.index.identity()
+    }
+
     /// The log was rotated since this was opened.
     pub fn is_replaced(&self) -> io::Result<bool> {
         self.index.is_replaced(&self.dir)

@@ -6,8 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::Signal;
+
 use crate::config::Config;
-use crate::sys::process::start_companion;
+use crate::sys::process::{PidFd, start_companion};
 
 /// First wait before it is started again, doubled up to the longest.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -23,15 +25,20 @@ pub(super) struct Companion {
     keep: Sender<()>,
     /// Nothing comes by it: that the other end is gone tells that the thread has ended.
     kept: Receiver<()>,
+    life: Arc<Mutex<Option<Life>>>,
+}
+
+struct Life {
     /// As long as it is there, the process works.
-    life: Arc<Mutex<Option<ChildStdin>>>,
+    _stdin: Option<ChildStdin>,
+    process: PidFd,
 }
 
 impl Companion {
     pub(super) fn start(config: &Config) -> io::Result<Self> {
         let (keep, asked) = channel();
         let (held, kept) = channel();
-        let life: Arc<Mutex<Option<ChildStdin>>> = Arc::default();
+        let life: Arc<Mutex<Option<Life>>> = Arc::default();
         let arguments = ["--root".into(), config.paths.root().into(), "direct".into()];
         let work = {
             let life = life.clone();
@@ -55,22 +62,35 @@ impl Companion {
             tracing::warn!("what is shown directly is taken away with the mount");
         }
     }
+
+    /// Kills it, so that what it shows stays: the next one finds it there. Fails if it does not end in a moment.
+    pub(super) fn abandon(self) -> io::Result<()> {
+        drop(self.keep);
+        let life = self.life.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(life) = &life {
+            life.process.signal(Signal::SIGKILL)?;
+        }
+        match self.kept.recv_timeout(FAREWELL) {
+            Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// `None` when none is wanted any more.
-fn start(arguments: &[std::ffi::OsString], life: &Mutex<Option<ChildStdin>>, asked: &Receiver<()>) -> Option<Started> {
+fn start(arguments: &[std::ffi::OsString], life: &Mutex<Option<Life>>, asked: &Receiver<()>) -> Option<Started> {
     let mut life = life.lock().unwrap_or_else(PoisonError::into_inner);
     // Under the lock: whoever takes the life has told before that none is wanted.
     if asked.try_recv() == Err(TryRecvError::Disconnected) {
         return None;
     }
-    match start_companion(arguments.to_vec()) {
-        Ok(mut child) => {
-            *life = child.stdin.take();
-            Some(Ok(child))
-        }
-        Err(error) => Some(Err(error)),
-    }
+    let started = start_companion(arguments.to_vec()).and_then(|mut child| {
+        // Without one it hears that its standard input is closed, and ends.
+        let process = PidFd::open(i32::try_from(child.id()).map_err(io::Error::other)?)?;
+        *life = Some(Life { _stdin: child.stdin.take(), process });
+        Ok(child)
+    });
+    Some(started)
 }
 
 type Started = io::Result<Child>;

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output, Stdio};
 
@@ -21,6 +22,11 @@ impl SealedProgram {
         Self::of(std::path::Path::new("/proc/self/exe"))
     }
 
+    /// A copy of the program of the process `pid`.
+    pub fn of_process(pid: i32) -> io::Result<Self> {
+        Self::of(std::path::Path::new(&format!("/proc/{pid}/exe")))
+    }
+
     pub fn of(path: &std::path::Path) -> io::Result<Self> {
         let mut copy = File::from(memfd_create("trainyard", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?);
         let program = File::open(path)?;
@@ -35,6 +41,47 @@ impl SealedProgram {
             | nix::fcntl::SealFlag::F_SEAL_SEAL;
         nix::fcntl::fcntl(&copy, nix::fcntl::FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self(copy))
+    }
+
+    /// Whether the process `pid` runs this very program.
+    pub fn is_run_by(&self, pid: i32) -> io::Result<bool> {
+        let other = File::open(format!("/proc/{pid}/exe"))?;
+        let length = self.0.metadata()?.len();
+        if loaded_length(&other)? != length {
+            return Ok(false);
+        }
+        let mut place = 0;
+        let (mut own, mut others) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+        while place < length {
+            let count = usize::try_from(length - place).unwrap_or(usize::MAX).min(own.len());
+            self.0.read_exact_at(&mut own[..count], place)?;
+            other.read_exact_at(&mut others[..count], place)?;
+            if own[..count] != others[..count] {
+                return Ok(false);
+            }
+            place += count as u64;
+        }
+        Ok(true)
+    }
+
+    /// Goes on in this process as this program, with `inherit` descriptors under their numbers; returns only if that fails. Blocked
+    /// signals stay blocked.
+    pub fn replace_this_process(&self, arguments: &[OsString], inherit: &[i32]) -> io::Error {
+        let done = self.replace(arguments, inherit);
+        // They are ours as before.
+        inherit.iter().for_each(|fd| drop(set_close_on_exec(*fd, nix::fcntl::FdFlag::FD_CLOEXEC)));
+        done.map_or_else(|error| error, |never| match never {})
+    }
+
+    fn replace(&self, arguments: &[OsString], inherit: &[i32]) -> io::Result<std::convert::Infallible> {
+        let arguments = std::iter::once("trainyard".as_ref()).chain(arguments.iter().map(OsString::as_os_str));
+        let arguments = arguments.map(|argument| std::ffi::CString::new(argument.as_encoded_bytes()));
+        let arguments: Vec<_> = arguments.collect::<Result<_, _>>()?;
+        for fd in inherit {
+            clear_close_on_exec(*fd)?;
+        }
+        let environment: [&std::ffi::CStr; 0] = [];
+        Ok(nix::unistd::fexecve(&self.0, &arguments, &environment)?)
     }
 
     /// Starts the program with `arguments`, an empty environment but for `environment`, in `/`, in a session of its own.
@@ -94,7 +141,6 @@ impl SealedProgram {
 /// Up to where the file of a program (ELF, 64 bits, of this machine) is looked at when it is executed: the end of its last
 /// loaded segment.
 fn loaded_length(program: &File) -> io::Result<u64> {
-    use std::os::unix::fs::FileExt;
     const PT_LOAD: u32 = 1;
     let number = |at: u64| -> io::Result<u64> {
         let mut bytes = [0; 8];
@@ -159,11 +205,15 @@ fn in_own_session(command: &mut Command, inherit: Vec<i32>) {
     unsafe { command.pre_exec(prepare) };
 }
 
-#[expect(unsafe_code, reason = "the descriptor is known by number only, after the fork")]
 fn clear_close_on_exec(fd: i32) -> io::Result<()> {
-    // SAFETY: the parent keeps the descriptor open across the fork, so the number is valid in the child.
+    set_close_on_exec(fd, nix::fcntl::FdFlag::empty())
+}
+
+#[expect(unsafe_code, reason = "the descriptor is known by number only")]
+fn set_close_on_exec(fd: i32, flag: nix::fcntl::FdFlag) -> io::Result<()> {
+    // SAFETY: whoever gives the number keeps the descriptor open: the parent across a fork, the caller across an exec.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(flag))?;
     Ok(())
 }
 
@@ -328,6 +378,11 @@ pub fn take_inherited(fd: i32) -> io::Result<OwnedFd> {
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
     nix::fcntl::fcntl(&owned, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
     Ok(owned)
+}
+
+/// A file in memory, for what the next program of this process reads.
+pub fn file_in_memory(name: &str) -> io::Result<File> {
+    Ok(File::from(memfd_create(name, MFdFlags::MFD_CLOEXEC)?))
 }
 
 /// Writes to a descriptor that is known by its number only, because it came through a clone.

@@ -19,6 +19,18 @@ impl SignalQueue {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
+    /// Waits for a signal, at most so long.
+    pub fn wait(&self, longest: Option<Duration>) -> io::Result<Option<Signal>> {
+        use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+        // Rounded up, so that what is due then is.
+        let longest = longest.map(|longest| longest + Duration::from_millis(1));
+        let timeout = longest.map_or(PollTimeout::NONE, |longest| longest.try_into().unwrap_or(PollTimeout::MAX));
+        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => self.next(),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// The next waiting signal.
     pub fn next(&self) -> io::Result<Option<Signal>> {
         match self.0.read_signal()? {
@@ -64,6 +76,15 @@ pub fn block(signals: &[Signal]) -> io::Result<()> {
     Ok(set.thread_block()?)
 }
 
+/// Whether the first thread of the process `pid` has blocked the signal, and so takes it by a [`SignalQueue`] or will: another one
+/// might end of it.
+pub fn is_blocked_in(pid: i32, signal: Signal) -> io::Result<bool> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    Ok(mask >> (signal as i32 - 1) & 1 == 1)
+}
+
 /// Sends a signal by its number, which may be one that has no name, to a process group.
 #[expect(unsafe_code, reason = "nix knows no real-time signals")]
 pub fn send_to_group(group: i32, signal: i32) -> io::Result<()> {
@@ -102,6 +123,20 @@ impl AsFd for Deadline {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_blocked_signal_is_seen_from_outside() {
+        let own = std::process::id().cast_signed();
+        let thread = nix::unistd::gettid().as_raw();
+        assert!(!is_blocked_in(own, Signal::SIGUSR2).unwrap());
+        let queue = SignalQueue::open(&[Signal::SIGUSR2]).unwrap();
+        // The first thread of the process is not this one.
+        assert!(is_blocked_in(thread, Signal::SIGUSR2).unwrap());
+        assert!(!is_blocked_in(thread, Signal::SIGUSR1).unwrap());
+        assert_eq!(queue.wait(Some(Duration::from_millis(1))).unwrap(), None);
+        nix::sys::signal::raise(Signal::SIGUSR2).unwrap();
+        assert_eq!(queue.wait(None).unwrap(), Some(Signal::SIGUSR2));
+    }
 
     #[test]
     fn a_deadline_becomes_readable() {

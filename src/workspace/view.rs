@@ -323,6 +323,14 @@ impl Tree for WorkspaceTree {
         }
     }
 
+    fn open_again(&self, path: &RelPath, place: &[u8]) -> io::Result<Option<Box<dyn Content>>> {
+        let is_log = path.name().is_some_and(|name| name == MERGED_LOG);
+        let Some(place) = Place::of(place).filter(|_| is_log) else { return self.open_generated(path) };
+        let Some(dir) = path.parent().filter(is_task_directory) else { return Ok(None) };
+        let log = optional(LogReader::open_whole(&self.backing.join(dir.as_path())))?;
+        Ok(log.map(|log| Box::new(MergedLog::go_on(log, place)) as Box<dyn Content>))
+    }
+
     /// Publishing parts names from each other.
     fn shares_links(&self, path: &RelPath) -> bool {
         part_of(path) != Part::Datasets
@@ -374,7 +382,38 @@ struct Reading {
     resumed: u64,
 }
 
+/// Where somebody reads in a log, as another process is told.
+struct Place {
+    seam: u64,
+    resumed: u64,
+    /// Of the log's index.
+    identity: (u64, u64),
+}
+
+impl Place {
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes);
+        Some(Self { seam: number(0)?, resumed: number(8)?, identity: (number(16)?, number(24)?) })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let numbers = [self.seam, self.resumed, self.identity.0, self.identity.1];
+        numbers.into_iter().flat_map(u64::to_le_bytes).collect()
+    }
+}
+
 impl MergedLog {
+    /// Where the log was rotated at that very moment, what was kept by the open of another process is gone: it begins anew.
+    fn go_on(log: LogReader, place: Place) -> Self {
+        let Place { seam, resumed, .. } = place;
+        match log.identity() == place.identity {
+            true => {
+                Self { dir: log.dir().to_owned(), reading: Mutex::new(Reading { log, whole: true, seam, resumed }) }
+            }
+            false => Self::new(log),
+        }
+    }
+
     fn new(log: LogReader) -> Self {
         Self { dir: log.dir().to_owned(), reading: Mutex::new(Reading { log, whole: false, seam: 0, resumed: 0 }) }
     }
@@ -420,6 +459,11 @@ impl Content for MergedLog {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.lock().read_at(&self.dir, offset, buf)
+    }
+
+    fn place(&self) -> Vec<u8> {
+        let reading = self.lock();
+        Place { seam: reading.seam, resumed: reading.resumed, identity: reading.log.identity() }.bytes()
     }
 }
 

@@ -38,3 +38,4 @@ mod sweeps;
 mod tasks;
 mod templates;
 mod torch;
+mod upgrade;

@@ -76,6 +76,8 @@ pub(crate) struct Instance {
     network: Option<Child>,
     /// The control group (v2) in which daemons are started, as a service manager does it.
     pub(crate) group: Option<PathBuf>,
+    /// The program of daemons that are started from now on.
+    pub(crate) program: PathBuf,
     log: Receiver<String>,
     seen: Vec<String>,
 }
@@ -117,7 +119,7 @@ impl Instance {
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();
-        Some(Self { dir, daemon: None, network: None, group: None, log, seen: Vec::new() })
+        Some(Self { dir, daemon: None, network: None, group: None, program: BINARY.into(), log, seen: Vec::new() })
     }
 
     /// Starts the daemon in a network namespace of its own.
@@ -140,7 +142,9 @@ impl Instance {
             }
         };
         let mut daemon = command
-            .args([&format!("--net=/proc/{}/ns/net", holder.id()), BINARY, "--root"])
+            .arg(format!("--net=/proc/{}/ns/net", holder.id()))
+            .arg(&self.program)
+            .arg("--root")
             .arg(self.root())
             .arg("daemon")
             .envs(environment.iter().copied())

@@ -14,9 +14,7 @@ use std::path::{Path, PathBuf};
 use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::libc;
-use nix::sys::stat::{
-    FchmodatFlags, FileStat, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, fstat, mkdirat, mknodat, utimensat,
-};
+use nix::sys::stat::{FchmodatFlags, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, mkdirat, mknodat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, linkat, symlinkat, truncate, unlinkat};
 use rustix::fs::{AtFlags as RustixAtFlags, Statx, StatxFlags, statx};
@@ -28,15 +26,29 @@ use crate::inode::Identity;
 #[derive(Debug)]
 pub(crate) struct Pin {
     fd: OwnedFd,
-    stat: FileStat,
-    born: Option<i64>,
+    seen: Statx,
+}
+
+/// What `name` in `dir` is, or `dir` itself where the name is empty.
+fn seen(dir: impl AsFd, name: &OsStr) -> Result<Statx> {
+    let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+    let flags = RustixAtFlags::SYMLINK_NOFOLLOW | RustixAtFlags::NO_AUTOMOUNT | RustixAtFlags::EMPTY_PATH;
+    let seen = statx(dir, name, flags, wanted);
+    seen.map_err(|errno| Error::host("statx")(nix::errno::Errno::from_raw(errno.raw_os_error())))
+}
+
+/// What an open file is, without holding it a second time.
+pub(crate) fn look_at(file: &File) -> Result<(Identity, Attr)> {
+    let seen = seen(file, OsStr::new(""))?;
+    Ok((identity_of(&seen), Attr::of_seen(&seen)))
+}
+
+fn identity_of(seen: &Statx) -> Identity {
+    let dev = nix::sys::stat::makedev(seen.stx_dev_major.into(), seen.stx_dev_minor.into());
+    Identity::stored(dev, seen.stx_ino, Kind::from_mode(seen.stx_mode.into()), born_of(seen))
 }
 
 /// When the file was made, ns since 1970, where its file system tells.
-fn born(fd: &OwnedFd) -> Option<i64> {
-    born_of(&statx(fd, "", RustixAtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?)
-}
-
 fn born_of(seen: &Statx) -> Option<i64> {
     let told = StatxFlags::from_bits_retain(seen.stx_mask).contains(StatxFlags::BTIME);
     let seconds = seen.stx_btime.tv_sec.checked_mul(1_000_000_000).filter(|_| told)?;
@@ -74,14 +86,18 @@ impl Pin {
         Self::hold(fd.into())
     }
 
+    /// What a descriptor of an earlier process has pinned.
+    pub(crate) fn inherited(fd: OwnedFd) -> Result<Self> {
+        Self::hold(fd)
+    }
+
     /// The same object, as it is now.
     pub(crate) fn again(&self) -> Result<Self> {
         Self::hold(self.fd.try_clone().map_err(Error::io("dup"))?)
     }
 
     fn hold(fd: OwnedFd) -> Result<Self> {
-        let stat = fstat(&fd).map_err(Error::host("fstat"))?;
-        Ok(Self { born: born(&fd), fd, stat })
+        Ok(Self { seen: seen(&fd, OsStr::new(""))?, fd })
     }
 
     pub(crate) fn child(&self, name: &OsStr) -> Result<Self> {
@@ -90,28 +106,23 @@ impl Pin {
 
     /// What is at `name` in this directory, without holding it fast.
     pub(crate) fn look(&self, name: &OsStr) -> Result<(Identity, Attr)> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let flags = RustixAtFlags::SYMLINK_NOFOLLOW | RustixAtFlags::NO_AUTOMOUNT;
-        let seen = statx(&self.fd, name, flags, wanted);
-        let seen = seen.map_err(|errno| Error::host("statx")(nix::errno::Errno::from_raw(errno.raw_os_error())))?;
-        let attr = Attr::of_seen(&seen);
-        let dev = nix::sys::stat::makedev(seen.stx_dev_major.into(), seen.stx_dev_minor.into());
-        Ok((Identity::Stored { dev, ino: seen.stx_ino, kind: attr.kind, born: born_of(&seen) }, attr))
+        let seen = seen(&self.fd, name)?;
+        Ok((identity_of(&seen), Attr::of_seen(&seen)))
     }
 
     /// What makes it the same one under another name.
     pub(crate) fn identity(&self) -> Identity {
-        Identity::Stored { dev: self.stat.st_dev, ino: self.stat.st_ino, kind: self.attr().kind, born: self.born }
+        identity_of(&self.seen)
     }
 
     /// As of when it was pinned.
     pub(crate) fn attr(&self) -> Attr {
-        Attr::of_stored(&self.stat)
+        Attr::of_seen(&self.seen)
     }
 
     /// It has a name somewhere, as of when it was pinned.
     pub(crate) fn is_linked(&self) -> bool {
-        self.stat.st_nlink > 0
+        self.seen.stx_nlink > 0
     }
 
     pub(crate) fn is_directory(&self) -> bool {
@@ -120,7 +131,7 @@ impl Pin {
 
     /// What it takes of the disk, as of when it was pinned.
     pub(crate) fn bytes(&self) -> i64 {
-        self.stat.st_blocks.saturating_mul(512)
+        i64::try_from(self.seen.stx_blocks).unwrap_or(i64::MAX).saturating_mul(512)
     }
 
     /// Opens a regular file with an access mode only; whatever else is refused unopened.
@@ -211,7 +222,7 @@ impl Pin {
         mkdirat(&self.fd, name, Mode::S_IRWXU).map_err(Error::host("mkdirat"))?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(Error::host("openat"))?;
-        let inherited = self.stat.st_mode & libc::S_ISGID;
+        let inherited = u32::from(self.seen.stx_mode) & libc::S_ISGID;
         let mode = made.mode | inherited;
         self.hand_over(&fd, &Made { mode, ..*made }).inspect_err(|_| drop(self.remove_dir(name)))
     }
@@ -254,12 +265,12 @@ impl Pin {
 
     /// `None` where the directory hands its own group down.
     fn group_for(&self, owner: Owner) -> Option<u32> {
-        (self.stat.st_mode & libc::S_ISGID == 0).then_some(owner.gid)
+        (u32::from(self.seen.stx_mode) & libc::S_ISGID == 0).then_some(owner.gid)
     }
 
     /// As writing does: what runs as somebody else must not be changed into another program.
     pub(crate) fn clear_set_id(&self) -> Result<()> {
-        let mode = self.stat.st_mode & 0o7777;
+        let mode = u32::from(self.seen.stx_mode) & 0o7777;
         let group = if mode & 0o010 != 0 { libc::S_ISGID } else { 0 };
         let cleared = mode & !(libc::S_ISUID | group);
         if self.attr().kind == Kind::File && cleared != mode { self.set_mode(cleared) } else { Ok(()) }

@@ -5,6 +5,7 @@
 //! whatever is removed around it.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +13,7 @@ use super::{Ops, ROOT, lock};
 use crate::attr::Kind;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
+use crate::kept::KeptDirectory;
 use crate::tree::{RelPath, Tree};
 
 /// Shown in a listing for what the kernel has not looked up (the kernel's `FUSE_UNKNOWN_INO`).
@@ -32,6 +34,20 @@ pub(super) struct OpenDirectory {
     rows: Mutex<Arc<[Listed]>>,
     /// Was the beginning read since the snapshot? Then reading it again is a rewind.
     begun: AtomicBool,
+}
+
+impl OpenDirectory {
+    pub(super) fn keep(&self) -> KeptDirectory {
+        let row = |row: &Listed| (row.name.as_bytes().to_vec(), row.kind, row.ino);
+        let rows = lock(&self.rows).iter().map(row).collect();
+        KeptDirectory { ino: self.ino, by: self.by, begun: self.begun.load(Ordering::Relaxed), rows }
+    }
+
+    pub(super) fn go_on(kept: KeptDirectory) -> Self {
+        let row = |(name, kind, ino)| Listed { name: OsString::from_vec(name), kind, ino };
+        let rows = kept.rows.into_iter().map(row).collect();
+        Self { ino: kept.ino, by: kept.by, rows: Mutex::new(rows), begun: AtomicBool::new(kept.begun) }
+    }
 }
 
 impl<T: Tree> Ops<T> {

@@ -180,13 +180,13 @@ impl<T: Tree> Ops<T> {
 
     /// Makes the new entry `name` in `parent` by `make`, while no rename can put another rule in force there. A generated
     /// file of that name exists already.
-    pub(super) fn making<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
+    fn making<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
         let _names_stay = self.names_stay(parent, Some(name))?;
         self.make(parent, name, make)
     }
 
     /// As [`Self::making`], for a caller that holds the namespace.
-    fn make<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
+    pub(super) fn make<R>(&self, parent: u64, name: &OsStr, make: impl FnOnce(&Pin) -> Result<R>) -> Result<R> {
         let directory = self.holder((parent, name), Self::check_writable)?;
         let path = self.path(parent)?.join(name).map_err(Error::Name)?;
         if self.is_generated(&path)? {
@@ -238,6 +238,12 @@ impl<T: Tree> Ops<T> {
     }
 
     fn is_generated(&self, path: &RelPath) -> Result<bool> {
+        // The disk is not asked where it does not matter: most places generate nothing.
+        match self.generated_attr(path) {
+            Ok(_) => {}
+            Err(Error::NotFound) => return Ok(false),
+            Err(error) => return Err(error),
+        }
         match self.find(path) {
             Ok((identity, _)) => Ok(identity == Identity::Generated),
             Err(Error::NotFound) => Ok(false),

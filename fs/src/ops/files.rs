@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -19,9 +20,10 @@ use super::charges::{allocated, size};
 use super::{Entry, Ops, check_unlinked, lock};
 use crate::attr::Attr;
 use crate::error::{Error, Result};
-use crate::host::{Made, Pin};
+use crate::host::{Made, Pin, look_at};
 use crate::inode::Identity;
-use crate::tree::{Content, Rule, Tree};
+use crate::kept::{Inherited, KeptFile, KeptSource};
+use crate::tree::{Content, RelPath, Rule, Tree};
 use crate::usage::most_of_write;
 
 /// So much is copied at a request, bytes: who copies more asks again, and others get their turn.
@@ -77,6 +79,16 @@ impl OpenFile {
             Source::Generated(_) => Err(Error::Generated),
         }
     }
+
+    pub(super) fn keep(&self) -> KeptFile {
+        let source = match &self.source {
+            Source::Stored { file, append } => {
+                KeptSource::Stored { file: file.as_raw_fd(), append: append.as_ref().map(AsRawFd::as_raw_fd) }
+            }
+            Source::Generated(content) => KeptSource::Generated { place: content.place() },
+        };
+        KeptFile { ino: self.ino, source }
+    }
 }
 
 impl<T: Tree> Ops<T> {
@@ -107,11 +119,13 @@ impl<T: Tree> Ops<T> {
             Errno::EEXIST if !access.flags.contains(OFlag::O_EXCL) => Error::Stale { ino: parent },
             _ => error,
         };
-        let made = self.making(parent, name, |directory| {
-            Ok((directory.create_file(name, access.flags & OFlag::O_ACCMODE, made)?, directory.again()?))
-        });
-        let (file, directory) = made.map_err(again)?;
-        self.keep_created(parent, name, access, file).inspect_err(|_| drop(directory.remove_file(name)))
+        let make = |directory: &Pin| directory.create_file(name, access.flags & OFlag::O_ACCMODE, made);
+        let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
+        let path = directory.join(name).map_err(Error::Name)?;
+        let file = self.make(parent, name, make).map_err(again)?;
+        self.keep_created((parent, name), &path, access, file).inspect_err(|_| {
+            drop(self.pin_while_names_stay(parent).and_then(|(directory, _)| directory.remove_file(name)));
+        })
     }
 
     /// Fills `buf` from `offset` as far as the file goes and returns how far.
@@ -232,6 +246,24 @@ impl<T: Tree> Ops<T> {
         self.settle_late(ino);
     }
 
+    /// What was open as `kept`; `None` for a generated file that is no longer there.
+    pub(super) fn open_kept(&self, kept: KeptFile, inherited: &mut Inherited) -> Result<Option<OpenFile>> {
+        let ino = kept.ino;
+        let mut take = |number| inherited.take(number).map(File::from).map_err(Error::io("inherit"));
+        let source = match kept.source {
+            KeptSource::Stored { file, append } => {
+                Source::Stored { file: take(file)?, append: append.map(take).transpose()? }
+            }
+            KeptSource::Generated { place } => {
+                let again = self.path(ino).ok().map(|path| self.tree.open_again(&path, &place));
+                let again = again.transpose().map_err(Error::io("open_again"))?.flatten();
+                let Some(content) = again else { return Ok(None) };
+                Source::Generated(content)
+            }
+        };
+        Ok(Some(OpenFile { ino, source }))
+    }
+
     /// Attributes of an open generated file that is no longer reached by its name.
     pub(super) fn attr_of_generated(&self, ino: u64) -> Option<Result<Attr>> {
         let open = lock(&self.files).find(|open| open.ino == ino)?;
@@ -267,7 +299,7 @@ impl<T: Tree> Ops<T> {
         if access.writes() && !content.is_writable() {
             return Err(Error::ReadOnly);
         }
-        let fh = self.keep(ino, Source::Generated(content));
+        let fh = self.keep_open(ino, Source::Generated(content));
         Ok(Opened::Generated { fh })
     }
 
@@ -294,17 +326,26 @@ impl<T: Tree> Ops<T> {
     fn keep_stored(&self, ino: u64, pin: &Pin, access: Access) -> Result<u64> {
         let file = pin.open(access.flags & OFlag::O_ACCMODE)?;
         let append = append_file(pin, access)?;
-        Ok(self.keep(ino, Source::Stored { file, append }))
+        Ok(self.keep_open(ino, Source::Stored { file, append }))
     }
 
-    fn keep_created(&self, parent: u64, name: &OsStr, access: Access, file: File) -> Result<(Entry, u64)> {
-        let append = append_file(&Pin::of_file(&file)?, access)?;
-        let entry = self.lookup(parent, name)?;
-        let fh = self.keep(entry.ino, Source::Stored { file, append });
+    fn keep_created(
+        &self,
+        (parent, name): (u64, &OsStr),
+        path: &RelPath,
+        access: Access,
+        file: File,
+    ) -> Result<(Entry, u64)> {
+        let append = match appends(access) {
+            true => append_file(&Pin::of_file(&file)?, access)?,
+            false => None,
+        };
+        let entry = self.found(parent, path, name, look_at(&file)?)?;
+        let fh = self.keep_open(entry.ino, Source::Stored { file, append });
         Ok((entry, fh))
     }
 
-    fn keep(&self, ino: u64, source: Source) -> u64 {
+    fn keep_open(&self, ino: u64, source: Source) -> u64 {
         lock(&self.files).insert(Arc::new(OpenFile { ino, source }))
     }
 
@@ -325,8 +366,12 @@ impl<T: Tree> Ops<T> {
     }
 }
 
+fn appends(access: Access) -> bool {
+    access.writes() && access.flags.contains(OFlag::O_APPEND)
+}
+
 fn append_file(pin: &Pin, access: Access) -> Result<Option<File>> {
-    if !access.writes() || !access.flags.contains(OFlag::O_APPEND) {
+    if !appends(access) {
         return Ok(None);
     }
     pin.open(OFlag::O_WRONLY | OFlag::O_APPEND).map(Some)

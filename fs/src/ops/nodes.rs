@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use super::RenameMode;
@@ -33,6 +34,18 @@ pub(super) struct Orphan {
 impl Nodes {
     pub(super) fn new(table: InodeTable) -> Self {
         Self { table, orphans: HashMap::new() }
+    }
+
+    /// Goes on with what an earlier process has kept. What has no name is paid for no more: a start counts anew, and does not see
+    /// it.
+    pub(super) fn go_on(table: InodeTable, pins: impl IntoIterator<Item = (u64, Pin)>) -> Self {
+        let orphan = |pin| Orphan { pin, account: None, removed: None };
+        Self { table, orphans: pins.into_iter().map(|(ino, pin)| (ino, orphan(pin))).collect() }
+    }
+
+    /// Pins of what has lost its name.
+    pub(super) fn keep_orphans(&self) -> Vec<(u64, RawFd)> {
+        self.orphans.iter().map(|(ino, orphan)| (*ino, orphan.pin.as_fd().as_raw_fd())).collect()
     }
 
     /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.

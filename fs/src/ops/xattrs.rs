@@ -28,7 +28,7 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn getxattr(&self, ino: u64, name: &OsStr) -> Result<Vec<u8>> {
         if name == BACKING {
             return match self.bearer(ino, Errno::NODATA)?.identity() {
-                Identity::Stored { dev, ino, .. } => Ok(format!("{dev}:{ino}").into_bytes()),
+                Identity::Stored { dev, ino, .. } => Ok(format!("{}:{ino}", dev.full()).into_bytes()),
                 Identity::Generated => Err(told("getxattr")(Errno::NODATA)),
             };
         }

@@ -64,7 +64,7 @@ impl Tree for TestTree {
 /// A directory with `store` mounted at `mnt`; unmounted when dropped.
 pub(crate) struct Bench {
     // First, so that it is dropped first: removing `dir` must not reach through the mount.
-    mounted: Mounted,
+    mounted: Mounted<TestTree>,
     tree: TestTree,
     dir: TempDir,
 }
@@ -102,7 +102,7 @@ impl Bench {
         self.tree.sealed.store(sealed, Ordering::SeqCst);
     }
 
-    pub(crate) fn into_parts(self) -> (TempDir, Mounted) {
+    pub(crate) fn into_parts(self) -> (TempDir, Mounted<TestTree>) {
         (self.dir, self.mounted)
     }
 
@@ -135,7 +135,7 @@ pub(crate) fn prepared() -> TempDir {
     dir
 }
 
-pub(crate) fn mount_in(dir: &Path, tree: TestTree) -> Mounted {
+pub(crate) fn mount_in(dir: &Path, tree: TestTree) -> Mounted<TestTree> {
     let options = MountOptions { fs_name: "trainyard-test".into(), threads: 2 };
     mount(&dir.join("store"), &dir.join("mnt"), tree, &options).unwrap()
 }

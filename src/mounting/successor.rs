@@ -1,0 +1,119 @@
+//! Goes on as the program of the daemon, which may be a newer one, without the mount being taken away.
+//!
+//! ```text
+//! SIGUSR2 ─▶ what shows directly is killed, its mounts stay ─▶ nothing is begun, what was begun is answered ─▶ exec
+//!                                                                                │ not in time, or no program
+//!            again in a while, a few times ◀── serves on, shows directly again ◀─┘
+//! ```
+//! The process stays the same, with its number and its lock, so the daemon goes on watching it. The new program reads what was
+//! kept; where it cannot, it ends, and the daemon mounts anew, as after a crash.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use trainyard_fs::{MountError, Mounted, NotPaused, Paused, Reason};
+
+use crate::config::Config;
+use crate::sys::lock::pid_in;
+use crate::sys::process::{SealedProgram, file_in_memory};
+use crate::workspace::view::WorkspaceTree;
+
+/// So long everything waits for what is being answered.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// And then goes on, until it is tried again.
+const REST: Duration = Duration::from_secs(10);
+const ATTEMPTS: u32 = 6;
+
+type Served = Mounted<WorkspaceTree>;
+
+/// A request to hand over that is not done yet.
+#[derive(Debug)]
+pub(super) struct Attempts {
+    left: u32,
+    due: Instant,
+}
+
+impl Attempts {
+    pub(super) fn first() -> Self {
+        Self { left: ATTEMPTS, due: Instant::now() }
+    }
+
+    /// Until the next one.
+    pub(super) fn wait(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// One has failed; `None` if that was the last.
+    pub(super) fn next(self) -> Option<Self> {
+        let left = self.left - 1;
+        (left > 0).then(|| Self { left, due: Instant::now() + REST })
+    }
+}
+
+/// Why the program stays the old one.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    #[error("cannot find the daemon's program")]
+    Program(#[source] io::Error),
+    #[error("the mount cannot be paused")]
+    Pause(#[source] Reason),
+    #[error("cannot keep what the next program needs")]
+    Keep(#[source] io::Error),
+    #[error("cannot execute the daemon's program")]
+    Exec(#[source] io::Error),
+}
+
+impl Failure {
+    /// Whether it may be otherwise in a while.
+    pub(super) fn passes(&self) -> bool {
+        matches!(self, Self::Pause(Reason::Busy | Reason::Threads(_)))
+    }
+}
+
+/// Returns only if that fails, with the mount, which is served on.
+pub(super) fn hand_over(
+    mounted: Served,
+    config: &Config,
+    lock: Option<&OwnedFd>,
+) -> Result<(Served, Failure), MountError> {
+    let program = match daemons_program(config) {
+        Ok(program) => program,
+        Err(error) => return Ok((mounted, Failure::Program(error))),
+    };
+    match mounted.pause(PATIENCE) {
+        Err(NotPaused { mounted, reason }) => Ok((mounted, Failure::Pause(reason))),
+        Ok(paused) => {
+            let failure = execute(&program, &paused, config, lock);
+            Ok((paused.resume()?, failure))
+        }
+    }
+}
+
+fn daemons_program(config: &Config) -> io::Result<SealedProgram> {
+    let pid = pid_in(&config.paths.daemon_lock())?;
+    SealedProgram::of_process(pid.ok_or_else(|| io::Error::other("no daemon has written its number"))?)
+}
+
+fn execute(
+    program: &SealedProgram,
+    paused: &Paused<WorkspaceTree>,
+    config: &Config,
+    lock: Option<&OwnedFd>,
+) -> Failure {
+    let file = match file_in_memory("kept") {
+        Ok(file) => file,
+        Err(error) => return Failure::Keep(error),
+    };
+    let mut inherit = match paused.keep(&file) {
+        Ok(descriptors) => descriptors,
+        Err(error) => return Failure::Keep(error),
+    };
+    let mut arguments = vec!["--root".into(), config.paths.root().into(), "mount".into()];
+    let options = lock.map(|lock| ("--lock-fd", lock.as_raw_fd())).into_iter();
+    for (option, number) in options.chain([("--kept-fd", file.as_raw_fd())]) {
+        arguments.extend([option.into(), number.to_string().into()]);
+        inherit.push(number);
+    }
+    Failure::Exec(program.replace_this_process(&arguments, &inherit))
+}
