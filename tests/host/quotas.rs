@@ -445,7 +445,7 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
 #[test]
 fn btrfs_counts_an_output_that_begins_as_the_last_run_s_ended() {
     let test = "btrfs_counts_an_output_that_begins_as_the_last_run_s_ended";
-    let Some(disk) = Btrfs::make(test) else { return };
+    let Some(disk) = Disk::btrfs(test) else { return };
     let storage = "[workspaces.default]\nstorage = \"100MiB\"";
     let Some(mut instance) = Instance::prepare_in(test, &config(storage), &disk.top()) else { return };
     instance.start_daemon(&[]);
