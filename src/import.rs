@@ -91,7 +91,7 @@ type Reader = fn(Node) -> Result<Imported, ImportError>;
 /// Reads the jobs of a file; every one must be right.
 pub fn import(text: &str) -> Result<Contents, ImportError> {
     let mut contents = Contents::default();
-    for document in node::documents(text)? {
+    for document in node::documents(text)?.into_iter().flat_map(objects) {
         if document.is_null() {
             continue;
         }
@@ -106,6 +106,15 @@ pub fn import(text: &str) -> Result<Contents, ImportError> {
     let found =
         if contents.skipped.is_empty() { String::new() } else { format!(", only {}", contents.skipped.join(", ")) };
     Err(ImportError::NoJob(found))
+}
+
+/// What `kubectl get -o yaml` prints of several objects is a list of them.
+fn objects(document: Node) -> Vec<Node> {
+    let is_list = document.get("kind").and_then(Node::scalar).as_deref() == Some("List");
+    match document.get("items").map(|items| &items.value) {
+        Some(node::Value::List(items)) if is_list => items.clone(),
+        _ => vec![document],
+    }
 }
 
 /// Formats are told apart by what only they have.

@@ -366,13 +366,20 @@ const JOB_METADATA: &Fates = &[
     ("generateName", Fate::Lost("no letters are added to a job's name")),
 ];
 
+/// The object once more, which `kubectl apply` leaves for itself.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 pub(super) fn keep_metadata(mut metadata: Fields, draft: &mut Draft) -> Result<(), ImportError> {
     if let Some(space) = metadata.text("namespace")?.filter(|space| space != "default") {
         draft.losses.push(metadata.loss("namespace", format!("{space:?}: put the job file into jobs.d/WORKSPACE/")));
     }
     for name in ["labels", "annotations"] {
         let path = metadata.at(name);
-        let value = metadata.take(name).and_then(|node| to_toml(&node, &path, &mut draft.losses));
+        let mut value = metadata.take(name).and_then(|node| to_toml(&node, &path, &mut draft.losses));
+        if let Some(toml::Value::Table(entries)) = &mut value {
+            entries.remove(LAST_APPLIED);
+            value = value.filter(|value| value.as_table().is_none_or(|entries| !entries.is_empty()));
+        }
         draft.extras.extend(value.map(|value| (name.to_owned(), value)));
     }
     metadata.leave(JOB_METADATA, &mut draft.losses);

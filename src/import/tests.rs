@@ -335,6 +335,19 @@ fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     let contents = import(&text).unwrap();
     assert_eq!(contents.jobs.iter().map(|job| job.name.as_str()).collect::<Vec<_>>(), ["mpi", "mpi2"]);
     assert_eq!(contents.skipped, ["Queue \"gold\""]);
+    let list = |items: &str| format!("apiVersion: v1\nkind: List\nitems:\n{items}");
+    let item = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Worker", 1)]).replace('\n', "\n  ");
+    let listed = import(&list(&format!("- {item}\n- kind: Service\n"))).unwrap();
+    assert_eq!((listed.jobs[0].name.as_str(), listed.skipped), ("k", vec!["Service".to_owned()]), "of kubectl");
+    let applied = "metadata: {name: k, annotations: {kubectl.kubernetes.io/last-applied-configuration: '{}'OWN}}";
+    let of_kubectl = |own: &str| {
+        let text = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Worker", 1)]);
+        let applied = applied.replace("OWN", own);
+        only(&text.replace("metadata: {name: k}", &applied)).toml
+    };
+    assert!(!of_kubectl("").contains("[extras]"), "{}", of_kubectl(""));
+    assert!(of_kubectl(", a: b").contains("annotations = { a = \"b\" }"), "{}", of_kubectl(", a: b"));
+    assert!(refusal(&list("  []\n")).starts_with("no job of OpenPAI"));
     assert_eq!(refusal("kind: Queue\n"), "no job of OpenPAI, Volcano or Kubeflow is in it, only Queue");
 }
 
