@@ -6,6 +6,7 @@
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
 mod files;
+mod preparing;
 mod publishing;
 mod requests;
 mod room;
@@ -29,7 +30,7 @@ use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
 use crate::store::record::{
-    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord, Unprepared,
+    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord,
 };
 use crate::store::{Store, StoreError};
 
@@ -572,20 +573,6 @@ impl<S: Store> Reconciler<S> {
         }));
     }
 
-    fn prepare(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        let given_up = GivenUp::default();
-        run.preparation = Some(given_up.clone());
-        let prepare = Prepare {
-            identity: run.identity(key, 0),
-            owner: run.record.source.owner,
-            spec: JobSpec::clone(&run.spec),
-            text: run.record.source.text.clone(),
-            given_up,
-        };
-        self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
-    }
-
     fn done(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
@@ -602,14 +589,6 @@ impl<S: Store> Reconciler<S> {
                     self.retry_soon();
                 }
             }
-        }
-    }
-
-    fn preparing(&mut self, key: &JobKey, number: u32, what: String) {
-        let run = self.jobs.get_mut(key).and_then(Job::open_run_mut).filter(|run| run.record.number == number);
-        if let Some(run) = run.filter(|run| !run.record.prepared) {
-            run.preparing = Some(what);
-            self.shown.insert(key.clone());
         }
     }
 
@@ -634,29 +613,6 @@ impl<S: Store> Reconciler<S> {
         if let Some(note) = note {
             self.note(key, note);
         }
-    }
-
-    fn prepared(&mut self, key: &JobKey, number: u32, result: Result<(), EngineError>) {
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        if run.record.number != number {
-            return;
-        }
-        run.preparation = None;
-        match result {
-            Ok(()) => run.record.prepared = true,
-            Err(error) if run.prepares_again() => {
-                let failures = run.record.unprepared.as_ref().map_or(0, |unprepared| unprepared.failures) + 1;
-                run.record.unprepared = Some(Unprepared { failures, at: self.now });
-                self.note(key, format!("it cannot be made ready, tries again: {error}"));
-            }
-            Err(error) => {
-                let reason = format!("failed to start: {error}");
-                run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: reason.clone() }, at: self.now });
-                self.note(key, reason);
-                self.tell_those_awaiting(key);
-            }
-        }
-        self.settle(key);
     }
 
     fn released(&mut self, key: &JobKey, attempt: AttemptId, result: Result<(), EngineError>) {

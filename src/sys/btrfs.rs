@@ -316,7 +316,7 @@ mod tests {
         eprintln!("{line}");
         if let Some(path) = std::env::var_os("TRAINYARD_SKIPPED") {
             let mut file = File::options().create(true).append(true).open(path).unwrap();
-            std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
+            io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
         }
     }
 

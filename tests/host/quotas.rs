@@ -453,8 +453,9 @@ fn btrfs_counts_an_output_that_begins_as_the_last_run_s_ended() {
     let mount = instance.mount();
     wait_for("the quota", || (try_df(&mount)?.0 == 100 * MIB).then_some(()));
     let job = "contract = \"uai\"\n\
-               command = \"if [ -e /output/first ]; then head -c 150M /dev/zero > /output/large; else echo > /output/first; fi\"";
-    assert_eq!(instance.run_job("goes-on", job)["state"], "succeeded");
+               command = \"cd /data/output; if [ -e first ]; then head -c 150M /dev/zero > large; else echo > first; fi || exit 1; true\"";
+    let first = instance.run_job("goes-on", job);
+    assert_eq!(first["state"], "succeeded", "{first:#}");
     instance.ok(&["rerun", "goes-on"]);
     let second = instance.wait_end("goes-on", 2);
     assert_eq!(second["state"], "failed", "{second:#}");

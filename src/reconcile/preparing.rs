@@ -1,0 +1,57 @@
+//! What is made ready before a run is queued: its code, its images, and what stores have.
+
+use super::world::Job;
+use super::{Reconciler, Work};
+use crate::engine::{EngineError, GivenUp, Prepare};
+use crate::ids::JobKey;
+use crate::spec::JobSpec;
+use crate::status::Verdict;
+use crate::store::Store;
+use crate::store::record::{RunEnd, Unprepared};
+
+impl<S: Store> Reconciler<S> {
+    pub(super) fn prepare(&mut self, key: &JobKey) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        let given_up = GivenUp::default();
+        run.preparation = Some(given_up.clone());
+        let prepare = Prepare {
+            identity: run.identity(key, 0),
+            owner: run.record.source.owner,
+            spec: JobSpec::clone(&run.spec),
+            text: run.record.source.text.clone(),
+            given_up,
+        };
+        self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
+    }
+
+    pub(super) fn preparing(&mut self, key: &JobKey, number: u32, what: String) {
+        let run = self.jobs.get_mut(key).and_then(Job::open_run_mut).filter(|run| run.record.number == number);
+        if let Some(run) = run.filter(|run| !run.record.prepared) {
+            run.preparing = Some(what);
+            self.shown.insert(key.clone());
+        }
+    }
+
+    pub(super) fn prepared(&mut self, key: &JobKey, number: u32, result: Result<(), EngineError>) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        if run.record.number != number {
+            return;
+        }
+        run.preparation = None;
+        match result {
+            Ok(()) => run.record.prepared = true,
+            Err(error) if run.prepares_again() => {
+                let failures = run.record.unprepared.as_ref().map_or(0, |unprepared| unprepared.failures) + 1;
+                run.record.unprepared = Some(Unprepared { failures, at: self.now });
+                self.note(key, format!("it cannot be made ready, tries again: {error}"));
+            }
+            Err(error) => {
+                let reason = format!("failed to start: {error}");
+                run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: reason.clone() }, at: self.now });
+                self.note(key, reason);
+                self.tell_those_awaiting(key);
+            }
+        }
+        self.settle(key);
+    }
+}
