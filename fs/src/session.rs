@@ -275,6 +275,7 @@ impl<T: Tree> Running<T> {
     fn stop(&self) -> io::Result<()> {
         sys::prepare_to_interrupt()?;
         // It ends whoever reads it, and swallows what is said to it.
+        self.served.wake_pollers();
         let nowhere = File::options().read(true).write(true).open("/dev/null")?;
         sys::redirect(self.read, nowhere.as_fd())?;
         self.gate.end();
