@@ -38,7 +38,7 @@ fn work(dir: &Path, round: usize) -> io::Result<()> {
     fs::hard_link(&other, name.join("link"))?;
     fs::remove_file(name.join("link"))?;
     fs::remove_dir(&name)?;
-    if round % 2 == 0 { fs::remove_file(&other) } else { Ok(()) }
+    if round.is_multiple_of(2) { fs::remove_file(&other) } else { Ok(()) }
 }
 
 #[test]
