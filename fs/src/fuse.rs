@@ -9,11 +9,13 @@
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
 //!   `security.capability` before every write. Without it extended attributes are answered `ENOSYS`.
-//! - `flush`, `poll` and `ioctl` are answered `ENOSYS`, once a mount: the kernel then answers them itself.
+//! - `flush` and `ioctl` are answered `ENOSYS` or `ENOTTY`: the kernel then answers the first itself.
+//! - `poll` never is, since that would be for all files of the mount: who polls a growing log is woken (`growth`).
 
 mod answer;
 mod convert;
 mod gate;
+mod growth;
 mod iomode;
 
 use std::ffi::OsStr;
@@ -30,7 +32,7 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nix::fcntl::OFlag;
-use tracing::{debug, trace_span};
+use tracing::{debug, trace_span, warn};
 
 use crate::caller::Caller;
 use crate::error::{Error, Result};
@@ -43,6 +45,7 @@ pub(crate) use gate::Gate;
 
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
+use growth::Growth;
 use iomode::IoModes;
 
 const WANTED: [InitFlags; 6] = [
@@ -53,6 +56,9 @@ const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_ASYNC_DIO,
 ];
+
+const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
+const WRITABLE: PollEvents = PollEvents::POLLOUT.union(PollEvents::POLLWRNORM);
 
 /// One session's handlers.
 pub(crate) struct Fuse<T> {
@@ -65,6 +71,8 @@ pub(crate) struct Served<T> {
     pub ops: Ops<T>,
     modes: Mutex<IoModes<BackingId>>,
     agreed: OnceLock<Agreed>,
+    /// Begins with the first who polls; `None` where that failed.
+    growth: OnceLock<Option<Growth>>,
 }
 
 impl<T> Deref for Fuse<T> {
@@ -83,12 +91,12 @@ impl<T> Fuse<T> {
 
 impl<T: Tree> Served<T> {
     pub(crate) fn new(ops: Ops<T>) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::new()), agreed: OnceLock::new() }
+        Self { ops, modes: Mutex::new(IoModes::new()), agreed: OnceLock::new(), growth: OnceLock::new() }
     }
 
     /// On a connection whose other side has agreed already.
     pub(crate) fn go_on(ops: Ops<T>, modes: Vec<KeptMode>, agreed: Agreed) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::go_on(modes)), agreed: OnceLock::from(agreed) }
+        Self { ops, modes: Mutex::new(IoModes::go_on(modes)), agreed: OnceLock::from(agreed), growth: OnceLock::new() }
     }
 
     /// Nothing before there is a session.
@@ -115,6 +123,26 @@ impl<T: Tree> Served<T> {
         let file = self.agreed().passthrough.then(|| self.ops.duplicate(fh).ok())??;
         let registered = reply.open_backing(file);
         registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
+    }
+
+    /// Whether there is something to read of an open file, or its end; `wait` is told when there is. Where nobody could be told,
+    /// there always is.
+    fn is_readable(&self, fh: u64, wait: Option<PollNotifier>) -> Result<bool> {
+        let (Some(path), Some(who)) = (self.ops.waits_for(fh)?, wait) else {
+            return Ok(self.ops.waits_for(fh)?.is_none());
+        };
+        let growth =
+            self.growth.get_or_init(|| Growth::start().inspect_err(|error| warn!(%error, "no file is polled")).ok());
+        let waits = growth.as_ref().is_some_and(|growth| growth.wait(&path, who).is_ok());
+        // It may have grown before it was watched.
+        Ok(!waits || self.ops.waits_for(fh)?.is_none())
+    }
+
+    /// Whoever polls asks again, when somebody serves again.
+    pub(crate) fn wake_pollers(&self) {
+        if let Some(Some(growth)) = self.growth.get() {
+            growth.wake_all();
+        }
     }
 
     /// The entry of one row; `None` for what is gone since the listing was taken. Another error must not make a listing that
@@ -543,15 +571,21 @@ impl<T: Tree> Filesystem for Fuse<T> {
     fn poll(
         &self,
         _req: &Request,
-        _ino: INodeNo,
-        _fh: FileHandle,
-        _ph: PollNotifier,
-        _events: PollEvents,
-        _flags: PollFlags,
+        ino: INodeNo,
+        fh: FileHandle,
+        who: PollNotifier,
+        events: PollEvents,
+        flags: PollFlags,
         reply: ReplyPoll,
     ) {
         let Some(_turn) = self.gate.enter() else { return };
-        reply.error(Errno::ENOSYS);
+        let _span = trace_span!("poll", ino = ino.0, fh = fh.0).entered();
+        let wait = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY).then_some(who);
+        match self.is_readable(fh.0, wait) {
+            Ok(true) => reply.poll(events & (READABLE | WRITABLE)),
+            Ok(false) => reply.poll(events & WRITABLE),
+            Err(error) => reply.error(refused(&error)),
+        }
     }
 
     fn ioctl(

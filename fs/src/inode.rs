@@ -457,8 +457,7 @@ impl InodeTable {
     }
 
     fn is_idle(&self, ino: u64) -> bool {
-        let idle = |node: &Box<Node>| node.lookups == 0 && node.children.is_none();
-        ino != ROOT && self.nodes.get(&ino).is_some_and(idle)
+        ino != ROOT && self.nodes.get(&ino).is_some_and(|node| node.lookups == 0 && node.children.is_none())
     }
 }
 

@@ -101,6 +101,7 @@ pub(crate) struct KeptHandles<T> {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct KeptFile {
     pub ino: u64,
+    pub read_to: u64,
     pub source: KeptSource,
 }
 

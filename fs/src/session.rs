@@ -237,20 +237,20 @@ impl<T: Tree> Mounted<T> {
 
     /// Answers what was begun, for as long as `patience`, and stops serving. The mount stays, and whoever asks it for something
     /// waits until it is served again, by [`Paused::resume`] or by another program.
-    pub fn pause(mut self, patience: Duration) -> Result<Paused<T>, NotPaused<T>> {
+    pub fn pause(mut self, patience: Duration) -> Result<Paused<T>, Box<NotPaused<T>>> {
         let (Some(place), Some(running)) = (self.place.take(), self.running.take()) else {
-            return Err(NotPaused { mounted: self, reason: Reason::Gone });
+            return Err(Box::new(NotPaused { mounted: self, reason: Reason::Gone }));
         };
         if let Err(reason) = running.may_stop(patience) {
             let mounted = Self { place: Some(place), running: Some(running) };
-            return Err(NotPaused { mounted, reason });
+            return Err(Box::new(NotPaused { mounted, reason }));
         }
         let stopped = running.stop();
         let paused = Paused::new(place, running);
         match stopped {
             Ok(()) => Ok(paused),
             // What could not be ended does no harm: it reads from nowhere.
-            Err(error) => Err(paused.serve_on(Reason::Threads(error))),
+            Err(error) => Err(Box::new(paused.serve_on(Reason::Threads(error)))),
         }
     }
 }
@@ -275,6 +275,7 @@ impl<T: Tree> Running<T> {
     fn stop(&self) -> io::Result<()> {
         sys::prepare_to_interrupt()?;
         // It ends whoever reads it, and swallows what is said to it.
+        self.served.wake_pollers();
         let nowhere = File::options().read(true).write(true).open("/dev/null")?;
         sys::redirect(self.read, nowhere.as_fd())?;
         self.gate.end();

@@ -65,9 +65,10 @@ pub(crate) fn interrupt(prefix: &str) -> io::Result<()> {
 
 #[expect(unsafe_code, reason = "nix signals threads by handles only, which fuser does not give")]
 fn wake(thread: libc::pid_t) {
+    let group = nix::unistd::getpid().as_raw();
     // SAFETY: needed to end a read that nothing else ends; the call takes integers, and our own group makes sure that it is
     // no other process's thread. One that has ended is not found, which is as well.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, WAKE as libc::c_int) };
+    unsafe { libc::syscall(libc::SYS_tgkill, group, thread, WAKE as libc::c_int) };
 }
 
 /// A backing number that this connection has already; it is closed when it is dropped.

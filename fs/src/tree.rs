@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -209,6 +209,12 @@ pub trait Content: Send + Sync {
 
     /// Fills `buf` from byte `offset` and returns how many bytes; 0 at the end. May return fewer than there are.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize>;
+
+    /// The file of the disk that changes when there is more to read: who polls is woken then. `None`: it is told that there always
+    /// is something to read, as of any stored file.
+    fn grows_with(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// What [`Tree::open_again`] needs to go on for whoever has it open.
     fn place(&self) -> Vec<u8> {

@@ -38,7 +38,7 @@ fn work(dir: &Path, round: usize) -> io::Result<()> {
     fs::hard_link(&other, name.join("link"))?;
     fs::remove_file(name.join("link"))?;
     fs::remove_dir(&name)?;
-    if round % 2 == 0 { fs::remove_file(&other) } else { Ok(()) }
+    if round.is_multiple_of(2) { fs::remove_file(&other) } else { Ok(()) }
 }
 
 #[test]
@@ -181,4 +181,81 @@ fn a_mount_that_cannot_answer_in_time_is_served_on() {
         assert_eq!(reader.join().unwrap(), "ok");
         pause_and_resume(not_paused.mounted).unmount().unwrap();
     });
+}
+
+/// Grows as the stored file `text` does.
+struct Grows(std::path::PathBuf);
+
+impl Content for Grows {
+    fn metadata(&self) -> io::Result<ContentMetadata> {
+        let size = fs::metadata(&self.0)?.len();
+        Ok(ContentMetadata { size, mtime: SystemTime::UNIX_EPOCH, uid: 0, gid: 0, mode: 0o644 })
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
+        File::open(&self.0)?.read_at(buffer, offset)
+    }
+
+    fn grows_with(&self) -> Option<std::path::PathBuf> {
+        Some(self.0.clone())
+    }
+}
+
+struct Growing(std::path::PathBuf);
+
+impl Tree for Growing {
+    fn rule(&self, _: &RelPath) -> Rule {
+        Rule::ReadWrite
+    }
+
+    fn generated(&self, _: &RelPath) -> Vec<OsString> {
+        Vec::new()
+    }
+
+    fn open_generated(&self, path: &RelPath) -> io::Result<Option<Box<dyn Content>>> {
+        Ok((path.as_path() == Path::new("grows")).then(|| Box::new(Grows(self.0.clone())) as Box<dyn Content>))
+    }
+
+    fn attr_ttl(&self, _: &RelPath) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// Whether there is something to read within so many milliseconds.
+fn is_readable(file: &File, longest: u16) -> bool {
+    use nix::poll::{PollFd, PollFlags, poll};
+    use std::os::fd::AsFd;
+    poll(&mut [PollFd::new(file.as_fd(), PollFlags::POLLIN)], longest).unwrap() == 1
+}
+
+#[test]
+fn who_polls_what_grows_is_woken_also_by_whoever_serves_next() {
+    let test = "who_polls_what_grows_is_woken_also_by_whoever_serves_next";
+    if !can_mount(test) || !kernel_passes_through(test) {
+        return;
+    }
+    let dir = prepared();
+    let text = dir.path().join("store/text");
+    let mut writer = File::create(&text).unwrap();
+    writer.write_all(b"one").unwrap();
+    let options = MountOptions { fs_name: "trainyard-test".into(), threads: 2 };
+    let (store, at) = (dir.path().join("store"), dir.path().join("mnt"));
+    let mut mounted = mount(&store, &at, Growing(text), &options).unwrap();
+    let stored = File::open(at.join("text")).unwrap();
+    let mut file = File::open(at.join("grows")).unwrap();
+    for round in 0..10 {
+        assert!(is_readable(&file, 10_000), "there is something, round {round}");
+        file.read_to_end(&mut Vec::new()).unwrap();
+        assert!(!is_readable(&file, 0), "all of it was read, round {round}");
+        assert!(is_readable(&stored, 0), "a stored file is always readable");
+        mounted = std::thread::scope(|scope| {
+            let waits = scope.spawn(|| is_readable(&file, 20_000));
+            let mounted = if round % 2 == 0 { pause_and_resume(mounted) } else { mounted };
+            writer.write_all(b"more").unwrap();
+            assert!(waits.join().unwrap(), "it is woken, round {round}");
+            mounted
+        });
+    }
+    drop((file, stored));
+    mounted.unmount().unwrap();
 }

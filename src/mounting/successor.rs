@@ -82,7 +82,10 @@ pub(super) fn hand_over(
         Err(error) => return Ok((mounted, Failure::Program(error))),
     };
     match mounted.pause(PATIENCE) {
-        Err(NotPaused { mounted, reason }) => Ok((mounted, Failure::Pause(reason))),
+        Err(not_paused) => {
+            let NotPaused { mounted, reason } = *not_paused;
+            Ok((mounted, Failure::Pause(reason)))
+        }
         Ok(paused) => {
             let failure = execute(&program, &paused, config, lock);
             Ok((paused.resume()?, failure))

@@ -17,7 +17,7 @@ use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::ids::JobKey;
-use crate::logs::LogReader;
+use crate::logs::{INDEX_FILE, LogReader};
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
 use crate::workspace::quota::Ledger;
@@ -459,6 +459,10 @@ impl Content for MergedLog {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<usize> {
         self.lock().read_at(&self.dir, offset, buf)
+    }
+
+    fn grows_with(&self) -> Option<PathBuf> {
+        Some(self.dir.join(INDEX_FILE))
     }
 
     fn place(&self) -> Vec<u8> {

@@ -43,6 +43,35 @@ fn a_log_grows_under_its_reader() {
     instance.wait_end("grow", 1);
 }
 
+/// Whether there is something to read within so many milliseconds.
+fn is_readable(file: &fs::File, longest: u16) -> bool {
+    use std::os::fd::AsFd;
+    let mut polled = [nix::poll::PollFd::new(file.as_fd(), nix::poll::PollFlags::POLLIN)];
+    nix::poll::poll(&mut polled, longest).unwrap() == 1
+}
+
+#[test]
+fn who_polls_a_log_is_woken_when_it_grows() {
+    let Some(instance) = Instance::start("who_polls_a_log_is_woken_when_it_grows", "") else { return };
+    let script = "for i in 1 2 3; do echo line $i; while [ ! -e /output/$i ]; do sleep 0.02; done; done";
+    instance.drop_job("grow", &format!("command = \"{script}\""));
+    instance.wait_state("grow", "running");
+    let task = instance.mount().join("jobs/grow/latest/attempts/1/main-0");
+    let mut log = wait_for("the log", || fs::File::open(task.join("log")).ok());
+    let stored = fs::File::open(task.join("stdout.log")).unwrap();
+    for number in 1..=3 {
+        let mut text = String::new();
+        while !text.ends_with(&format!("line {number}\n")) {
+            assert!(is_readable(&log, 10_000), "line {number} comes");
+            log.read_to_string(&mut text).unwrap();
+        }
+        assert!(!is_readable(&log, 50), "nothing comes meanwhile");
+        assert!(is_readable(&stored, 0), "any other file is always readable");
+        fs::write(instance.run_dir("grow", 1).join(format!("output/{number}")), "").unwrap();
+    }
+    instance.wait_end("grow", 1);
+}
+
 #[test]
 fn status_links_and_rights_are_as_described() {
     let Some(instance) = Instance::start("status_links_and_rights_are_as_described", "") else { return };

@@ -221,7 +221,7 @@ fn what_is_open_in_the_mount_goes_on_over_an_upgrade() {
         frozen.read_to_string(&mut text).unwrap();
         assert_eq!(text, "frozen");
         assert_eq!(fs::read(mount.join("datasets/e/v1/f")).unwrap(), b"frozen");
-        seen += (&mut listed).take(700).map(|entry| entry.unwrap()).count();
+        seen += (&mut listed).take(700).filter(|entry| entry.as_ref().unwrap().file_name() != ".").count();
         if mark < 3 {
             fs::write(instance.run_dir("talks", 1).join(format!("output/{mark}")), "").unwrap();
             assert!(follower.hear().ends_with(&format!("line {}", mark + 1)), "it follows the log on");
@@ -264,7 +264,7 @@ fn what_is_shown_directly_stays_over_an_upgrade_and_a_failed_one_changes_nothing
     let mut shell = shell_in(&code);
     upgrade(&mut instance, 1);
     assert_eq!(shell.ask("f"), "here");
-    assert_eq!(mount_ids(&code), [id.clone()]);
+    assert_eq!(mount_ids(&code), std::slice::from_ref(&id));
     // Again, with nobody to tell which program it is.
     let pid = mount_pid(&instance);
     instance.kill_daemon();

@@ -21,7 +21,7 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Crates that come in several versions, and why nothing can be done.
-const DOUBLED: [(&str, &str); 14] = [
+const DOUBLED: [(&str, &str); 15] = [
     ("nix", "libcontainer 0.7 and fuser 0.18 each pin one of their own"),
     ("syn", "macro crates move to 3 one by one; not in the program"),
     ("thiserror", "libcontainer's dependencies still use 1"),
@@ -35,6 +35,7 @@ const DOUBLED: [(&str, &str); 14] = [
     ("crypto-common", "as digest"),
     ("hashbrown", "opendal's signing for S3 uses an older one"),
     ("block-buffer", "as digest"),
+    ("embedded-io", "two that postcard can be built with; it is built with neither"),
     ("base64", "oci-client and hyper-util, each with its own"),
 ];
 

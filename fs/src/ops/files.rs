@@ -8,7 +8,9 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, OFlag, fallocate};
@@ -60,6 +62,8 @@ pub(crate) enum Opened {
 pub(super) struct OpenFile {
     ino: u64,
     source: Source,
+    /// Up to where it was read last.
+    read_to: AtomicU64,
 }
 
 enum Source {
@@ -87,7 +91,7 @@ impl OpenFile {
             }
             Source::Generated(content) => KeptSource::Generated { place: content.place() },
         };
-        KeptFile { ino: self.ino, source }
+        KeptFile { ino: self.ino, read_to: self.read_to.load(Ordering::Relaxed), source }
     }
 }
 
@@ -131,10 +135,22 @@ impl<T: Tree> Ops<T> {
     /// Fills `buf` from `offset` as far as the file goes and returns how far.
     pub(crate) fn read(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let open = self.file(fh)?;
-        read_fully(offset, buf, |offset, buf| match &open.source {
+        let count = read_fully(offset, buf, |offset, buf| match &open.source {
             Source::Stored { file, .. } => file.read_at(buf, offset),
             Source::Generated(content) => content.read_at(offset, buf),
-        })
+        })?;
+        open.read_to.store(offset + count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+
+    /// `None` where there is something to read, or its end; else the file of the disk that changes when there is.
+    pub(crate) fn waits_for(&self, fh: u64) -> Result<Option<PathBuf>> {
+        let open = self.file(fh)?;
+        let Source::Generated(content) = &open.source else { return Ok(None) };
+        let Some(path) = content.grows_with() else { return Ok(None) };
+        let size = content.metadata().map_err(Error::io("metadata"))?.size;
+        // A log that was cut is read again from its beginning.
+        Ok((size == open.read_to.load(Ordering::Relaxed)).then_some(path))
     }
 
     /// Writes at `offset`, whatever the file was opened for. Returns how many bytes: fewer where the disk is full.
@@ -261,7 +277,8 @@ impl<T: Tree> Ops<T> {
                 Source::Generated(content)
             }
         };
-        Ok(Some(OpenFile { ino, source }))
+        let read_to = kept.read_to.into();
+        Ok(Some(OpenFile { ino, source, read_to }))
     }
 
     /// Attributes of an open generated file that is no longer reached by its name.
@@ -346,7 +363,7 @@ impl<T: Tree> Ops<T> {
     }
 
     fn keep_open(&self, ino: u64, source: Source) -> u64 {
-        lock(&self.files).insert(Arc::new(OpenFile { ino, source }))
+        lock(&self.files).insert(Arc::new(OpenFile { ino, source, read_to: AtomicU64::new(0) }))
     }
 
     fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
