@@ -92,7 +92,7 @@ fn each_library_is_known_to_one_module_alone() {
         ("fuser::", "fs/src"),
         ("trainyard_fs::", "src/workspace src/mounting"),
         ("netlink_", "src/engine/local"),
-        ("notify::", "src/intake src/api src/sys/watch.rs"),
+        ("use notify::", "src/intake src/api src/sys/watch.rs"),
         ("clap::", "src/cli src/main.rs"),
         ("unicode_width::", "src/cli"),
         ("hyper::", "src/api"),
