@@ -27,7 +27,7 @@ use super::told;
 use crate::config::Paths;
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, Launch};
-use crate::ids::JobKey;
+use crate::ids::{JobKey, WorkspaceName};
 use crate::remote::{Errand, Left, Mark, News};
 use crate::rundir::{read_json, write_json};
 use crate::spec::{RemoteMount, SyncAt};
@@ -95,15 +95,16 @@ impl Slot {
 impl State {
     /// A letter whose time has come, and whose turn it is.
     fn next(&self, now: Instant) -> Option<Address> {
-        let due = self.letters.iter().filter(|(_, slot)| slot.may_go(now));
-        let mut turns = due.filter(|(address, slot)| slot.is_dropped || self.has_turn(address, slot));
-        turns.next().map(|(address, _)| address.clone())
-    }
-
-    fn has_turn(&self, address: &Address, slot: &Slot) -> bool {
-        let is_of_workspace = |(other, _): &(&Address, &Slot)| other.0.workspace == address.0.workspace;
-        let taken = self.letters.iter().filter(is_of_workspace).filter(|(_, slot)| slot.is_taken).count();
-        taken < AT_ONCE && self.older(address, &slot.to).is_none()
+        let mut taken: BTreeMap<&WorkspaceName, usize> = BTreeMap::new();
+        for ((key, _), _) in self.letters.iter().filter(|(_, slot)| slot.is_taken) {
+            *taken.entry(&key.workspace).or_default() += 1;
+        }
+        let has_turn = |(address, slot): &(&Address, &Slot)| {
+            let is_free = taken.get(&address.0.workspace).is_none_or(|taken| *taken < AT_ONCE);
+            slot.is_dropped || (is_free && self.older(address, &slot.to).is_none())
+        };
+        let mut due = self.letters.iter().filter(|(_, slot)| slot.may_go(now)).filter(has_turn);
+        due.next().map(|(address, _)| address.clone())
     }
 
     /// The run before it whose output goes to the same place, and is not there yet.
