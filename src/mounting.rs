@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
-use trainyard_fs::{BACKING, Handed, KeptError, MountError, MountOptions, Mounted, mount, take_over, unmount_stale};
+use trainyard_fs::{
+    BACKING, Handed, KeptError, MountError, MountOptions, Mounted, Reason, mount, take_over, unmount_stale,
+};
 
 use crate::config::{Config, Direct};
 use crate::sys::bell;
@@ -126,11 +128,19 @@ fn serve(
             None => {}
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
-        if let Some(companion) = companion.take() {
-            companion.abandon().map_err(failed("end what shows directories directly"))?;
+        // What hangs there, killed by now, is no reason to end: it may have let go when it is tried again.
+        if let Some(Err(error)) = companion.take().map(Companion::abandon) {
+            companion = accompany(config)?;
+            asked = attempts.next();
+            tell(Failure::Companion(error), asked.is_some());
+            continue;
         }
         let (served, failure) = successor::hand_over(mounted, config, lock.as_ref())?;
         mounted = served;
+        if matches!(failure, Failure::Pause(Reason::Gone)) {
+            // Nobody serves it any more: the daemon mounts anew when we have ended.
+            return Err(failed("serve the mount on")(io::Error::other(failure)));
+        }
         companion = accompany(config)?;
         asked = Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next);
         tell(failure, asked.is_some());

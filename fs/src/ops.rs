@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use nix::sys::stat::FileStat;
 use nix::sys::statvfs::Statvfs;
+use tracing::warn;
 
 pub(crate) use directories::Listed;
 pub(crate) use entries::RenameMode;
@@ -103,11 +104,15 @@ impl<T: Tree> Ops<T> {
         if table.identity(ROOT) != Some(host.pin(&RelPath::root())?.identity()) {
             return Err(Error::Stale { ino: ROOT });
         }
-        let inherit = |(ino, number)| {
+        // One that cannot be gone on with is nobody else's trouble: whoever holds it is told by an error.
+        let mut pins = Vec::new();
+        for (ino, number) in kept.orphans {
             let pin = inherited.take(number).map_err(Error::io("inherit"))?;
-            Ok((ino, Pin::inherited(pin)?))
-        };
-        let pins = kept.orphans.into_iter().map(inherit).collect::<Result<Vec<_>>>()?;
+            match Pin::inherited(pin) {
+                Ok(pin) => pins.push((ino, pin)),
+                Err(error) => warn!(ino, %error, "cannot go on with what has lost its name"),
+            }
+        }
         let directories = kept.directories.open.into_iter().map(|(fh, kept)| (fh, OpenDirectory::go_on(kept)));
         let ops = Self {
             host,
@@ -120,7 +125,11 @@ impl<T: Tree> Ops<T> {
         };
         let mut files = Vec::new();
         for (fh, kept) in kept.files.open {
-            files.extend(ops.open_kept(kept, inherited)?.map(|file| (fh, file)));
+            let ino = kept.ino;
+            match ops.open_kept(kept, inherited) {
+                Ok(open) => files.extend(open.map(|file| (fh, file))),
+                Err(error) => warn!(ino, %error, "cannot go on with an open file"),
+            }
         }
         *lock(&ops.files) = HandleTable::go_on(kept.files.next, files);
         Ok(ops)

@@ -42,6 +42,8 @@ use crate::tree::Tree;
 
 const DEVICE: &str = "/dev/fuse";
 
+/// Descriptors that looking for threads by their names takes: a directory, and one file at a time.
+const SPARE: usize = 2;
 /// How long `unmount` waits for the serving threads of a mount that is gone; they need milliseconds.
 const FAREWELL: Duration = Duration::from_secs(5);
 
@@ -241,15 +243,18 @@ impl<T: Tree> Mounted<T> {
         let (Some(place), Some(running)) = (self.place.take(), self.running.take()) else {
             return Err(Box::new(NotPaused { mounted: self, reason: Reason::Gone }));
         };
-        if let Err(reason) = running.may_stop(patience) {
-            let mounted = Self { place: Some(place), running: Some(running) };
-            return Err(Box::new(NotPaused { mounted, reason }));
-        }
-        let stopped = running.stop();
+        let spare = match running.may_stop(patience) {
+            Ok(spare) => spare,
+            Err(reason) => {
+                let mounted = Self { place: Some(place), running: Some(running) };
+                return Err(Box::new(NotPaused { mounted, reason }));
+            }
+        };
+        let stopped = running.stop(spare);
         let paused = Paused::new(place, running);
         match stopped {
             Ok(()) => Ok(paused),
-            // What could not be ended does no harm: it reads from nowhere.
+            // What could not be ended reads from nowhere.
             Err(error) => Err(Box::new(paused.serve_on(Reason::Threads(error)))),
         }
     }
@@ -260,25 +265,31 @@ impl<T: Tree> Running<T> {
         self.ended.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From then on nothing is begun.
-    fn may_stop(&self, patience: Duration) -> Result<(), Reason> {
+    /// From then on nothing is begun, and nothing is taken from the kernel. Returns descriptors that [`Self::stop`] can do
+    /// without: users may have taken all others, and in its midst there is no way back.
+    fn may_stop(&self, patience: Duration) -> Result<[File; SPARE], Reason> {
         if !self.served.agreed().asks_again {
             return Err(Reason::Kernel);
         }
-        match self.gate.close(patience) {
-            true => Ok(()),
-            false => Err(Reason::Busy),
+        sys::prepare_to_interrupt().map_err(Reason::Threads)?;
+        // It ends whoever reads it, and swallows what is said to it.
+        let nowhere = || File::options().read(true).write(true).open("/dev/null").map_err(Reason::Threads);
+        let (first, spare) = (nowhere()?, [nowhere()?, nowhere()?]);
+        if !self.gate.close(patience) {
+            return Err(Reason::Busy);
         }
+        self.served.wake_pollers();
+        if let Err(error) = sys::redirect(self.read, first.as_fd()) {
+            self.gate.open();
+            return Err(Reason::Threads(error));
+        }
+        Ok(spare)
     }
 
     /// Ends the threads. What they have taken and not begun stays unanswered.
-    fn stop(&self) -> io::Result<()> {
-        sys::prepare_to_interrupt()?;
-        // It ends whoever reads it, and swallows what is said to it.
-        self.served.wake_pollers();
-        let nowhere = File::options().read(true).write(true).open("/dev/null")?;
-        sys::redirect(self.read, nowhere.as_fd())?;
+    fn stop(&self, spare: [File; SPARE]) -> io::Result<()> {
         self.gate.end();
+        drop(spare);
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let deadline = Instant::now() + FAREWELL;
         while Instant::now() < deadline {

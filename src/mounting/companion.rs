@@ -67,8 +67,10 @@ impl Companion {
     pub(super) fn abandon(self) -> io::Result<()> {
         drop(self.keep);
         let life = self.life.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(life) = &life {
-            life.process.signal(Signal::SIGKILL)?;
+        match life.as_ref().map(|life| life.process.signal(Signal::SIGKILL)) {
+            // It has ended by itself, and waits for its next start.
+            Some(Err(error)) if error.raw_os_error() == Some(nix::libc::ESRCH) => {}
+            killed => killed.unwrap_or(Ok(()))?,
         }
         match self.kept.recv_timeout(FAREWELL) {
             Err(RecvTimeoutError::Timeout) => Err(io::ErrorKind::TimedOut.into()),

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use trainyard_fs::{MountError, Mounted, NotPaused, Paused, Reason};
 
 use crate::config::Config;
-use crate::sys::lock::pid_in;
+use crate::sys::lock::{HeldLock, pid_in};
 use crate::sys::process::{SealedProgram, file_in_memory};
 use crate::workspace::view::WorkspaceTree;
 
@@ -56,6 +56,8 @@ impl Attempts {
 pub(super) enum Failure {
     #[error("cannot find the daemon's program")]
     Program(#[source] io::Error),
+    #[error("what shows directories directly does not end")]
+    Companion(#[source] io::Error),
     #[error("the mount cannot be paused")]
     Pause(#[source] Reason),
     #[error("cannot keep what the next program needs")]
@@ -94,8 +96,14 @@ pub(super) fn hand_over(
 }
 
 fn daemons_program(config: &Config) -> io::Result<SealedProgram> {
-    let pid = pid_in(&config.paths.daemon_lock())?;
-    SealedProgram::of_process(pid.ok_or_else(|| io::Error::other("no daemon has written its number"))?)
+    let lock = config.paths.daemon_lock();
+    let pid = pid_in(&lock)?.ok_or_else(|| io::Error::other("no daemon has written its number"))?;
+    let program = SealedProgram::of_process(pid)?;
+    // The number of a daemon that has ended may be anybody's by now, and what we execute is root.
+    match HeldLock::try_take(&lock)?.is_none() && pid_in(&lock)? == Some(pid) {
+        true => Ok(program),
+        false => Err(io::Error::other("no daemon runs")),
+    }
 }
 
 fn execute(

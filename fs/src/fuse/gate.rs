@@ -71,12 +71,18 @@ impl Gate {
         state.door = Door::Closed;
         let busy = |state: &mut State| state.inside > 0;
         let waited = self.changed.wait_timeout_while(state, patience, busy);
-        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(state);
         if timeout.timed_out() {
-            state.door = Door::Open;
-            self.changed.notify_all();
+            self.open();
         }
         !timeout.timed_out()
+    }
+
+    /// What waits at it is begun.
+    pub(crate) fn open(&self) {
+        self.lock().door = Door::Open;
+        self.changed.notify_all();
     }
 
     /// What waits at the closed gate is never begun.

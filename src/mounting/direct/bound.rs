@@ -65,14 +65,46 @@ impl Bound {
     pub(super) fn open(config: &Config) -> io::Result<Self> {
         let shelf = Shelf::open(&config.paths.workspaces())?;
         let strays = Strayed::open(&config.paths);
-        Ok(Self {
+        let mut bound = Self {
             config: config.clone(),
             shelf,
             mounts: BTreeMap::new(),
             limited: BTreeSet::new(),
             strays,
             is_told: false,
-        })
+        };
+        bound.adopt_left();
+        Ok(bound)
+    }
+
+    /// Takes over what one like us that was killed has left: what is not to be there any more goes with the first look.
+    fn adopt_left(&mut self) {
+        let names = |shelf: &Shelf, directory: &Path| shelf.names(directory).unwrap_or_default();
+        for home in names(&self.shelf, Path::new("")) {
+            self.adopt_if_mounted(&Path::new(&home).join(Part::Code.as_str()), home.parse().ok());
+            let datasets = Path::new(&home).join(Part::Datasets.as_str());
+            for dataset in names(&self.shelf, &datasets) {
+                let dataset = datasets.join(dataset);
+                for version in self.shelf.versions(&dataset).unwrap_or_default() {
+                    self.adopt_if_mounted(&dataset.join(version), None);
+                }
+            }
+        }
+    }
+
+    fn adopt_if_mounted(&mut self, path: &Path, code_of: Option<WorkspaceName>) {
+        let is_mounted = self
+            .place(path, ResolveFlag::RESOLVE_NO_XDEV)
+            .is_err_and(|error| error.raw_os_error() == Some(Errno::EXDEV as i32));
+        if !is_mounted {
+            return;
+        }
+        let there = self.place(path, ResolveFlag::empty());
+        let adopted = there.and_then(|there| Ok((identity_of(&there)?, Attached::of(there)?)));
+        match adopted {
+            Ok((identity, mount)) => drop(self.mounts.insert(identity, Shown { mount, code_of })),
+            Err(error) => tracing::warn!(path = %path.display(), %error, "cannot take over what was shown directly"),
+        }
     }
 
     /// Takes away what is not to be there, then shows what is; `false` when something failed.
