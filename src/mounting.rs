@@ -126,8 +126,9 @@ fn serve(
             None => {}
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
-        if let Some(companion) = companion.take() {
-            companion.abandon().map_err(failed("end what shows directories directly"))?;
+        if let Some(Err(error)) = companion.take().map(Companion::abandon) {
+            // It is killed, and ends when what it waits for lets it.
+            tracing::warn!(%error, "what shows directories directly does not end");
         }
         let (served, failure) = successor::hand_over(mounted, config, lock.as_ref())?;
         mounted = served;
