@@ -128,12 +128,9 @@ fn serve(
             None => {}
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
-        // What hangs there, killed by now, is no reason to end: it may have let go when it is tried again.
         if let Some(Err(error)) = companion.take().map(Companion::abandon) {
-            companion = accompany(config)?;
-            asked = attempts.next();
-            tell(Failure::Companion(error), asked.is_some());
-            continue;
+            // It is killed, and ends when what it waits for lets it.
+            tracing::warn!(%error, "what shows directories directly does not end");
         }
         let (served, failure) = successor::hand_over(mounted, config, lock.as_ref())?;
         mounted = served;

@@ -56,8 +56,6 @@ impl Attempts {
 pub(super) enum Failure {
     #[error("cannot find the daemon's program")]
     Program(#[source] io::Error),
-    #[error("what shows directories directly does not end")]
-    Companion(#[source] io::Error),
     #[error("the mount cannot be paused")]
     Pause(#[source] Reason),
     #[error("cannot keep what the next program needs")]
