@@ -45,16 +45,26 @@ pub fn prepare(home: &Path) -> io::Result<()> {
         let parts = File::open(&draft)?;
         PARTS.iter().try_for_each(|part| btrfs::create_subvolume(&parts, part.as_str().as_ref(), None))?;
     } else {
-        let project = Project::unused(&disk)?;
-        PARTS.iter().try_for_each(|part| make_in(project, &draft.join(part.as_str())))?;
+        let project = Project::unused(&disk);
+        let made =
+            project.and_then(|project| PARTS.iter().try_for_each(|part| make_in(project, &draft.join(part.as_str()))));
+        if let Err(error) = made {
+            tracing::warn!(path = %home.display(), %error, "its disk gives it no project: what it keeps is counted");
+            return remove_tree(&draft);
+        }
     }
     fs::rename(draft, home)?;
     disk.sync_all()
 }
 
+/// Under another name until it belongs to the project: one that was cut short would be counted by nobody.
 fn make_in(project: Project, path: &Path) -> io::Result<()> {
-    create_dir(path, 0o755)?;
-    project.take(&File::open(path)?)
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let draft = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
+    remove_tree(&draft)?;
+    create_dir(&draft, 0o755)?;
+    project.take(&File::open(&draft)?)?;
+    fs::rename(draft, path)
 }
 
 impl Enforcer {

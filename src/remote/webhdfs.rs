@@ -55,8 +55,12 @@ impl WebHdfs {
 
     /// Puts what is at `from` in the place of what is at `to`, if anything is.
     pub(super) async fn replace(&self, store: &Operator, from: &str, to: &str) -> Result<(), Failure> {
-        if self.rename(from, to, "&renameoptions=OVERWRITE").await.unwrap_or(false) {
-            return Ok(());
+        match self.rename(from, to, "&renameoptions=OVERWRITE").await {
+            Ok(true) => return Ok(()),
+            // Gateways know no such option: theirs is a plain rename, and something is there.
+            Ok(false) => {}
+            // It may have been done, and only the answer be lost.
+            Err(why) => return Err(Failure::for_now(format!("{to}: {why}"))),
         }
         store.delete(to).await.map_err(|error| Failure::of_store(to, &error))?;
         match self.rename(from, to, "").await {

@@ -199,6 +199,11 @@ impl Ledger {
         }
     }
 
+    /// Whether the kernel counts what lies there: files that leave it would be counted on (projects), or cannot (subvolumes).
+    pub fn is_enforced(&self, path: &RelPath) -> bool {
+        matches!(self.page(path), Some(Page::Enforced { .. }))
+    }
+
     /// For `statfs`.
     pub fn quota(&self, path: &RelPath) -> Option<Quota> {
         match self.page(path)? {

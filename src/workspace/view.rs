@@ -267,7 +267,9 @@ impl Tree for WorkspaceTree {
     /// `code/` is written past the mount where it is shown directly: who has something of it open there can change it for ever,
     /// also what would lie in a published version by then.
     fn are_apart(&self, one: &RelPath, other: &RelPath) -> bool {
-        code_of(one) != code_of(other)
+        let homes = [one, other].map(|path| path.components().next());
+        let leaves_project = homes[0] != homes[1] && [one, other].iter().any(|path| self.ledger.is_enforced(path));
+        code_of(one) != code_of(other) || leaves_project
     }
 
     fn rights_changed(&self, path: &RelPath) {

@@ -522,6 +522,11 @@ fn a_project_of_ext4_or_xfs_holds_a_workspace_to_its_quota_against_the_mount_and
         // Another workspace has a project of its own.
         let other = mount.with_file_name("other");
         assert_eq!(df(&other).0, 50 * MIB);
+        // What is moved would go on to count where it was.
+        for (from, to) in [("default/code/data", "other/code/data"), ("default/code/data", "public/code/data")] {
+            let top = mount.parent().unwrap();
+            assert_eq!(errno(fs::rename(top.join(from), top.join(to))), Some(nix::libc::EXDEV), "{to}");
+        }
         assert_eq!(fs::write(other.join("code/data"), vec![1; 60 << 20]).unwrap_err().raw_os_error(), Some(full));
         edit(&instance, "");
         wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));

@@ -87,8 +87,15 @@ struct Slot {
 }
 
 impl Slot {
+    fn of(path: PathBuf, letter: Letter, to: RemoteMount) -> Self {
+        let goes_now = letter.is_over || letter.is_dropped;
+        let due = if goes_now { Some(Instant::now()) } else { letter.every_ms.map(in_ms) };
+        let is_dropped = letter.is_dropped;
+        Self { letter, path, to, due, is_dropped, is_taken: false, carrying: None, failures: 0, told_failure: None }
+    }
+
     fn may_go(&self, now: Instant) -> bool {
-        !self.is_taken && (self.is_dropped || self.due.is_some_and(|due| due <= now))
+        !self.is_taken && self.due.is_some_and(|due| due <= now)
     }
 }
 
@@ -141,6 +148,9 @@ struct Letter {
     every_ms: Option<u64>,
     /// The run has ended.
     is_over: bool,
+    /// Nobody wants it copied any more.
+    #[serde(default)]
+    is_dropped: bool,
 }
 
 impl Letter {
@@ -161,6 +171,7 @@ impl Letter {
             prefix: remote.prefix_of(&key.job, launch.identity.run),
             every_ms: every,
             is_over: false,
+            is_dropped: false,
         }
     }
 
@@ -199,6 +210,7 @@ impl Outbox {
 
     /// Goes on with what an earlier daemon has not sent; `open` are the runs that are not over.
     pub(super) fn resume(self: &Arc<Self>, open: &[Identity]) -> io::Result<()> {
+        let mut found = Vec::new();
         for entry in fs::read_dir(self.paths.outbox())? {
             let path = entry?.path();
             if path.extension().is_none_or(|end| end != "json") {
@@ -219,8 +231,11 @@ impl Outbox {
                 let state = format!("the output of run {} is to be copied to {to}", letter.run);
                 (self.deliveries)(&key, letter.run, Delivered { state: Some(state), note: None });
             }
-            self.begin(key, path, letter, to);
+            found.push(((key, letter.run), Slot::of(path, letter, to)));
         }
+        // All at once: whoever hands them out must see which are older.
+        lock(&self.state).letters.extend(found);
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -234,7 +249,8 @@ impl Outbox {
         let (path, letter) = (self.letter(key, run), Letter::of(launch, remote));
         write_json(&path, &letter, Durability::Machine).map_err(told)?;
         let to = letter.remote().ok_or_else(|| EngineError(format!("mounts: {remote} cannot be noted")))?;
-        self.begin(key.clone(), path, letter, to);
+        lock(&self.state).letters.insert((key.clone(), run), Slot::of(path, letter, to));
+        self.changed.notify_all();
         Ok(())
     }
 
@@ -250,7 +266,7 @@ impl Outbox {
             Delivery::Over => slot.letter.is_over = true,
             Delivery::Now => {}
             Delivery::Never => {
-                slot.is_dropped = true;
+                (slot.is_dropped, slot.letter.is_dropped) = (true, true);
                 if let Some(carrying) = slot.carrying.take() {
                     // It has ended where that fails.
                     let _ = carrying.signal(Signal::SIGKILL);
@@ -280,24 +296,6 @@ impl Outbox {
         let digest = Sha256::digest(format!("{key}\n{run}").as_bytes());
         let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
         self.paths.outbox().join(format!("{name}.json"))
-    }
-
-    fn begin(&self, key: JobKey, path: PathBuf, letter: Letter, to: RemoteMount) {
-        let due = if letter.is_over { Some(Instant::now()) } else { letter.every_ms.map(in_ms) };
-        let run = letter.run;
-        let slot = Slot {
-            letter,
-            path,
-            to,
-            due,
-            is_dropped: false,
-            is_taken: false,
-            carrying: None,
-            failures: 0,
-            told_failure: None,
-        };
-        lock(&self.state).letters.insert((key, run), slot);
-        self.changed.notify_all();
     }
 
     /// Gives each letter, when its time and its turn have come, to a thread.

@@ -100,9 +100,15 @@ impl Bound {
             return;
         }
         let there = self.place(path, ResolveFlag::empty());
-        let adopted = there.and_then(|there| Ok((identity_of(&there)?, Attached::of(there)?)));
+        let adopted = there.and_then(|there| {
+            let identity = identity_of(&there)?;
+            // Whatever else is mounted there is an administrator's.
+            let is_ours = self.shelf.directory(path).and_then(identity_of)? == identity;
+            Ok(if is_ours { Some((identity, Attached::of(there)?)) } else { None })
+        });
         match adopted {
-            Ok((identity, mount)) => drop(self.mounts.insert(identity, Shown { mount, code_of })),
+            Ok(Some((identity, mount))) => drop(self.mounts.insert(identity, Shown { mount, code_of })),
+            Ok(None) => {}
             Err(error) => tracing::warn!(path = %path.display(), %error, "cannot take over what was shown directly"),
         }
     }
