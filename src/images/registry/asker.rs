@@ -11,7 +11,6 @@ use std::sync::Once;
 use futures_util::TryStreamExt;
 use oci_client::client::{BlobResponse, Certificate, CertificateEncoding, ClientConfig, ClientProtocol, SizedStream};
 use oci_client::errors::{DigestError, OciDistributionError};
-
 use oci_client::secrets::RegistryAuth;
 use oci_client::token_cache::RegistryTokenType;
 use oci_client::{Client, RegistryOperation};
