@@ -2,7 +2,10 @@
 //! what else starts it: `runc run` of the same bundle (an image of several layers, with a user namespace), bare
 //! `unshare`, `podman run --rootfs`. Interleaved; median and 95th percentile in ms.
 //!
-//!     cargo bench --bench start [-- ROUNDS]
+//!     TMPDIR=/dev/shm cargo bench --bench start [-- ROUNDS]
+//!
+//! On a file system in memory: a disk that is told of what was deleted (`discard`) is slower after each run, for whichever
+//! build; how long it takes to write the daemon's records there is not what is compared.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

@@ -21,15 +21,39 @@ pub struct Filter {
     /// Only jobs of this workspace
     #[arg(short, long)]
     workspace: Option<String>,
-    /// Only jobs of this user, by name or number
+    #[command(flatten)]
+    origin: Origin,
+}
+
+/// Whose, and of when.
+#[derive(Debug, Args)]
+pub(super) struct Origin {
+    /// Only those of this user, by name or number
     #[arg(long)]
     user: Option<String>,
-    /// Only jobs submitted within this time, as in 2h or 7d
+    /// Only those submitted or changed within this time, as in 2h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only jobs submitted longer ago than this
+    /// Only those submitted or changed longer ago than this
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
+}
+
+impl Origin {
+    /// Keeps those of `all` of which it is true, by their owners and times, which are written so that they sort as text does.
+    pub(super) fn retain<T>(&self, all: &mut Vec<T>, of: impl Fn(&T) -> (u32, String)) -> anyhow::Result<()> {
+        let written = |age: &str| before_now(age).map(|time| time.to_string());
+        let owner = self.user.as_deref().map(uid).transpose()?;
+        let since = self.since.as_deref().map(written).transpose()?;
+        let until = self.until.as_deref().map(written).transpose()?;
+        all.retain(|one| {
+            let (whose, when) = of(one);
+            owner.is_none_or(|owner| whose == owner)
+                && since.as_ref().is_none_or(|since| when >= *since)
+                && until.as_ref().is_none_or(|until| when <= *until)
+        });
+        Ok(())
+    }
 }
 
 impl Filter {
@@ -45,28 +69,18 @@ impl Filter {
         }
         jobs.retain(|job| self.state.is_empty() || self.state.iter().any(|state| state == job.state.name()));
         jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
-        if let Some(user) = &self.user {
-            let uid = uid(user)?;
-            jobs.retain(|job| job.owner == uid);
-        }
-        // Times are written so that they sort as text does.
-        let written = |age: &String| before_now(age).map(|time| time.to_string());
-        let since = self.since.as_ref().map(written).transpose()?;
-        let until = self.until.as_ref().map(written).transpose()?;
-        jobs.retain(|job| since.as_ref().is_none_or(|since| job.created >= *since));
-        jobs.retain(|job| until.as_ref().is_none_or(|until| job.created <= *until));
-        Ok(())
+        self.origin.retain(jobs, |job| (job.owner, job.created.clone()))
     }
 }
 
 /// The time that is so long ago.
-pub(super) fn before_now(age: &str) -> anyhow::Result<Timestamp> {
+fn before_now(age: &str) -> anyhow::Result<Timestamp> {
     let age = u64::try_from(parse_duration(age)?.as_millis()).unwrap_or(u64::MAX);
     Ok(Timestamp(crate::sys::now().0.saturating_sub(age)))
 }
 
 /// A user by name or number.
-pub(super) fn uid(user: &str) -> anyhow::Result<u32> {
+fn uid(user: &str) -> anyhow::Result<u32> {
     let named = nix::unistd::User::from_name(user).ok().flatten().map(|user| user.uid.as_raw());
     named.or_else(|| user.parse().ok()).with_context(|| format!("there is no user {user:?} on this machine"))
 }

@@ -56,27 +56,14 @@ pub enum TemplateVerb {
 pub struct Filter {
     /// Only those with this in their name or description, whatever the case
     text: Option<String>,
-    /// Only those of this user, by name or number
-    #[arg(long)]
-    user: Option<String>,
-    /// Only those changed within this time, as in 2h or 7d
-    #[arg(long, value_name = "TIME")]
-    since: Option<String>,
-    /// Only those changed longer ago than this
-    #[arg(long, value_name = "TIME")]
-    until: Option<String>,
+    #[command(flatten)]
+    origin: ps::Origin,
 }
 
 impl Filter {
     fn apply(&self, all: &mut Vec<Listed>) -> anyhow::Result<()> {
-        let owner = self.user.as_deref().map(ps::uid).transpose()?;
-        let since = self.since.as_deref().map(ps::before_now).transpose()?;
-        let until = self.until.as_deref().map(ps::before_now).transpose()?;
         all.retain(|listed| self.text.as_ref().is_none_or(|text| matches(listed, text)));
-        all.retain(|listed| owner.is_none_or(|owner| listed.owner == owner));
-        all.retain(|listed| since.is_none_or(|since| listed.changed >= since));
-        all.retain(|listed| until.is_none_or(|until| listed.changed <= until));
-        Ok(())
+        self.origin.retain(all, |listed| (listed.owner, listed.changed.to_string()))
     }
 }
 

@@ -304,6 +304,14 @@ impl PidFd {
 #[derive(Debug)]
 pub struct EndedOnDrop(pub std::sync::Arc<PidFd>);
 
+impl EndedOnDrop {
+    /// How it ended; what does not end within so many milliseconds is ended.
+    pub fn end(self, within: u16) -> io::Result<Option<ProcessEnd>> {
+        self.0.has_ended(within)?;
+        self.0.reap()
+    }
+}
+
 impl Drop for EndedOnDrop {
     fn drop(&mut self) {
         // These fail where it has ended and was reaped.

@@ -174,15 +174,7 @@ impl Ledger {
         let strayed = sender.clone();
         let strays = watch(&strays_file(paths), move |_| drop(strayed.send(Word::Strayed)))?;
         let counter = Counter::start(&ledger)?;
-        let mut keeper = Keeper {
-            paths: paths.clone(),
-            ledger: ledger.clone(),
-            sender,
-            counter,
-            dirty: Arc::default(),
-            kept: None,
-            strays: Strays::new(),
-        };
+        let mut keeper = Keeper::new(paths, ledger.clone(), sender, counter);
         keeper.take_over();
         let keep = move || {
             let _watchers = (quotas, strays);
@@ -261,6 +253,11 @@ struct Keeper {
 }
 
 impl Keeper {
+    fn new(paths: &Paths, ledger: Arc<Ledger>, sender: Sender<Word>, counter: Counter) -> Self {
+        let (dirty, strays) = (Arc::default(), Strays::new());
+        Self { paths: paths.clone(), ledger, sender, counter, dirty, kept: None, strays }
+    }
+
     fn run(&mut self, words: &Receiver<Word>) {
         let mut tell_at: Option<Instant> = None;
         let mut keep_at: Option<Instant> = None;
@@ -458,15 +455,7 @@ mod tests {
         let (sender, _words) = channel();
         // Nobody counts.
         let counter = Counter(channel().0);
-        let mut keeper = Keeper {
-            paths: paths.clone(),
-            ledger,
-            sender,
-            counter,
-            dirty: Arc::default(),
-            kept: None,
-            strays: Strays::new(),
-        };
+        let mut keeper = Keeper::new(&paths, ledger, sender, counter);
         keeper.take_over();
         let quota = |keeper: &Keeper| keeper.ledger.quota(&RelPath::new("default/code").unwrap()).unwrap();
         assert_eq!(quota(&keeper), Quota { limit: 1000, used: 995 });

@@ -275,7 +275,7 @@ async fn many_layers_come_at_once() {
     }
 }
 
-/// Our children that have not ended.
+/// Our children that have not ended. Of this test alone: `cargo nextest` runs each in a process of its own.
 fn children() -> Vec<i32> {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let lists = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("children")).unwrap_or_default());

@@ -32,7 +32,7 @@ use crate::spec::RemoteMount;
 use crate::store::record::Owner;
 use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited, remove_tree};
 use crate::sys::lock::HeldLock;
-use crate::sys::process::{PidFd, ProcessEnd, SealedProgram, Streams};
+use crate::sys::process::{EndedOnDrop, PidFd, ProcessEnd, SealedProgram, Streams};
 
 /// Longest file of keys, bytes.
 const SECRET_MAX: u64 = 64 << 10;
@@ -146,7 +146,7 @@ impl Carrier {
         let number = std::os::fd::AsRawFd::as_raw_fd(&directory).to_string();
         let arguments = vec!["carry".into(), "--directory-fd".into(), number.into()];
         let child = self.program.spawn_with_streams(arguments, Vec::new(), &[directory.as_fd()], Some(streams))?;
-        let child = Carrying(Arc::new(child.pidfd));
+        let child = EndedOnDrop(Arc::new(child.pidfd));
         begun(child.0.clone());
         let mut line = serde_json::to_vec(order)?;
         line.push(b'\n');
@@ -154,7 +154,7 @@ impl Carrier {
         // The other end of `orders` stays open for as long as the copy is wanted.
         let last = listen(news, hear)?;
         drop(orders);
-        match (last, child.end()?) {
+        match (last, child.end(FAREWELL_MS)?) {
             (Some(last @ (News::Brought { .. } | News::AllSent { .. } | News::Failed { .. })), _) => Ok(last),
             (_, Some(ProcessEnd::Signalled { signal, .. })) => {
                 Err(io::Error::other(format!("it was ended by signal {signal}")))
@@ -357,26 +357,8 @@ impl Drop for Place<'_> {
     }
 }
 
-/// A process that copies: gone and reaped when this is dropped.
-struct Carrying(Arc<PidFd>);
-
-impl Carrying {
-    /// How it ended; what does not end within a minute after its last word is ended.
-    fn end(self) -> io::Result<Option<ProcessEnd>> {
-        self.0.has_ended(60_000)?;
-        self.0.reap()
-    }
-}
-
-impl Drop for Carrying {
-    fn drop(&mut self) {
-        // Both fail where it has ended and was reaped.
-        let _ = self.0.signal(Signal::SIGKILL);
-        let _ = self.0.has_ended(u16::MAX);
-        let _ = self.0.reap();
-    }
-}
-
+/// How long it may take to end after its last word, ms.
+const FAREWELL_MS: u16 = 60_000;
 /// Without a word for so long it was stopped, or hangs.
 const SILENT_MAX: Duration = Duration::from_secs(4 * ALIVE_EVERY.as_secs());
 /// Longest line that it tells, bytes.
