@@ -544,7 +544,9 @@ mod tests {
         std::fs::write(root.join("etc/trainyard/trainyard.toml"), "[workspaces.default]\nstorage = \"1GiB\"\n")
             .unwrap();
         let config = Config::load(root).unwrap();
-        std::fs::create_dir_all(config.paths.workspace(&workspace())).unwrap();
+        for part in ["datasets", "code"] {
+            std::fs::create_dir_all(config.paths.workspace(&workspace()).join(part)).unwrap();
+        }
         let (measurer, asked) = Measurer::idle();
         let limits = Arc::new(RwLock::new(config.storage.clone()));
         let (events, _) = tokio::sync::mpsc::unbounded_channel();

@@ -273,8 +273,10 @@ fn what_is_shown_directly_stays_over_an_upgrade_and_a_failed_one_changes_nothing
     let direct = || pids_with(&format!("--root {} direct", instance.root().display())).first().map(|found| found.0);
     let before = wait_for("what shows directly", direct);
     kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
-    wait_for("another to show directly", || direct().filter(|now| *now != before));
-    assert_eq!(mark_of(pid), Some(1));
+    let refusal = instance.root().join("run/trainyard/mount.refusal");
+    let why = wait_for("the refusal", || fs::read_to_string(&refusal).ok());
+    assert!(why.contains("cannot find the daemon's program: no daemon has written its number"), "{why}");
+    assert_eq!((mark_of(pid), direct()), (Some(1), Some(before)));
     assert_eq!(fs::read_to_string(code.join("f")).unwrap(), "here\n");
     assert_eq!(mount_ids(&code), [id]);
     // And the next daemon finds all as it was.
@@ -384,14 +386,15 @@ while True:
     print(struct.unpack_from('=I', question, 4)[0], flush=True)
 "#;
 
-/// Threads of a process that are so called and wait in the kernel, whatever signals they get.
+/// Threads of a process that are so called and wait for the answer of such a file system.
 fn hanging_threads(pid: i32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let is_so = |task: &Path| {
-        let stat = fs::read_to_string(task.join("stat")).unwrap_or_default();
-        stat.contains(&format!("({name}) D "))
-    };
-    tasks.filter(|task| is_so(&task.path())).count()
+    let read = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+    let waits = |wchan: &str| wchan.contains("fuse") || wchan.contains("request_wait");
+    tasks
+        .map(|task| task.path())
+        .filter(|task| read(task, "comm").trim() == name && waits(&read(task, "wchan")))
+        .count()
 }
 
 #[test]
