@@ -20,6 +20,8 @@ use crate::usage::{Account, Quota};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 
+type Asked = Box<dyn FnOnce() + Send>;
+
 /// `ro` and what is below it is read-only, `hidden` is hidden, `now.txt` in the root is generated. What
 /// begins with `sealed` becomes read-only when `seal` is set.
 #[derive(Clone, Default)]
@@ -32,7 +34,7 @@ struct FakeTree {
     /// Pays for what is below `rw`.
     account: Option<Arc<Account>>,
     /// Done once, when it is asked who pays for what is gone from the disk.
-    asked: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    asked: Arc<Mutex<Option<Asked>>>,
     /// Where the backing directory is.
     place: std::path::PathBuf,
 }
