@@ -340,6 +340,7 @@ fn a_program_that_does_not_read_the_state_is_not_handed_the_mount_and_that_is_to
     kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     wait_for("another mount", || (mount_pid(&instance) != pid).then_some(()));
     wait_for("the workspace", || fs::read(draft.join("open")).ok());
+    assert!(!instance.root().join("run/trainyard/mount.refusal").exists(), "it is over");
     drop(open);
     instance.shutdown();
 }
