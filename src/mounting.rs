@@ -18,7 +18,7 @@ use trainyard_fs::{
 
 use crate::config::{Config, Direct};
 use crate::sys::bell;
-use crate::sys::file::{Durability, write_whole};
+use crate::sys::file::{Durability, remove_if_there, write_whole};
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::{self, raise_open_files};
 use crate::sys::signals::{self, SignalQueue};
@@ -70,6 +70,10 @@ pub fn run(config: &Config, lock: Option<OwnedFd>, kept: Option<OwnedFd>) -> Res
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     // It would let whoever writes here have more than a quota of the kernel's, and what a disk keeps for root.
     process::give_up_resource_override().map_err(failed("give up CAP_SYS_RESOURCE"))?;
+    // What kept an earlier program is over.
+    if let Err(error) = remove_if_there(&config.paths.mount_refusal()) {
+        tracing::warn!(%error, "why the program before was kept stays to be read");
+    }
     let (mounted, left) = match handed {
         Some(handed) => (go_on(config, handed, began)?, Left::Something),
         None => (begin(config)?, Left::Nothing),
@@ -140,10 +144,11 @@ fn serve(
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
         // Before anything is disturbed.
-        let program = match successor::program(config) {
-            Ok(program) => program,
+        let ready = match successor::prepare(config) {
+            Ok(ready) => ready,
             Err(failure) => {
-                tell(config, &failure, false);
+                asked = again(attempts, &failure);
+                tell(config, &failure, asked.is_some());
                 continue;
             }
         };
@@ -151,14 +156,14 @@ fn serve(
             // It is killed, and ends when what it waits for lets it.
             tracing::warn!(%error, "what shows directories directly does not end");
         }
-        let (served, failure) = successor::hand_over(mounted, &program, config, lock.as_ref())?;
+        let (served, failure) = successor::hand_over(mounted, ready, config, lock.as_ref())?;
         mounted = served;
         if matches!(failure, Failure::Pause(Reason::Gone)) {
             // Nobody serves it any more: the daemon mounts anew when we have ended.
             return Err(failed("serve the mount on")(io::Error::other(failure)));
         }
         companion = accompany(config, Left::Something)?;
-        asked = Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next);
+        asked = again(attempts, &failure);
         tell(config, &failure, asked.is_some());
     }
     if let Some(companion) = companion {
@@ -169,6 +174,10 @@ fn serve(
     Ok(())
 }
 
+fn again(attempts: Attempts, failure: &Failure) -> Option<Attempts> {
+    Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next)
+}
+
 /// What comes of it in the end is the daemon's to tell: the journal of the one that has started us may be nobody's by now.
 fn tell(config: &Config, failure: &Failure, again: bool) {
     let error: &(dyn std::error::Error + 'static) = failure;
@@ -177,7 +186,8 @@ fn tell(config: &Config, failure: &Failure, again: bool) {
     }
     let help = match failure.is_of_program() {
         true => format!(
-            "install a program that does, or have the workspaces mounted anew by `kill {}`: what is open in them is lost then",
+            "a daemon of a program that does is handed it at its start; or have the workspaces mounted anew by `kill {}`: \
+             what is open in them is lost then",
             std::process::id()
         ),
         false => "a restart of the daemon tries again".to_owned(),

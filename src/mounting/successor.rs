@@ -1,8 +1,8 @@
 //! Goes on as the program of the daemon, which may be a newer one, without the mount being taken away.
 //!
 //! ```text
-//! SIGUSR2 ─▶ the program says that it reads our state ─▶ what shows directly is killed, its mounts stay
-//!         ─▶ counting and publishing hold still ─▶ nothing is begun, what was begun is answered ─▶ exec
+//! SIGUSR2 ─▶ the program says that it reads our state ─▶ counting and publishing hold still
+//!         ─▶ what shows directly is killed, its mounts stay ─▶ nothing is begun, what was begun is answered ─▶ exec
 //!                                                        │ not in time, no such program, another state
 //!            again in a while, a few times ◀── serves on, ◀─┘
 //!            or told to the daemon             shows directly again
@@ -90,8 +90,21 @@ impl Failure {
     }
 }
 
+/// The program to go on as, and nobody in the midst of a disk.
+#[derive(Debug)]
+pub(super) struct Ready {
+    program: SealedProgram,
+    _held: pause::Held,
+}
+
+pub(super) fn prepare(config: &Config) -> Result<Ready, Failure> {
+    let program = program(config)?;
+    let held = pause::hold(PATIENCE).ok_or(Failure::Disk)?;
+    Ok(Ready { program, _held: held })
+}
+
 /// The daemon's program, which reads our state.
-pub(super) fn program(config: &Config) -> Result<SealedProgram, Failure> {
+fn program(config: &Config) -> Result<SealedProgram, Failure> {
     let program = daemons_program(config).map_err(Failure::Program)?;
     let told = program.output(&["mount".into(), "--state-versions".into()], ANSWER).map_err(Failure::Silent)?;
     let reads = state_versions(&told).ok_or_else(|| Failure::Silent(io::ErrorKind::InvalidData.into()))?;
@@ -110,18 +123,17 @@ fn state_versions(told: &str) -> Option<Vec<u32>> {
 /// Returns only if that fails, with the mount, which is served on.
 pub(super) fn hand_over(
     mounted: Served,
-    program: &SealedProgram,
+    ready: Ready,
     config: &Config,
     lock: Option<&OwnedFd>,
 ) -> Result<(Served, Failure), MountError> {
-    let Some(_held) = pause::hold(PATIENCE) else { return Ok((mounted, Failure::Disk)) };
     match mounted.pause(PATIENCE) {
         Err(not_paused) => {
             let NotPaused { mounted, reason } = *not_paused;
             Ok((mounted, Failure::Pause(reason)))
         }
         Ok(paused) => {
-            let failure = execute(program, &paused, config, lock);
+            let failure = execute(&ready.program, &paused, config, lock);
             Ok((paused.resume()?, failure))
         }
     }

@@ -340,6 +340,7 @@ fn a_program_that_does_not_read_the_state_is_not_handed_the_mount_and_that_is_to
     kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
     wait_for("another mount", || (mount_pid(&instance) != pid).then_some(()));
     wait_for("the workspace", || fs::read(draft.join("open")).ok());
+    assert!(!instance.root().join("run/trainyard/mount.refusal").exists(), "it is over");
     drop(open);
     instance.shutdown();
 }
@@ -386,6 +387,16 @@ while True:
     print(struct.unpack_from('=I', question, 4)[0], flush=True)
 "#;
 
+/// Ends it also when a test fails: nobody else lets go of who waits for it.
+struct Silent(Peer);
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = self.0.child.kill();
+        let _ = self.0.child.wait();
+    }
+}
+
 /// Threads of a process that are so called and wait for the answer of such a file system.
 fn hanging_threads(pid: i32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -412,8 +423,8 @@ fn a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_w
     let mut open = File::create_new(draft.join("open")).unwrap();
     let slow = instance.root().join("var/lib/trainyard/workspaces/slow/datasets");
     wait_for("the other workspace", || slow.is_dir().then_some(()));
-    let mut silent = Peer::start(Command::new("python3").args(["-c", SILENT]).arg(&slow));
-    assert_eq!(silent.hear(), "mounted");
+    let mut silent = Silent(Peer::start(Command::new("python3").args(["-c", SILENT]).arg(&slow)));
+    assert_eq!(silent.0.hear(), "mounted");
     // The same program once more: it looks through all workspaces.
     let pid = mount_pid(&instance);
     let hand_over = || kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
@@ -428,8 +439,7 @@ fn a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_w
     assert!(line.contains("waits for its disk"), "{line}");
     fs::write(draft.join("more"), "served").unwrap();
     // When the disk answers, be it by an error, it goes on by itself.
-    silent.child.kill().unwrap();
-    silent.child.wait().unwrap();
+    drop(silent);
     instance.wait_for_log("served on by another program");
     assert_eq!(mount_pid(&instance), pid);
     assert_eq!(fs::read(draft.join("more")).unwrap(), b"served");
