@@ -97,7 +97,7 @@ pub fn hold(patience: Duration) -> Option<Held> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::AtomicU64;
-    use std::sync::mpsc::channel;
+    use std::sync::mpsc::{TryRecvError, channel};
 
     use super::*;
 
@@ -108,15 +108,17 @@ mod tests {
     fn work_is_held_at_its_next_point_and_what_does_not_come_by_one_is_not_waited_for() {
         let (go, may_go) = channel::<()>();
         let (tell, told) = channel();
-        let (points, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let points = AtomicU64::new(0);
         let passed = || points.load(Ordering::SeqCst);
         std::thread::scope(|scope| {
+            // Gone with this closure, also when it panics: the worker ends by that.
+            let go = go;
             let worker = scope.spawn(|| {
                 let may_go = may_go;
                 work(|| {
                     tell.send(()).unwrap();
                     may_go.recv().unwrap();
-                    while !is_over.load(Ordering::SeqCst) {
+                    while may_go.try_recv() != Err(TryRecvError::Disconnected) {
                         point();
                         points.fetch_add(1, Ordering::SeqCst);
                     }
@@ -133,7 +135,7 @@ mod tests {
             while passed() == before {
                 std::thread::yield_now();
             }
-            is_over.store(true, Ordering::SeqCst);
+            drop(go);
             worker.join().unwrap();
             assert!(hold(SHORT).is_some(), "nobody works");
         });
