@@ -1,0 +1,112 @@
+"""What the jobs of `prove` run, and what is run outside beside it. Each prints one line of JSON."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+
+def seen():
+    """The cards that this process sees."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+    import torch
+
+    nodes = sorted(name for name in os.listdir("/dev") if name.startswith("nvidia") and name[6:].isdigit())
+    order = os.environ.get("CUDA_DEVICE_ORDER")
+    return {"smi": listed.stdout.strip(), "torch": torch.cuda.device_count(), "nodes": nodes, "order": order}
+
+
+def product():
+    """TFLOP/s of a product of two matrices, the median of 20."""
+    import torch
+
+    side = 8192
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        torch.mm(a, b)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    return {"tflops": 2 * side**3 / sorted(times[10:])[10] / 1e12}
+
+
+def all_reduce():
+    """Bus bandwidth of an all-reduce of 256 MiB, GB/s, the best of 10. Rank and address come by the usual variables."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(int(os.environ.get("DEVICE", 0)))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    ranks = dist.get_world_size()
+    data = torch.ones(64 << 20, device="cuda")
+    times = []
+    for _ in range(15):
+        torch.cuda.synchronize()
+        dist.barrier()
+        begun = time.perf_counter()
+        dist.all_reduce(data)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    is_right = bool((data == float(ranks) ** 15).all())
+    dist.destroy_process_group()
+    return {"gbps": data.nbytes * 2 * (ranks - 1) / ranks / min(times[5:]) / 1e9, "right": is_right}
+
+
+def all_reduce_here():
+    """The same by as many processes of this task as it has cards."""
+    import torch
+
+    ranks = torch.cuda.device_count()
+    shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29517"}
+    each = [dict(os.environ, RANK=str(rank), DEVICE=str(rank), **shared) for rank in range(ranks)]
+    children = [
+        subprocess.Popen([sys.executable, __file__, "all_reduce"], env=env, stdout=subprocess.PIPE, text=True) for env in each
+    ]
+    said = [child.communicate()[0] for child in children]
+    assert all(child.returncode == 0 for child in children), said
+    return json.loads(said[0].splitlines()[-1])
+
+
+def steps(path):
+    """Trains for ever; each step is written down."""
+    import torch
+
+    weights = torch.zeros(1024, 1024, device="cuda")
+    step = 0
+    while True:
+        weights = weights @ weights + 1
+        torch.cuda.synchronize()
+        step += 1
+        with open(path + ".new", "w") as out:
+            out.write(str(step))
+        os.rename(path + ".new", path)
+
+
+def hold(path):
+    """Holds memory of each card until its standard input ends."""
+    import torch
+
+    held = [torch.zeros(256 << 20, device=f"cuda:{card}") for card in range(torch.cuda.device_count())]
+    with open(path, "w") as out:
+        out.write(str(len(held)))
+    sys.stdin.read()
+
+
+def refused(*minors):
+    """What opening the cards of these numbers comes to."""
+    found = {}
+    for minor in minors:
+        try:
+            os.close(os.open(f"/dev/other{minor}", os.O_RDWR))
+            found[minor] = "opened"
+        except OSError as error:
+            found[minor] = error.strerror
+    return found
+
+
+if __name__ == "__main__":
+    result = globals()[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps(result), flush=True)
