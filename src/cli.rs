@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod explain;
 mod fetch;
+mod gpu;
 mod image;
 mod import;
 mod logs;
@@ -245,6 +246,8 @@ pub enum Verb {
     /// Templates: job files with parameters, from which jobs are made
     #[command(subcommand)]
     Template(template::TemplateVerb),
+    /// Show the graphics cards: health, use, holders, and how they are connected
+    Gpu,
     /// Specs: sizes of tasks that job files may name
     #[command(subcommand)]
     Spec(spec::SpecVerb),
@@ -387,6 +390,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Gpu => gpu::run(&client()?, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::New { job, template, from, replace, param } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };

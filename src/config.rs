@@ -55,6 +55,7 @@ pub struct Config {
     /// What of the mount is shown by mounts of its directories.
     pub direct: Direct,
     pub storage: StorageConfig,
+    pub gpu: GpuConfig,
     /// Sizes of tasks that jobs may name.
     pub specs: ResourceSpecs,
     /// What the file says of all else, to tell whether that was edited.
@@ -75,6 +76,14 @@ impl StorageConfig {
     pub fn of(&self, workspace: &WorkspaceName) -> Option<u64> {
         self.of.get(workspace).copied().unwrap_or(self.others)
     }
+}
+
+/// Graphics cards.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GpuConfig {
+    /// NVIDIA's library; it is looked for when absent.
+    pub library: Option<PathBuf>,
 }
 
 /// Published versions and `code/` that are shown by mounts of their directories. The machine's table of mounts, with their
@@ -170,6 +179,7 @@ struct WireConfig {
     mounts: WireMounts,
     pools: BTreeMap<String, WirePool>,
     mount: WireMount,
+    gpu: GpuConfig,
     workspaces: BTreeMap<String, WireWorkspace>,
     specs: BTreeMap<String, WireSpec>,
 }
@@ -256,6 +266,7 @@ impl Config {
             storage: storage(&wire).map_err(|(key, message)| value(&path, key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
             direct: wire.mount.direct,
+            gpu: gpu(wire.gpu).map_err(|(key, message)| value(&path, key, message))?,
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
@@ -330,6 +341,15 @@ fn mounts_below(places: Option<Vec<PathBuf>>) -> Result<Option<Vec<PathBuf>>, Ba
     }
     // What is shown is compared by where it really lies.
     Ok(places.map(|places| places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()))
+}
+
+fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
+    match &gpu.library {
+        Some(path) if !path.is_absolute() => {
+            Err(("gpu.library", format!("{} is not an absolute path", path.display())))
+        }
+        _ => Ok(gpu),
+    }
 }
 
 fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
@@ -559,6 +579,11 @@ impl Paths {
     /// The bell of whoever shows directories directly.
     pub fn direct_bell(&self) -> PathBuf {
         self.run_dir().join("direct.sock")
+    }
+
+    /// What errors the driver has reported of cards since the machine was started.
+    pub fn xids(&self) -> PathBuf {
+        self.run_dir().join("xids.json")
     }
 
     pub fn daemon_lock(&self) -> PathBuf {

@@ -24,6 +24,7 @@ use crate::assets::{self, enforced};
 use crate::config::{Config, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine};
+use crate::gpu::{self, Gpus};
 use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
@@ -215,6 +216,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         images: image_service,
         sessions: Sessions::default(),
         storage: Arc::new(storage.clone()),
+        gpus: Arc::new(watch_gpus(config).map_err(failed("watch the GPUs"))?),
     };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
@@ -232,6 +234,10 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         tracing::info!("everything is stopped");
     }
     Ok(())
+}
+
+fn watch_gpus(config: &Config) -> io::Result<Gpus> {
+    Gpus::start(gpu::Settings { library: config.gpu.library.clone(), xids: config.paths.xids() })
 }
 
 fn open_images(config: &Config) -> Result<Images, DaemonError> {

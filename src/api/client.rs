@@ -15,6 +15,7 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
+use super::gpus::GpuList;
 use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::wire::{
     Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
@@ -120,6 +121,10 @@ impl Client {
 
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
         self.read(Method::GET, &path(key, "")).await
+    }
+
+    pub async fn gpus(&self) -> Result<GpuList, ClientError> {
+        self.read(Method::GET, "/v1/gpus").await
     }
 
     pub async fn workspaces(&self) -> Result<Vec<WorkspaceView>, ClientError> {

@@ -24,10 +24,11 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, files, logs};
+use super::{datasets, exec, files, gpus, logs};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
+use crate::gpu::Gpus;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
 use crate::status::State;
@@ -50,6 +51,7 @@ pub struct Context {
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
     pub storage: Arc<dyn AskStorage>,
+    pub gpus: Arc<Gpus>,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -226,6 +228,7 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             context.storage.removed(home);
             Ok(json(StatusCode::OK, &Done { message }))
         }
+        (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context).await?)),
         (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
         (&Method::GET, ["v1", "workspaces", name]) => {
             Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))
