@@ -1,6 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
 mod pools;
+mod quotas;
 mod specs;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 pub use pools::Pool;
 use pools::WirePool;
+use quotas::WireQueue;
+pub use quotas::{QueueConfig, Quota, Quotas};
 use specs::WireSpec;
 
 use crate::spec::ResourceSpecs;
@@ -57,6 +60,9 @@ pub struct Config {
     pub storage: StorageConfig,
     /// Sizes of tasks that jobs may name.
     pub specs: ResourceSpecs,
+    pub queue: QueueConfig,
+    /// How much of the machine workspaces may have.
+    pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
     other_keys: toml::Table,
 }
@@ -172,6 +178,7 @@ struct WireConfig {
     mount: WireMount,
     workspaces: BTreeMap<String, WireWorkspace>,
     specs: BTreeMap<String, WireSpec>,
+    queue: WireQueue,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -184,6 +191,11 @@ struct WireMount {
 #[serde(deny_unknown_fields, default)]
 struct WireWorkspace {
     storage: Option<String>,
+    gpu: Option<u64>,
+    cpu: Option<f64>,
+    memory: Option<String>,
+    running: Option<u64>,
+    waiting: Option<u64>,
     specs: BTreeMap<String, WireSpec>,
 }
 
@@ -257,6 +269,8 @@ impl Config {
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
             direct: wire.mount.direct,
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
+            quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,

@@ -117,6 +117,9 @@ pub enum Refusal {
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
+        if matches!(request, Request::List { .. } | Request::Show { .. }) {
+            self.look_ahead_for_answer();
+        }
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),

@@ -13,7 +13,7 @@ use crate::plan::{Amount, Live, Place, Waiting};
 
 use crate::spec::{DesiredState, JobSpec, Main, OnEdit, RetryOn, Role};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskRecord, TemplateRecord};
+use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord};
 
 pub(super) struct Job {
     pub(super) record: JobRecord,
@@ -180,9 +180,17 @@ impl Job {
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
+            lasts: self.lasts(run),
         };
         let priority = Reverse(self.live_word(run, "priority").priority);
         Some((Place { priority, order: run.record.order }, waiting))
+    }
+
+    /// How long an attempt takes, as far as the file says.
+    fn lasts(&self, run: &Run) -> Option<Duration> {
+        let expected = self.live_word(run, "expected_duration").expected_duration;
+        let limit = self.live_word(run, "max_duration").max_duration;
+        expected.into_iter().chain(limit).min()
     }
 
     /// Where to look for a key that acts at once: the file's newest word counts, but a template's only for later runs.
@@ -207,7 +215,9 @@ impl Job {
             tallies: tallies(&run.spec, attempt),
             first_failure: first_failure(&run.spec, attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
+            held_since: attempt.created,
             running_since: attempt.running_since,
+            kept_until: attempt.tasks.iter().filter_map(kept_until).max(),
             max_duration: self.live_word(run, "max_duration").max_duration,
             expected_duration: self.live_word(run, "expected_duration").expected_duration,
             on_overrun: self.live_word(run, "on_overrun").on_overrun,
@@ -219,6 +229,13 @@ impl Job {
             attempts_left: run.attempts_left(),
             retried: run.is_retried(attempt),
         })
+    }
+}
+
+fn kept_until(task: &TaskRecord) -> Option<Timestamp> {
+    match &task.phase {
+        TaskPhase::Kept { until, .. } => Some(*until),
+        _ => None,
     }
 }
 

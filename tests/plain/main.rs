@@ -6,6 +6,7 @@ mod invariants;
 
 mod documents;
 mod files;
+mod queue;
 mod simulation;
 mod supply;
 mod tidy;
