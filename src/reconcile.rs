@@ -727,6 +727,7 @@ impl<S: Store> Reconciler<S> {
             prepared,
             unprepared: None,
             stop: None,
+            extended_ms: 0,
             attempts: Vec::new(),
             ended: None,
         };

@@ -1,10 +1,11 @@
 //! What people and programs read of a job: one set of types for `status.json`, the API and the command line.
 
 use std::fmt::{self, Write};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Bytes, Timestamp};
+use crate::ids::{Bytes, Timestamp, format_duration};
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
@@ -33,6 +34,9 @@ pub struct JobReport {
     /// Milliseconds from the start of the newest run to its end, or to when this was asked.
     pub duration_ms: Option<u64>,
     pub tasks: Vec<TaskReport>,
+    /// Of a run that is not over, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitReport>,
     /// While it waits in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitReport>,
@@ -55,6 +59,27 @@ pub struct TaskReport {
     pub started: Option<String>,
     pub ended: Option<String>,
     pub memory_peak: Option<u64>,
+}
+
+/// How long an attempt of a run that is not over may take; then it is stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub limit_ms: u64,
+    /// What of it was added by `trainyard extend`.
+    pub extended_ms: u64,
+    /// When the one that runs is stopped.
+    pub until: Option<String>,
+}
+
+impl fmt::Display for LimitReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |ms| format_duration(Duration::from_millis(ms));
+        f.write_str(&time(self.limit_ms))?;
+        if self.extended_ms > 0 {
+            write!(f, " ({} of it added)", time(self.extended_ms))?;
+        }
+        self.until.as_ref().map_or(Ok(()), |until| write!(f, ", until {until}"))
+    }
 }
 
 /// What is known of a run that waits in the queue.
@@ -134,6 +159,7 @@ pub struct Facts<'a> {
     pub state: State,
     pub reason: &'a str,
     pub description: &'a str,
+    pub limit: Option<LimitReport>,
     pub waiting: Option<WaitReport>,
     pub sending: Vec<String>,
     pub now: Timestamp,
@@ -164,6 +190,7 @@ impl JobReport {
             ended: ended.map(|time| time.to_string()),
             duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
             tasks: attempt.map(tasks).unwrap_or_default(),
+            limit: facts.limit.clone(),
             waiting: facts.waiting.clone(),
             sending: facts.sending.clone(),
             diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
@@ -184,6 +211,9 @@ impl JobReport {
             if let Some(value) = value {
                 line(key, value);
             }
+        }
+        if let Some(limit) = &self.limit {
+            line("limit", &limit.to_string());
         }
         for sending in &self.sending {
             line("sending", sending);

@@ -85,6 +85,9 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     for (label, value) in facts(report) {
         output::line(&format!("  {label:<9} {value}"))?;
     }
+    if let Some(limit) = &report.limit {
+        output::line(&format!("  {:<9} {limit}", "limit"))?;
+    }
     for (label, value) in report.waiting.iter().flat_map(WaitReport::facts) {
         output::line(&format!("  {label:<9} {value}"))?;
     }

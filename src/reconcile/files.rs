@@ -183,6 +183,7 @@ impl<S: Store> Reconciler<S> {
             reason: &reason,
             description: job.spec.as_ref().map_or("", |spec| &spec.description),
             waiting: self.wait_report(key),
+            limit: job.limit_report(),
             sending: job.delivering.values().cloned().collect(),
             now: self.now,
         }))

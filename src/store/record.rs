@@ -125,6 +125,9 @@ pub struct RunRecord {
     pub unprepared: Option<Unprepared>,
     /// Somebody wants it stopped.
     pub stop: Option<StopCause>,
+    /// What was added to how long its attempts may take, ms.
+    #[serde(default)]
+    pub extended_ms: u64,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,

@@ -150,7 +150,7 @@ fn who_waits_is_told_the_place_what_is_free_and_who_holds_the_rest_of_other_work
     daemon.file("b/secret", &cores(2, "expected_duration = \"30m\""));
     daemon.file("b/hidden", &cores(1, "expected_duration = \"30m\""));
     daemon.file("a/big", &cores(8, "max_duration = \"10m\""));
-    daemon.file("a/next", &cores(1, "priority = \"low\""));
+    daemon.file("a/next", &cores(2, "priority = \"low\""));
     daemon.file("b/last", &cores(7, "priority = 0"));
     let big = daemon.report("a/big");
     assert_eq!(
@@ -164,12 +164,13 @@ fn who_waits_is_told_the_place_what_is_free_and_who_holds_the_rest_of_other_work
     let holders: Vec<_> = waiting.holders.iter().map(|holder| (holder.job.as_deref(), holder.jobs)).collect();
     assert_eq!(holders, [(Some("own"), 1), (None, 2)]);
     let next = daemon.report("a/next");
-    assert_eq!(next.reason, "waits in place 2 of the queue, which begins with a/big");
+    assert_eq!(
+        next.reason,
+        "waits in place 2 of the queue, which begins with a/big; should start by 1970-01-01T01:10:01Z"
+    );
     let last = daemon.report("b/last");
     assert_eq!(last.reason, "waits in place 3 of the queue, which begins with a job of workspace a");
-    for report in [&next, &last] {
-        assert!(report.waiting.as_ref().unwrap().starts_by.is_none(), "it is not known how long a/next takes");
-    }
+    assert!(last.waiting.as_ref().unwrap().starts_by.is_none(), "it is not known how long a/next takes");
     let shown = last.toml();
     assert!(shown.contains("place     = \"3 of 3\"") && !shown.contains("own") && !shown.contains("big"), "{shown}");
     daemon.now += HOUR;
@@ -266,4 +267,35 @@ fn what_a_workspace_has_used_counts_against_it_also_after_a_restart() {
     let used = daemon.store.usage(Timestamp(0)).unwrap();
     let told: Vec<_> = used.iter().map(|used| (used.job.to_string(), used.cpu, used.to.0 - used.from.0)).collect();
     assert_eq!(told, [("long".to_owned(), 8000, HOUR), ("new".to_owned(), 8000, HOUR)]);
+}
+
+#[test]
+fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("job", "max_duration = \"1h\"\nretries = 1");
+    daemon.file("free", "");
+    daemon.file("late", "expected_duration = \"1h\"\non_overrun = \"stop\"");
+    let by = |hours| Verb::Extend { by: Duration::from_millis(hours * HOUR) };
+    assert!(matches!(daemon.ask("free", by(1)), Err(Refusal::NoLimit { .. })));
+    assert!(matches!(daemon.ask("job", by(0)), Err(Refusal::NoSuchExtension { .. })));
+    assert!(matches!(daemon.ask("job", by(24 * 3651)), Err(Refusal::NoSuchExtension { .. })));
+    let said = daemon.ask("job", by(2)).unwrap();
+    assert_eq!(said, "job: an attempt may take 3h0m (2h0m of it added), until 1970-01-01T03:00:01.000Z");
+    daemon.ask("late", by(1)).unwrap();
+    daemon.restart();
+    assert!(
+        daemon.report("job").toml().contains("limit     = \"3h0m (2h0m of it added), until 1970-01-01T03:00:01.000Z\"")
+    );
+    let events = daemon.store.events(&"job".parse().unwrap(), 0).unwrap();
+    assert!(events.iter().any(|event| event.message.contains("ada has extended it by 2h0m")), "{events:?}");
+    daemon.now = 1000 + 2 * HOUR - 1;
+    assert_eq!(daemon.pass().len(), 0, "an hour has passed and nothing is stopped");
+    daemon.now += 1;
+    let stopped = |works: &[Work]| works.iter().filter(|work| matches!(work, Work::Stop { .. })).count();
+    assert_eq!(stopped(&daemon.pass()), 1, "late");
+    assert!(matches!(daemon.ask("late", by(1)), Err(Refusal::Ending { .. })));
+    daemon.now = 1000 + 3 * HOUR;
+    assert_eq!(stopped(&daemon.pass()), 1, "job");
+    assert_eq!(daemon.state("job"), State::Stopping);
+    assert_eq!(daemon.state("free"), State::Running);
 }
