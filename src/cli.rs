@@ -182,6 +182,15 @@ pub enum Verb {
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
+    /// Let a job that is not over take longer than its max_duration
+    ///
+    /// Of its newest run alone, and of all its attempts; also of expected_duration where it stops the job (on_overrun).
+    Extend {
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
+        job: JobKey,
+        /// How much longer, as in 2h
+        by: String,
+    },
     /// Copy the output of jobs to their stores now, where job files want it copied
     Send {
         /// No longer copy what is not in the store yet; it stays in output/
@@ -377,6 +386,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
+        Verb::Extend { job, by } => {
+            let by = crate::ids::parse_duration(&by)?;
+            change::run(&client()?, change::Change::Extend { by }, &[job], format).await
+        }
         Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await

@@ -1,6 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
 mod pools;
+mod quotas;
 mod specs;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 pub use pools::Pool;
 use pools::WirePool;
+use quotas::WireQueue;
+pub use quotas::{QueueConfig, Quota, Quotas};
 use specs::WireSpec;
 
 use crate::spec::ResourceSpecs;
@@ -58,6 +61,9 @@ pub struct Config {
     pub gpu: GpuConfig,
     /// Sizes of tasks that jobs may name.
     pub specs: ResourceSpecs,
+    pub queue: QueueConfig,
+    /// How much of the machine workspaces may have.
+    pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
     other_keys: toml::Table,
 }
@@ -182,6 +188,7 @@ struct WireConfig {
     gpu: GpuConfig,
     workspaces: BTreeMap<String, WireWorkspace>,
     specs: BTreeMap<String, WireSpec>,
+    queue: WireQueue,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -194,6 +201,11 @@ struct WireMount {
 #[serde(deny_unknown_fields, default)]
 struct WireWorkspace {
     storage: Option<String>,
+    gpu: Option<u64>,
+    cpu: Option<f64>,
+    memory: Option<String>,
+    running: Option<u64>,
+    waiting: Option<u64>,
     specs: BTreeMap<String, WireSpec>,
 }
 
@@ -268,6 +280,8 @@ impl Config {
             direct: wire.mount.direct,
             gpu: gpu(wire.gpu).map_err(|(key, message)| value(&path, key, message))?,
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
+            quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,

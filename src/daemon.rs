@@ -186,7 +186,13 @@ fn inventory(config: &Config) -> io::Result<Amount> {
 async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
     let (events, inbox) = unbounded_channel();
     let inventory = inventory(config).map_err(failed("look at the machine"))?;
-    let settings = Settings { inventory, addresses: config.network.range, stop_grace: config.limits.stop_grace };
+    let settings = Settings {
+        inventory,
+        addresses: config.network.range,
+        stop_grace: config.limits.stop_grace,
+        half_life: config.queue.half_life,
+        quotas: config.quotas.clone(),
+    };
     let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;
     let (storage, mut opened) =
         Storage::open(config, events.clone()).map_err(failed("keep the quotas of workspaces"))?;

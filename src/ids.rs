@@ -398,6 +398,13 @@ impl Default for LogLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
 
+impl Timestamp {
+    /// Without what is smaller than a second.
+    pub fn to_seconds(self) -> String {
+        Self(self.0 - self.0 % 1000).to_string().replace(".000", "")
+    }
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = i64::try_from(self.0).unwrap_or(i64::MAX);

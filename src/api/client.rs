@@ -143,6 +143,10 @@ impl Client {
         self.read(Method::POST, &path(key, "/restart")).await
     }
 
+    pub async fn extend(&self, key: &JobKey, by: Duration) -> Result<Done, ClientError> {
+        self.read(Method::POST, &path(key, &format!("/extend?by_ms={}", by.as_millis()))).await
+    }
+
     pub async fn send_output(&self, key: &JobKey) -> Result<Done, ClientError> {
         self.read(Method::POST, &path(key, "/send")).await
     }

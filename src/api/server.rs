@@ -205,6 +205,10 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         (&Method::POST, ["v1", "jobs", workspace, job, "restart"]) => {
             change(context, caller, key(workspace, job)?, Verb::Restart).await
         }
+        (&Method::POST, ["v1", "jobs", workspace, job, "extend"]) => {
+            let by = extension(request.uri().query().unwrap_or_default())?;
+            change(context, caller, key(workspace, job)?, Verb::Extend { by }).await
+        }
         (&Method::POST, ["v1", "jobs", workspace, job, "send"]) => {
             change(context, caller, key(workspace, job)?, Verb::Send).await
         }
@@ -298,6 +302,12 @@ pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Resu
 async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
     let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
     Ok(json(StatusCode::OK, &Done { message }))
+}
+
+/// `by_ms=N`.
+fn extension(query: &str) -> Result<Duration, ApiError> {
+    let ms = query.strip_prefix("by_ms=").and_then(|ms| ms.parse().ok());
+    ms.map(Duration::from_millis).ok_or_else(|| ApiError::Bad("by_ms, a number of milliseconds, is missing".to_owned()))
 }
 
 /// How long the daemon may take to see that a file is gone.

@@ -26,6 +26,19 @@ pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
     Some(Timestamp(live.running_since?.0.saturating_add(expected)))
 }
 
+/// When the attempt gives back what it holds, as far as that can be said: by what its file expects, and once that has passed by
+/// what it allows.
+pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> Option<Timestamp> {
+    if live.verdict.is_some() || live.wanted_stop.is_some() {
+        return Some(live.kept_until.unwrap_or(now).max(now));
+    }
+    let since = live.running_since.unwrap_or(now);
+    let (expected, limit) = (live.expected_duration, live.max_duration);
+    let ends = [expected, limit].into_iter().flatten().map(|lasts| super::limit::later(since, lasts));
+    let stops = limit.is_some() || (expected.is_some() && live.on_overrun == OnOverrun::Stop);
+    ends.filter(|end| *end > now).min().or(stops.then_some(now))
+}
+
 /// That the attempt takes longer than expected, the first time that it is seen.
 pub(super) fn overrun(live: &Live, now: Timestamp) -> Option<Step> {
     let is_new = live.verdict.is_none() && !live.overrun_told && expected_end(live).is_some_and(|end| now >= end);

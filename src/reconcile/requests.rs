@@ -1,6 +1,7 @@
 //! What people ask for, and what they are refused.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::world::Job;
 use super::{Reconciler, Work};
@@ -53,6 +54,10 @@ pub enum Verb {
     /// Stops what runs, then as `Rerun`.
     Restart,
     Remove,
+    /// Its newest run may take so much longer.
+    Extend {
+        by: Duration,
+    },
     /// Copies to its store what is there of the output.
     Send,
     /// No longer copies what is not there yet.
@@ -102,6 +107,15 @@ pub enum Refusal {
     Unsent { key: JobKey, state: String },
     #[error("job {key} copies no output to a store, or all of it is there")]
     NothingToSend { key: JobKey },
+    #[error(
+        "job {key} may take as long as it takes: its file has neither max_duration nor on_overrun = \"stop\", so there is \
+         nothing to extend"
+    )]
+    NoLimit { key: JobKey },
+    #[error("job {key} is ending already, it cannot be extended; `trainyard rerun {key}` runs it again")]
+    Ending { key: JobKey },
+    #[error("job {key} may be extended by more than nothing, and by 3650d in all")]
+    NoSuchExtension { key: JobKey },
     #[error("job {key} has no job file any more; put it back into jobs.d")]
     NoFile { key: JobKey },
     #[error("job {key} has state = \"stopped\" in its file; change that instead")]
@@ -115,8 +129,14 @@ pub enum Refusal {
     Store(String),
 }
 
+/// Most that a run is extended by in all.
+const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
+
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
+        if matches!(request, Request::List { .. } | Request::Show { .. }) {
+            self.look_ahead_for_answer();
+        }
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
@@ -126,6 +146,9 @@ impl<S: Store> Reconciler<S> {
                     Verb::Stop => self.of_each(&key, &caller, Self::stop),
                     Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
                     Verb::Restart => self.of_each(&key, &caller, Self::restart),
+                    Verb::Extend { by } => {
+                        self.of_each(&key, &caller, |this, caller, key| this.extend(caller, key, by))
+                    }
                     Verb::Remove => self.of_each(&key, &caller, Self::remove),
                     Verb::Send => {
                         self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Now))
@@ -219,6 +242,34 @@ impl<S: Store> Reconciler<S> {
             self.want_stop(key, StopCause::User { name: caller.name.clone() });
         }
         Ok(done)
+    }
+
+    fn extend(&mut self, caller: &Caller, key: &JobKey, by: Duration) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        let Some(run) = job.open_run() else {
+            return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
+        };
+        if job.time_limit().is_none() {
+            return Err(Refusal::NoLimit { key: key.clone() });
+        }
+        let is_decided = run.live_attempt().is_some_and(|attempt| attempt.verdict.is_some());
+        if is_decided || job.wanted_stop().is_some() {
+            return Err(Refusal::Ending { key: key.clone() });
+        }
+        let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        let extended_ms = run.record.extended_ms.saturating_add(by_ms);
+        if by_ms == 0 || extended_ms > EXTENDED_MAX_MS {
+            return Err(Refusal::NoSuchExtension { key: key.clone() });
+        }
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.record.extended_ms = extended_ms;
+        }
+        // The queue reckons with how long it takes.
+        self.settle(key);
+        let limit = self.jobs.get(key).and_then(Job::limit_report).map(|limit| limit.to_string()).unwrap_or_default();
+        let by = crate::ids::format_duration(by);
+        self.note(key, format!("{} has extended it by {by}: an attempt may take {limit}", caller.name));
+        Ok(format!("{key}: an attempt may take {limit}"))
     }
 
     fn send(&mut self, caller: &Caller, key: &JobKey, how: Delivery) -> Result<String, Refusal> {

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, JobName, RoleName, TaskId, TaskName, Timestamp};
+use crate::ids::{AttemptId, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, StopCause, Verdict};
 
@@ -125,6 +125,9 @@ pub struct RunRecord {
     pub unprepared: Option<Unprepared>,
     /// Somebody wants it stopped.
     pub stop: Option<StopCause>,
+    /// What was added to how long its attempts may take, ms.
+    #[serde(default)]
+    pub extended_ms: u64,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,
@@ -227,6 +230,28 @@ impl TaskPhase {
             _ => None,
         }
     }
+}
+
+/// What an attempt had of the machine, from when it was given until all of it was free again. Written with the attempt's end; it
+/// stays when the job is removed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    pub attempt: AttemptId,
+    pub workspace: WorkspaceName,
+    pub job: JobName,
+    pub run: u32,
+    /// User id of the job's owner.
+    pub owner: u32,
+    pub from: Timestamp,
+    pub to: Timestamp,
+    /// Thousandths of a core.
+    pub cpu: u64,
+    /// Bytes.
+    pub memory: u64,
+    /// Cards.
+    pub gpu: u64,
+    /// Of an hour, by the specs that its tasks are of; absent where none has a price.
+    pub price: Option<f64>,
 }
 
 /// One thing that happened to a job.

@@ -10,6 +10,7 @@ mod nvml;
 mod documents;
 mod files;
 mod gpus;
+mod queue;
 mod simulation;
 mod supply;
 mod tidy;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trainyard::config::AddressRange;
+use trainyard::config::{AddressRange, Quotas};
 use trainyard::engine::EngineError;
 use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
@@ -149,7 +149,13 @@ impl World {
 
     fn start_daemon(&mut self, fault: Fault) {
         let addresses = AddressRange { base: 0x0ad5_0000, prefix: 24 };
-        let settings = Settings { inventory: INVENTORY, addresses, stop_grace: Duration::from_secs(1) };
+        let settings = Settings {
+            inventory: INVENTORY,
+            addresses,
+            stop_grace: Duration::from_secs(1),
+            half_life: Duration::from_secs(3600),
+            quotas: Quotas::new(),
+        };
         let store = FaultStore::new(self.store.clone(), fault);
         self.works.clear();
         let mut daemon = Reconciler::open(store, settings, Timestamp(self.now)).unwrap();
