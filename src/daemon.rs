@@ -29,7 +29,7 @@ use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
-use crate::reconcile::{Event, Reconciler, Request, Settings};
+use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
@@ -214,6 +214,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    let gpus = Arc::new(watch_gpus(config, events.clone()).map_err(failed("watch the GPUs"))?);
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
@@ -222,13 +223,13 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         images: image_service,
         sessions: Sessions::default(),
         storage: Arc::new(storage.clone()),
-        gpus: Arc::new(watch_gpus(config).map_err(failed("watch the GPUs"))?),
+        gpus: gpus.clone(),
     };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, storage, events, inbox };
+    let driver = Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, events, inbox };
     let end = driver.run().await?;
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
@@ -242,8 +243,10 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     Ok(())
 }
 
-fn watch_gpus(config: &Config) -> io::Result<Gpus> {
-    Gpus::start(gpu::Settings { library: config.gpu.library.clone(), xids: config.paths.xids() })
+fn watch_gpus(config: &Config, events: UnboundedSender<Event>) -> io::Result<Gpus> {
+    let settings = gpu::Settings { library: config.gpu.library.clone(), xids: config.paths.xids() };
+    // The receiver is gone only when the daemon ends.
+    Gpus::start(settings, move |seen| drop(events.send(Event::Gpus(seen))))
 }
 
 fn open_images(config: &Config) -> Result<Images, DaemonError> {
@@ -363,6 +366,7 @@ enum End {
 struct Driver<S> {
     reconciler: Reconciler<S>,
     engine: Arc<LocalEngine>,
+    gpus: Arc<Gpus>,
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
@@ -408,6 +412,10 @@ impl<S: Store> Driver<S> {
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
+            if matches!(work, Work::LookAtCards) {
+                works::look_at_cards(self.gpus.clone(), events);
+                continue;
+            }
             match works::is_long(&work) {
                 true => drop(tokio::spawn(works::spawn_long(work, engine, events))),
                 false => works::spawn(work, engine, events),

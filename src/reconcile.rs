@@ -5,6 +5,7 @@
 //! Works are handed out only after the commit that records them, and each may be repeated; so a crash at any instant
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
+mod cards;
 mod files;
 mod preparing;
 mod publishing;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use crate::config::{AddressRange, Quotas};
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
+use crate::gpu::Inventory;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::outlook::Outlook;
@@ -37,6 +39,7 @@ use crate::store::record::{
 };
 use crate::store::{Store, StoreError};
 
+use cards::Cards;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Listing, Refusal, Request, Verb};
 use world::Job;
@@ -58,6 +61,8 @@ pub enum Event {
     Request(Request),
     /// Workspaces that have no room left by their quota, and what is said of each.
     Full(BTreeMap<WorkspaceName, String>),
+    /// The cards were looked at.
+    Gpus(Arc<Inventory>),
     /// Time has passed.
     Tick,
     /// Stop all jobs, then end.
@@ -75,6 +80,8 @@ pub enum Work {
     /// Nobody wants that preparation any more.
     GiveUp(GivenUp),
     Launch(Launch),
+    /// What uses the cards; told by [`Event::Gpus`].
+    LookAtCards,
     Stop {
         task: TaskId,
         cause: StopCause,
@@ -135,6 +142,7 @@ pub enum Outcome {
         attempt: AttemptId,
         result: Result<(), EngineError>,
     },
+    LookedAtCards,
     /// It was passed on: what becomes of it, if anything, is told by itself.
     Told,
 }
@@ -186,6 +194,7 @@ pub struct Reconciler<S> {
     moved: BTreeSet<JobKey>,
     told_at: Timestamp,
     last_block: Option<AddressBlock>,
+    cards: Cards,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
     draining: bool,
@@ -245,6 +254,7 @@ impl<S: Store> Reconciler<S> {
             moved: BTreeSet::new(),
             told_at: Timestamp(0),
             last_block: None,
+            cards: Cards::default(),
             strays: BTreeMap::new(),
             draining: false,
             look_again: BTreeMap::new(),
@@ -324,6 +334,7 @@ impl<S: Store> Reconciler<S> {
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
+            Event::Gpus(seen) => self.cards_seen(seen),
             Event::Tick => self.try_again(),
             Event::Shutdown => self.drain(),
         }
@@ -413,6 +424,7 @@ impl<S: Store> Reconciler<S> {
             }
             self.admit();
         }
+        self.look_at_cards();
         let look_again = self.look_ahead();
         self.commit()?;
         self.answers.drain(..).for_each(|answer| answer());
@@ -525,12 +537,15 @@ impl<S: Store> Reconciler<S> {
     fn start(&mut self, key: &JobKey, block: Option<AddressBlock>) {
         let id = AttemptId(self.counters.attempt + 1);
         let now = self.now;
+        let Some(spec) = self.jobs.get(key).and_then(Job::open_run).map(|run| run.spec.clone()) else { return };
+        let Some(gpus) = self.lease(&spec) else { return self.hold_back(key, "waits for GPUs that were just lost") };
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        let tasks = run.spec.tasks().map(|(role, index)| TaskRecord {
+        let tasks = spec.tasks().zip(gpus).map(|((role, index), gpus)| TaskRecord {
             role: role.name.clone(),
             index,
             phase: TaskPhase::Launching,
             again: 0,
+            gpus,
         });
         let attempt = AttemptRecord {
             id,
@@ -575,6 +590,7 @@ impl<S: Store> Reconciler<S> {
             block: attempt.block,
             text: run.record.source.text.clone(),
             stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
+            gpus: attempt.tasks.iter().map(|task| task.gpus.clone()).collect(),
             tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
         }));
     }
@@ -586,6 +602,7 @@ impl<S: Store> Reconciler<S> {
             Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
+            Outcome::LookedAtCards => self.cards_looked_at(),
             Outcome::Told => {}
             Outcome::Stopped { task, result } => {
                 if let Err(error) = result {
@@ -635,6 +652,8 @@ impl<S: Store> Reconciler<S> {
         }
         if let Some(record) = run.record.attempts.last_mut().filter(|record| record.id == attempt) {
             record.released = true;
+            let record = record.clone();
+            self.give_back(&record);
         }
         self.dirty.insert(key.clone());
     }

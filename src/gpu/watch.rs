@@ -65,8 +65,9 @@ enum Word {
 }
 
 impl Gpus {
-    /// Begins to look. Waits for nothing: the first inventory says that it has not been looked yet.
-    pub fn start(settings: Settings) -> io::Result<Self> {
+    /// Begins to look, and tells when there is something else to see than before, use apart. Waits for nothing: the first
+    /// inventory says that it has not been looked yet.
+    pub fn start(settings: Settings, changed: impl Fn(Arc<Inventory>) + Send + 'static) -> io::Result<Self> {
         let (words, inbox) = channel();
         let found = Arc::new(Mutex::new(Arc::default()));
         let xids = Xids::open(&settings.xids);
@@ -75,6 +76,7 @@ impl Gpus {
             inbox,
             words: words.clone(),
             found: found.clone(),
+            changed: Box::new(changed),
             xids,
             opened: None,
             listing: BTreeSet::new(),
@@ -117,6 +119,7 @@ struct Watcher {
     /// For those who hear XIDs.
     words: Sender<Word>,
     found: Arc<Mutex<Arc<Inventory>>>,
+    changed: Box<dyn Fn(Arc<Inventory>) + Send>,
     xids: Xids,
     opened: Option<Opened>,
     /// As the kernel had it when NVML was initialised last.
@@ -184,6 +187,8 @@ impl Watcher {
     }
 
     fn look(&mut self, with_usage: bool) {
+        // What changes while it is looked at counts as seen after it.
+        let begun = now();
         let before = self.last();
         if self.is_to_be_opened(&before) {
             self.close();
@@ -191,7 +196,7 @@ impl Watcher {
         }
         let mut found = match self.open() {
             Err(reason) => Inventory { driver: Driver::Missing { reason }, ..Inventory::default() },
-            Ok(()) => self.read(with_usage, now()),
+            Ok(()) => self.read(with_usage, begun),
         };
         self.add_lost(&before, &mut found);
         for card in &mut found.cards {
@@ -202,9 +207,14 @@ impl Watcher {
             card.signs.xids = self.xids.of(&card.facts.uuid);
             card.findings = health::judge(&card.signs);
         }
-        found.at = Some(now());
+        found.at = Some(begun);
         tell(&before, &found);
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(found);
+        let differs = differs(&before, &found);
+        let found = Arc::new(found);
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found.clone();
+        if differs {
+            (self.changed)(found);
+        }
     }
 
     fn last(&self) -> Arc<Inventory> {
@@ -335,6 +345,15 @@ fn listen(nvml: &Nvml, count: u32, words: &Sender<Word>, over: &AtomicBool) {
             return;
         }
     }
+}
+
+/// Whether there is something else to see than before, use apart.
+fn differs(before: &Inventory, found: &Inventory) -> bool {
+    let cards = |found: &Inventory| {
+        let card = |card: &Card| (card.facts.clone(), card.slices.clone(), card.findings.clone());
+        found.cards.iter().map(card).collect::<Vec<_>>()
+    };
+    before.at.is_none() || before.driver != found.driver || cards(before) != cards(found)
 }
 
 fn listing() -> BTreeSet<OsString> {

@@ -67,6 +67,11 @@ impl Queue {
         self.places.len()
     }
 
+    /// No run in it needs a card.
+    pub fn wants_no_cards(&self) -> bool {
+        self.lanes.values().all(|lane| lane.shapes.keys().all(|amount| amount.gpu == 0))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -63,7 +63,7 @@ impl<S: Store> Reconciler<S> {
         let none = Queue::default();
         look(&Snapshot {
             now: self.now,
-            inventory: self.settings.inventory,
+            inventory: self.inventory(),
             addresses: self.settings.addresses,
             last_block: self.last_block,
             live: self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect(),
@@ -79,7 +79,7 @@ impl<S: Store> Reconciler<S> {
 
     /// Why a job of this amount can never start.
     pub(super) fn never_fits(&self, wanted: &Amount, workspace: &WorkspaceName) -> Option<String> {
-        plan::never_fits(wanted, &self.settings.inventory, workspace, self.quota(workspace))
+        plan::never_fits(wanted, &self.all_there_is(), workspace, self.quota(workspace))
     }
 
     /// Brings the job's place in line with its record.

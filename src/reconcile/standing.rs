@@ -23,13 +23,17 @@ impl<S: Store> Reconciler<S> {
         }
         let Some((outlook, standing)) = self.standing(key) else { return "waits for its turn".to_owned() };
         let why = match &standing.why {
+            Some(Why::Room) if standing.wanted.gpu > outlook.free.gpu => {
+                format!("{}{}", room(key, outlook, standing), self.cards_out_of_use())
+            }
             Some(Why::Room) => room(key, outlook, standing),
             Some(Why::Quota) => self.quota_reason(key, outlook, standing),
             Some(Why::Port { port, holder, how }) => port_reason(key, *port, holder, *how),
             Some(Why::Addresses) => "waits for addresses: network.range is used up by running jobs".to_owned(),
             None if standing.wanted.gpu > outlook.inventory.gpu => {
                 let has = outlook.inventory.gpu;
-                format!("waits for {} GPU(s): this machine has {has} that can be used now", standing.wanted.gpu)
+                let others = self.cards_out_of_use();
+                format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", standing.wanted.gpu)
             }
             None => turn(key, outlook, standing),
         };

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
+use crate::ids::{AttemptId, GpuUuid, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, StopCause, Verdict};
 
@@ -191,6 +191,16 @@ pub struct TaskRecord {
     /// How often it has been started again, after failures that its role forgives.
     #[serde(default)]
     pub again: u32,
+    /// Cards that nobody else has before the attempt is released.
+    #[serde(default)]
+    pub gpus: Vec<GpuLease>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLease {
+    pub uuid: GpuUuid,
+    /// Of its device, `/dev/nvidiaN`.
+    pub minor: u32,
 }
 
 impl TaskRecord {

@@ -2,13 +2,15 @@
 //! edits, stops, task ends, lost shims, failing commits and crashes; the invariants hold after every step, and in the
 //! end everything has ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use trainyard::config::{AddressRange, Quotas};
-use trainyard::engine::EngineError;
-use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
+use trainyard::engine::{EngineError, Launch};
+use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Process, Signs, Topology, Usage, health};
+use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
@@ -23,12 +25,15 @@ use trainyard::store::record::{Owner, SourceRecord};
 use super::invariants;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 6] = [
+const SPECS: [&str; 9] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
     "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
     "command = 'c'\n[roles.ps]\n[roles.w]\ncount = 3",
     "command = 'd'\nstate = 'stopped'",
+    "command = 'g'\nretries = 1\nresources.gpu = 1",
+    "command = 'h'\n[roles.w]\ncount = 2\nretries = 1\nresources.gpu = 1\n[roles.ps]",
+    "command = 'i'\nresources.gpu = 3",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
@@ -73,6 +78,11 @@ enum Step {
     Room {
         full: bool,
     },
+    /// A card fails, is well again, or is used by a stranger, or no longer.
+    Card {
+        which: usize,
+        what: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -87,6 +97,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
         1 => any::<bool>().prop_map(|full| Step::Room { full }),
+        2 => (0..CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -109,6 +120,73 @@ struct World {
     files: BTreeMap<JobKey, usize>,
     busy: bool,
     full: bool,
+    cards: Cards,
+}
+
+/// The cards as they are in truth.
+#[derive(Debug, Default)]
+struct Cards {
+    failed: BTreeSet<GpuUuid>,
+    /// Used by somebody else.
+    strange: BTreeSet<GpuUuid>,
+    /// What an attempt has left there, which has ended in all other ways.
+    left: BTreeSet<GpuUuid>,
+    held: BTreeMap<GpuUuid, AttemptId>,
+    /// Used by somebody else when they were looked at last, and the last attempt that there was then.
+    seen_strange: BTreeSet<GpuUuid>,
+    seen_after: u64,
+}
+
+const CARDS: usize = 3;
+
+fn card(index: usize) -> GpuUuid {
+    format!("GPU-{index}").parse().unwrap()
+}
+
+impl Cards {
+    fn inventory(&self, at: Timestamp, usage: bool) -> Arc<Inventory> {
+        let cards = (0..CARDS).map(|index| self.card(index, usage)).collect();
+        let topology = Topology::of(CARDS, |_, _| Link::System);
+        let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
+        Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: Some(at) })
+    }
+
+    fn card(&self, index: usize, usage: bool) -> Card {
+        let uuid = card(index);
+        let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
+        let signs = Signs { lost, ..Signs::default() };
+        let in_use = self.strange.contains(&uuid) || self.left.contains(&uuid);
+        let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None };
+        let facts = Facts {
+            uuid,
+            name: "card".to_owned(),
+            minor: Some(index as u32),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: 1,
+        };
+        Card {
+            facts,
+            slices: Vec::new(),
+            findings: health::judge(&signs),
+            signs,
+            usage: usage
+                .then(|| Usage { processes: in_use.then_some(process).into_iter().collect(), ..Usage::default() }),
+        }
+    }
+
+    /// The attempt uses its cards from now on.
+    fn take(&mut self, launch: &Launch) {
+        for lease in launch.gpus.iter().flatten() {
+            let holder = *self.held.entry(lease.uuid.clone()).or_insert(launch.attempt);
+            assert_eq!(holder, launch.attempt, "{} has one holder", lease.uuid);
+            assert!(!self.left.contains(&lease.uuid), "{} was looked at before it is used again", lease.uuid);
+            // What had its lease before goes on with it.
+            let is_later = launch.attempt.0 > self.seen_after;
+            assert!(!is_later || !self.seen_strange.contains(&lease.uuid), "{} was seen in use", lease.uuid);
+        }
+    }
 }
 
 fn key(job: usize) -> JobKey {
@@ -139,6 +217,7 @@ impl World {
             tasks: BTreeMap::new(),
             busy: false,
             full: false,
+            cards: Cards::default(),
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -222,6 +301,7 @@ impl World {
                 self.full = *full;
                 self.handle(Event::Full(self.full_workspaces()));
             }
+            Step::Card { which, what } => self.card(&card(*which), *what),
             Step::Wait { ms } => {
                 self.now += ms;
                 self.handle(Event::Tick);
@@ -239,8 +319,29 @@ impl World {
             return;
         }
         let work = self.works.remove(which % self.works.len()).unwrap();
+        self.see_cards(&work);
         let outcome = self.carry_out(work);
         self.handle(Event::Done(outcome));
+    }
+
+    fn card(&mut self, uuid: &GpuUuid, what: usize) {
+        match what {
+            0 => drop(self.cards.failed.insert(uuid.clone())),
+            1 => drop(self.cards.failed.remove(uuid)),
+            2 => drop(self.cards.strange.insert(uuid.clone())),
+            _ => drop((self.cards.strange.remove(uuid), self.cards.left.remove(uuid))),
+        }
+        if what < 2 {
+            self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
+        }
+    }
+
+    fn see_cards(&mut self, work: &Work) {
+        if matches!(work, Work::LookAtCards) {
+            self.cards.seen_strange = self.cards.strange.clone();
+            self.cards.seen_after = self.last_attempt();
+            self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), true)));
+        }
     }
 
     fn carry_out(&mut self, work: Work) -> Outcome {
@@ -252,6 +353,10 @@ impl World {
                 if self.busy && !self.held.contains_key(&launch.attempt) {
                     let (attempt, reason) = (launch.attempt, "a port is in use".to_owned());
                     return Outcome::NotYet { attempt, tasks: launch.tasks, reason };
+                }
+                // What is gone on with after a crash has them.
+                if !self.held.contains_key(&launch.attempt) {
+                    self.cards.take(&launch);
                 }
                 self.held.insert(launch.attempt, Amount::of(&launch.spec));
                 for task in launch.tasks {
@@ -280,11 +385,17 @@ impl World {
                     0 => Err(EngineError("busy".to_owned())),
                     _ => {
                         self.held.remove(&release.attempt);
+                        let own = self.cards.held.extract_if(.., |_, holder| *holder == release.attempt);
+                        let own: Vec<GpuUuid> = own.map(|(uuid, _)| uuid).collect();
+                        if self.now % 2 == 1 {
+                            self.cards.left.extend(own);
+                        }
                         Ok(())
                     }
                 };
                 Outcome::Released { key, attempt: release.attempt, result }
             }
+            Work::LookAtCards => Outcome::LookedAtCards,
             Work::Deliver { .. } | Work::GiveUp(_) => Outcome::Told,
         }
     }
@@ -324,10 +435,18 @@ impl World {
         self.busy = false;
         self.full = false;
         self.handle(Event::Full(self.full_workspaces()));
+        self.cards.strange.clear();
+        self.cards.failed.clear();
+        self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
         for round in 0..2000 {
             self.now += 400;
+            // What is left of an attempt goes some time later.
+            if round % 5 == 0 {
+                self.cards.left.clear();
+            }
             self.handle(Event::Tick);
             if let Some(work) = self.works.pop_front() {
+                self.see_cards(&work);
                 let outcome = self.carry_out(work);
                 self.handle(Event::Done(outcome));
             }
@@ -352,6 +471,7 @@ impl World {
 
     fn check_end(&self) {
         assert_eq!(self.held, BTreeMap::new(), "everything was given back");
+        assert_eq!(self.cards.held, BTreeMap::new(), "every card was given back");
         for (key, job) in &self.store.load().unwrap().jobs {
             self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
             invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0).unwrap());
