@@ -9,6 +9,7 @@ mod code_limits;
 mod cores;
 mod entry;
 mod git;
+mod gpus;
 mod host;
 mod models;
 mod names;
@@ -236,7 +237,10 @@ impl LocalEngine {
             workspace.extend(provided.mounts);
             install = provided.install;
         }
+        let cards = gpus::Cards::of(launch, task);
+        crate::contract::gpus::tell(&mut view.env, &cards.told());
         let own = root::Own {
+            devices: cards.devices()?,
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),
