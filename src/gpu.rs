@@ -15,6 +15,7 @@ mod xids;
 use crate::ids::{GpuUuid, Timestamp};
 use health::Finding;
 
+pub use library::driver_folders;
 pub use topology::{Link, Topology};
 pub use watch::{Gpus, Settings};
 

@@ -41,7 +41,7 @@ use crate::store::{Store, StoreError};
 
 use cards::Cards;
 use queue::Waiters;
-pub use requests::{Answer, Caller, JobDetail, Listing, Refusal, Request, Verb};
+pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Verb};
 use world::Job;
 
 /// Everything that can wake the daemon.

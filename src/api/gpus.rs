@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::server::{ApiError, Context};
+use super::server::{ApiError, Context, ask};
 use crate::gpu::{Card, Driver, Inventory, Process, Topology, health};
 use crate::ids::GpuUuid;
+use crate::reconcile::{Caller, Request};
 
 /// How long who asks waits for NVML; after that they get what was found last.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -53,6 +54,8 @@ pub struct GpuView {
     /// `ok`, `warning` or `failed`.
     pub health: String,
     pub findings: Vec<FindingView>,
+    /// The job and task that hold it, or, of a job that is not the caller's to see, its workspace.
+    pub leased_by: Option<String>,
     pub slices: Vec<SliceView>,
     pub processes: Vec<ProcessView>,
     /// The way to each card of the list, as `nvidia-smi topo -m` has it.
@@ -86,10 +89,15 @@ pub struct ProcessView {
     pub slice: Option<GpuUuid>,
 }
 
-pub(super) async fn list(context: &Context) -> Result<GpuList, ApiError> {
+pub(super) async fn list(context: &Context, caller: Caller) -> Result<GpuList, ApiError> {
     let gpus = context.gpus.clone();
     let viewed = tokio::task::spawn_blocking(move || view(&gpus.look(PATIENCE)));
-    viewed.await.map_err(|_| ApiError::Ending)
+    let mut list = viewed.await.map_err(|_| ApiError::Ending)?;
+    let leases = ask(context, |answer| Request::Leases { caller, answer }).await?;
+    for gpu in &mut list.gpus {
+        gpu.leased_by = leases.iter().find(|lease| lease.gpu == gpu.uuid).map(|lease| lease.holder.clone());
+    }
+    Ok(list)
 }
 
 fn view(found: &Arc<Inventory>) -> GpuList {
@@ -136,6 +144,7 @@ fn card_view(index: usize, card: &Card, topology: &Topology, count: usize) -> Gp
                 says: one.says.clone(),
             })
             .collect(),
+        leased_by: None,
         slices: slices
             .map(|slice| SliceView { uuid: slice.uuid.clone(), profile: slice.profile.clone(), memory: slice.memory })
             .collect(),

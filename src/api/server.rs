@@ -232,7 +232,7 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             context.storage.removed(home);
             Ok(json(StatusCode::OK, &Done { message }))
         }
-        (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context).await?)),
+        (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context, caller).await?)),
         (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
         (&Method::GET, ["v1", "workspaces", name]) => {
             Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))

@@ -18,6 +18,7 @@ pub(super) async fn run(client: &Client, format: Format) -> anyhow::Result<Exit>
         return Ok(Exit::Success);
     }
     output::table(&["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"], &rows(&list, |gpu| vec![state(gpu)]))?;
+    part(&["GPU", "LEASED BY"], &rows(&list, lease))?;
     part(&["GPU", "SLICE", "MEMORY", "UUID"], &rows(&list, slices))?;
     part(&["GPU", "PID", "USER", "MEMORY", "PROGRAM"], &rows(&list, processes))?;
     findings(&list)?;
@@ -80,6 +81,10 @@ fn painted(health: &str) -> String {
         _ => "31",
     };
     output::paint(colour, health)
+}
+
+fn lease(gpu: &GpuView) -> Vec<Vec<String>> {
+    gpu.leased_by.iter().map(|holder| vec![gpu.index.to_string(), escape(holder)]).collect()
 }
 
 fn slices(gpu: &GpuView) -> Vec<Vec<String>> {

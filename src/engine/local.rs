@@ -239,6 +239,9 @@ impl LocalEngine {
         }
         let cards = gpus::Cards::of(launch, task);
         crate::contract::gpus::tell(&mut view.env, &cards.told());
+        if !cards.devices()?.is_empty() {
+            gpus::reach(&mut view.env);
+        }
         let own = root::Own {
             devices: cards.devices()?,
             view: &view,
@@ -422,6 +425,7 @@ impl LocalEngine {
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
+        Self::check_cards(run)?;
         self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;

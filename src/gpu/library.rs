@@ -20,6 +20,19 @@ pub(super) fn candidates(configured: Option<&Path>, root: &Path) -> Vec<PathBuf>
     std::iter::once(PathBuf::from(NAME)).chain(there).collect()
 }
 
+/// Folders of the loader's configuration, other than the system's own, in which the driver's libraries lie: the loader's cache may
+/// have been made before they came.
+pub fn driver_folders() -> Vec<PathBuf> {
+    let root = Path::new("/");
+    let own = |folder: &PathBuf| {
+        !["/lib", "/lib64", "/usr/lib", "/usr/lib64"].iter().any(|system| folder.starts_with(system))
+            && folder.join("libcuda.so.1").exists()
+    };
+    let mut folders: Vec<PathBuf> = folders_of(root, &root.join("etc/ld.so.conf"), 0).into_iter().filter(own).collect();
+    folders.dedup();
+    folders
+}
+
 /// How deep files may include others; one that includes itself comes to an end.
 const INCLUDES_MAX: u32 = 8;
 

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use super::{Reconciler, Work};
 use crate::gpu::health::{self, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
-use crate::ids::{GpuUuid, JobKey, Timestamp};
+use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::Amount;
 use crate::spec::JobSpec;
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, GpuLease};
+use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
 
 /// How soon cards that others use are looked at again, ms.
 const LOOK_AGAIN_MS: u64 = 2000;
 
 /// What is known of the cards.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cards {
     seen: Arc<Inventory>,
     /// What ran on each card, and when that was looked at.
@@ -29,6 +29,20 @@ pub(super) struct Cards {
     given_back: BTreeMap<GpuUuid, Timestamp>,
     /// They are being looked at.
     looking: bool,
+    /// When they were last asked to be.
+    asked_at: Timestamp,
+}
+
+impl Default for Cards {
+    fn default() -> Self {
+        Self {
+            seen: Arc::default(),
+            users: BTreeMap::new(),
+            given_back: BTreeMap::new(),
+            looking: false,
+            asked_at: Timestamp(0),
+        }
+    }
 }
 
 impl Cards {
@@ -125,6 +139,19 @@ impl<S: Store> Reconciler<S> {
         self.live.iter().flat_map(|key| self.leases_of(key)).map(|lease| &lease.uuid).collect()
     }
 
+    /// Who holds which, as `WORKSPACE/JOB ROLE-I`.
+    pub(super) fn lease_holders(&self) -> Vec<(GpuUuid, JobKey, TaskName)> {
+        let of_job = |key: &JobKey| {
+            let attempt = self.jobs.get(key).and_then(|job| job.open_run()?.live_attempt());
+            let tasks = attempt.filter(|attempt| !attempt.released).map_or(&[][..], |attempt| &attempt.tasks);
+            let of_task = |task: &TaskRecord| {
+                task.gpus.iter().map(|lease| (lease.uuid.clone(), key.clone(), task.name())).collect::<Vec<_>>()
+            };
+            tasks.iter().flat_map(of_task).collect::<Vec<_>>()
+        };
+        self.live.iter().flat_map(of_job).collect()
+    }
+
     /// What the machine has, with the cards that are held or can be handed out now.
     pub(super) fn inventory(&self) -> Amount {
         let leased = self.leased();
@@ -180,10 +207,15 @@ impl<S: Store> Reconciler<S> {
             |card: &&Card| !leased.contains(&card.facts.uuid) && health::worst(&card.findings) != Some(Level::Failed);
         let uuids = || self.cards.seen.cards.iter().filter(may_be_had).map(|card| &card.facts.uuid);
         let is_used = uuids().any(|uuid| self.cards.is_used(uuid));
-        if self.cards.seen.at.is_none() || uuids().any(|uuid| self.cards.is_old(uuid, self.now)) {
+        let is_new = !uuids().any(|uuid| self.cards.is_old(uuid, self.now));
+        let is_stale = self.cards.seen.is_stale(self.now);
+        // A driver that hangs is asked again some time later.
+        let is_time = self.now.0 >= self.cards.asked_at.0 + LOOK_AGAIN_MS;
+        if !is_new || (is_stale && is_time) {
             self.cards.looking = true;
+            self.cards.asked_at = self.now;
             self.works.push(Work::LookAtCards);
-        } else if is_used {
+        } else if is_used || is_stale {
             // Others may let go of it.
             self.retry_within(LOOK_AGAIN_MS);
         }

@@ -7,7 +7,7 @@ use super::world::Job;
 use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
-use crate::ids::JobKey;
+use crate::ids::{GpuUuid, JobKey, TaskName};
 use crate::report::JobReport;
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
@@ -40,6 +40,11 @@ pub enum Request {
         key: JobKey,
         verb: Verb,
         answer: Answer<String>,
+    },
+    /// Who holds which card.
+    Leases {
+        caller: Caller,
+        answer: Answer<Vec<Lease>>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -76,6 +81,14 @@ pub struct Listing {
     pub jobs: Vec<JobReport>,
     /// Files that cannot be anybody's job.
     pub strays: Vec<Diagnostic>,
+}
+
+/// A card that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub gpu: GpuUuid,
+    /// The job and its task, or, of a job that the caller may not see, its workspace.
+    pub holder: String,
 }
 
 /// One job with its history.
@@ -139,6 +152,7 @@ impl<S: Store> Reconciler<S> {
         }
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
+            Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
@@ -167,6 +181,15 @@ impl<S: Store> Reconciler<S> {
         let jobs = visible.filter_map(|(key, _)| self.report(key)).collect();
         let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
         Listing { jobs, strays }
+    }
+
+    fn leases(&self, caller: &Caller) -> Vec<Lease> {
+        let holder = |key: &JobKey, task: &TaskName| match self.jobs.get(key).is_some_and(|job| may(caller, job)) {
+            true => format!("{key} {task}"),
+            false => format!("a job of workspace {}", key.workspace),
+        };
+        let held = self.lease_holders().into_iter();
+        held.map(|(gpu, key, task)| Lease { gpu, holder: holder(&key, &task) }).collect()
     }
 
     /// Runs that are not over.

@@ -14,7 +14,8 @@ use super::support::{Instance, pids_with, wait_for};
 fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
     let mut instance = Instance::prepare(test, "")?;
     let fake = FakeNvml::without_driver(instance.root());
-    let config = format!("[gpu]\nlibrary = \"{}\"\n", fake.library().display());
+    let limits = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
+    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\n", fake.library().display());
     std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
     instance.start_daemon(&[]);
     instance.wait_ready();
@@ -187,6 +188,13 @@ fn a_job_has_cards_of_its_own_and_can_open_no_others_and_the_next_one_gets_them_
     instance.drop_job("third", &job("1113", 1));
     let waiting = || instance.report("third").map(|report| report["reason"].as_str().unwrap().to_owned());
     wait_for("it to wait", || waiting().filter(|why| why.contains("the rest is held by first and second")));
+    let holder = |index: usize| list(&instance)["gpus"][index]["leased_by"].as_str().map(str::to_owned);
+    assert_eq!([holder(0), holder(1)], [Some("first main-0".to_owned()), Some("second main-0".to_owned())]);
+    assert!(instance.ok(&["gpu"]).contains("GPU  LEASED BY\n0    first main-0\n1    second main-0\n"));
+    // An image would lack the driver's libraries.
+    instance.drop_job("image", "image = \"oci:/nowhere:x\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    let why = instance.wait_end("image", 1)["reason"].as_str().unwrap().to_owned();
+    assert!(why.contains("this version gives cards to image = \"host\" alone"), "{why}");
     // The leases outlive the daemon.
     instance.kill_daemon();
     instance.restart_daemon();

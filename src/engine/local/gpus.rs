@@ -15,6 +15,22 @@ use crate::store::record::GpuLease;
 /// Those that belong to no card; some drivers have no more than the first two.
 const COMMON: [&str; 4] = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
+/// Lets a task find the driver's libraries and programs where the loader may not know them.
+pub(super) fn reach(env: &mut Vec<(String, String)>) {
+    let mut before = |name: &str, first: &Path| match env.iter_mut().find(|(known, _)| known == name) {
+        Some((_, value)) if !value.is_empty() => *value = format!("{}:{value}", first.display()),
+        Some((_, value)) => *value = first.display().to_string(),
+        None => env.push((name.to_owned(), first.display().to_string())),
+    };
+    for folder in crate::gpu::driver_folders() {
+        before("LD_LIBRARY_PATH", &folder);
+        let programs = folder.with_file_name("bin");
+        if programs.join("nvidia-smi").exists() {
+            before("PATH", &programs);
+        }
+    }
+}
+
 pub(super) struct Cards<'a> {
     own: &'a [GpuLease],
     /// Those of the whole attempt, where tasks may open each other's.
