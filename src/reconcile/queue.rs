@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Reconciler;
 use super::world::Job;
+use super::{Reconciler, Refusal};
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
@@ -85,7 +85,12 @@ impl<S: Store> Reconciler<S> {
     /// Brings the job's place in line with its record.
     pub(super) fn queue_in(&mut self, key: &JobKey) {
         self.queue.remove(key);
-        let open = self.jobs.get(key).and_then(Job::open_run);
+        let job = self.jobs.get(key);
+        if job.is_none_or(|job| job.next_run().is_none()) {
+            // Nobody wants its next run any more.
+            self.waiters.take_back(key);
+        }
+        let open = job.and_then(Job::open_run);
         self.waiters.set(key, open.is_some_and(|run| run.live_attempt().is_none()));
         if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(place, waiting);
@@ -146,24 +151,18 @@ impl<S: Store> Reconciler<S> {
 
     /// An attempt is over: what it had is accounted, in the commit that records its end.
     pub(super) fn account(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get(key).and_then(|job| job.run.as_ref()) else { return };
-        let Some(attempt) = run.record.attempts.last() else { return };
-        let amount = Amount::of(&run.spec);
-        let (from, to) = (attempt.created, attempt.ended.unwrap_or(self.now));
-        self.usage.push(UsageRecord {
-            attempt: attempt.id,
-            workspace: key.workspace.clone(),
-            job: key.job.clone(),
-            run: run.record.number,
-            owner: run.record.source.owner.uid,
-            from,
-            to,
-            cpu: amount.cpu,
-            memory: amount.memory,
-            gpu: amount.gpu,
-            price: None,
-        });
-        self.shares.add(&key.workspace, &amount, from, to);
+        let Some(used) = self.jobs.get(key).and_then(|job| used(key, job, self.now)) else { return };
+        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
+        self.shares.add(&key.workspace, &amount, used.from, used.to);
+        self.usage.push(used);
+    }
+
+    /// What attempts have used since then, those that run until now.
+    pub(super) fn usage_since(&self, since: Timestamp) -> Result<Vec<UsageRecord>, Refusal> {
+        let mut all = self.store.usage(since).map_err(|error| Refusal::Store(error.to_string()))?;
+        all.extend(self.usage.iter().filter(|used| used.to >= since).cloned());
+        all.extend(self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now)));
+        Ok(all)
     }
 
     pub(super) fn set_held_up(&mut self, held_up: Vec<HeldUp>) {
@@ -227,4 +226,24 @@ impl<S: Store> Reconciler<S> {
         let outlook = self.outlook.as_ref()?;
         Some((outlook, outlook.of(key)?))
     }
+}
+
+/// What the newest attempt of a job has had, until its end or until `now`.
+fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
+    let run = job.run.as_ref()?;
+    let attempt = run.record.attempts.last()?;
+    let amount = Amount::of(&run.spec);
+    Some(UsageRecord {
+        attempt: attempt.id,
+        workspace: key.workspace.clone(),
+        job: key.job.clone(),
+        run: run.record.number,
+        owner: run.record.source.owner.uid,
+        from: attempt.created,
+        to: attempt.ended.unwrap_or(now),
+        cpu: amount.cpu,
+        memory: amount.memory,
+        gpu: amount.gpu,
+        price: run.record.source.template.as_ref().and_then(|template| template.price),
+    })
 }

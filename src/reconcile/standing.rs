@@ -13,7 +13,7 @@ use crate::store::Store;
 /// Most jobs of the own workspace that are named.
 const NAMED: usize = 3;
 /// And that programs are told of.
-const TOLD: usize = 50;
+const TOLD: usize = 20;
 
 impl<S: Store> Reconciler<S> {
     /// Why a run waits that is in the queue, one line.
