@@ -246,6 +246,34 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+    /// Also where more is held than there is, as after a card has gone.
+    #[test]
+    fn a_place_is_kept_at_the_first_time_at_which_it_fits_and_what_is_over_then_is_free_for_others(
+        held in prop::collection::vec((1u64..6, prop::option::of(1u64..6)), 0..6),
+        wanted in 1u64..11,
+    ) {
+        let amount = |cpu| Amount { cpu, memory: 0, gpu: 0 };
+        let mut limit = Limit::new(limit::Load { amount: amount(10), runs: u64::MAX }, Timestamp(0));
+        held.iter().for_each(|(cpu, end)| limit.hold(&amount(*cpu), end.map(Timestamp)));
+        let left_at = |time: u64| -> u64 {
+            held.iter().filter(|(_, end)| end.is_none_or(|end| end > time)).map(|(cpu, _)| cpu).sum()
+        };
+        prop_assume!(wanted + left_at(0) > 10);
+        limit.reserve(&amount(wanted));
+        let at = (1..6).find(|time| wanted + left_at(*time) <= 10);
+        prop_assert_eq!(limit.reservation.unwrap().at, at.map(Timestamp));
+        let spare = 10u64.saturating_sub(left_at(at.unwrap_or(6))).saturating_sub(wanted);
+        for cpu in 0..11 {
+            prop_assert_eq!(limit.is_spare(&amount(cpu)), cpu <= spare);
+            let lasts = Duration::from_millis(cpu);
+            prop_assert_eq!(limit.ends_in_time(Some(lasts)), at.is_some_and(|at| cpu <= at));
+        }
+        prop_assert!(!limit.ends_in_time(None));
+    }
+}
+
 #[test]
 fn a_small_job_goes_first_only_if_it_ends_before_the_big_one_may_start_or_does_not_need_what_that_needs() {
     // 6 of 8 cores until second 15; the big one needs 7, so one is left over.
