@@ -21,7 +21,7 @@ impl<S: Store> Reconciler<S> {
         if self.draining {
             return "Trainyard is shutting down".to_owned();
         }
-        let Some((outlook, standing)) = self.standing(key) else { return "waits for its turn".to_owned() };
+        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere() };
         let why = match &standing.why {
             Some(Why::Room) => room(key, outlook, standing),
             Some(Why::Quota) => self.quota_reason(key, outlook, standing),
@@ -39,6 +39,14 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// Of a run that was not looked at, since it is new or far behind.
+    fn somewhere(&self) -> String {
+        match self.outlook.as_ref().map_or(0, Outlook::seen) {
+            0 => "waits for its turn".to_owned(),
+            seen => format!("waits for its turn, behind {seen} others or more"),
+        }
+    }
+
     /// The same for programs.
     pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
         let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
@@ -52,7 +60,7 @@ impl<S: Store> Reconciler<S> {
         Some(WaitReport {
             cause: cause.to_owned(),
             place: standing.place,
-            of: outlook.len(),
+            of: outlook.waiting,
             needs: report(&standing.wanted),
             free: report(&free),
             holders: told(&key.workspace, &holders),
@@ -122,7 +130,7 @@ fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
 
 fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
     let place = standing.place;
-    match outlook.order().first() {
+    match outlook.first().first() {
         Some(first) if first != key => {
             format!("waits in place {place} of the queue, which begins with {}", seen_from(&key.workspace, first))
         }
