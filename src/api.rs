@@ -19,6 +19,7 @@ mod logs;
 pub mod server;
 pub mod sessions;
 pub mod storage;
+pub mod usage;
 pub mod wire;
 
 use std::os::unix::fs::MetadataExt;

@@ -23,6 +23,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod usage;
 mod wait;
 mod whose;
 mod workspace;
@@ -271,6 +272,21 @@ pub enum Verb {
         /// This one alone, with what takes the room: it is measured now, which may take a while
         name: Option<WorkspaceName>,
     },
+    /// Who has used how much: hours of cards, cores and memory, and their price by specs
+    ///
+    /// What attempts had, from when it was given to them until it was free again, also of jobs that were removed. You see your
+    /// own jobs, and the sums of workspaces that you may enter; root sees everything.
+    Usage {
+        /// Add up by user, workspace or job
+        #[arg(long, default_value = "workspace", value_name = "user|workspace|job")]
+        by: crate::api::usage::By,
+        /// Only what was used within this time, as in 30d
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Print comma-separated values
+        #[arg(long)]
+        csv: bool,
+    },
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
         /// Paths of job files or templates
@@ -325,6 +341,9 @@ pub enum Verb {
         /// What the process before has kept, where this one goes on for it
         #[arg(long)]
         kept_fd: Option<i32>,
+        /// Say which states of a mount are read, and end
+        #[arg(long)]
+        state_versions: bool,
     },
     /// Show directories of the mounted tree directly (the mount does this)
     #[command(hide = true)]
@@ -405,6 +424,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
         Verb::Gpu => gpu::run(&client()?, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
+        Verb::Usage { by, since, csv } => {
+            let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
+            usage::run(&client()?, by, since.as_deref(), table, format).await
+        }
         Verb::New { job, template, from, replace, param } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             new::new(&cli.root, &job, &from, replace, format)

@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
 use super::storage::{WorkspaceDetail, WorkspaceView};
+use super::usage::{By, UsageView};
 use super::wire::{
     Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
     LogQuery, NameQuery, escape,
@@ -133,6 +134,11 @@ impl Client {
 
     pub async fn workspace(&self, name: &WorkspaceName) -> Result<WorkspaceDetail, ClientError> {
         self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
+    }
+
+    /// What has been used since a time, ms since 1970.
+    pub async fn usage(&self, by: By, since: u64) -> Result<Vec<UsageView>, ClientError> {
+        self.read(Method::GET, &format!("/v1/usage?by={}&since={since}", by.name())).await
     }
 
     pub async fn stop(&self, key: &JobKey) -> Result<Done, ClientError> {

@@ -24,7 +24,7 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, files, gpus, logs};
+use super::{datasets, exec, files, gpus, logs, usage};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
@@ -233,6 +233,10 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             Ok(json(StatusCode::OK, &Done { message }))
         }
         (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context, caller).await?)),
+        (&Method::GET, ["v1", "usage"]) => {
+            let (by, since) = usage::parse(request.uri().query().unwrap_or_default())?;
+            Ok(json(StatusCode::OK, &usage::list(context, &caller, by, since).await?))
+        }
         (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
         (&Method::GET, ["v1", "workspaces", name]) => {
             Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))

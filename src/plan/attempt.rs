@@ -1,5 +1,6 @@
 //! One attempt: whether it is decided, over its time, to be cleaned up, retried or concluded.
 
+use super::limit::{End, later};
 use super::{Live, Step};
 use crate::ids::{RoleName, Timestamp};
 use crate::spec::OnOverrun;
@@ -26,17 +27,18 @@ pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
     Some(Timestamp(live.running_since?.0.saturating_add(expected)))
 }
 
-/// When the attempt gives back what it holds, as far as that can be said: by what its file expects, and once that has passed by
-/// what it allows.
-pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> Option<Timestamp> {
+/// When the attempt gives back what it holds: by what its file expects, once that has passed by what it allows, and where it says
+/// nothing as long again as it has run.
+pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> End {
     if live.verdict.is_some() || live.wanted_stop.is_some() {
-        return Some(live.kept_until.unwrap_or(now).max(now));
+        return End::Said(live.kept_until.unwrap_or(now).max(now));
     }
     let since = live.running_since.unwrap_or(now);
     let (expected, limit) = (live.expected_duration, live.max_duration);
-    let ends = [expected, limit].into_iter().flatten().map(|lasts| super::limit::later(since, lasts));
+    let ends = [expected, limit].into_iter().flatten().map(|lasts| later(since, lasts));
     let stops = limit.is_some() || (expected.is_some() && live.on_overrun == OnOverrun::Stop);
-    ends.filter(|end| *end > now).min().or(stops.then_some(now))
+    let said = ends.filter(|end| *end > now).min().or(stops.then_some(now));
+    said.map_or(End::Guessed(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0)))), End::Said)
 }
 
 /// That the attempt takes longer than expected, the first time that it is seen.

@@ -2,15 +2,17 @@
 //!
 //! The order: the higher priority, then the workspace that has used the least, then the older run. The first run that does
 //! not fit has a reservation, on the machine or within the quota of its workspace; later ones start where they do not
-//! delay it (`limit`).
+//! delay it (`limit`). Who has the machine's keeps it until it starts, though its workspace may have used more than another by
+//! then: else what was let run empty for one would be filled up for the next, and neither would start.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Iter;
+use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::Bound;
 use std::time::Duration;
 
 use super::limit::{Limit, Load};
-use super::queue::Lane;
+use super::queue::{Lane, Place};
 use super::share::Shares;
 use super::{Amount, Holding, Plan, Snapshot, Step, Waiting, Why, address, attempt, never_fits};
 use crate::config::Quota;
@@ -20,15 +22,18 @@ use crate::status::Verdict;
 use crate::store::record::AddressBlock;
 
 /// Starts what may start.
-pub(super) fn fill(snapshot: &Snapshot<'_>, plan: &mut Plan) {
+pub(super) fn fill<'a>(snapshot: &'a Snapshot<'a>, plan: &mut Plan) {
     let mut filling = Filling::new(snapshot);
     for class in snapshot.queue.classes() {
+        let first = filling.reserved.filter(|(place, _)| place.priority == class.priority).map(|(_, waiting)| waiting);
         let mut cursors: Vec<_> =
-            class.into_iter().map(|(workspace, lane)| filling.open(workspace, lane, plan)).collect();
-        while let Some(waiting) = filling.next(&mut cursors) {
+            class.lanes.into_iter().map(|(workspace, lane)| filling.open(workspace, lane)).collect();
+        let mut next = first.or_else(|| filling.next(&mut cursors));
+        while let Some(waiting) = next {
             if filling.consider(waiting, plan) == Considered::NoAddresses {
                 return;
             }
+            next = filling.next(&mut cursors);
         }
     }
 }
@@ -49,6 +54,8 @@ pub(super) struct Side {
 
 struct Filling<'a> {
     snapshot: &'a Snapshot<'a>,
+    /// The run that had the machine's reservation before, while it waits.
+    reserved: Option<(Place, &'a Waiting)>,
     machine: Limit,
     sides: HashMap<&'a WorkspaceName, Side>,
     blocks: Vec<AddressBlock>,
@@ -93,6 +100,7 @@ impl<'a> Filling<'a> {
         let ports = held().flat_map(|live| live.ports.iter().map(|port| (*port, (&live.key, Holding::Has))));
         Self {
             snapshot,
+            reserved: snapshot.reserved.and_then(|key| snapshot.queue.find(key)),
             machine: machine(snapshot),
             sides: HashMap::new(),
             blocks: held().filter_map(|live| live.block).collect(),
@@ -101,23 +109,10 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Begins with a lane. What can never fit is ended at once.
-    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane, plan: &mut Plan) -> Cursor<'a> {
+    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
         self.sides.entry(workspace).or_insert_with(|| side(self.snapshot, workspace));
-        let quota = self.snapshot.quotas.get(workspace);
-        let mut cursor = Cursor { workspace, lane, shapes: Vec::new(), heads: BinaryHeap::new() };
-        for (amount, orders) in &lane.shapes {
-            // Cards come and go by themselves; what the file was accepted for is waited for.
-            let cards_gone = Amount { gpu: amount.gpu.max(self.snapshot.inventory.gpu), ..self.snapshot.inventory };
-            if let Some(reason) = never_fits(amount, &cards_gone, workspace, quota) {
-                let runs = orders.keys().filter_map(|order| lane.runs.get(order));
-                let verdict = Verdict::Failed { reason };
-                plan.steps.extend(runs.map(|run| Step::End { key: run.key.clone(), verdict: verdict.clone() }));
-            } else if amount.gpu <= self.snapshot.inventory.gpu {
-                cursor.add(amount, orders);
-            }
-        }
-        cursor
+        let taken = self.reserved.map(|(place, _)| place.order);
+        Cursor { workspace, lane, taken, last: None, heads: None }
     }
 
     /// The next run in order that what is reserved admits.
@@ -130,6 +125,9 @@ impl<'a> Filling<'a> {
     }
 
     fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) -> Considered {
+        if self.never(waiting, plan) {
+            return Considered::Done;
+        }
         let load = Load::of(waiting.amount);
         let side = self.sides.get_mut(&waiting.key.workspace).expect("its lane was opened");
         if !load.fits(&side.limit.room) {
@@ -146,6 +144,19 @@ impl<'a> Filling<'a> {
             return self.start(waiting, plan);
         }
         Considered::Done
+    }
+
+    /// What can never fit is over. Only cards come and go by themselves: what its file was accepted for is waited for.
+    fn never(&self, waiting: &Waiting, plan: &mut Plan) -> bool {
+        let (workspace, inventory) = (&waiting.key.workspace, &self.snapshot.inventory);
+        let with_cards = Amount { gpu: waiting.amount.gpu.max(inventory.gpu), ..*inventory };
+        let quota = self.snapshot.quotas.get(workspace);
+        if let Some(reason) = never_fits(&waiting.amount, &with_cards, workspace, quota) {
+            let verdict = Verdict::Failed { reason };
+            plan.steps.push(Step::End { key: waiting.key.clone(), verdict });
+            return true;
+        }
+        waiting.amount.gpu > inventory.gpu
     }
 
     fn start(&mut self, waiting: &'a Waiting, plan: &mut Plan) -> Considered {
@@ -192,48 +203,93 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// How far a lane has been gone through.
+/// How far a lane has been gone through: by age until something is reserved, then by what still may fit.
 struct Cursor<'a> {
     workspace: &'a WorkspaceName,
     lane: &'a Lane,
-    shapes: Vec<(&'a Amount, Iter<'a, u64, Option<Duration>>)>,
-    /// The next run of each shape: its order, how long it takes, and which shape it is of.
-    heads: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
+    /// One that was considered before all others.
+    taken: Option<u64>,
+    /// The last that was considered.
+    last: Option<u64>,
+    heads: Option<Heads<'a>>,
+}
+
+/// The next run of each shape that may fit: its order, how long it takes, and which shape it is of.
+struct Heads<'a> {
+    taken: Option<u64>,
+    shapes: Vec<(&'a Amount, Range<'a, u64, Option<Duration>>)>,
+    next: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
 }
 
 impl<'a> Cursor<'a> {
-    fn add(&mut self, amount: &'a Amount, orders: &'a BTreeMap<u64, Option<Duration>>) {
-        let mut rest = orders.iter();
-        if let Some((order, lasts)) = rest.next() {
-            self.heads.push(Reverse((*order, *lasts, self.shapes.len())));
-            self.shapes.push((amount, rest));
-        }
+    fn rest(&self) -> (Bound<u64>, Bound<u64>) {
+        (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
 
     fn order(&self) -> Option<u64> {
-        self.heads.peek().map(|Reverse((order, ..))| *order)
+        match &self.heads {
+            Some(heads) => heads.next.peek().map(|Reverse((order, ..))| *order),
+            None => self.lane.runs.range(self.rest()).map(|(order, _)| *order).find(|order| Some(*order) != self.taken),
+        }
     }
 
     /// Goes past what the limits do not admit; false when nothing is left.
     fn skip(&mut self, limits: &[&Limit; 2]) -> bool {
-        while let Some(Reverse((_, lasts, shape))) = self.heads.peek().copied() {
-            let Some((amount, rest)) = self.shapes.get_mut(shape) else { return false };
-            if limits.iter().all(|limit| limit.admits(amount, lasts)) {
+        if limits.iter().all(|limit| limit.reservation.is_none()) {
+            return self.order().is_some();
+        }
+        let (lane, rest, taken) = (self.lane, self.rest(), self.taken);
+        self.heads.get_or_insert_with(|| Heads::of(lane, rest, taken, limits)).skip(limits)
+    }
+
+    fn take(&mut self) -> Option<&'a Waiting> {
+        let order = self.order()?;
+        self.heads.iter_mut().for_each(Heads::go_on);
+        self.last = Some(order);
+        self.lane.runs.get(&order)
+    }
+}
+
+impl<'a> Heads<'a> {
+    fn of(lane: &'a Lane, rest: (Bound<u64>, Bound<u64>), taken: Option<u64>, limits: &[&Limit; 2]) -> Self {
+        let (mut shapes, mut next) = (Vec::new(), Vec::new());
+        let may_fit = |amount: &Amount| limits.iter().all(|limit| limit.may_fit(amount));
+        for (amount, orders) in lane.shapes.iter().filter(|(amount, _)| may_fit(amount)) {
+            let mut orders = orders.range(rest);
+            if let Some((order, lasts)) = orders.find(|(order, _)| Some(**order) != taken) {
+                next.push(Reverse((*order, *lasts, shapes.len())));
+                shapes.push((amount, orders));
+            }
+        }
+        Self { taken, shapes, next: next.into() }
+    }
+
+    fn skip(&mut self, limits: &[&Limit; 2]) -> bool {
+        while let Some(Reverse((_, lasts, shape))) = self.next.peek().copied() {
+            let Some(amount) = self.shapes.get(shape).map(|(amount, _)| *amount) else { return false };
+            let admits = |lasts: Option<Duration>| limits.iter().all(|limit| limit.admits(amount, lasts));
+            if admits(lasts) {
                 return true;
             }
-            self.heads.pop();
+            self.next.pop();
             if limits.iter().all(|limit| limit.may_fit(amount)) {
-                let next = rest.find(|(_, lasts)| limits.iter().all(|limit| limit.admits(amount, **lasts)));
-                self.heads.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
+                self.push_next(shape, admits);
             }
         }
         false
     }
 
-    fn take(&mut self) -> Option<&'a Waiting> {
-        let Reverse((order, _, shape)) = self.heads.pop()?;
-        let next = self.shapes.get_mut(shape).and_then(|(_, rest)| rest.next());
-        self.heads.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
-        self.lane.runs.get(&order)
+    /// The first one is considered.
+    fn go_on(&mut self) {
+        if let Some(Reverse((_, _, shape))) = self.next.pop() {
+            self.push_next(shape, |_| true);
+        }
+    }
+
+    fn push_next(&mut self, shape: usize, wanted: impl Fn(Option<Duration>) -> bool) {
+        let taken = self.taken;
+        let Some((_, rest)) = self.shapes.get_mut(shape) else { return };
+        let next = rest.find(|(order, lasts)| Some(**order) != taken && wanted(**lasts));
+        self.next.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
     }
 }

@@ -1,8 +1,9 @@
 //! One limit on what runs, the machine's or that of a workspace: its room, and what is kept for the first run that it holds up.
 //!
-//! Backfill is EASY's: for the first run that does not fit a time is reckoned at which it will, from how long what runs
-//! takes. Later runs start before it only if they end by then, or in what it leaves over. A run of which it is not known how
-//! long it takes never ends in this reckoning, so it starts only in what is left over for good: no small job starves a big one.
+//! Backfill is EASY's. For the first run that does not fit a time is reckoned at which it will, from how long what runs takes.
+//! Later runs start before it only if they end by then, or in what it leaves over. Of what does not say how long it takes it is
+//! guessed that it goes on for as long again as it has run, but what it holds is never taken for left over: a run that may last
+//! for ever starts only in what is over for good, so no small job starves a big one.
 
 use std::time::Duration;
 
@@ -36,12 +37,21 @@ impl Load {
     }
 }
 
+/// When an attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// By what its file says.
+    Said(Timestamp),
+    /// It says nothing.
+    Guessed(Timestamp),
+}
+
 /// What the first run that does not fit will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reservation {
-    /// When it fits; not known where what is in its way has no end that is known.
+    /// When it should fit; none where it does not fit even when nothing runs.
     pub(super) at: Option<Timestamp>,
-    /// What nobody needs then.
+    /// What nobody needs then, whatever ends later than it is guessed.
     spare: Load,
 }
 
@@ -49,8 +59,7 @@ pub(super) struct Reservation {
 pub(super) struct Limit {
     now: Timestamp,
     pub(super) capacity: Load,
-    /// With when it ends, if that is known.
-    held: Vec<(Load, Option<Timestamp>)>,
+    held: Vec<(Load, End)>,
     pub(super) room: Load,
     pub(super) reservation: Option<Reservation>,
 }
@@ -60,7 +69,7 @@ impl Limit {
         Self { now, capacity, held: Vec::new(), room: capacity, reservation: None }
     }
 
-    pub(super) fn hold(&mut self, amount: &Amount, end: Option<Timestamp>) {
+    pub(super) fn hold(&mut self, amount: &Amount, end: End) {
         let load = Load::of(*amount);
         self.room = self.room.minus(&load);
         self.held.push((load, end));
@@ -89,26 +98,30 @@ impl Limit {
     /// An attempt starts.
     pub(super) fn start(&mut self, amount: &Amount, lasts: Option<Duration>) {
         let in_time = self.ends_in_time(lasts);
-        self.hold(amount, lasts.map(|lasts| later(self.now, lasts)));
+        // As of what has not run yet.
+        let end = lasts.map_or(End::Guessed(self.now), |lasts| End::Said(later(self.now, lasts)));
+        self.hold(amount, end);
         if let Some(reservation) = self.reservation.as_mut().filter(|_| !in_time) {
             reservation.spare = reservation.spare.minus(&Load::of(*amount));
         }
     }
 
-    /// What is held, and what of it ends when.
-    fn ends(&self) -> (Load, Vec<(Timestamp, &Load)>) {
+    fn held(&self, which: impl Fn(&End) -> bool) -> Load {
         let nothing = Load { amount: Amount::default(), runs: 0 };
-        let held = self.held.iter().fold(nothing, |sum, (load, _)| sum.plus(load));
-        let mut ends: Vec<_> = self.held.iter().filter_map(|(load, end)| Some(((*end)?, load))).collect();
-        ends.sort_by_key(|(end, _)| *end);
-        (held, ends)
+        self.held.iter().filter(|(_, end)| which(end)).fold(nothing, |sum, (load, _)| sum.plus(load))
     }
 
-    /// What is free from which time on, as what runs ends.
+    fn ends(&self, of: impl Fn(&End) -> Option<Timestamp>) -> Vec<(Timestamp, &Load)> {
+        let mut ends: Vec<_> = self.held.iter().filter_map(|(load, end)| Some((of(end)?, load))).collect();
+        ends.sort_by_key(|(end, _)| *end);
+        ends
+    }
+
+    /// What is free from which time on, as what runs ends; what does not say when never does.
     pub(super) fn free_over_time(&self) -> Vec<(Timestamp, Load)> {
-        let (mut held, ends) = self.ends();
+        let mut held = self.held(|_| true);
         let mut out = vec![(self.now, self.capacity.minus(&held))];
-        for (end, load) in ends {
+        for (end, load) in self.ends(End::said) {
             held = held.minus(load);
             let free = self.capacity.minus(&held);
             match out.last_mut() {
@@ -122,17 +135,29 @@ impl Limit {
     /// The first run that does not fit is to start as soon as it does.
     pub(super) fn reserve(&mut self, amount: &Amount) {
         let wanted = Load::of(*amount);
-        let (mut held, ends) = self.ends();
-        let mut at = None;
-        for (end, load) in ends {
-            if at.is_some_and(|at| end > at) {
-                break;
-            }
+        let mut held = self.held(|_| true);
+        let fits = |(end, load): (Timestamp, &Load)| {
             held = held.minus(load);
-            // What ends at the same time is free as well.
-            at = at.or(wanted.fits(&self.capacity.minus(&held)).then_some(end));
+            wanted.fits(&self.capacity.minus(&held)).then_some(end)
+        };
+        let at = self.ends(|end| Some(end.foreseen())).into_iter().find_map(fits);
+        let stays = self.held(|end| end.said().is_none_or(|end| at.is_some_and(|at| end > at)));
+        self.reservation = Some(Reservation { at, spare: self.capacity.minus(&stays).minus(&wanted) });
+    }
+}
+
+impl End {
+    pub(super) fn said(&self) -> Option<Timestamp> {
+        match self {
+            Self::Said(end) => Some(*end),
+            Self::Guessed(_) => None,
         }
-        self.reservation = Some(Reservation { at, spare: self.capacity.minus(&held).minus(&wanted) });
+    }
+
+    fn foreseen(&self) -> Timestamp {
+        match self {
+            Self::Said(end) | Self::Guessed(end) => *end,
+        }
     }
 }
 

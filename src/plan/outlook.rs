@@ -1,17 +1,18 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::fill::{Side, machine, side};
 use super::limit::{Load, later};
-use super::queue::Lane;
 use super::share::Shares;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why, attempt};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So many of the first in the queue are told when they may start.
-const ESTIMATED: usize = 500;
+const ESTIMATED: usize = 200;
+/// And so many are known by their names.
+const FIRST: usize = 200;
 
 /// The queue as it stood at one time.
 #[derive(Debug, Clone)]
@@ -20,8 +21,10 @@ pub struct Outlook {
     pub inventory: Amount,
     /// What of the machine nobody holds.
     pub free: Amount,
+    /// How many wait.
+    pub waiting: usize,
     standings: BTreeMap<JobKey, Standing>,
-    order: Vec<JobKey>,
+    first: Vec<JobKey>,
     holders: Vec<Holder>,
 }
 
@@ -46,10 +49,10 @@ pub struct Holder {
     pub until: Option<Timestamp>,
 }
 
-/// Looks at the queue; `held_up` is what the last plan has said.
-pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp]) -> Outlook {
+/// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
+pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outlook {
     let whys: BTreeMap<&JobKey, &Why> = held_up.iter().map(|held_up| (&held_up.key, &held_up.why)).collect();
-    let ordered = ordered(snapshot);
+    let ordered = ordered(snapshot, most);
     let mut clock = Clock::new(snapshot);
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
@@ -61,15 +64,16 @@ pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp]) -> Outlook {
     }
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
-        let until = attempt::foreseen_end(live, snapshot.now);
+        let until = attempt::foreseen_end(live, snapshot.now).said();
         Holder { key: live.key.clone(), amount: live.amount, until }
     };
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
         free: machine(snapshot).room.amount,
+        waiting: snapshot.queue.len(),
         standings,
-        order: ordered.iter().map(|waiting| waiting.key.clone()).collect(),
+        first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
         holders: held.map(holder).collect(),
     }
 }
@@ -79,18 +83,14 @@ impl Outlook {
         self.standings.get(key)
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.order.len()
+    /// The first of the queue, in the order in which they may start.
+    pub fn first(&self) -> &[JobKey] {
+        &self.first
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
-    }
-
-    /// In the order in which they may start.
-    pub fn order(&self) -> &[JobKey] {
-        &self.order
+    /// How many were looked at.
+    pub fn seen(&self) -> usize {
+        self.standings.len()
     }
 
     /// Who holds something of what does not suffice for `wanted`, where so much of it is free.
@@ -108,23 +108,35 @@ impl Outlook {
     }
 }
 
-/// All that wait in the order in which they would start, one after the other.
-fn ordered<'a>(snapshot: &Snapshot<'a>) -> Vec<&'a Waiting> {
+/// So many of the first that wait, in the order in which they would start one after the other.
+fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
     let mut shares: BTreeMap<&WorkspaceName, f64> = BTreeMap::new();
-    let mut out = Vec::with_capacity(snapshot.queue.len());
+    let reserved = snapshot.reserved.and_then(|key| snapshot.queue.find(key));
+    let mut out = Vec::new();
     for class in snapshot.queue.classes() {
-        let mut open: Vec<(&WorkspaceName, VecDeque<(u64, &Waiting)>)> = class.into_iter().map(opened).collect();
+        let first = reserved.filter(|(place, _)| place.priority == class.priority);
+        out.extend(first.map(|(_, waiting)| waiting));
+        let is_other = |order: &u64| first.is_none_or(|(place, _)| place.order != *order);
+        let mut open: Vec<_> = class
+            .lanes
+            .into_iter()
+            .map(|(workspace, lane)| {
+                let runs = lane.runs.iter().filter(move |(order, _)| is_other(order));
+                (workspace, runs.peekable())
+            })
+            .collect();
         for (workspace, _) in &open {
             shares.entry(workspace).or_insert_with(|| side(snapshot, workspace).share);
         }
-        loop {
-            open.retain(|(_, runs)| !runs.is_empty());
-            let order = |runs: &VecDeque<(u64, &Waiting)>| runs.front().map(|(order, _)| *order);
-            let first = open.iter_mut().min_by(|(a, of_a), (b, of_b)| {
-                shares[a].total_cmp(&shares[b]).then_with(|| order(of_a).cmp(&order(of_b)))
-            });
-            let Some((workspace, runs)) = first else { break };
-            let Some((_, waiting)) = runs.pop_front() else { break };
+        while out.len() < most {
+            let mut heads = open
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(place, (workspace, runs))| Some((shares.get(workspace)?, *runs.peek()?.0, place)));
+            let first = heads.by_ref().min_by(|(a, order, _), (b, other, _)| a.total_cmp(b).then(order.cmp(other)));
+            let Some((_, _, place)) = first else { break };
+            let Some((workspace, runs)) = open.get_mut(place) else { break };
+            let Some((_, waiting)) = runs.next() else { break };
             if let Some(share) = shares.get_mut(workspace) {
                 *share += Shares::of_start(&waiting.amount, &snapshot.inventory);
             }
@@ -132,10 +144,6 @@ fn ordered<'a>(snapshot: &Snapshot<'a>) -> Vec<&'a Waiting> {
         }
     }
     out
-}
-
-fn opened<'a>((workspace, lane): (&'a WorkspaceName, &'a Lane)) -> (&'a WorkspaceName, VecDeque<(u64, &'a Waiting)>) {
-    (workspace, lane.runs.iter().map(|(order, waiting)| (*order, waiting)).collect())
 }
 
 /// The machine and the quotas as time goes on: each run in order begins where there is room for all of it.

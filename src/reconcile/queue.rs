@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Reconciler;
 use super::world::Job;
+use super::{Reconciler, Refusal};
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
-use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot};
+use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot, Why};
 use crate::store::Store;
 use crate::store::record::UsageRecord;
 
@@ -16,8 +16,8 @@ const TOLD_MS: u64 = 1000;
 /// More runs than this make a long queue, which is looked at so often at most, ms.
 const LONG: usize = 256;
 const LONG_SEEN_MS: u64 = 10_000;
-/// So many of the first in the queue are written anew as their places change.
-const SHOWN: usize = 1000;
+/// So many of the first in the queue are looked at when nobody asks; who stands behind them is told that.
+pub(super) const SEEN: usize = 1000;
 
 /// Runs that wait, and jobs that may not.
 #[derive(Debug, Default)]
@@ -68,6 +68,7 @@ impl<S: Store> Reconciler<S> {
             last_block: self.last_block,
             live: self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect(),
             queue: if self.draining { &none } else { &self.queue },
+            reserved: self.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| &held_up.key),
             shares: &self.shares,
             quotas: &self.settings.quotas,
         })
@@ -85,7 +86,12 @@ impl<S: Store> Reconciler<S> {
     /// Brings the job's place in line with its record.
     pub(super) fn queue_in(&mut self, key: &JobKey) {
         self.queue.remove(key);
-        let open = self.jobs.get(key).and_then(Job::open_run);
+        let job = self.jobs.get(key);
+        if job.is_none_or(|job| job.next_run().is_none()) {
+            // Nobody wants its next run any more.
+            self.waiters.take_back(key);
+        }
+        let open = job.and_then(Job::open_run);
         self.waiters.set(key, open.is_some_and(|run| run.live_attempt().is_none()));
         if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(place, waiting);
@@ -146,24 +152,18 @@ impl<S: Store> Reconciler<S> {
 
     /// An attempt is over: what it had is accounted, in the commit that records its end.
     pub(super) fn account(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get(key).and_then(|job| job.run.as_ref()) else { return };
-        let Some(attempt) = run.record.attempts.last() else { return };
-        let amount = Amount::of(&run.spec);
-        let (from, to) = (attempt.created, attempt.ended.unwrap_or(self.now));
-        self.usage.push(UsageRecord {
-            attempt: attempt.id,
-            workspace: key.workspace.clone(),
-            job: key.job.clone(),
-            run: run.record.number,
-            owner: run.record.source.owner.uid,
-            from,
-            to,
-            cpu: amount.cpu,
-            memory: amount.memory,
-            gpu: amount.gpu,
-            price: None,
-        });
-        self.shares.add(&key.workspace, &amount, from, to);
+        let Some(used) = self.jobs.get(key).and_then(|job| used(key, job, self.now)) else { return };
+        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
+        self.shares.add(&key.workspace, &amount, used.from, used.to);
+        self.usage.push(used);
+    }
+
+    /// What attempts have used since then, those that run until now.
+    pub(super) fn usage_since(&self, since: Timestamp) -> Result<Vec<UsageRecord>, Refusal> {
+        let mut all = self.store.usage(since).map_err(|error| Refusal::Store(error.to_string()))?;
+        all.extend(self.usage.iter().filter(|used| used.to >= since).cloned());
+        all.extend(self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now)));
+        Ok(all)
     }
 
     pub(super) fn set_held_up(&mut self, held_up: Vec<HeldUp>) {
@@ -185,7 +185,7 @@ impl<S: Store> Reconciler<S> {
         let seen = self.outlook.as_ref().map(|outlook| outlook.at);
         let look_at = seen.filter(|_| self.queue.len() > LONG).map(|at| Timestamp(at.0.saturating_add(LONG_SEEN_MS)));
         if self.queue_changed && self.is_due(look_at, LONG_SEEN_MS) {
-            self.refresh_outlook();
+            self.refresh_outlook(SEEN);
         }
         let tell_at = Timestamp(self.told_at.0.saturating_add(TOLD_MS));
         if !self.moved.is_empty() && self.is_due(Some(tell_at), TOLD_MS) {
@@ -205,19 +205,20 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn look_ahead_for_answer(&mut self) {
         let age = self.outlook.as_ref().map_or(u64::MAX, |outlook| self.now.0.abs_diff(outlook.at.0));
         if self.queue.len() <= LONG || age >= TOLD_MS {
-            self.refresh_outlook();
+            self.refresh_outlook(usize::MAX);
         }
     }
 
-    pub(super) fn refresh_outlook(&mut self) {
-        let outlook = self.with_snapshot(|snapshot| outlook::outlook(snapshot, &self.held_up));
+    /// Looks at so many of the first.
+    pub(super) fn refresh_outlook(&mut self, most: usize) {
+        let outlook = self.with_snapshot(|snapshot| outlook::outlook(snapshot, &self.held_up, most));
         let before = self.outlook.as_ref();
         let has_moved = |key: &&JobKey| {
             let standing = outlook.of(key);
             standing.is_some_and(|standing| standing.why.is_some())
                 || before.and_then(|before| before.of(key)) != standing
         };
-        self.moved.extend(outlook.order().iter().take(SHOWN).filter(has_moved).cloned());
+        self.moved.extend(outlook.first().iter().filter(has_moved).cloned());
         self.outlook = Some(outlook);
         self.queue_changed = false;
     }
@@ -227,4 +228,24 @@ impl<S: Store> Reconciler<S> {
         let outlook = self.outlook.as_ref()?;
         Some((outlook, outlook.of(key)?))
     }
+}
+
+/// What the newest attempt of a job has had, until its end or until `now`.
+fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
+    let run = job.run.as_ref()?;
+    let attempt = run.record.attempts.last()?;
+    let amount = Amount::of(&run.spec);
+    Some(UsageRecord {
+        attempt: attempt.id,
+        workspace: key.workspace.clone(),
+        job: key.job.clone(),
+        run: run.record.number,
+        owner: run.record.source.owner.uid,
+        from: attempt.created,
+        to: attempt.ended.unwrap_or(now),
+        cpu: amount.cpu,
+        memory: amount.memory,
+        gpu: amount.gpu,
+        price: run.record.source.template.as_ref().and_then(|template| template.price),
+    })
 }

@@ -7,11 +7,11 @@ use super::world::Job;
 use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
-use crate::ids::{GpuUuid, JobKey, TaskName};
+use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::report::JobReport;
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
-use crate::store::record::{EventRecord, RunRecord};
+use crate::store::record::{EventRecord, RunRecord, UsageRecord};
 use crate::store::{Store, StoreError};
 
 /// Who asks.
@@ -45,6 +45,11 @@ pub enum Request {
     Leases {
         caller: Caller,
         answer: Answer<Vec<Lease>>,
+    },
+    /// What attempts have used that had not ended before then; who may see what is for the one who asks to say.
+    Usage {
+        since: Timestamp,
+        answer: Answer<Vec<UsageRecord>>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -142,6 +147,8 @@ pub enum Refusal {
     Store(String),
 }
 
+/// So many holders of what a job waits for are told in a list of all jobs.
+const LISTED_HOLDERS: usize = 5;
 /// Most that a run is extended by in all.
 const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
 
@@ -153,6 +160,7 @@ impl<S: Store> Reconciler<S> {
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
+            Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
@@ -178,7 +186,13 @@ impl<S: Store> Reconciler<S> {
 
     fn list(&self, caller: &Caller) -> Listing {
         let visible = self.jobs.iter().filter(|(_, job)| may(caller, job));
-        let jobs = visible.filter_map(|(key, _)| self.report(key)).collect();
+        let report = |(key, _): (&JobKey, &Job)| {
+            let mut report = self.report(key)?;
+            // Of many jobs a few names are enough; all are told of one.
+            report.waiting.iter_mut().for_each(|waiting| waiting.holders.truncate(LISTED_HOLDERS));
+            Some(report)
+        };
+        let jobs = visible.filter_map(report).collect();
         let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
         Listing { jobs, strays }
     }
@@ -248,6 +262,9 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_wanted = true;
         }
         self.settle(key);
+        if self.waiters.is_turned_away(key) {
+            return Ok(format!("{key}: {}", self.why_turned_away(key)));
+        }
         let record = self.jobs.get(key).map(|job| &job.record);
         let number = record.map_or(0, |record| record.last_run);
         let is_old = record.is_some_and(|record| !record.invalid.is_empty());

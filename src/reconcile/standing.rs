@@ -13,7 +13,7 @@ use crate::store::Store;
 /// Most jobs of the own workspace that are named.
 const NAMED: usize = 3;
 /// And that programs are told of.
-const TOLD: usize = 50;
+const TOLD: usize = 20;
 
 impl<S: Store> Reconciler<S> {
     /// Why a run waits that is in the queue, one line.
@@ -21,7 +21,7 @@ impl<S: Store> Reconciler<S> {
         if self.draining {
             return "Trainyard is shutting down".to_owned();
         }
-        let Some((outlook, standing)) = self.standing(key) else { return "waits for its turn".to_owned() };
+        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere() };
         let why = match &standing.why {
             Some(Why::Room) if standing.wanted.gpu > outlook.free.gpu => {
                 format!("{}{}", room(key, outlook, standing), self.cards_out_of_use())
@@ -43,6 +43,14 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// Of a run that was not looked at, since it is new or far behind.
+    fn somewhere(&self) -> String {
+        match self.outlook.as_ref().map_or(0, Outlook::seen) {
+            0 => "waits for its turn".to_owned(),
+            seen => format!("waits for its turn, behind {seen} others or more"),
+        }
+    }
+
     /// The same for programs.
     pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
         let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
@@ -56,7 +64,7 @@ impl<S: Store> Reconciler<S> {
         Some(WaitReport {
             cause: cause.to_owned(),
             place: standing.place,
-            of: outlook.len(),
+            of: outlook.waiting,
             needs: report(&standing.wanted),
             free: report(&free),
             holders: told(&key.workspace, &holders),
@@ -126,7 +134,7 @@ fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
 
 fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
     let place = standing.place;
-    match outlook.order().first() {
+    match outlook.first().first() {
         Some(first) if first != key => {
             format!("waits in place {place} of the queue, which begins with {}", seen_from(&key.workspace, first))
         }

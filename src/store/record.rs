@@ -71,7 +71,7 @@ pub struct SweepRecord {
 }
 
 /// What a job says beside its template and specs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TemplateRecord {
     /// None where there are specs alone.
     pub name: Option<String>,
@@ -80,6 +80,9 @@ pub struct TemplateRecord {
     /// Keys that act at once which they say themselves.
     #[serde(default)]
     pub own_live: BTreeSet<String>,
+    /// Of an hour of all its tasks, by the specs that it names.
+    #[serde(default)]
+    pub price: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

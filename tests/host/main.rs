@@ -29,6 +29,7 @@ mod mpi;
 mod network;
 mod policies;
 mod public;
+mod queue;
 mod quickstart;
 mod quotas;
 mod remote;

@@ -172,7 +172,7 @@ fn who_waits_is_told_the_place_what_is_free_and_who_holds_the_rest_of_other_work
     assert_eq!(last.reason, "waits in place 3 of the queue, which begins with a job of workspace a");
     assert!(last.waiting.as_ref().unwrap().starts_by.is_none(), "it is not known how long a/next takes");
     let shown = last.toml();
-    assert!(shown.contains("place     = \"3 of 3\"") && !shown.contains("own") && !shown.contains("big"), "{shown}");
+    assert!(shown.contains("place     = \"3 of 3\"") && !shown.contains("a/own") && !shown.contains("big"), "{shown}");
     daemon.now += HOUR;
     daemon.end("a/own");
     daemon.end("b/secret");

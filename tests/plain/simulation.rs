@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trainyard::config::{AddressRange, Quotas};
+use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::engine::{EngineError, Launch};
 use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Process, Signs, Topology, Usage, health};
 use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
@@ -20,7 +20,7 @@ use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{Owner, SourceRecord};
+use trainyard::store::record::{Owner, RunRecord, SourceRecord};
 
 use super::invariants;
 
@@ -121,6 +121,8 @@ struct World {
     busy: bool,
     full: bool,
     cards: Cards,
+    stranger_came: bool,
+    quotas: Quotas,
 }
 
 /// The cards as they are in truth.
@@ -208,14 +210,16 @@ fn arrival(key: &JobKey, spec: usize) -> Arrival {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(quota: Quota) -> Self {
         let mut world = Self {
+            quotas: Quotas::from([(WorkspaceName::default_workspace(), quota)]),
             store: MemoryStore::default(),
             daemon: None,
             now: 1_000_000,
             works: VecDeque::new(),
             tasks: BTreeMap::new(),
             busy: false,
+            stranger_came: false,
             full: false,
             cards: Cards::default(),
             starts: BTreeMap::new(),
@@ -233,7 +237,7 @@ impl World {
             addresses,
             stop_grace: Duration::from_secs(1),
             half_life: Duration::from_secs(3600),
-            quotas: Quotas::new(),
+            quotas: self.quotas.clone(),
         };
         let store = FaultStore::new(self.store.clone(), fault);
         self.works.clear();
@@ -271,6 +275,20 @@ impl World {
         assert!(before.is_none_or(|last| last == self.last_attempt()), "nothing starts where there is no room");
         invariants::nothing_starts_twice(&self.starts);
         invariants::nothing_is_leased_twice(&self.held, INVENTORY);
+        self.check_quota();
+    }
+
+    /// By what is recorded, in all histories.
+    fn check_quota(&self) {
+        let Some(quota) = self.quotas.values().next() else { return };
+        let contents = self.store.load().unwrap();
+        let open: Vec<_> = contents.runs.values().filter(|run| run.ended.is_none()).collect();
+        let is_live = |run: &&&RunRecord| run.attempts.last().is_some_and(|attempt| attempt.ended.is_none());
+        let running = open.iter().filter(is_live).count() as u64;
+        assert!(quota.running.is_none_or(|most| running <= most), "{running} run of {quota:?}");
+        // A run that tries again waits as well, without being a new one: after a failure, or since a stranger was in its way.
+        let waiting = open.iter().filter(|run| run.attempts.is_empty()).count() as u64;
+        assert!(self.stranger_came || quota.waiting.is_none_or(|most| waiting <= most), "{waiting} wait of {quota:?}");
     }
 
     fn step(&mut self, step: &Step) {
@@ -296,7 +314,10 @@ impl World {
                 self.start_daemon(Fault::Fail(0));
             }
             Step::FailCommit => self.start_daemon(Fault::Fail(2)),
-            Step::Stranger { busy } => self.busy = *busy,
+            Step::Stranger { busy } => {
+                self.busy = *busy;
+                self.stranger_came |= *busy;
+            }
             Step::Room { full } => {
                 self.full = *full;
                 self.handle(Event::Full(self.full_workspaces()));
@@ -485,8 +506,12 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_nothing_starts_twice_and_everything_ends(steps in steps()) {
-        let mut world = World::new();
+    fn whatever_happens_nothing_starts_twice_and_everything_ends(
+        steps in steps(),
+        running in prop::option::of(1u64..3),
+        waiting in prop::option::of(1u64..3),
+    ) {
+        let mut world = World::new(Quota { running, waiting, ..Quota::default() });
         for step in &steps {
             world.step(step);
         }
@@ -497,7 +522,7 @@ proptest! {
 
 #[test]
 fn a_quiet_history_ends_as_it_should() {
-    let mut world = World::new();
+    let mut world = World::new(Quota::default());
     world.step(&Step::Drop { job: 0, spec: 1 });
     world.settle();
     world.check_end();
