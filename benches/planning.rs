@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use trainyard::config::AddressRange;
+use trainyard::config::{AddressRange, Quotas};
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
@@ -29,7 +29,13 @@ fn arrival(number: u32, state: &str) -> Arrival {
 fn measure(jobs: u32, state: &str) -> Duration {
     let addresses = AddressRange { base: 0x0ad5_0000, prefix: 16 };
     let inventory = Amount { cpu: 1000, memory: 1 << 30, gpu: 0 };
-    let settings = Settings { inventory, addresses, stop_grace: Duration::from_secs(10) };
+    let settings = Settings {
+        inventory,
+        addresses,
+        stop_grace: Duration::from_secs(10),
+        half_life: Duration::from_secs(3600),
+        quotas: Quotas::new(),
+    };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();
     let mut arrivals = vec![arrival(0, "run")];
     arrivals.extend((1..jobs).map(|number| arrival(number, state)));

@@ -4,7 +4,7 @@
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
 //! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
 //! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
-//! `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
+//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
 //! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
 //! the place of somebody else by the header `trainyard-for-user: UID`.
 
@@ -13,11 +13,13 @@ mod datasets;
 mod exec;
 mod files;
 pub mod frames;
+pub mod gpus;
 pub mod images;
 mod logs;
 pub mod server;
 pub mod sessions;
 pub mod storage;
+pub mod usage;
 pub mod wire;
 
 use std::os::unix::fs::MetadataExt;

@@ -9,6 +9,7 @@ mod events;
 mod exec;
 mod explain;
 mod fetch;
+mod gpu;
 mod image;
 mod import;
 mod logs;
@@ -22,6 +23,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod usage;
 mod wait;
 mod whose;
 mod workspace;
@@ -181,6 +183,15 @@ pub enum Verb {
         #[arg(required = true)]
         jobs: Vec<JobKey>,
     },
+    /// Let a job that is not over take longer than its max_duration
+    ///
+    /// Of its newest run alone, and of all its attempts; also of expected_duration where it stops the job (on_overrun).
+    Extend {
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
+        job: JobKey,
+        /// How much longer, as in 2h
+        by: String,
+    },
     /// Copy the output of jobs to their stores now, where job files want it copied
     Send {
         /// No longer copy what is not in the store yet; it stays in output/
@@ -245,6 +256,8 @@ pub enum Verb {
     /// Templates: job files with parameters, from which jobs are made
     #[command(subcommand)]
     Template(template::TemplateVerb),
+    /// Show the graphics cards: health, use, holders, and how they are connected
+    Gpu,
     /// Specs: sizes of tasks that job files may name
     #[command(subcommand)]
     Spec(spec::SpecVerb),
@@ -258,6 +271,21 @@ pub enum Verb {
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
         name: Option<WorkspaceName>,
+    },
+    /// Who has used how much: hours of cards, cores and memory, and their price by specs
+    ///
+    /// What attempts had, from when it was given to them until it was free again, also of jobs that were removed. You see your
+    /// own jobs, and the sums of workspaces that you may enter; root sees everything.
+    Usage {
+        /// Add up by user, workspace or job
+        #[arg(long, default_value = "workspace", value_name = "user|workspace|job")]
+        by: crate::api::usage::By,
+        /// Only what was used within this time, as in 30d
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Print comma-separated values
+        #[arg(long)]
+        csv: bool,
     },
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
@@ -377,6 +405,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
+        Verb::Extend { job, by } => {
+            let by = crate::ids::parse_duration(&by)?;
+            change::run(&client()?, change::Change::Extend { by }, &[job], format).await
+        }
         Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
@@ -390,7 +422,12 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Gpu => gpu::run(&client()?, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
+        Verb::Usage { by, since, csv } => {
+            let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
+            usage::run(&client()?, by, since.as_deref(), table, format).await
+        }
         Verb::New { job, template, from, replace, param } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             new::new(&cli.root, &job, &from, replace, format)

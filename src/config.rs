@@ -1,6 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
 mod pools;
+mod quotas;
 mod specs;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 pub use pools::Pool;
 use pools::WirePool;
+use quotas::WireQueue;
+pub use quotas::{QueueConfig, Quota, Quotas};
 use specs::WireSpec;
 
 use crate::spec::ResourceSpecs;
@@ -55,8 +58,12 @@ pub struct Config {
     /// What of the mount is shown by mounts of its directories.
     pub direct: Direct,
     pub storage: StorageConfig,
+    pub gpu: GpuConfig,
     /// Sizes of tasks that jobs may name.
     pub specs: ResourceSpecs,
+    pub queue: QueueConfig,
+    /// How much of the machine workspaces may have.
+    pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
     other_keys: toml::Table,
 }
@@ -75,6 +82,14 @@ impl StorageConfig {
     pub fn of(&self, workspace: &WorkspaceName) -> Option<u64> {
         self.of.get(workspace).copied().unwrap_or(self.others)
     }
+}
+
+/// Graphics cards.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GpuConfig {
+    /// NVIDIA's library; it is looked for when absent.
+    pub library: Option<PathBuf>,
 }
 
 /// Published versions and `code/` that are shown by mounts of their directories. The machine's table of mounts, with their
@@ -170,8 +185,10 @@ struct WireConfig {
     mounts: WireMounts,
     pools: BTreeMap<String, WirePool>,
     mount: WireMount,
+    gpu: GpuConfig,
     workspaces: BTreeMap<String, WireWorkspace>,
     specs: BTreeMap<String, WireSpec>,
+    queue: WireQueue,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -184,6 +201,11 @@ struct WireMount {
 #[serde(deny_unknown_fields, default)]
 struct WireWorkspace {
     storage: Option<String>,
+    gpu: Option<u64>,
+    cpu: Option<f64>,
+    memory: Option<String>,
+    running: Option<u64>,
+    waiting: Option<u64>,
     specs: BTreeMap<String, WireSpec>,
 }
 
@@ -256,7 +278,10 @@ impl Config {
             storage: storage(&wire).map_err(|(key, message)| value(&path, key, message))?,
             mounts_below: mounts_below(wire.mounts.below).map_err(|(key, message)| value(&path, key, message))?,
             direct: wire.mount.direct,
+            gpu: gpu(wire.gpu).map_err(|(key, message)| value(&path, key, message))?,
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
+            quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,
@@ -330,6 +355,15 @@ fn mounts_below(places: Option<Vec<PathBuf>>) -> Result<Option<Vec<PathBuf>>, Ba
     }
     // What is shown is compared by where it really lies.
     Ok(places.map(|places| places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()))
+}
+
+fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
+    match &gpu.library {
+        Some(path) if !path.is_absolute() => {
+            Err(("gpu.library", format!("{} is not an absolute path", path.display())))
+        }
+        _ => Ok(gpu),
+    }
 }
 
 fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
@@ -559,6 +593,11 @@ impl Paths {
     /// The bell of whoever shows directories directly.
     pub fn direct_bell(&self) -> PathBuf {
         self.run_dir().join("direct.sock")
+    }
+
+    /// What errors the driver has reported of cards since the machine was started.
+    pub fn xids(&self) -> PathBuf {
+        self.run_dir().join("xids.json")
     }
 
     pub fn daemon_lock(&self) -> PathBuf {

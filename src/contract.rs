@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod command;
 mod frameworks;
 mod google;
+pub mod gpus;
 mod host;
 mod kubeflow;
 pub mod layout;

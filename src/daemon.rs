@@ -24,11 +24,12 @@ use crate::assets::{self, enforced};
 use crate::config::{Config, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine};
+use crate::gpu::{self, Gpus};
 use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
-use crate::reconcile::{Event, Reconciler, Request, Settings};
+use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
@@ -185,7 +186,13 @@ fn inventory(config: &Config) -> io::Result<Amount> {
 async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
     let (events, inbox) = unbounded_channel();
     let inventory = inventory(config).map_err(failed("look at the machine"))?;
-    let settings = Settings { inventory, addresses: config.network.range, stop_grace: config.limits.stop_grace };
+    let settings = Settings {
+        inventory,
+        addresses: config.network.range,
+        stop_grace: config.limits.stop_grace,
+        half_life: config.queue.half_life,
+        quotas: config.quotas.clone(),
+    };
     let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;
     let (storage, mut opened) =
         Storage::open(config, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
@@ -207,6 +214,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    let gpus = Arc::new(watch_gpus(config, events.clone()).map_err(failed("watch the GPUs"))?);
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
@@ -215,12 +223,13 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         images: image_service,
         sessions: Sessions::default(),
         storage: Arc::new(storage.clone()),
+        gpus: gpus.clone(),
     };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver = Driver { reconciler, engine: engine.clone(), publisher, rounds, storage, events, inbox };
+    let driver = Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, events, inbox };
     let end = driver.run().await?;
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
@@ -232,6 +241,12 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         tracing::info!("everything is stopped");
     }
     Ok(())
+}
+
+fn watch_gpus(config: &Config, events: UnboundedSender<Event>) -> io::Result<Gpus> {
+    let settings = gpu::Settings { library: config.gpu.library.clone(), xids: config.paths.xids() };
+    // The receiver is gone only when the daemon ends.
+    Gpus::start(settings, move |seen| drop(events.send(Event::Gpus(seen))))
 }
 
 fn open_images(config: &Config) -> Result<Images, DaemonError> {
@@ -351,6 +366,7 @@ enum End {
 struct Driver<S> {
     reconciler: Reconciler<S>,
     engine: Arc<LocalEngine>,
+    gpus: Arc<Gpus>,
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
@@ -396,6 +412,10 @@ impl<S: Store> Driver<S> {
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
+            if matches!(work, Work::LookAtCards) {
+                works::look_at_cards(self.gpus.clone(), events);
+                continue;
+            }
             match works::is_long(&work) {
                 true => drop(tokio::spawn(works::spawn_long(work, engine, events))),
                 false => works::spawn(work, engine, events),

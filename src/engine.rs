@@ -15,7 +15,7 @@ use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
-use crate::store::record::{AddressBlock, Owner};
+use crate::store::record::{AddressBlock, GpuLease, Owner};
 
 /// One attempt to be started, or gone on with after a crash.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct Launch {
     /// The job file as it is run.
     pub text: String,
     pub stop_grace: Duration,
+    /// The cards of each task of the attempt, by its place.
+    pub gpus: Vec<Vec<GpuLease>>,
     /// Tasks to start; the others have ended.
     pub tasks: Vec<TaskId>,
 }

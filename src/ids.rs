@@ -241,6 +241,56 @@ impl FromStr for TaskId {
     }
 }
 
+/// A graphics card, or a slice of one, as NVIDIA's driver names it for ever: `GPU-…` or `MIG-…`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct GpuUuid(String);
+
+/// Why a text is not the UUID of a card.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not the UUID of a card: it begins with GPU- or MIG- and has letters, digits, '-' and '/'")]
+pub struct GpuUuidError(String);
+
+/// Longer than any that the driver gives out.
+const GPU_UUID_MAX: usize = 96;
+
+impl GpuUuid {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for GpuUuid {
+    type Err = GpuUuidError;
+    fn from_str(text: &str) -> Result<Self, GpuUuidError> {
+        let rest = text.strip_prefix("GPU-").or_else(|| text.strip_prefix("MIG-"));
+        let plain = |rest: &str| rest.chars().all(|c| c.is_ascii_alphanumeric() || "-/".contains(c));
+        match rest {
+            Some(rest) if !rest.is_empty() && text.len() <= GPU_UUID_MAX && plain(rest) => Ok(Self(text.to_owned())),
+            _ => Err(GpuUuidError(text.to_owned())),
+        }
+    }
+}
+
+impl TryFrom<String> for GpuUuid {
+    type Error = GpuUuidError;
+    fn try_from(text: String) -> Result<Self, GpuUuidError> {
+        text.parse()
+    }
+}
+
+impl From<GpuUuid> for String {
+    fn from(uuid: GpuUuid) -> Self {
+        uuid.0
+    }
+}
+
+impl fmt::Display for GpuUuid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// An amount of memory or storage in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bytes(pub u64);
@@ -347,6 +397,13 @@ impl Default for LogLimits {
 /// A point of wall-clock time, milliseconds since 1970; for records and people, never for deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    /// Without what is smaller than a second.
+    pub fn to_seconds(self) -> String {
+        Self(self.0 - self.0 % 1000).to_string().replace(".000", "")
+    }
+}
 
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

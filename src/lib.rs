@@ -7,6 +7,7 @@
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
 //! - [`config`]: the appliance's own file, and where everything lies.
+//! - [`gpu`]: graphics cards, and which of them to hand out.
 //! - [`remote`]: copies from and to stores of other machines.
 //! - [`images`]: where images come from, how they lie on disk.
 //! - [`logs`]: log files of a task, with a time index.
@@ -35,6 +36,7 @@ pub mod config;
 pub mod contract;
 pub mod daemon;
 pub mod engine;
+pub mod gpu;
 pub mod ids;
 pub mod images;
 pub mod import;

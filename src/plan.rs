@@ -1,25 +1,30 @@
 //! What to do next. Total, pure, deterministic: no clock, no disk, no log.
 //!
 //! [`plan`] sees what runs, what waits and what the machine has, and answers with steps in the order in which they
-//! are to be taken: what frees comes before what takes. Its cost follows the live attempts and the runs that start;
-//! runs that wait behind the first one that does not fit are not looked at.
+//! are to be taken: what frees comes before what takes. Its cost follows the live attempts, the runs that start and the
+//! different amounts that are waited for; of runs that need the same only those are looked at that may start.
 
 pub mod address;
 mod attempt;
+mod fill;
+mod limit;
+pub mod outlook;
+mod queue;
+mod share;
 
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::config::AddressRange;
-use crate::ids::{Bytes, Cpu, JobKey, Timestamp};
-use crate::spec::{JobSpec, Network, OnOverrun, Priority};
+use crate::config::{AddressRange, Quota, Quotas};
+use crate::ids::{Bytes, Cpu, JobKey, Timestamp, WorkspaceName};
+use crate::spec::{JobSpec, Network, OnOverrun};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
+pub use queue::{Place, Queue};
+pub use share::Shares;
 
 /// What can be handed out, or is asked for by all tasks of an attempt together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Amount {
     /// Thousandths of a core.
     pub cpu: u64,
@@ -50,6 +55,29 @@ impl Amount {
             gpu: self.gpu.saturating_sub(other.gpu),
         }
     }
+
+    pub fn plus(&self, other: &Amount) -> Self {
+        Self {
+            cpu: self.cpu.saturating_add(other.cpu),
+            memory: self.memory.saturating_add(other.memory),
+            gpu: self.gpu.saturating_add(other.gpu),
+        }
+    }
+
+    /// What of it is more than there is room for.
+    fn missing(&self, room: &Amount) -> Vec<String> {
+        let mut missing = Vec::new();
+        if self.cpu > room.cpu {
+            missing.push(format!("{} cpu of {}", Cpu(self.cpu), Cpu(room.cpu)));
+        }
+        if self.memory > room.memory {
+            missing.push(format!("{} of memory of {}", Bytes(self.memory), Bytes(room.memory)));
+        }
+        if self.gpu > room.gpu {
+            missing.push(format!("{} GPU(s) of {}", self.gpu, room.gpu));
+        }
+        missing
+    }
 }
 
 impl fmt::Display for Amount {
@@ -59,20 +87,30 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Why an attempt of `wanted` can never start on a machine that has `inventory`.
-pub fn never_fits(wanted: &Amount, inventory: &Amount) -> Option<String> {
-    let mut missing = Vec::new();
-    if wanted.cpu > inventory.cpu {
-        missing.push(format!("{} cpu of {}", Cpu(wanted.cpu), Cpu(inventory.cpu)));
+/// Why an attempt of `wanted` can never start in `workspace`, whatever ends: there is less on the machine, or by its quota.
+pub fn never_fits(
+    wanted: &Amount,
+    inventory: &Amount,
+    workspace: &WorkspaceName,
+    quota: Option<&Quota>,
+) -> Option<String> {
+    let missing = wanted.missing(inventory);
+    if !missing.is_empty() {
+        let missing = missing.join(" and ");
+        return Some(format!(
+            "the job needs {missing} that this machine can give; ask for less in `resources` or `count`"
+        ));
     }
-    if wanted.memory > inventory.memory {
-        missing.push(format!("{} of memory of {}", Bytes(wanted.memory), Bytes(inventory.memory)));
+    let quota = quota?;
+    if quota.running == Some(0) {
+        return Some(format!("no job of workspace {workspace} may run (workspaces.{workspace}.running = 0)"));
     }
-    if wanted.gpu > inventory.gpu {
-        missing.push(format!("{} GPU(s) of {}", wanted.gpu, inventory.gpu));
-    }
+    let missing = wanted.missing(&fill::amount_of(quota));
     let missing = (!missing.is_empty()).then(|| missing.join(" and "))?;
-    Some(format!("the job needs {missing} that this machine can give; ask for less in `resources` or `count`"))
+    Some(format!(
+        "the job needs {missing} that workspace {workspace} may have at a time (workspaces.{workspace} in trainyard.toml); ask \
+         for less in `resources` or `count`"
+    ))
 }
 
 /// A run whose attempt has not been concluded.
@@ -88,7 +126,11 @@ pub struct Live {
     pub first_failure: Option<String>,
     /// No task is left running.
     pub all_ended: bool,
+    /// Since when it holds its amount.
+    pub held_since: Timestamp,
     pub running_since: Option<Timestamp>,
+    /// Until when containers of failed tasks are kept.
+    pub kept_until: Option<Timestamp>,
     pub max_duration: Option<Duration>,
     pub expected_duration: Option<Duration>,
     pub on_overrun: OnOverrun,
@@ -107,13 +149,6 @@ pub struct Live {
     pub retried: bool,
 }
 
-/// A place in the queue: the higher priority first, then the earlier order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub priority: Reverse<Priority>,
-    pub order: u64,
-}
-
 /// A run that may start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Waiting {
@@ -123,6 +158,8 @@ pub struct Waiting {
     pub network: Network,
     /// Ports of the machine that its file names.
     pub ports: Vec<u16>,
+    /// How long an attempt takes, by what its file expects and allows; not known when absent.
+    pub lasts: Option<Duration>,
 }
 
 /// What a plan is made from.
@@ -134,8 +171,12 @@ pub struct Snapshot<'a> {
     /// The block that was handed out last.
     pub last_block: Option<AddressBlock>,
     pub live: Vec<Live>,
-    /// By place in the queue.
-    pub queue: &'a BTreeMap<Place, Waiting>,
+    pub queue: &'a Queue,
+    /// The run that was the first that did not fit in the last plan.
+    pub reserved: Option<&'a JobKey>,
+    /// What workspaces have used before.
+    pub shares: &'a Shares,
+    pub quotas: &'a Quotas,
 }
 
 /// One thing to do. Each may be repeated safely.
@@ -155,32 +196,60 @@ pub enum Step {
     Start { key: JobKey, block: Option<AddressBlock> },
 }
 
-/// Why the first of the queue does not start.
+/// How a port that somebody waits for is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holding {
+    Has,
+    /// It waits, and is to have it first.
+    First,
+}
+
+/// What keeps a run from starting.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Blocked {
+pub enum Why {
+    /// The machine has no room; it is the first that does not fit.
+    Room,
+    /// Its workspace has all that it may; it is the first of it that does not fit.
+    Quota,
+    Port {
+        port: u16,
+        holder: JobKey,
+        how: Holding,
+    },
+    /// Running jobs use up the addresses.
+    Addresses,
+}
+
+/// A run whose turn it is, and that cannot start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldUp {
     pub key: JobKey,
-    pub reason: String,
+    pub why: Why,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Plan {
     pub steps: Vec<Step>,
-    pub blocked: Option<Blocked>,
-    /// Runs that wait for a port of the machine that they name, in order; others start before them.
-    pub passed_over: Vec<Blocked>,
+    /// In the order of the queue.
+    pub held_up: Vec<HeldUp>,
     /// When to plan again even if nothing happens.
     pub wake_at: Option<Timestamp>,
 }
 
+impl Plan {
+    fn hold_up(&mut self, waiting: &Waiting, why: Why) {
+        self.held_up.push(HeldUp { key: waiting.key.clone(), why });
+    }
+}
+
+/// How often the order is looked at anew where it changes by itself, by what workspaces have used.
+const REORDER_EVERY: Duration = Duration::from_secs(60);
+
 /// Decides what to do now.
 pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
     let mut plan = Plan::default();
-    let mut room = snapshot.inventory;
     for live in &snapshot.live {
         plan.steps.extend(attempt::next_step(live, snapshot.now));
-        if !live.released {
-            room = room.minus(&live.amount);
-        }
         plan.steps.extend(attempt::overrun(live, snapshot.now));
         let next = earliest(
             attempt::deadline(live),
@@ -191,98 +260,15 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
         );
         plan.wake_at = earliest(plan.wake_at, next.filter(|_| live.verdict.is_none()));
     }
-    fill(snapshot, room, &mut plan);
+    fill::fill(snapshot, &mut plan);
+    if snapshot.queue.is_shared() && !plan.held_up.is_empty() {
+        plan.wake_at = earliest(plan.wake_at, Some(limit::later(snapshot.now, REORDER_EVERY)));
+    }
     plan
 }
 
 fn earliest(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     a.into_iter().chain(b).min()
-}
-
-/// Starts runs in the order of the queue until one does not fit: a small job never overtakes a big one for ever.
-fn fill(snapshot: &Snapshot<'_>, mut room: Amount, plan: &mut Plan) {
-    let held = snapshot.live.iter().filter(|live| !live.released).filter_map(|live| live.block);
-    let mut blocks: Vec<AddressBlock> = held.collect();
-    let mut last = snapshot.last_block;
-    let (mut started, mut passed_over): (Vec<&Waiting>, Vec<&Waiting>) = Default::default();
-    for waiting in snapshot.queue.values() {
-        if let Some(reason) = never_fits(&waiting.amount, &snapshot.inventory) {
-            let verdict = Verdict::Failed { reason };
-            plan.steps.push(Step::End { key: waiting.key.clone(), verdict });
-            continue;
-        }
-        if !waiting.amount.fits(&room) {
-            let reason = resource_reason(snapshot, waiting, &room);
-            plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
-            return;
-        }
-        if let Some(reason) = port_reason(snapshot, &started, &passed_over, waiting) {
-            // What is free for others it does not need: nobody waits behind it.
-            plan.passed_over.push(Blocked { key: waiting.key.clone(), reason });
-            passed_over.push(waiting);
-            continue;
-        }
-        let block = match waiting.network {
-            // Tasks that share a network have one address.
-            Network::Task | Network::Job => match allocate(snapshot, &blocks, last, waiting) {
-                Some(block) => Some(block),
-                None => {
-                    let reason = "waits for addresses: network.range is used up by running jobs".to_owned();
-                    plan.blocked = Some(Blocked { key: waiting.key.clone(), reason });
-                    return;
-                }
-            },
-            Network::Host => None,
-        };
-        blocks.extend(block);
-        last = block.or(last);
-        room = room.minus(&waiting.amount);
-        started.push(waiting);
-        plan.steps.push(Step::Start { key: waiting.key.clone(), block });
-    }
-}
-
-fn allocate(
-    snapshot: &Snapshot<'_>,
-    used: &[AddressBlock],
-    last: Option<AddressBlock>,
-    waiting: &Waiting,
-) -> Option<AddressBlock> {
-    let addresses = if waiting.network == Network::Task { waiting.tasks } else { 1 };
-    address::allocate(snapshot.addresses, used, last, addresses)
-}
-
-/// Why the ports that the file names cannot be had now.
-fn port_reason(
-    snapshot: &Snapshot<'_>,
-    started: &[&Waiting],
-    passed_over: &[&Waiting],
-    waiting: &Waiting,
-) -> Option<String> {
-    let running = snapshot.live.iter().filter(|live| !live.released).map(|live| (&live.key, &live.ports));
-    let held = running.chain(started.iter().map(|other| (&other.key, &other.ports)));
-    let held = held.map(|(key, ports)| (key, ports, "holds"));
-    let mut all = held.chain(passed_over.iter().map(|other| (&other.key, &other.ports, "is to have first")));
-    all.find_map(|(key, ports, how)| {
-        let port = waiting.ports.iter().find(|port| ports.contains(port))?;
-        Some(format!(
-            "waits for port {port} of this machine, which {key} {how}; leave `begin` out to be given a free one"
-        ))
-    })
-}
-
-/// Most holders named in a reason.
-const NAMED_HOLDERS: usize = 3;
-
-fn resource_reason(snapshot: &Snapshot<'_>, waiting: &Waiting, room: &Amount) -> String {
-    let holders: Vec<_> = snapshot.live.iter().filter(|live| !live.released).map(|live| live.key.to_string()).collect();
-    let named = holders.iter().take(NAMED_HOLDERS).cloned().collect::<Vec<_>>().join(", ");
-    let more = match holders.len().saturating_sub(NAMED_HOLDERS) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let held = if named.is_empty() { "by jobs that are starting".to_owned() } else { format!("by {named}{more}") };
-    format!("waits for {}; free: {room}; the rest is held {held}", waiting.amount)
 }
 
 #[cfg(test)]

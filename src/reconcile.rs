@@ -5,11 +5,14 @@
 //! Works are handed out only after the commit that records them, and each may be repeated; so a crash at any instant
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
+mod cards;
 mod files;
 mod preparing;
 mod publishing;
+mod queue;
 mod requests;
 mod room;
+mod standing;
 mod sweeps;
 mod tasks;
 mod waiting;
@@ -19,22 +22,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::AddressRange;
+use crate::config::{AddressRange, Quotas};
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
+use crate::gpu::Inventory;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
-use crate::plan::{self, Amount, Blocked, Place, Snapshot, Step, Waiting};
+use crate::plan::outlook::Outlook;
+use crate::plan::{Amount, HeldUp, Queue, Shares, Step};
 use crate::report::{Change, JobReport};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
 use crate::store::record::{
-    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord,
+    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord, UsageRecord,
 };
 use crate::store::{Store, StoreError};
 
-pub use requests::{Answer, Caller, JobDetail, Listing, Refusal, Request, Verb};
+use cards::Cards;
+use queue::Waiters;
+pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Verb};
 use world::Job;
 
 /// Everything that can wake the daemon.
@@ -54,6 +61,8 @@ pub enum Event {
     Request(Request),
     /// Workspaces that have no room left by their quota, and what is said of each.
     Full(BTreeMap<WorkspaceName, String>),
+    /// The cards were looked at.
+    Gpus(Arc<Inventory>),
     /// Time has passed.
     Tick,
     /// Stop all jobs, then end.
@@ -71,6 +80,8 @@ pub enum Work {
     /// Nobody wants that preparation any more.
     GiveUp(GivenUp),
     Launch(Launch),
+    /// What uses the cards; told by [`Event::Gpus`].
+    LookAtCards,
     Stop {
         task: TaskId,
         cause: StopCause,
@@ -131,16 +142,20 @@ pub enum Outcome {
         attempt: AttemptId,
         result: Result<(), EngineError>,
     },
+    LookedAtCards,
     /// It was passed on: what becomes of it, if anything, is told by itself.
     Told,
 }
 
 /// What a machine has and how it is used.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Settings {
     pub inventory: Amount,
     pub addresses: AddressRange,
     pub stop_grace: Duration,
+    /// After this time what a workspace has used counts half.
+    pub half_life: Duration,
+    pub quotas: Quotas,
 }
 
 /// The result of a round.
@@ -162,13 +177,24 @@ pub struct Reconciler<S> {
     settings: Settings,
     counters: Counters,
     jobs: BTreeMap<JobKey, Job>,
-    queue: BTreeMap<Place, Waiting>,
+    queue: Queue,
+    waiters: Waiters,
+    /// What workspaces have used.
+    shares: Shares,
     /// Jobs with an attempt that is not concluded.
     live: BTreeSet<JobKey>,
     attempts: BTreeMap<AttemptId, JobKey>,
-    blocked: Option<Blocked>,
-    passed_over: Vec<Blocked>,
+    /// Whose turn it was in the last plan, and what keeps them.
+    held_up: Vec<HeldUp>,
+    /// The queue as it was looked at last, for what is told.
+    outlook: Option<Outlook>,
+    /// It may have changed since.
+    queue_changed: bool,
+    /// Jobs that stand elsewhere in it than was told, and when that was.
+    moved: BTreeSet<JobKey>,
+    told_at: Timestamp,
     last_block: Option<AddressBlock>,
+    cards: Cards,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
     draining: bool,
@@ -195,6 +221,8 @@ pub struct Reconciler<S> {
     /// And how they ended, to be published.
     last_words: Vec<(JobKey, JobReport)>,
     events: Vec<(JobKey, EventRecord)>,
+    /// Of attempts that are over.
+    usage: Vec<UsageRecord>,
     works: Vec<Work>,
     answers: Vec<Box<dyn FnOnce() + Send>>,
     retry_at: Option<Timestamp>,
@@ -205,17 +233,28 @@ impl<S: Store> Reconciler<S> {
     /// Goes on from what the store says. The first round's works look at every task that may live.
     pub fn open(store: S, settings: Settings, now: Timestamp) -> Result<Self, StoreError> {
         let contents = store.load()?;
+        let mut shares = Shares::new(settings.half_life);
+        for used in store.usage(shares.matters_since(now))? {
+            let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
+            shares.add(&used.workspace, &amount, used.from, used.to);
+        }
         let mut this = Self {
             store,
             settings,
             counters: contents.counters,
             jobs: BTreeMap::new(),
-            queue: BTreeMap::new(),
+            queue: Queue::default(),
+            waiters: Waiters::default(),
+            shares,
             live: BTreeSet::new(),
             attempts: BTreeMap::new(),
-            blocked: None,
-            passed_over: Vec::new(),
+            held_up: Vec::new(),
+            outlook: None,
+            queue_changed: true,
+            moved: BTreeSet::new(),
+            told_at: Timestamp(0),
             last_block: None,
+            cards: Cards::default(),
             strays: BTreeMap::new(),
             draining: false,
             look_again: BTreeMap::new(),
@@ -231,6 +270,7 @@ impl<S: Store> Reconciler<S> {
             retired: Vec::new(),
             last_words: Vec::new(),
             events: Vec::new(),
+            usage: Vec::new(),
             works: Vec::new(),
             answers: Vec::new(),
             retry_at: None,
@@ -246,12 +286,13 @@ impl<S: Store> Reconciler<S> {
         for key in this.awaiting.keys().cloned().collect::<Vec<_>>() {
             this.tell_those_awaiting(&key);
         }
+        this.refresh_outlook(queue::SEEN);
         Ok(this)
     }
 
     /// After a restart: look at what may live, go on with what was not finished.
     fn resume(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
+        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return self.remember_turned_away(key) };
         if let Some(attempt) = run.live_attempt() {
             let (id, count) = (attempt.id, attempt.tasks.len());
             let open = (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none());
@@ -293,6 +334,7 @@ impl<S: Store> Reconciler<S> {
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
+            Event::Gpus(seen) => self.cards_seen(seen),
             Event::Tick => self.try_again(),
             Event::Shutdown => self.drain(),
         }
@@ -368,54 +410,28 @@ impl<S: Store> Reconciler<S> {
     /// Plans, records, and hands out what is to be done.
     pub fn pass(&mut self, now: Timestamp) -> Result<Round, StoreError> {
         self.now = now;
+        self.admit();
         let mut wake_at;
         loop {
             let planned = self.plan();
             wake_at = planned.wake_at;
-            self.set_blocked(planned.blocked, planned.passed_over);
+            self.set_held_up(planned.held_up);
             if planned.steps.is_empty() {
                 break;
             }
             for step in planned.steps {
                 self.apply(step);
             }
+            self.admit();
         }
+        self.look_at_cards();
+        let look_again = self.look_ahead();
         self.commit()?;
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let wake_at = [wake_at, self.retry_at, next].into_iter().flatten().min();
+        let wake_at = [wake_at, self.retry_at, next, look_again].into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
-    }
-
-    /// What [`Self::pass`] would plan now; for the benchmark.
-    pub fn plan(&self) -> plan::Plan {
-        let live = self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect();
-        let empty = BTreeMap::new();
-        let queue = if self.draining { &empty } else { &self.queue };
-        plan::plan(&Snapshot {
-            now: self.now,
-            inventory: self.settings.inventory,
-            addresses: self.settings.addresses,
-            last_block: self.last_block,
-            live,
-            queue,
-        })
-    }
-
-    fn set_blocked(&mut self, blocked: Option<Blocked>, passed_over: Vec<Blocked>) {
-        if self.blocked == blocked && self.passed_over == passed_over {
-            return;
-        }
-        let before = self.blocked.take().into_iter().chain(std::mem::take(&mut self.passed_over));
-        let touched = before.chain(blocked.clone()).chain(passed_over.clone()).map(|blocked| blocked.key);
-        for key in touched.collect::<Vec<_>>() {
-            if self.jobs.contains_key(&key) {
-                self.dirty.insert(key);
-            }
-        }
-        self.blocked = blocked;
-        self.passed_over = passed_over;
     }
 
     fn apply(&mut self, step: Step) {
@@ -507,7 +523,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn conclude_attempt(&mut self, key: &JobKey) {
-        self.live.remove(key);
+        if self.live.remove(key) {
+            self.account(key);
+        }
         if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
             run.releasing = false;
             if let Some(attempt) = run.record.attempts.last() {
@@ -519,12 +537,15 @@ impl<S: Store> Reconciler<S> {
     fn start(&mut self, key: &JobKey, block: Option<AddressBlock>) {
         let id = AttemptId(self.counters.attempt + 1);
         let now = self.now;
+        let Some(spec) = self.jobs.get(key).and_then(Job::open_run).map(|run| run.spec.clone()) else { return };
+        let Some(gpus) = self.lease(&spec) else { return self.hold_back(key, "waits for GPUs that were just lost") };
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        let tasks = run.spec.tasks().map(|(role, index)| TaskRecord {
+        let tasks = spec.tasks().zip(gpus).map(|((role, index), gpus)| TaskRecord {
             role: role.name.clone(),
             index,
             phase: TaskPhase::Launching,
             again: 0,
+            gpus,
         });
         let attempt = AttemptRecord {
             id,
@@ -546,7 +567,7 @@ impl<S: Store> Reconciler<S> {
         self.last_block = block.or(self.last_block);
         self.counters.attempt = id.0;
         self.counters_changed = true;
-        self.queue.retain(|_, waiting| waiting.key != *key);
+        self.leaves_queue(key);
         self.live.insert(key.clone());
         self.attempts.insert(id, key.clone());
         self.launch(key, ordinals);
@@ -569,6 +590,7 @@ impl<S: Store> Reconciler<S> {
             block: attempt.block,
             text: run.record.source.text.clone(),
             stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
+            gpus: attempt.tasks.iter().map(|task| task.gpus.clone()).collect(),
             tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
         }));
     }
@@ -580,6 +602,7 @@ impl<S: Store> Reconciler<S> {
             Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
             Outcome::Looked { task, after, result } => self.looked(task, after, result),
             Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
+            Outcome::LookedAtCards => self.cards_looked_at(),
             Outcome::Told => {}
             Outcome::Stopped { task, result } => {
                 if let Err(error) = result {
@@ -629,6 +652,8 @@ impl<S: Store> Reconciler<S> {
         }
         if let Some(record) = run.record.attempts.last_mut().filter(|record| record.id == attempt) {
             record.released = true;
+            let record = record.clone();
+            self.give_back(&record);
         }
         self.dirty.insert(key.clone());
     }
@@ -661,16 +686,13 @@ impl<S: Store> Reconciler<S> {
         self.stop_before_start(key);
         self.replace_outdated(key);
         self.begin_run(key);
-        self.queue.retain(|_, waiting| waiting.key != *key);
         self.await_others(key);
         self.await_room(key);
         self.backing_off.remove(key);
         if let Some(until) = self.put_off_until(key) {
             self.backing_off.insert(key.clone(), until);
         }
-        if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
-            self.queue.insert(place, waiting);
-        }
+        self.queue_in(key);
     }
 
     fn stop_before_start(&mut self, key: &JobKey) {
@@ -703,6 +725,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn begin_run(&mut self, key: &JobKey) {
+        if self.jobs.get(key).is_none_or(|job| job.next_run().is_none()) || !self.may_wait(key) {
+            return;
+        }
         let order = self.counters.order + 1;
         let now = self.now;
         let last_word = self.jobs.get(key).filter(|job| job.run.is_some()).and_then(|_| self.report(key));
@@ -721,6 +746,7 @@ impl<S: Store> Reconciler<S> {
             prepared,
             unprepared: None,
             stop: None,
+            extended_ms: 0,
             attempts: Vec::new(),
             ended: None,
         };

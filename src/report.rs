@@ -1,10 +1,11 @@
 //! What people and programs read of a job: one set of types for `status.json`, the API and the command line.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::Timestamp;
+use crate::ids::{Bytes, Timestamp, format_duration};
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
@@ -33,6 +34,12 @@ pub struct JobReport {
     /// Milliseconds from the start of the newest run to its end, or to when this was asked.
     pub duration_ms: Option<u64>,
     pub tasks: Vec<TaskReport>,
+    /// Of a run that is not over, where it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitReport>,
+    /// While it waits in the queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<WaitReport>,
     /// What becomes of output that is copied to a store, one line a run.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sending: Vec<String>,
@@ -52,6 +59,68 @@ pub struct TaskReport {
     pub started: Option<String>,
     pub ended: Option<String>,
     pub memory_peak: Option<u64>,
+}
+
+/// How long an attempt of a run that is not over may take; then it is stopped.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LimitReport {
+    pub limit_ms: u64,
+    /// What of it was added by `trainyard extend`.
+    pub extended_ms: u64,
+    /// When the one that runs is stopped.
+    pub until: Option<String>,
+}
+
+impl fmt::Display for LimitReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |ms| format_duration(Duration::from_millis(ms));
+        f.write_str(&time(self.limit_ms))?;
+        if self.extended_ms > 0 {
+            write!(f, " ({} of it added)", time(self.extended_ms))?;
+        }
+        self.until.as_ref().map_or(Ok(()), |until| write!(f, ", until {until}"))
+    }
+}
+
+/// What is known of a run that waits in the queue.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct WaitReport {
+    /// What keeps it: `turn` (others come before it), `room` on the machine, the `quota` of its workspace, a named `port`,
+    /// `addresses`, or `gpu` where the machine has too few that can be used.
+    pub cause: String,
+    /// Its place, from 1, of so many.
+    pub place: usize,
+    pub of: usize,
+    pub needs: AmountReport,
+    /// On the machine, or of the quota where that is what keeps it.
+    pub free: AmountReport,
+    /// Who holds what it needs and is not free: jobs of the own workspace by name, those of others together.
+    pub holders: Vec<HolderReport>,
+    /// When it should start, by what jobs say of how long they take; absent where they do not.
+    pub starts_by: Option<String>,
+    /// When this was so.
+    pub as_of: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct AmountReport {
+    /// Cores.
+    pub cpu: f64,
+    /// Bytes.
+    pub memory: u64,
+    /// Cards.
+    pub gpu: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HolderReport {
+    pub workspace: String,
+    /// Of the own workspace.
+    pub job: Option<String>,
+    pub jobs: usize,
+    pub holds: AmountReport,
+    /// When it should end.
+    pub until: Option<String>,
 }
 
 /// What is published of a job in the mount.
@@ -90,6 +159,8 @@ pub struct Facts<'a> {
     pub state: State,
     pub reason: &'a str,
     pub description: &'a str,
+    pub limit: Option<LimitReport>,
+    pub waiting: Option<WaitReport>,
     pub sending: Vec<String>,
     pub now: Timestamp,
 }
@@ -119,6 +190,8 @@ impl JobReport {
             ended: ended.map(|time| time.to_string()),
             duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
             tasks: attempt.map(tasks).unwrap_or_default(),
+            limit: facts.limit.clone(),
+            waiting: facts.waiting.clone(),
             sending: facts.sending.clone(),
             diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
         }
@@ -139,14 +212,66 @@ impl JobReport {
                 line(key, value);
             }
         }
+        if let Some(limit) = &self.limit {
+            line("limit", &limit.to_string());
+        }
         for sending in &self.sending {
             line("sending", sending);
         }
         let _ = writeln!(out, "run       = {}\nattempt   = {}\nowner     = {}", self.run, self.attempt, self.owner);
+        if let Some(waiting) = &self.waiting {
+            let _ = write!(out, "\n[waiting]\n{}", waiting.toml());
+        }
         for task in &self.tasks {
             let _ = write!(out, "\n{}", task.toml());
         }
         out
+    }
+}
+
+impl WaitReport {
+    /// What is said of it, by what it is.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut out = vec![
+            ("place", format!("{} of {}", self.place, self.of)),
+            ("needs", self.needs.to_string()),
+            ("free", format!("{}{}", self.free, if self.cause == "quota" { ", by the quota" } else { "" })),
+        ];
+        out.extend(self.holders.iter().map(|holder| ("held by", holder.to_string())));
+        out.extend(self.starts_by.clone().map(|start| ("starts by", start)));
+        out
+    }
+
+    fn toml(&self) -> String {
+        let mut out = String::new();
+        let mut line = |key: &str, value: &str| {
+            let _ = writeln!(out, "{key:<9} = {}", quoted(value));
+        };
+        line("cause", &self.cause);
+        for (key, value) in self.facts().into_iter().filter(|(key, _)| *key != "held by") {
+            line(&key.replace(' ', "_"), &value);
+        }
+        line("as_of", &self.as_of);
+        let holders: Vec<String> = self.holders.iter().map(|holder| quoted(&holder.to_string())).collect();
+        let _ = writeln!(out, "held_by   = [{}]", holders.join(", "));
+        out
+    }
+}
+
+impl fmt::Display for AmountReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cards = if self.gpu > 0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
+        write!(f, "{} cpu and {} of memory{cards}", self.cpu, Bytes(self.memory))
+    }
+}
+
+impl fmt::Display for HolderReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.job {
+            Some(job) => write!(f, "{job}: {}", self.holds)?,
+            None => write!(f, "{} job(s) of workspace {}: {}", self.jobs, self.workspace, self.holds)?,
+        }
+        self.until.as_ref().map_or(Ok(()), |until| write!(f, ", should end by {until}"))
     }
 }
 
@@ -169,7 +294,7 @@ impl TaskReport {
             let _ = writeln!(out, "exit_code = {code}");
         }
         if let Some(peak) = self.memory_peak {
-            let _ = writeln!(out, "memory    = {}", quoted(&crate::ids::Bytes(peak).to_string()));
+            let _ = writeln!(out, "memory    = {}", quoted(&Bytes(peak).to_string()));
         }
         out
     }

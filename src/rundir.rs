@@ -166,6 +166,9 @@ pub struct Root {
     pub overlays: Vec<Overlay>,
     pub lower: Lower,
     pub mounts: Vec<Mount>,
+    /// Nodes in `/dev` that the task may open, beside those that every task has.
+    #[serde(default)]
+    pub devices: Vec<PathBuf>,
     pub shm: Shm,
     /// The task's own files, such as `/etc/hosts`.
     pub files: Vec<OwnFile>,

@@ -1,4 +1,4 @@
-//! What must survive a crash: jobs, runs with their attempts and tasks, and what happened to them.
+//! What must survive a crash: jobs, runs with their attempts and tasks, what happened to them, and what they have used.
 //!
 //! One batch is one transaction: all of it is on disk when [`Store::commit`] returns, or nothing is.
 //! Written by the reconciler alone. `docs/STATE.md` describes the file.
@@ -10,8 +10,8 @@ pub mod redb;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::JobKey;
-use record::{Counters, EventRecord, JobRecord, RunRecord};
+use crate::ids::{JobKey, Timestamp};
+use record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -57,6 +57,7 @@ pub struct Batch {
     pub jobs: BTreeMap<JobKey, JobRecord>,
     pub runs: BTreeMap<(JobKey, u32), RunRecord>,
     pub events: Vec<(JobKey, EventRecord)>,
+    pub usage: Vec<UsageRecord>,
 }
 
 impl Batch {
@@ -74,6 +75,8 @@ pub trait Store: Send {
     fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError>;
     /// All runs of a job, oldest first.
     fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError>;
+    /// What attempts have used that ended at `from` or later, in the order of their ends.
+    fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError>;
 }
 
 #[cfg(test)]

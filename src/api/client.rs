@@ -15,7 +15,9 @@ use tokio::io::{ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
+use super::gpus::GpuList;
 use super::storage::{WorkspaceDetail, WorkspaceView};
+use super::usage::{By, UsageView};
 use super::wire::{
     Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
     LogQuery, NameQuery, escape,
@@ -122,6 +124,10 @@ impl Client {
         self.read(Method::GET, &path(key, "")).await
     }
 
+    pub async fn gpus(&self) -> Result<GpuList, ClientError> {
+        self.read(Method::GET, "/v1/gpus").await
+    }
+
     pub async fn workspaces(&self) -> Result<Vec<WorkspaceView>, ClientError> {
         self.read(Method::GET, "/v1/workspaces").await
     }
@@ -130,12 +136,21 @@ impl Client {
         self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
     }
 
+    /// What has been used since a time, ms since 1970.
+    pub async fn usage(&self, by: By, since: u64) -> Result<Vec<UsageView>, ClientError> {
+        self.read(Method::GET, &format!("/v1/usage?by={}&since={since}", by.name())).await
+    }
+
     pub async fn stop(&self, key: &JobKey) -> Result<Done, ClientError> {
         self.read(Method::POST, &path(key, "/stop")).await
     }
 
     pub async fn restart(&self, key: &JobKey) -> Result<Done, ClientError> {
         self.read(Method::POST, &path(key, "/restart")).await
+    }
+
+    pub async fn extend(&self, key: &JobKey, by: Duration) -> Result<Done, ClientError> {
+        self.read(Method::POST, &path(key, &format!("/extend?by_ms={}", by.as_millis()))).await
     }
 
     pub async fn send_output(&self, key: &JobKey) -> Result<Done, ClientError> {

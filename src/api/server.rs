@@ -24,10 +24,11 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, files, logs};
+use super::{datasets, exec, files, gpus, logs, usage};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
+use crate::gpu::Gpus;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
 use crate::status::State;
@@ -50,6 +51,7 @@ pub struct Context {
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
     pub storage: Arc<dyn AskStorage>,
+    pub gpus: Arc<Gpus>,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -203,6 +205,10 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         (&Method::POST, ["v1", "jobs", workspace, job, "restart"]) => {
             change(context, caller, key(workspace, job)?, Verb::Restart).await
         }
+        (&Method::POST, ["v1", "jobs", workspace, job, "extend"]) => {
+            let by = extension(request.uri().query().unwrap_or_default())?;
+            change(context, caller, key(workspace, job)?, Verb::Extend { by }).await
+        }
         (&Method::POST, ["v1", "jobs", workspace, job, "send"]) => {
             change(context, caller, key(workspace, job)?, Verb::Send).await
         }
@@ -225,6 +231,11 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             let message = removed.await.map_err(|_| ApiError::Ending)??;
             context.storage.removed(home);
             Ok(json(StatusCode::OK, &Done { message }))
+        }
+        (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context, caller).await?)),
+        (&Method::GET, ["v1", "usage"]) => {
+            let (by, since) = usage::parse(request.uri().query().unwrap_or_default())?;
+            Ok(json(StatusCode::OK, &usage::list(context, &caller, by, since).await?))
         }
         (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
         (&Method::GET, ["v1", "workspaces", name]) => {
@@ -295,6 +306,12 @@ pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Resu
 async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
     let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
     Ok(json(StatusCode::OK, &Done { message }))
+}
+
+/// `by_ms=N`.
+fn extension(query: &str) -> Result<Duration, ApiError> {
+    let ms = query.strip_prefix("by_ms=").and_then(|ms| ms.parse().ok());
+    ms.map(Duration::from_millis).ok_or_else(|| ApiError::Bad("by_ms, a number of milliseconds, is missing".to_owned()))
 }
 
 /// How long the daemon may take to see that a file is gone.

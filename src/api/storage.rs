@@ -146,7 +146,7 @@ fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
 }
 
 /// As the mount has it.
-fn may_enter(paths: &Paths, workspace: &WorkspaceName, uid: u32) -> bool {
+pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, uid: u32) -> bool {
     let home = std::fs::metadata(paths.workspace(workspace));
     home.is_ok_and(|home| uid == 0 || home.mode() >> super::class_of(&home, uid) & 0o1 != 0)
 }

@@ -1,4 +1,6 @@
-//! `trainyard stop | restart | rerun | rm | send JOB…`: each job is judged by itself, and every refusal is told.
+//! `trainyard stop | restart | rerun | rm | send JOB…`, `extend JOB TIME`: each job is judged by itself, and every refusal is told.
+
+use std::time::Duration;
 
 use super::Exit;
 use super::output::{self, Format};
@@ -11,6 +13,7 @@ pub(super) enum Change {
     Stop,
     Restart,
     Rerun,
+    Extend { by: Duration },
     Remove { with_file: bool },
     Send { drop: bool },
 }
@@ -22,6 +25,7 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
             Change::Stop => client.stop(key).await,
             Change::Restart => client.restart(key).await,
             Change::Rerun => client.rerun(key).await,
+            Change::Extend { by } => client.extend(key, by).await,
             Change::Remove { with_file } => client.remove(key, with_file).await,
             Change::Send { drop: false } => client.send_output(key).await,
             Change::Send { drop: true } => client.keep_unsent(key).await,

@@ -74,7 +74,7 @@ impl Filter {
 }
 
 /// The time that is so long ago.
-fn before_now(age: &str) -> anyhow::Result<Timestamp> {
+pub(super) fn before_now(age: &str) -> anyhow::Result<Timestamp> {
     let age = u64::try_from(parse_duration(age)?.as_millis()).unwrap_or(u64::MAX);
     Ok(Timestamp(crate::sys::now().0.saturating_sub(age)))
 }

@@ -8,7 +8,7 @@ use super::output::{self, Format};
 use crate::api::client::Client;
 use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
-use crate::report::{JobReport, TaskReport};
+use crate::report::{JobReport, TaskReport, WaitReport};
 
 /// So many earlier attempts are listed, the newest ones.
 const EARLIER: usize = 10;
@@ -83,6 +83,12 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         output::line(&format!("  {}", values.join(", ")))?;
     }
     for (label, value) in facts(report) {
+        output::line(&format!("  {label:<9} {value}"))?;
+    }
+    if let Some(limit) = &report.limit {
+        output::line(&format!("  {:<9} {limit}", "limit"))?;
+    }
+    for (label, value) in report.waiting.iter().flat_map(WaitReport::facts) {
         output::line(&format!("  {label:<9} {value}"))?;
     }
     for sending in &report.sending {

@@ -2,11 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::{Engine, EngineError, Launched};
+use crate::gpu::Gpus;
 use crate::ids::TaskId;
 use crate::reconcile::{Event, Look, Outcome, Work};
 
@@ -19,6 +21,18 @@ pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSend
         carry_out(work, engine.as_ref(), &events).into_iter().for_each(|done| drop(events.send(Event::Done(done))));
     };
     tokio::task::spawn_blocking(carry);
+}
+
+/// How long NVML may take to tell what uses the cards; after that they are as they were.
+const CARDS_PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) fn look_at_cards(gpus: Arc<Gpus>, events: UnboundedSender<Event>) {
+    let look = move || {
+        // The receiver is gone only when the daemon ends.
+        drop(events.send(Event::Gpus(gpus.look(CARDS_PATIENCE))));
+        drop(events.send(Event::Done(Outcome::LookedAtCards)));
+    };
+    tokio::task::spawn_blocking(look);
 }
 
 /// As [`spawn`], for what may take hours: not on a thread that stops and looks are waiting for.
@@ -69,6 +83,8 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
             engine.deliver(&key, run, how);
             Outcome::Told
         }
+        // Needs no engine: `look_at_cards` does it.
+        Work::LookAtCards => Outcome::LookedAtCards,
         Work::GiveUp(preparation) => {
             engine.give_up(&preparation);
             Outcome::Told
@@ -84,6 +100,7 @@ fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
         Work::Stop { task, .. } => vec![Outcome::Stopped { task, result }],
         Work::Release { key, release } => vec![Outcome::Released { key, attempt: release.attempt, result }],
         Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
+        Work::LookAtCards => vec![Outcome::LookedAtCards],
         Work::Deliver { .. } | Work::GiveUp(_) => Vec::new(),
         // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
         Work::Launch(launch) => {

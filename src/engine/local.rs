@@ -9,6 +9,7 @@ mod code_limits;
 mod cores;
 mod entry;
 mod git;
+mod gpus;
 mod host;
 mod models;
 mod names;
@@ -236,7 +237,13 @@ impl LocalEngine {
             workspace.extend(provided.mounts);
             install = provided.install;
         }
+        let cards = gpus::Cards::of(launch, task);
+        crate::contract::gpus::tell(&mut view.env, &cards.told());
+        if !cards.devices()?.is_empty() {
+            gpus::reach(&mut view.env);
+        }
         let own = root::Own {
+            devices: cards.devices()?,
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),
@@ -418,6 +425,7 @@ impl LocalEngine {
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
+        Self::check_cards(run)?;
         self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;

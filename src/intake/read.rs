@@ -164,8 +164,12 @@ fn accept(stack: &Stack, job: &JobName, owner: Owner) -> Result<(SourceRecord, J
     if told.iter().any(Diagnostic::is_error) {
         return Err(Unread::Bad(told));
     }
-    let template =
-        expanded.template.map(|used| TemplateRecord { name: used.name, own: used.own, own_live: used.own_live });
+    let template = expanded.template.map(|used| TemplateRecord {
+        name: used.name,
+        own: used.own,
+        own_live: used.own_live,
+        price: used.price,
+    });
     let meaning = spec.meaning();
     Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template, sweep: None }, spec))
 }

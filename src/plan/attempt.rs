@@ -1,5 +1,6 @@
 //! One attempt: whether it is decided, over its time, to be cleaned up, retried or concluded.
 
+use super::limit::{End, later};
 use super::{Live, Step};
 use crate::ids::{RoleName, Timestamp};
 use crate::spec::OnOverrun;
@@ -24,6 +25,20 @@ pub(super) fn deadline(live: &Live) -> Option<Timestamp> {
 pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
     let expected = u64::try_from(live.expected_duration?.as_millis()).unwrap_or(u64::MAX);
     Some(Timestamp(live.running_since?.0.saturating_add(expected)))
+}
+
+/// When the attempt gives back what it holds: by what its file expects, once that has passed by what it allows, and where it says
+/// nothing as long again as it has run.
+pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> End {
+    if live.verdict.is_some() || live.wanted_stop.is_some() {
+        return End::Said(live.kept_until.unwrap_or(now).max(now));
+    }
+    let since = live.running_since.unwrap_or(now);
+    let (expected, limit) = (live.expected_duration, live.max_duration);
+    let ends = [expected, limit].into_iter().flatten().map(|lasts| later(since, lasts));
+    let stops = limit.is_some() || (expected.is_some() && live.on_overrun == OnOverrun::Stop);
+    let said = ends.filter(|end| *end > now).min().or(stops.then_some(now));
+    said.map_or(End::Guessed(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0)))), End::Said)
 }
 
 /// That the attempt takes longer than expected, the first time that it is seen.

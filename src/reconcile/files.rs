@@ -4,7 +4,7 @@ use super::Reconciler;
 use super::world::Job;
 use crate::ids::{JobKey, Timestamp};
 use crate::intake::Arrival;
-use crate::plan::{Amount, never_fits};
+use crate::plan::Amount;
 use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
@@ -32,7 +32,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
-        if let Some(reason) = never_fits(&Amount::of(&spec), &self.settings.inventory) {
+        if let Some(reason) = self.never_fits(&Amount::of(&spec), &key.workspace) {
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
         }
         let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
@@ -105,7 +105,7 @@ impl<S: Store> Reconciler<S> {
         let (last_run, next_event) = (old.last_run, old.next_event);
         let record = JobRecord { removed: true, first_event: next_event, ..empty_record(old.created) };
         *job = Job::new(JobRecord { last_run, next_event, ..record });
-        self.queue.retain(|_, waiting| waiting.key != *key);
+        self.queue_in(key);
         self.dirty.insert(key.clone());
         self.events.retain(|(other, _)| other != key);
         self.retired.retain(|(other, _)| other != key);
@@ -127,7 +127,12 @@ impl<S: Store> Reconciler<S> {
     /// A job's state, and why it is in it.
     pub(super) fn state(&self, key: &JobKey) -> (State, String) {
         let Some(job) = self.jobs.get(key) else { return (State::Stopped, String::new()) };
-        let Some(run) = &job.run else { return state_without_run(job) };
+        let Some(run) = &job.run else {
+            return match self.waiters.is_turned_away(key) {
+                true => (State::Held, self.why_turned_away(key)),
+                false => state_without_run(job),
+            };
+        };
         if let Some(end) = &run.record.ended {
             let state = match end.verdict {
                 Verdict::Succeeded { .. } => State::Succeeded,
@@ -156,27 +161,15 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn waiting_reason(&self, key: &JobKey) -> String {
-        if self.draining {
-            return "Trainyard is shutting down".to_owned();
-        }
-        let own = self.passed_over.iter().find(|blocked| blocked.key == *key);
-        match own.or(self.blocked.as_ref()) {
-            Some(blocked) if blocked.key == *key => blocked.reason.clone(),
-            Some(blocked) => {
-                let place = self.queue.values().position(|waiting| waiting.key == *key).unwrap_or(0);
-                format!("waits in place {} of the queue, which begins with {}", place + 1, blocked.key)
-            }
-            None => "is about to start".to_owned(),
-        }
-    }
-
     /// What people read of a job.
     pub fn report(&self, key: &JobKey) -> Option<JobReport> {
         let job = self.jobs.get(key).filter(|job| !job.record.removed)?;
         let (state, mut reason) = self.state(key);
         if let Some(number) = job.follows().filter(|_| job.is_begun()) {
             reason = format!("{reason}; run {number} follows");
+        }
+        if job.run.is_some() && self.waiters.is_turned_away(key) {
+            reason = format!("{reason}; its next run is {}", self.why_turned_away(key));
         }
         if let Some(said) = self.full.get(&key.workspace).filter(|_| self.live.contains(key)) {
             reason = format!("{reason}; no room: {said}");
@@ -189,6 +182,8 @@ impl<S: Store> Reconciler<S> {
             state,
             reason: &reason,
             description: job.spec.as_ref().map_or("", |spec| &spec.description),
+            waiting: self.wait_report(key),
+            limit: job.limit_report(),
             sending: job.delivering.values().cloned().collect(),
             now: self.now,
         }))

@@ -14,6 +14,7 @@ impl<S: Store> Reconciler<S> {
         let mut batch = Batch {
             counters: std::mem::take(&mut self.counters_changed).then_some(self.counters),
             events: self.events.clone(),
+            usage: std::mem::take(&mut self.usage),
             forgotten: self.removed.keys().cloned().collect(),
             ..Batch::default()
         };

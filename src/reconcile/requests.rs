@@ -1,16 +1,17 @@
 //! What people ask for, and what they are refused.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::world::Job;
 use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
-use crate::ids::JobKey;
+use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::report::JobReport;
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
-use crate::store::record::{EventRecord, RunRecord};
+use crate::store::record::{EventRecord, RunRecord, UsageRecord};
 use crate::store::{Store, StoreError};
 
 /// Who asks.
@@ -40,6 +41,16 @@ pub enum Request {
         verb: Verb,
         answer: Answer<String>,
     },
+    /// Who holds which card.
+    Leases {
+        caller: Caller,
+        answer: Answer<Vec<Lease>>,
+    },
+    /// What attempts have used that had not ended before then; who may see what is for the one who asks to say.
+    Usage {
+        since: Timestamp,
+        answer: Answer<Vec<UsageRecord>>,
+    },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
         answer: Answer<Vec<Identity>>,
@@ -53,6 +64,10 @@ pub enum Verb {
     /// Stops what runs, then as `Rerun`.
     Restart,
     Remove,
+    /// Its newest run may take so much longer.
+    Extend {
+        by: Duration,
+    },
     /// Copies to its store what is there of the output.
     Send,
     /// No longer copies what is not there yet.
@@ -71,6 +86,14 @@ pub struct Listing {
     pub jobs: Vec<JobReport>,
     /// Files that cannot be anybody's job.
     pub strays: Vec<Diagnostic>,
+}
+
+/// A card that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    pub gpu: GpuUuid,
+    /// The job and its task, or, of a job that the caller may not see, its workspace.
+    pub holder: String,
 }
 
 /// One job with its history.
@@ -102,6 +125,15 @@ pub enum Refusal {
     Unsent { key: JobKey, state: String },
     #[error("job {key} copies no output to a store, or all of it is there")]
     NothingToSend { key: JobKey },
+    #[error(
+        "job {key} may take as long as it takes: its file has neither max_duration nor on_overrun = \"stop\", so there is \
+         nothing to extend"
+    )]
+    NoLimit { key: JobKey },
+    #[error("job {key} is ending already, it cannot be extended; `trainyard rerun {key}` runs it again")]
+    Ending { key: JobKey },
+    #[error("job {key} may be extended by more than nothing, and by 3650d in all")]
+    NoSuchExtension { key: JobKey },
     #[error("job {key} has no job file any more; put it back into jobs.d")]
     NoFile { key: JobKey },
     #[error("job {key} has state = \"stopped\" in its file; change that instead")]
@@ -115,10 +147,20 @@ pub enum Refusal {
     Store(String),
 }
 
+/// So many holders of what a job waits for are told in a list of all jobs.
+const LISTED_HOLDERS: usize = 5;
+/// Most that a run is extended by in all.
+const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
+
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
+        if matches!(request, Request::List { .. } | Request::Show { .. }) {
+            self.look_ahead_for_answer();
+        }
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
+            Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
+            Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
@@ -126,6 +168,9 @@ impl<S: Store> Reconciler<S> {
                     Verb::Stop => self.of_each(&key, &caller, Self::stop),
                     Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
                     Verb::Restart => self.of_each(&key, &caller, Self::restart),
+                    Verb::Extend { by } => {
+                        self.of_each(&key, &caller, |this, caller, key| this.extend(caller, key, by))
+                    }
                     Verb::Remove => self.of_each(&key, &caller, Self::remove),
                     Verb::Send => {
                         self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Now))
@@ -141,9 +186,24 @@ impl<S: Store> Reconciler<S> {
 
     fn list(&self, caller: &Caller) -> Listing {
         let visible = self.jobs.iter().filter(|(_, job)| may(caller, job));
-        let jobs = visible.filter_map(|(key, _)| self.report(key)).collect();
+        let report = |(key, _): (&JobKey, &Job)| {
+            let mut report = self.report(key)?;
+            // Of many jobs a few names are enough; all are told of one.
+            report.waiting.iter_mut().for_each(|waiting| waiting.holders.truncate(LISTED_HOLDERS));
+            Some(report)
+        };
+        let jobs = visible.filter_map(report).collect();
         let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
         Listing { jobs, strays }
+    }
+
+    fn leases(&self, caller: &Caller) -> Vec<Lease> {
+        let holder = |key: &JobKey, task: &TaskName| match self.jobs.get(key).is_some_and(|job| may(caller, job)) {
+            true => format!("{key} {task}"),
+            false => format!("a job of workspace {}", key.workspace),
+        };
+        let held = self.lease_holders().into_iter();
+        held.map(|(gpu, key, task)| Lease { gpu, holder: holder(&key, &task) }).collect()
     }
 
     /// Runs that are not over.
@@ -202,6 +262,9 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_wanted = true;
         }
         self.settle(key);
+        if self.waiters.is_turned_away(key) {
+            return Ok(format!("{key}: {}", self.why_turned_away(key)));
+        }
         let record = self.jobs.get(key).map(|job| &job.record);
         let number = record.map_or(0, |record| record.last_run);
         let is_old = record.is_some_and(|record| !record.invalid.is_empty());
@@ -219,6 +282,34 @@ impl<S: Store> Reconciler<S> {
             self.want_stop(key, StopCause::User { name: caller.name.clone() });
         }
         Ok(done)
+    }
+
+    fn extend(&mut self, caller: &Caller, key: &JobKey, by: Duration) -> Result<String, Refusal> {
+        let job = self.job_of(caller, key)?;
+        let Some(run) = job.open_run() else {
+            return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
+        };
+        if job.time_limit().is_none() {
+            return Err(Refusal::NoLimit { key: key.clone() });
+        }
+        let is_decided = run.live_attempt().is_some_and(|attempt| attempt.verdict.is_some());
+        if is_decided || job.wanted_stop().is_some() {
+            return Err(Refusal::Ending { key: key.clone() });
+        }
+        let by_ms = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        let extended_ms = run.record.extended_ms.saturating_add(by_ms);
+        if by_ms == 0 || extended_ms > EXTENDED_MAX_MS {
+            return Err(Refusal::NoSuchExtension { key: key.clone() });
+        }
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.record.extended_ms = extended_ms;
+        }
+        // The queue reckons with how long it takes.
+        self.settle(key);
+        let limit = self.jobs.get(key).and_then(Job::limit_report).map(|limit| limit.to_string()).unwrap_or_default();
+        let by = crate::ids::format_duration(by);
+        self.note(key, format!("{} has extended it by {by}: an attempt may take {limit}", caller.name));
+        Ok(format!("{key}: an attempt may take {limit}"))
     }
 
     fn send(&mut self, caller: &Caller, key: &JobKey, how: Delivery) -> Result<String, Refusal> {

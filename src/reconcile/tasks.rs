@@ -35,9 +35,21 @@ impl<S: Store> Reconciler<S> {
                 self.note(&key, reason);
             }
         }
+        self.wait_a_while(&key);
+    }
+
+    /// Its turn had come, but something is lacking that the plan counted on: it waits on and tries again.
+    pub(super) fn hold_back(&mut self, key: &JobKey, why: &str) {
+        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
+            run.held_back = Some(why.to_owned());
+        }
+        self.wait_a_while(key);
+    }
+
+    fn wait_a_while(&mut self, key: &JobKey) {
         self.held_back.insert(key.clone());
         self.retry_within(super::HELD_BACK_MS);
-        self.settle(&key);
+        self.settle(key);
     }
 
     pub(super) fn launched(&mut self, attempt: AttemptId, failures: Vec<(TaskId, EngineError)>) {

@@ -11,9 +11,10 @@ use crate::engine::GivenUp;
 use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
 
-use crate::spec::{DesiredState, JobSpec, Main, OnEdit, RetryOn, Role};
+use crate::report::LimitReport;
+use crate::spec::{DesiredState, JobSpec, Main, OnEdit, OnOverrun, RetryOn, Role};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskRecord, TemplateRecord};
+use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord};
 
 pub(super) struct Job {
     pub(super) record: JobRecord,
@@ -180,9 +181,47 @@ impl Job {
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
+            lasts: self.lasts(run),
         };
         let priority = Reverse(self.live_word(run, "priority").priority);
         Some((Place { priority, order: run.record.order }, waiting))
+    }
+
+    /// How long an attempt takes, as far as the file says.
+    fn lasts(&self, run: &Run) -> Option<Duration> {
+        self.expected_duration(run).into_iter().chain(self.max_duration(run)).min()
+    }
+
+    /// How long an attempt may take, with what was added to it.
+    fn max_duration(&self, run: &Run) -> Option<Duration> {
+        Some(self.live_word(run, "max_duration").max_duration?.saturating_add(run.extended()))
+    }
+
+    /// How long an attempt should take. Where it is stopped for taking longer, what was added counts here as well.
+    fn expected_duration(&self, run: &Run) -> Option<Duration> {
+        let is_limit = self.live_word(run, "on_overrun").on_overrun == OnOverrun::Stop;
+        let expected = self.live_word(run, "expected_duration").expected_duration?;
+        Some(expected.saturating_add(if is_limit { run.extended() } else { Duration::ZERO }))
+    }
+
+    /// When an attempt of the newest run is stopped if it has not ended: how long it may take.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        let run = self.open_run()?;
+        let is_limit = self.live_word(run, "on_overrun").on_overrun == OnOverrun::Stop;
+        let expected = self.expected_duration(run).filter(|_| is_limit);
+        expected.into_iter().chain(self.max_duration(run)).min()
+    }
+
+    /// The same for people.
+    pub(super) fn limit_report(&self) -> Option<LimitReport> {
+        let (run, limit) = (self.open_run()?, self.time_limit()?);
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let since = run.live_attempt().and_then(|attempt| attempt.running_since);
+        Some(LimitReport {
+            limit_ms,
+            extended_ms: run.record.extended_ms,
+            until: since.map(|since| Timestamp(since.0.saturating_add(limit_ms)).to_string()),
+        })
     }
 
     /// Where to look for a key that acts at once: the file's newest word counts, but a template's only for later runs.
@@ -207,9 +246,11 @@ impl Job {
             tallies: tallies(&run.spec, attempt),
             first_failure: first_failure(&run.spec, attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
+            held_since: attempt.created,
             running_since: attempt.running_since,
-            max_duration: self.live_word(run, "max_duration").max_duration,
-            expected_duration: self.live_word(run, "expected_duration").expected_duration,
+            kept_until: attempt.tasks.iter().filter_map(kept_until).max(),
+            max_duration: self.max_duration(run),
+            expected_duration: self.expected_duration(run),
             on_overrun: self.live_word(run, "on_overrun").on_overrun,
             overrun_told: attempt.overrun_told,
             wanted_stop: self.wanted_stop(),
@@ -222,12 +263,24 @@ impl Job {
     }
 }
 
+fn kept_until(task: &TaskRecord) -> Option<Timestamp> {
+    match &task.phase {
+        TaskPhase::Kept { until, .. } => Some(*until),
+        _ => None,
+    }
+}
+
 fn was_stopped_by_file(run: &Run) -> bool {
     let verdict = run.record.ended.as_ref().map(|end| &end.verdict);
     matches!(verdict, Some(Verdict::Stopped { cause: StopCause::File | StopCause::FileRemoved }))
 }
 
 impl Run {
+    /// What was added to how long its attempts may take.
+    fn extended(&self) -> Duration {
+        Duration::from_millis(self.record.extended_ms)
+    }
+
     pub(super) fn new(record: RunRecord, spec: Spec) -> Self {
         Self {
             record,

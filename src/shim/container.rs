@@ -81,7 +81,9 @@ impl Container {
             })
             .map_err(|error| CreateError::Container(explain(&error)))?;
         // Its first process waits: nothing has been opened yet.
-        devices::allow_only(&launch.cgroup, &devices::STANDARD).map_err(CreateError::Devices)?;
+        let own = launch.root.devices.iter().map(|node| devices::Device::of(node)).collect::<io::Result<Vec<_>>>();
+        let all = own.map(|own| [devices::STANDARD.as_slice(), &own].concat()).map_err(CreateError::Devices)?;
+        devices::allow_only(&launch.cgroup, &all).map_err(CreateError::Devices)?;
         let pid = inner.pid().map(|pid| pid.as_raw()).unwrap_or_default();
         let init = PidFd::open(pid).map_err(CreateError::Prepare)?;
         dir.write_init(pid).map_err(|error| CreateError::Prepare(io::Error::other(error)))?;

@@ -42,6 +42,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let namespace = launch.ids.namespace().map_err(failed("the user namespace"))?;
     let layers = layers(root, &namespace)?;
     let binds = binds(&root.mounts)?;
+    let devices = devices(&root.devices)?;
     let shm = shared_memory(&root.shm)?;
     let scratch = Detached::copy(dir.path(), Depth::One).map_err(failed("the scratch layer"))?;
     mounts::let_go_of_attempts().map_err(failed("nothing of other attempts"))?;
@@ -74,6 +75,10 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
             false => inside.handle(&mount.target).and_then(|place| inside.allow_making_on(place)),
         });
         allowed.map_err(failed(mount.target.display().to_string()))?;
+    }
+    for (path, device) in root.devices.iter().zip(devices) {
+        let placed = inside.file(path, ids).and_then(|place| device.attach(place));
+        placed.map_err(failed(path.display().to_string()))?;
     }
     for file in &root.files {
         inside
@@ -109,6 +114,15 @@ fn binds(wanted: &[Mount]) -> Result<Vec<Detached>, MountError> {
     };
     let told = |mount: &Mount| format!("{} as {}", mount.source.display(), mount.target.display());
     wanted.iter().map(|mount| one(mount).map_err(failed(told(mount)))).collect()
+}
+
+fn devices(wanted: &[PathBuf]) -> Result<Vec<Detached>, MountError> {
+    let one = |path: &PathBuf| {
+        let detached = Detached::copy_without_links(path, Depth::One)?;
+        detached.restrict(Access::Device)?;
+        Ok(detached)
+    };
+    wanted.iter().map(|path| one(path).map_err(failed(path.display().to_string()))).collect()
 }
 
 fn shared_memory(shm: &Shm) -> Result<Option<Detached>, MountError> {

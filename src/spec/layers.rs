@@ -71,7 +71,7 @@ pub struct Stack {
 }
 
 /// What a job says beside what it takes from elsewhere: its template, and specs.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TemplateUse {
     /// None where it names specs alone.
     pub name: Option<String>,
@@ -79,6 +79,8 @@ pub struct TemplateUse {
     pub own: String,
     /// Which keys that act at once it says itself.
     pub own_live: BTreeSet<String>,
+    /// Of an hour of all its tasks, by the specs that it names.
+    pub price: Option<f64>,
 }
 
 /// What the files come to.
@@ -165,8 +167,13 @@ impl Stack {
             return Expanded { spec: None, text: String::new(), template: None, diagnostics };
         }
         let (spec, diagnostics) = parse_source(&Source::merged(&self.job.file, &text, &origins));
-        let takes_from_elsewhere = merged.own.name.is_some() || filled == Filled::Yes;
-        Expanded { spec, template: takes_from_elsewhere.then_some(merged.own), diagnostics, text }
+        let price = match (&filled, &spec) {
+            (Filled::Yes(prices), Some(spec)) => prices.hourly(spec),
+            _ => None,
+        };
+        let takes_from_elsewhere = merged.own.name.is_some() || filled != Filled::No;
+        let template = takes_from_elsewhere.then_some(TemplateUse { price, ..merged.own });
+        Expanded { spec, template, diagnostics, text }
     }
 
     fn layers(&self) -> Vec<&Layer> {
@@ -184,7 +191,7 @@ impl Stack {
         if self.combination.is_some() {
             take(&mut own, "sweep");
         }
-        let mut said = TemplateUse { name: None, own: hash(&own), own_live: BTreeSet::new() };
+        let mut said = TemplateUse { name: None, own: hash(&own), own_live: BTreeSet::new(), price: None };
         said.own_live = LIVE.iter().filter(|key| tree::get(&own, key).is_some()).map(|key| (*key).to_owned()).collect();
         let (name, with) = (take(&mut own, "template"), take(&mut own, "with"));
         let layers = self.layers();

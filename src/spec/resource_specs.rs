@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::diagnostic::Diagnostic;
+use super::job::JobSpec;
 use super::layers::Layer;
 use super::near::nearest;
 use super::template::error;
@@ -18,7 +19,7 @@ pub struct ResourceSpec {
     pub gpu: u32,
     /// As without a spec when absent.
     pub shm: Option<Bytes>,
-    /// Of an hour of one task, in whatever the administrator reckons in; shown, never reckoned with.
+    /// Of an hour of one task, in whatever the administrator reckons in; for `trainyard usage`.
     pub price: Option<f64>,
     pub description: String,
 }
@@ -42,17 +43,45 @@ impl ResourceSpecs {
 }
 
 /// Whether a spec has been put in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Filled {
-    Yes,
+    Yes(Prices),
     No,
 }
+
+/// Of an hour of one task, by the key of the job (""), role or service that says its size; none where it is the size of no spec,
+/// or of one without a price.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Prices(BTreeMap<String, Option<f64>>);
+
+impl Prices {
+    /// Of an hour of all tasks together; none where no task has a price.
+    pub(super) fn hourly(&self, spec: &JobSpec) -> Option<f64> {
+        let of_job = self.0.get("").copied().flatten();
+        let priced = spec.roles.iter().filter_map(|role| {
+            let key = match (role.is_service, role.name.as_str()) {
+                (false, name) => format!("roles.{name}."),
+                (true, "tensorboard") => "tensorboard.".to_owned(),
+                (true, name) => format!("services.{name}."),
+            };
+            let own = self.0.get(&key).copied();
+            // What is only looked at has nothing of the job's.
+            let price = own.unwrap_or(of_job.filter(|_| !role.is_service))?;
+            Some(price * f64::from(role.count))
+        });
+        priced.fold(None, |sum, price| Some(sum.unwrap_or(0.0) + price))
+    }
+}
+
+/// What of `resources` makes a task larger or smaller than its spec, beside which it stands.
+const SIZES: [&str; 5] = ["cpu", "memory", "gpu", "gpu_memory", "mig"];
 
 const SPEC: &str = "spec";
 
 /// Puts the numbers of each spec that `resources` name in its place, below what stands beside it.
 pub(super) fn fill(entries: &mut [Entry], offer: &Offer, layers: &[&Layer]) -> Result<Filled, Vec<Diagnostic>> {
-    let mut filling = Filling { offer, layers, shm_above: false, filled: Filled::No, found: Vec::new() };
+    let mut filling =
+        Filling { offer, layers, shm_above: false, is_filled: false, prices: Prices::default(), found: Vec::new() };
     filling.owner(entries, "");
     let of_job = get(entries, "resources").map_or(&[][..], |entry| entry.node.entries());
     filling.shm_above = get(of_job, "shm").is_some();
@@ -70,7 +99,11 @@ pub(super) fn fill(entries: &mut [Entry], offer: &Offer, layers: &[&Layer]) -> R
             _ => {}
         }
     }
-    if filling.found.is_empty() { Ok(filling.filled) } else { Err(filling.found) }
+    match filling.found.is_empty() {
+        true if filling.is_filled => Ok(Filled::Yes(filling.prices)),
+        true => Ok(Filled::No),
+        false => Err(filling.found),
+    }
 }
 
 struct Filling<'a> {
@@ -78,7 +111,8 @@ struct Filling<'a> {
     layers: &'a [&'a Layer],
     /// The job says a size of /dev/shm that roles have as well.
     shm_above: bool,
-    filled: Filled,
+    is_filled: bool,
+    prices: Prices,
     found: Vec<Diagnostic>,
 }
 
@@ -87,7 +121,12 @@ impl Filling<'_> {
     fn owner(&mut self, entries: &mut [Entry], key: &str) {
         let Some(resources) = entries.iter_mut().find(|entry| entry.name == "resources") else { return };
         let Value::Table(own) = &mut resources.node.value else { return };
+        let is_resized = SIZES.iter().any(|size| get(own, size).is_some());
+        if is_resized {
+            self.prices.0.insert(key.to_owned(), None);
+        }
         let Some(named) = take(own, SPEC) else { return };
+        let owner = key;
         let key = format!("{key}resources.{SPEC}");
         let name = named.node.as_text().unwrap_or_default();
         let Some((_, spec)) = self.offer.iter().find(|(known, _)| known.as_str() == name) else {
@@ -98,7 +137,8 @@ impl Filling<'_> {
         let mut filled = spec.entries(named.node.at, shm);
         overlay(&mut filled, std::mem::take(own));
         *own = filled;
-        self.filled = Filled::Yes;
+        self.prices.0.entry(owner.to_owned()).or_insert(spec.price);
+        self.is_filled = true;
     }
 }
 

@@ -3,9 +3,9 @@
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::record::{EventRecord, RunRecord};
+use super::record::{EventRecord, RunRecord, UsageRecord};
 use super::{Batch, Contents, Store, StoreError};
-use crate::ids::JobKey;
+use crate::ids::{JobKey, Timestamp};
 
 /// What happens at the chosen commit, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +72,10 @@ impl<S: Store + Sync> Store for FaultStore<S> {
 
     fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
         self.inner.runs(key)
+    }
+
+    fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
+        self.inner.usage(from)
     }
 }
 

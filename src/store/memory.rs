@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::record::{Counters, EventRecord, JobRecord, RunRecord};
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord};
 use super::{Batch, Contents, Store, StoreError};
-use crate::ids::JobKey;
+use crate::ids::{AttemptId, JobKey, Timestamp};
 
 /// Clones share the content, as two openings of one file would.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +17,7 @@ struct Tables {
     jobs: BTreeMap<JobKey, JobRecord>,
     runs: BTreeMap<(JobKey, u32), RunRecord>,
     events: BTreeMap<(JobKey, u64), EventRecord>,
+    usage: BTreeMap<(Timestamp, AttemptId), UsageRecord>,
 }
 
 impl MemoryStore {
@@ -47,6 +48,7 @@ impl Store for MemoryStore {
             tables.runs.extend(batch.runs.clone());
             tables.events.extend(batch.events.iter().map(|(key, e)| ((key.clone(), e.number), e.clone())));
             tables.jobs.extend(batch.jobs.clone());
+            tables.usage.extend(batch.usage.iter().map(|used| ((used.to, used.attempt), used.clone())));
         });
         Ok(())
     }
@@ -63,5 +65,9 @@ impl Store for MemoryStore {
             let range = tables.runs.range((key.clone(), 0)..=(key.clone(), u32::MAX));
             range.map(|(_, run)| run.clone()).collect()
         }))
+    }
+
+    fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
+        Ok(self.with(|tables| tables.usage.range((from, AttemptId(0))..).map(|(_, used)| used.clone()).collect()))
     }
 }

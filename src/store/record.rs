@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AttemptId, JobName, RoleName, TaskId, TaskName, Timestamp};
+use crate::ids::{AttemptId, GpuUuid, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, StopCause, Verdict};
 
@@ -71,7 +71,7 @@ pub struct SweepRecord {
 }
 
 /// What a job says beside its template and specs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TemplateRecord {
     /// None where there are specs alone.
     pub name: Option<String>,
@@ -80,6 +80,9 @@ pub struct TemplateRecord {
     /// Keys that act at once which they say themselves.
     #[serde(default)]
     pub own_live: BTreeSet<String>,
+    /// Of an hour of all its tasks, by the specs that it names.
+    #[serde(default)]
+    pub price: Option<f64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,6 +128,9 @@ pub struct RunRecord {
     pub unprepared: Option<Unprepared>,
     /// Somebody wants it stopped.
     pub stop: Option<StopCause>,
+    /// What was added to how long its attempts may take, ms.
+    #[serde(default)]
+    pub extended_ms: u64,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,
@@ -188,6 +194,16 @@ pub struct TaskRecord {
     /// How often it has been started again, after failures that its role forgives.
     #[serde(default)]
     pub again: u32,
+    /// Cards that nobody else has before the attempt is released.
+    #[serde(default)]
+    pub gpus: Vec<GpuLease>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLease {
+    pub uuid: GpuUuid,
+    /// Of its device, `/dev/nvidiaN`.
+    pub minor: u32,
 }
 
 impl TaskRecord {
@@ -227,6 +243,28 @@ impl TaskPhase {
             _ => None,
         }
     }
+}
+
+/// What an attempt had of the machine, from when it was given until all of it was free again. Written with the attempt's end; it
+/// stays when the job is removed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    pub attempt: AttemptId,
+    pub workspace: WorkspaceName,
+    pub job: JobName,
+    pub run: u32,
+    /// User id of the job's owner.
+    pub owner: u32,
+    pub from: Timestamp,
+    pub to: Timestamp,
+    /// Thousandths of a core.
+    pub cpu: u64,
+    /// Bytes.
+    pub memory: u64,
+    /// Cards.
+    pub gpu: u64,
+    /// Of an hour, by the specs that its tasks are of; absent where none has a price.
+    pub price: Option<f64>,
 }
 
 /// One thing that happened to a job.

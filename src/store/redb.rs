@@ -7,9 +7,9 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Counters, EventRecord, JobRecord, RunRecord, VERSION, Versioned};
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, VERSION, Versioned};
 use super::{Batch, Contents, Store, StoreError};
-use crate::ids::{JobKey, JobName, WorkspaceName};
+use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 
 /// `counters` under the one key "all".
 const COUNTERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("counters");
@@ -19,6 +19,8 @@ const JOBS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("job
 const RUNS: TableDefinition<'_, (&str, &str, u32), &[u8]> = TableDefinition::new("runs");
 /// (workspace, job, number) → [`EventRecord`].
 const EVENTS: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("events");
+/// (end in ms, attempt) → [`UsageRecord`].
+const USAGE: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("usage");
 
 /// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
 const CACHE: usize = 8 << 20;
@@ -45,6 +47,7 @@ impl RedbStore {
         transaction.open_table(JOBS)?;
         transaction.open_table(RUNS)?;
         transaction.open_table(EVENTS)?;
+        transaction.open_table(USAGE)?;
         Ok(transaction.commit()?)
     }
 
@@ -77,6 +80,7 @@ impl RedbStore {
             let mut jobs = transaction.open_table(JOBS)?;
             let mut runs = transaction.open_table(RUNS)?;
             let mut events = transaction.open_table(EVENTS)?;
+            let mut usage = transaction.open_table(USAGE)?;
             for key in &batch.forgotten {
                 let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
                 runs.retain_in((workspace, job, 0)..=(workspace, job, u32::MAX), |_, _| false)?;
@@ -90,6 +94,9 @@ impl RedbStore {
             }
             for (key, event) in &batch.events {
                 events.insert((key.workspace.as_str(), key.job.as_str(), event.number), encode(event)?.as_slice())?;
+            }
+            for used in &batch.usage {
+                usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
             }
             for (key, job) in &batch.jobs {
                 jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;
@@ -112,6 +119,13 @@ impl RedbStore {
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
         let range = table.range((workspace, job, 0)..=(workspace, job, u32::MAX)).map_err(access)?;
         range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+    }
+
+    fn read_usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let table = transaction.open_table(USAGE).map_err(access)?;
+        let range = table.range((from.0, 0)..).map_err(access)?;
+        range.map(|entry| decode("usage", entry.map_err(access)?.1.value())).collect()
     }
 }
 
@@ -168,5 +182,9 @@ impl Store for RedbStore {
 
     fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
         self.read_runs(key)
+    }
+
+    fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
+        self.read_usage(from)
     }
 }

@@ -41,6 +41,7 @@ fn run(number: u32) -> RunRecord {
         prepared: false,
         unprepared: None,
         stop: None,
+        extended_ms: 0,
         attempts: Vec::new(),
         ended: None,
     }

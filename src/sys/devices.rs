@@ -21,6 +21,20 @@ pub struct Device {
     pub minor: Option<u32>,
 }
 
+impl Device {
+    /// The one that a node stands for.
+    pub fn of(node: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::{FileTypeExt, MetadataExt};
+        let found = fs::symlink_metadata(node)?;
+        if !found.file_type().is_char_device() {
+            return Err(io::Error::other(format!("{} is no character device", node.display())));
+        }
+        let number = |number: u64| u32::try_from(number).map_err(io::Error::other);
+        let (major, minor) = (nix::sys::stat::major(found.rdev()), nix::sys::stat::minor(found.rdev()));
+        Ok(Self { major: number(major)?, minor: Some(number(minor)?) })
+    }
+}
+
 const fn device(major: u32, minor: u32) -> Device {
     Device { major, minor: Some(minor) }
 }

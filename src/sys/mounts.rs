@@ -143,6 +143,8 @@ pub struct Detached(OwnedFd);
 pub enum Access {
     ReadOnly,
     ReadWrite,
+    /// To open a device, and nothing else.
+    Device,
 }
 
 /// Whether file systems mounted below are taken along.
@@ -184,7 +186,7 @@ impl Detached {
         Ok(Self(open_tree(handle, "", flags)?))
     }
 
-    /// Without set-uid programs and device nodes taking effect, and read-only if so wanted.
+    /// Without set-uid programs and, but for a device, device nodes taking effect, and read-only if so wanted.
     pub fn restrict(&self, access: Access) -> io::Result<()> {
         self.set_attributes_of(access, 0)
     }
@@ -196,7 +198,8 @@ impl Detached {
     }
 
     fn set_attributes_of(&self, access: Access, propagation: u64) -> io::Result<()> {
-        let mut set = nix::libc::MOUNT_ATTR_NOSUID | nix::libc::MOUNT_ATTR_NODEV;
+        let mut set = nix::libc::MOUNT_ATTR_NOSUID;
+        set |= if access == Access::Device { nix::libc::MOUNT_ATTR_NOEXEC } else { nix::libc::MOUNT_ATTR_NODEV };
         if access == Access::ReadOnly {
             set |= nix::libc::MOUNT_ATTR_RDONLY;
         }

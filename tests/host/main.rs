@@ -1,6 +1,8 @@
 //! The whole of it on this machine's kernel: real mounts, containers, networks, crashes. Needs root.
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "tests drive processes and may panic")]
 
+#[path = "../support/nvml.rs"]
+mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -14,6 +16,7 @@ mod delegation;
 mod direct;
 mod exec;
 mod git;
+mod gpus;
 mod hanging;
 mod host_image;
 mod images;
@@ -26,6 +29,7 @@ mod mpi;
 mod network;
 mod policies;
 mod public;
+mod queue;
 mod quickstart;
 mod quotas;
 mod remote;

@@ -4,8 +4,13 @@
 #[path = "../support/invariants.rs"]
 mod invariants;
 
+#[path = "../support/nvml.rs"]
+mod nvml;
+
 mod documents;
 mod files;
+mod gpus;
+mod queue;
 mod simulation;
 mod supply;
 mod tidy;

@@ -2,13 +2,15 @@
 //! edits, stops, task ends, lost shims, failing commits and crashes; the invariants hold after every step, and in the
 //! end everything has ended.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use trainyard::config::AddressRange;
-use trainyard::engine::EngineError;
-use trainyard::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
+use trainyard::config::{AddressRange, Quota, Quotas};
+use trainyard::engine::{EngineError, Launch};
+use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Process, Signs, Topology, Usage, health};
+use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
@@ -18,17 +20,20 @@ use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{Owner, SourceRecord};
+use trainyard::store::record::{Owner, RunRecord, SourceRecord};
 
 use super::invariants;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 6] = [
+const SPECS: [&str; 9] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
     "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
     "command = 'c'\n[roles.ps]\n[roles.w]\ncount = 3",
     "command = 'd'\nstate = 'stopped'",
+    "command = 'g'\nretries = 1\nresources.gpu = 1",
+    "command = 'h'\n[roles.w]\ncount = 2\nretries = 1\nresources.gpu = 1\n[roles.ps]",
+    "command = 'i'\nresources.gpu = 3",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
@@ -73,6 +78,11 @@ enum Step {
     Room {
         full: bool,
     },
+    /// A card fails, is well again, or is used by a stranger, or no longer.
+    Card {
+        which: usize,
+        what: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -87,6 +97,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
         1 => any::<bool>().prop_map(|full| Step::Room { full }),
+        2 => (0..CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -109,6 +120,75 @@ struct World {
     files: BTreeMap<JobKey, usize>,
     busy: bool,
     full: bool,
+    cards: Cards,
+    stranger_came: bool,
+    quotas: Quotas,
+}
+
+/// The cards as they are in truth.
+#[derive(Debug, Default)]
+struct Cards {
+    failed: BTreeSet<GpuUuid>,
+    /// Used by somebody else.
+    strange: BTreeSet<GpuUuid>,
+    /// What an attempt has left there, which has ended in all other ways.
+    left: BTreeSet<GpuUuid>,
+    held: BTreeMap<GpuUuid, AttemptId>,
+    /// Used by somebody else when they were looked at last, and the last attempt that there was then.
+    seen_strange: BTreeSet<GpuUuid>,
+    seen_after: u64,
+}
+
+const CARDS: usize = 3;
+
+fn card(index: usize) -> GpuUuid {
+    format!("GPU-{index}").parse().unwrap()
+}
+
+impl Cards {
+    fn inventory(&self, at: Timestamp, usage: bool) -> Arc<Inventory> {
+        let cards = (0..CARDS).map(|index| self.card(index, usage)).collect();
+        let topology = Topology::of(CARDS, |_, _| Link::System);
+        let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
+        Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: Some(at) })
+    }
+
+    fn card(&self, index: usize, usage: bool) -> Card {
+        let uuid = card(index);
+        let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
+        let signs = Signs { lost, ..Signs::default() };
+        let in_use = self.strange.contains(&uuid) || self.left.contains(&uuid);
+        let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None };
+        let facts = Facts {
+            uuid,
+            name: "card".to_owned(),
+            minor: Some(index as u32),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: 1,
+        };
+        Card {
+            facts,
+            slices: Vec::new(),
+            findings: health::judge(&signs),
+            signs,
+            usage: usage
+                .then(|| Usage { processes: in_use.then_some(process).into_iter().collect(), ..Usage::default() }),
+        }
+    }
+
+    /// The attempt uses its cards from now on.
+    fn take(&mut self, launch: &Launch) {
+        for lease in launch.gpus.iter().flatten() {
+            let holder = *self.held.entry(lease.uuid.clone()).or_insert(launch.attempt);
+            assert_eq!(holder, launch.attempt, "{} has one holder", lease.uuid);
+            assert!(!self.left.contains(&lease.uuid), "{} was looked at before it is used again", lease.uuid);
+            // What had its lease before goes on with it.
+            let is_later = launch.attempt.0 > self.seen_after;
+            assert!(!is_later || !self.seen_strange.contains(&lease.uuid), "{} was seen in use", lease.uuid);
+        }
+    }
 }
 
 fn key(job: usize) -> JobKey {
@@ -130,15 +210,18 @@ fn arrival(key: &JobKey, spec: usize) -> Arrival {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(quota: Quota) -> Self {
         let mut world = Self {
+            quotas: Quotas::from([(WorkspaceName::default_workspace(), quota)]),
             store: MemoryStore::default(),
             daemon: None,
             now: 1_000_000,
             works: VecDeque::new(),
             tasks: BTreeMap::new(),
             busy: false,
+            stranger_came: false,
             full: false,
+            cards: Cards::default(),
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
             files: BTreeMap::new(),
@@ -149,7 +232,13 @@ impl World {
 
     fn start_daemon(&mut self, fault: Fault) {
         let addresses = AddressRange { base: 0x0ad5_0000, prefix: 24 };
-        let settings = Settings { inventory: INVENTORY, addresses, stop_grace: Duration::from_secs(1) };
+        let settings = Settings {
+            inventory: INVENTORY,
+            addresses,
+            stop_grace: Duration::from_secs(1),
+            half_life: Duration::from_secs(3600),
+            quotas: self.quotas.clone(),
+        };
         let store = FaultStore::new(self.store.clone(), fault);
         self.works.clear();
         let mut daemon = Reconciler::open(store, settings, Timestamp(self.now)).unwrap();
@@ -186,6 +275,20 @@ impl World {
         assert!(before.is_none_or(|last| last == self.last_attempt()), "nothing starts where there is no room");
         invariants::nothing_starts_twice(&self.starts);
         invariants::nothing_is_leased_twice(&self.held, INVENTORY);
+        self.check_quota();
+    }
+
+    /// By what is recorded, in all histories.
+    fn check_quota(&self) {
+        let Some(quota) = self.quotas.values().next() else { return };
+        let contents = self.store.load().unwrap();
+        let open: Vec<_> = contents.runs.values().filter(|run| run.ended.is_none()).collect();
+        let is_live = |run: &&&RunRecord| run.attempts.last().is_some_and(|attempt| attempt.ended.is_none());
+        let running = open.iter().filter(is_live).count() as u64;
+        assert!(quota.running.is_none_or(|most| running <= most), "{running} run of {quota:?}");
+        // A run that tries again waits as well, without being a new one: after a failure, or since a stranger was in its way.
+        let waiting = open.iter().filter(|run| run.attempts.is_empty()).count() as u64;
+        assert!(self.stranger_came || quota.waiting.is_none_or(|most| waiting <= most), "{waiting} wait of {quota:?}");
     }
 
     fn step(&mut self, step: &Step) {
@@ -211,11 +314,15 @@ impl World {
                 self.start_daemon(Fault::Fail(0));
             }
             Step::FailCommit => self.start_daemon(Fault::Fail(2)),
-            Step::Stranger { busy } => self.busy = *busy,
+            Step::Stranger { busy } => {
+                self.busy = *busy;
+                self.stranger_came |= *busy;
+            }
             Step::Room { full } => {
                 self.full = *full;
                 self.handle(Event::Full(self.full_workspaces()));
             }
+            Step::Card { which, what } => self.card(&card(*which), *what),
             Step::Wait { ms } => {
                 self.now += ms;
                 self.handle(Event::Tick);
@@ -233,8 +340,29 @@ impl World {
             return;
         }
         let work = self.works.remove(which % self.works.len()).unwrap();
+        self.see_cards(&work);
         let outcome = self.carry_out(work);
         self.handle(Event::Done(outcome));
+    }
+
+    fn card(&mut self, uuid: &GpuUuid, what: usize) {
+        match what {
+            0 => drop(self.cards.failed.insert(uuid.clone())),
+            1 => drop(self.cards.failed.remove(uuid)),
+            2 => drop(self.cards.strange.insert(uuid.clone())),
+            _ => drop((self.cards.strange.remove(uuid), self.cards.left.remove(uuid))),
+        }
+        if what < 2 {
+            self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
+        }
+    }
+
+    fn see_cards(&mut self, work: &Work) {
+        if matches!(work, Work::LookAtCards) {
+            self.cards.seen_strange = self.cards.strange.clone();
+            self.cards.seen_after = self.last_attempt();
+            self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), true)));
+        }
     }
 
     fn carry_out(&mut self, work: Work) -> Outcome {
@@ -246,6 +374,10 @@ impl World {
                 if self.busy && !self.held.contains_key(&launch.attempt) {
                     let (attempt, reason) = (launch.attempt, "a port is in use".to_owned());
                     return Outcome::NotYet { attempt, tasks: launch.tasks, reason };
+                }
+                // What is gone on with after a crash has them.
+                if !self.held.contains_key(&launch.attempt) {
+                    self.cards.take(&launch);
                 }
                 self.held.insert(launch.attempt, Amount::of(&launch.spec));
                 for task in launch.tasks {
@@ -274,11 +406,17 @@ impl World {
                     0 => Err(EngineError("busy".to_owned())),
                     _ => {
                         self.held.remove(&release.attempt);
+                        let own = self.cards.held.extract_if(.., |_, holder| *holder == release.attempt);
+                        let own: Vec<GpuUuid> = own.map(|(uuid, _)| uuid).collect();
+                        if self.now % 2 == 1 {
+                            self.cards.left.extend(own);
+                        }
                         Ok(())
                     }
                 };
                 Outcome::Released { key, attempt: release.attempt, result }
             }
+            Work::LookAtCards => Outcome::LookedAtCards,
             Work::Deliver { .. } | Work::GiveUp(_) => Outcome::Told,
         }
     }
@@ -318,10 +456,18 @@ impl World {
         self.busy = false;
         self.full = false;
         self.handle(Event::Full(self.full_workspaces()));
+        self.cards.strange.clear();
+        self.cards.failed.clear();
+        self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
         for round in 0..2000 {
             self.now += 400;
+            // What is left of an attempt goes some time later.
+            if round % 5 == 0 {
+                self.cards.left.clear();
+            }
             self.handle(Event::Tick);
             if let Some(work) = self.works.pop_front() {
+                self.see_cards(&work);
                 let outcome = self.carry_out(work);
                 self.handle(Event::Done(outcome));
             }
@@ -346,6 +492,7 @@ impl World {
 
     fn check_end(&self) {
         assert_eq!(self.held, BTreeMap::new(), "everything was given back");
+        assert_eq!(self.cards.held, BTreeMap::new(), "every card was given back");
         for (key, job) in &self.store.load().unwrap().jobs {
             self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
             invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0).unwrap());
@@ -359,8 +506,12 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, max_shrink_iters: 20_000, ..ProptestConfig::default() })]
     #[test]
-    fn whatever_happens_nothing_starts_twice_and_everything_ends(steps in steps()) {
-        let mut world = World::new();
+    fn whatever_happens_nothing_starts_twice_and_everything_ends(
+        steps in steps(),
+        running in prop::option::of(1u64..3),
+        waiting in prop::option::of(1u64..3),
+    ) {
+        let mut world = World::new(Quota { running, waiting, ..Quota::default() });
         for step in &steps {
             world.step(step);
         }
@@ -371,7 +522,7 @@ proptest! {
 
 #[test]
 fn a_quiet_history_ends_as_it_should() {
-    let mut world = World::new();
+    let mut world = World::new(Quota::default());
     world.step(&Step::Drop { job: 0, spec: 1 });
     world.settle();
     world.check_end();

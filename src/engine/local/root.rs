@@ -61,6 +61,8 @@ pub(super) struct Own<'a> {
     pub(super) shm: Shm,
     /// What it sees of the workspace.
     pub(super) workspace: Vec<Mount>,
+    /// Of the machine.
+    pub(super) devices: Vec<PathBuf>,
 }
 
 impl Base {
@@ -150,6 +152,7 @@ impl Base {
             overlays,
             lower: self.lower,
             mounts,
+            devices: own.devices,
             shm: own.shm,
             files: own_files(own.view, own.resolv_conf),
             directories: directories(own.view).chain(self.volumes()).collect(),

@@ -1,0 +1,199 @@
+//! Graphics cards over the API: what there is, how it is, who uses it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::server::{ApiError, Context, ask};
+use crate::gpu::{Card, Driver, Inventory, Process, Topology, health};
+use crate::ids::GpuUuid;
+use crate::reconcile::{Caller, Request};
+
+/// How long who asks waits for NVML; after that they get what was found last.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuList {
+    /// The driver's version, and the newest one of CUDA that it serves.
+    pub driver: Option<String>,
+    pub cuda: Option<String>,
+    /// Why there are no cards for us.
+    pub missing: Option<String>,
+    /// When this was found.
+    pub at: Option<String>,
+    /// NVML has not answered since.
+    pub stale: bool,
+    pub gpus: Vec<GpuView>,
+    /// What is said of cards that do not even tell which they are.
+    pub nameless: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuView {
+    /// Its place in the list.
+    pub index: usize,
+    pub uuid: GpuUuid,
+    pub name: String,
+    /// Of `/dev/nvidiaN`.
+    pub minor: Option<u32>,
+    pub bus: String,
+    pub numa_node: Option<u32>,
+    /// Processors that are near, as `0-15,32-47`.
+    pub cpus: String,
+    /// Bytes.
+    pub memory: u64,
+    pub memory_used: Option<u64>,
+    /// Percent.
+    pub utilisation: Option<u32>,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+    /// Thousandths of a watt.
+    pub power: Option<u32>,
+    pub power_limit: Option<u32>,
+    /// `ok`, `warning` or `failed`.
+    pub health: String,
+    pub findings: Vec<FindingView>,
+    /// The job and task that hold it, or, of a job that is not the caller's to see, its workspace.
+    pub leased_by: Option<String>,
+    pub slices: Vec<SliceView>,
+    pub processes: Vec<ProcessView>,
+    /// The way to each card of the list, as `nvidia-smi topo -m` has it.
+    pub links: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FindingView {
+    pub rule: String,
+    pub level: String,
+    pub says: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SliceView {
+    pub uuid: GpuUuid,
+    pub profile: String,
+    /// Bytes.
+    pub memory: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessView {
+    pub pid: u32,
+    pub uid: Option<u32>,
+    pub user: Option<String>,
+    pub program: Option<String>,
+    /// Bytes on the card.
+    pub memory: Option<u64>,
+    /// The slice on which it runs.
+    pub slice: Option<GpuUuid>,
+}
+
+pub(super) async fn list(context: &Context, caller: Caller) -> Result<GpuList, ApiError> {
+    let gpus = context.gpus.clone();
+    let viewed = tokio::task::spawn_blocking(move || view(&gpus.look(PATIENCE)));
+    let mut list = viewed.await.map_err(|_| ApiError::Ending)?;
+    let leases = ask(context, |answer| Request::Leases { caller, answer }).await?;
+    for gpu in &mut list.gpus {
+        gpu.leased_by = leases.iter().find(|lease| lease.gpu == gpu.uuid).map(|lease| lease.holder.clone());
+    }
+    Ok(list)
+}
+
+fn view(found: &Arc<Inventory>) -> GpuList {
+    let (driver, cuda, missing) = match &found.driver {
+        Driver::Loaded { version, cuda } => (Some(version.clone()), cuda.clone(), None),
+        Driver::Missing { reason } => (None, None, Some(reason.clone())),
+    };
+    let cards = found.cards.iter().enumerate();
+    GpuList {
+        driver,
+        cuda,
+        missing,
+        at: found.at.map(|at| at.to_string()),
+        stale: found.is_stale(crate::sys::now()),
+        gpus: cards.map(|(index, card)| card_view(index, card, &found.topology, found.cards.len())).collect(),
+        nameless: found.nameless.clone(),
+    }
+}
+
+fn card_view(index: usize, card: &Card, topology: &Topology, count: usize) -> GpuView {
+    let usage = card.usage.clone().unwrap_or_default();
+    let slices = card.slices.iter();
+    let findings = card.findings.iter();
+    let link = |other: usize| if other == index { "X".to_owned() } else { topology.link(index, other).to_string() };
+    GpuView {
+        index,
+        uuid: card.facts.uuid.clone(),
+        name: card.facts.name.clone(),
+        minor: card.facts.minor,
+        bus: card.facts.bus.clone(),
+        numa_node: card.facts.numa_node,
+        cpus: ranges(&card.facts.cpus),
+        memory: card.facts.memory,
+        memory_used: usage.memory,
+        utilisation: usage.utilisation,
+        temperature: card.signs.temperature,
+        power: usage.power,
+        power_limit: usage.power_limit,
+        health: health::worst(&card.findings).map_or("ok", level_name).to_owned(),
+        findings: findings
+            .map(|one| FindingView {
+                rule: one.rule.clone(),
+                level: level_name(one.level).to_owned(),
+                says: one.says.clone(),
+            })
+            .collect(),
+        leased_by: None,
+        slices: slices
+            .map(|slice| SliceView { uuid: slice.uuid.clone(), profile: slice.profile.clone(), memory: slice.memory })
+            .collect(),
+        processes: usage.processes.into_iter().map(process_view).collect(),
+        links: (0..count).map(link).collect(),
+    }
+}
+
+fn level_name(level: health::Level) -> &'static str {
+    match level {
+        health::Level::Warning => "warning",
+        health::Level::Failed => "failed",
+    }
+}
+
+fn process_view(process: Process) -> ProcessView {
+    let user = |uid: u32| nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    ProcessView {
+        pid: process.pid,
+        uid: process.uid,
+        user: process.uid.map(|uid| user(uid).map_or_else(|| format!("user {uid}"), |user| user.name)),
+        program: process.program,
+        memory: process.memory,
+        slice: process.slice,
+    }
+}
+
+/// Ascending numbers, as the kernel writes sets of processors.
+fn ranges(numbers: &[u32]) -> String {
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == *number => *end = *number,
+            _ => runs.push((*number, *number)),
+        }
+    }
+    let text = |(start, end): &(u32, u32)| if start == end { start.to_string() } else { format!("{start}-{end}") };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_are_told_as_the_kernel_does() {
+        let cases: [(&[u32], &str); 4] = [(&[], ""), (&[3], "3"), (&[0, 1, 2, 5, 7, 8], "0-2,5,7-8"), (&[1, 3], "1,3")];
+        for (numbers, text) in cases {
+            assert_eq!(ranges(numbers), text);
+        }
+    }
+}

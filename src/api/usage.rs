@@ -1,0 +1,193 @@
+//! Who has used how much of the machine.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::server::{ApiError, Context, ask};
+use super::storage::may_enter;
+use crate::ids::{JobKey, Timestamp, WorkspaceName};
+use crate::reconcile::{Caller, Request};
+use crate::store::record::UsageRecord;
+
+/// What is added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum By {
+    User,
+    Workspace,
+    Job,
+}
+
+impl By {
+    pub const ALL: [Self; 3] = [Self::User, Self::Workspace, Self::Job];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Workspace => "workspace",
+            Self::Job => "job",
+        }
+    }
+}
+
+impl FromStr for By {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|by| by.name() == text);
+        found.ok_or_else(|| format!("{text:?} is not one of user, workspace and job"))
+    }
+}
+
+/// What one of them has used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageView {
+    /// Of a workspace or a job; of a user the number.
+    pub name: String,
+    /// That ended since, or run.
+    pub attempts: u64,
+    pub gpu_hours: f64,
+    pub cpu_hours: f64,
+    /// GiB times hours.
+    pub memory_gib_hours: f64,
+    /// By the specs of the jobs, in whatever the administrator reckons in; none where no attempt has a price.
+    pub price: Option<f64>,
+    /// Attempts that have none.
+    pub unpriced: u64,
+}
+
+/// The query of `/v1/usage`.
+pub(super) fn parse(query: &str) -> Result<(By, Timestamp), ApiError> {
+    let (mut by, mut since) = (By::Workspace, Timestamp(0));
+    for part in query.split('&').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            Some(("by", value)) => by = value.parse().map_err(ApiError::Bad)?,
+            Some(("since", value)) => {
+                let ms = value.parse().map_err(|_| ApiError::Bad(format!("since={value}: not a number")))?;
+                since = Timestamp(ms);
+            }
+            _ => return Err(ApiError::Bad(format!("unknown parameter {part:?}"))),
+        }
+    }
+    Ok((by, since))
+}
+
+/// What the caller may see: root everything, others what their own jobs have used, and the sums of workspaces that they may enter.
+pub(super) async fn list(
+    context: &Context,
+    caller: &Caller,
+    by: By,
+    since: Timestamp,
+) -> Result<Vec<UsageView>, ApiError> {
+    let mut used = ask(context, |answer| Request::Usage { since, answer }).await?;
+    let mut entered: BTreeMap<WorkspaceName, bool> = BTreeMap::new();
+    used.retain(|used| match by {
+        By::User | By::Job => caller.uid == 0 || used.owner == caller.uid,
+        By::Workspace => *entered
+            .entry(used.workspace.clone())
+            .or_insert_with(|| may_enter(&context.paths, &used.workspace, caller.uid)),
+    });
+    Ok(sums(&used, by, since))
+}
+
+const MS_PER_H: f64 = 3_600_000.0;
+
+/// The largest first.
+fn sums(used: &[UsageRecord], by: By, since: Timestamp) -> Vec<UsageView> {
+    let mut sums: BTreeMap<String, UsageView> = BTreeMap::new();
+    for used in used {
+        let name = match by {
+            By::User => used.owner.to_string(),
+            By::Workspace => used.workspace.to_string(),
+            By::Job => JobKey::new(used.workspace.clone(), used.job.clone()).to_string(),
+        };
+        let sum = sums.entry(name.clone()).or_insert_with(|| UsageView {
+            name,
+            attempts: 0,
+            gpu_hours: 0.0,
+            cpu_hours: 0.0,
+            memory_gib_hours: 0.0,
+            price: None,
+            unpriced: 0,
+        });
+        add(sum, used, since);
+    }
+    let mut sums: Vec<_> = sums.into_values().collect();
+    let weight = |view: &UsageView| (view.gpu_hours, view.cpu_hours);
+    sums.sort_by(|a, b| {
+        let ((gpus_a, cpus_a), (gpus_b, cpus_b)) = (weight(a), weight(b));
+        gpus_b.total_cmp(&gpus_a).then(cpus_b.total_cmp(&cpus_a)).then_with(|| a.name.cmp(&b.name))
+    });
+    sums
+}
+
+/// Adds what of an attempt lies in the time that is asked for.
+fn add(sum: &mut UsageView, used: &UsageRecord, since: Timestamp) {
+    let hours = used.to.0.saturating_sub(used.from.max(since).0) as f64 / MS_PER_H;
+    sum.attempts += 1;
+    sum.gpu_hours += used.gpu as f64 * hours;
+    sum.cpu_hours += used.cpu as f64 / 1000.0 * hours;
+    sum.memory_gib_hours += used.memory as f64 / f64::from(1 << 30) * hours;
+    match used.price {
+        Some(price) => sum.price = Some(sum.price.unwrap_or(0.0) + price * hours),
+        None => sum.unpriced += 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttemptId;
+
+    fn used(job: &str, owner: u32, hours: std::ops::Range<u64>, gpu: u64, price: Option<f64>) -> UsageRecord {
+        let key: JobKey = job.parse().unwrap();
+        let at = |hours: u64| Timestamp(hours * 3_600_000);
+        UsageRecord {
+            attempt: AttemptId(1),
+            workspace: key.workspace,
+            job: key.job,
+            run: 1,
+            owner,
+            from: at(hours.start),
+            to: at(hours.end),
+            cpu: 2000,
+            memory: 3 << 30,
+            gpu,
+            price,
+        }
+    }
+
+    #[test]
+    fn what_is_used_is_added_up_by_job_user_and_workspace_from_the_time_that_is_asked_for() {
+        let all = [
+            used("v/a", 1000, 0..4, 2, Some(0.5)),
+            used("v/a", 1000, 4..5, 2, None),
+            used("v/b", 1001, 0..3, 1, Some(0.25)),
+            used("c", 1000, 0..10, 0, None),
+        ];
+        let told = |by, since: u64| {
+            let sums = sums(&all, by, Timestamp(since * 3_600_000));
+            sums.into_iter().map(|sum| (sum.name, sum.gpu_hours, sum.cpu_hours, sum.price)).collect::<Vec<_>>()
+        };
+        let row = |name: &str, gpu, cpu, price| (name.to_owned(), gpu, cpu, price);
+        assert_eq!(
+            told(By::Job, 0),
+            [row("v/a", 10.0, 10.0, Some(2.0)), row("v/b", 3.0, 6.0, Some(0.75)), row("c", 0.0, 20.0, None)]
+        );
+        assert_eq!(told(By::User, 0), [row("1000", 10.0, 30.0, Some(2.0)), row("1001", 3.0, 6.0, Some(0.75))]);
+        assert_eq!(told(By::Workspace, 2), [row("v", 7.0, 8.0, Some(1.25)), row("default", 0.0, 16.0, None)]);
+        let whole = sums(&all, By::Workspace, Timestamp(0));
+        assert_eq!((whole[0].attempts, whole[0].unpriced, whole[0].memory_gib_hours), (3, 1, 24.0));
+    }
+
+    #[test]
+    fn queries_are_read_and_others_refused() {
+        assert_eq!(parse("by=job&since=5").unwrap(), (By::Job, Timestamp(5)));
+        assert_eq!(parse("").unwrap(), (By::Workspace, Timestamp(0)));
+        for bad in ["by=planet", "since=x", "colour=red"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}

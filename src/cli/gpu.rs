@@ -1,0 +1,131 @@
+//! `trainyard gpu`: the cards of this machine, how they are and are connected, and who uses them.
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::Client;
+use crate::api::gpus::{GpuList, GpuView};
+use crate::ids::Bytes;
+use crate::sys::terminal::escape;
+
+pub(super) async fn run(client: &Client, format: Format) -> anyhow::Result<Exit> {
+    let list = client.gpus().await?;
+    if format == Format::Json {
+        output::json(&list)?;
+        return Ok(Exit::Success);
+    }
+    head(&list).iter().try_for_each(|line| output::line(line))?;
+    if list.gpus.is_empty() {
+        return Ok(Exit::Success);
+    }
+    output::table(&["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"], &rows(&list, |gpu| vec![state(gpu)]))?;
+    part(&["GPU", "LEASED BY"], &rows(&list, lease))?;
+    part(&["GPU", "SLICE", "MEMORY", "UUID"], &rows(&list, slices))?;
+    part(&["GPU", "PID", "USER", "MEMORY", "PROGRAM"], &rows(&list, processes))?;
+    findings(&list)?;
+    let numbers: Vec<String> = list.gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    let matrix: Vec<&str> =
+        ["GPU"].into_iter().chain(numbers.iter().map(String::as_str)).chain(["NUMA", "CPUS"]).collect();
+    part(&matrix, &rows(&list, |gpu| vec![ways(gpu)]))?;
+    part(&["GPU", "DEVICE", "BUS", "UUID"], &rows(&list, |gpu| vec![place(gpu)]))?;
+    Ok(Exit::Success)
+}
+
+fn head(list: &GpuList) -> Vec<String> {
+    let driver = list.driver.as_ref().map(|version| {
+        let cuda = list.cuda.as_ref().map_or(String::new(), |cuda| format!(", CUDA {cuda}"));
+        format!("driver {version}{cuda}, GPUs: {}", list.gpus.len())
+    });
+    let missing = list.missing.as_ref().map(|reason| format!("no GPUs: {reason}"));
+    let since = list.at.as_deref().unwrap_or("the daemon was started");
+    let stale = list.stale.then(|| format!("NVML has not answered since {since}; what follows may be old"));
+    driver.into_iter().chain(missing).chain(stale).chain(list.nameless.clone()).map(|line| escape(&line)).collect()
+}
+
+fn part(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    output::line("")?;
+    output::table(header, rows)
+}
+
+fn rows(list: &GpuList, of: impl Fn(&GpuView) -> Vec<Vec<String>>) -> Vec<Vec<String>> {
+    list.gpus.iter().flat_map(of).collect()
+}
+
+fn or_none<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+fn gib(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 30))
+}
+
+fn state(gpu: &GpuView) -> Vec<String> {
+    let watts = |milliwatts: u32| (milliwatts / 1000).to_string();
+    vec![
+        gpu.index.to_string(),
+        painted(&gpu.health),
+        or_none(gpu.utilisation, |percent| format!("{percent}%")),
+        format!("{}/{}GiB", or_none(gpu.memory_used, gib), gib(gpu.memory)),
+        or_none(gpu.temperature, |degrees| format!("{degrees}°C")),
+        or_none(gpu.power, |power| format!("{}/{}W", watts(power), or_none(gpu.power_limit, watts))),
+        escape(gpu.name.strip_prefix("NVIDIA ").unwrap_or(&gpu.name)),
+    ]
+}
+
+fn painted(health: &str) -> String {
+    let colour = match health {
+        "ok" => "32",
+        "warning" => "33",
+        _ => "31",
+    };
+    output::paint(colour, health)
+}
+
+fn lease(gpu: &GpuView) -> Vec<Vec<String>> {
+    gpu.leased_by.iter().map(|holder| vec![gpu.index.to_string(), escape(holder)]).collect()
+}
+
+fn slices(gpu: &GpuView) -> Vec<Vec<String>> {
+    let row = |slice: &crate::api::gpus::SliceView| {
+        let memory = Bytes(slice.memory).roughly();
+        vec![gpu.index.to_string(), escape(&slice.profile), memory, slice.uuid.to_string()]
+    };
+    gpu.slices.iter().map(row).collect()
+}
+
+fn processes(gpu: &GpuView) -> Vec<Vec<String>> {
+    let row = |process: &crate::api::gpus::ProcessView| {
+        vec![
+            gpu.index.to_string(),
+            process.pid.to_string(),
+            or_none(process.user.as_deref(), escape),
+            or_none(process.memory, |bytes| format!("{}MiB", bytes >> 20)),
+            or_none(process.program.as_deref(), escape),
+        ]
+    };
+    gpu.processes.iter().map(row).collect()
+}
+
+fn findings(list: &GpuList) -> anyhow::Result<()> {
+    let all = list.gpus.iter().flat_map(|gpu| gpu.findings.iter().map(move |finding| (gpu.index, finding)));
+    for (at, (index, finding)) in all.enumerate() {
+        if at == 0 {
+            output::line("")?;
+        }
+        output::line(&escape(&format!("GPU {index} {}: {}: {}", finding.level, finding.rule, finding.says)))?;
+    }
+    Ok(())
+}
+
+fn ways(gpu: &GpuView) -> Vec<String> {
+    let links = gpu.links.iter().cloned();
+    let near = [or_none(gpu.numa_node, |node| node.to_string()), gpu.cpus.clone()];
+    [gpu.index.to_string()].into_iter().chain(links).chain(near).collect()
+}
+
+fn place(gpu: &GpuView) -> Vec<String> {
+    let device = or_none(gpu.minor, |minor| format!("/dev/nvidia{minor}"));
+    vec![gpu.index.to_string(), device, escape(&gpu.bus), gpu.uuid.to_string()]
+}

@@ -1,0 +1,64 @@
+//! `trainyard usage`: who has used how much of the machine.
+
+use super::Exit;
+use super::output::{self, Format};
+use super::ps::{before_now, user_name};
+use crate::api::client::Client;
+use crate::api::usage::{By, UsageView};
+
+const HEADS: [&str; 6] = ["ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS", "PRICE", "UNPRICED"];
+const COLUMNS: &str = "attempts,gpu_hours,cpu_hours,memory_gib_hours,price,unpriced";
+
+/// How it is printed for programs that read no JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    Aligned,
+    Csv,
+}
+
+pub(super) async fn run(
+    client: &Client,
+    by: By,
+    since: Option<&str>,
+    table: Table,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    let since = since.map(before_now).transpose()?.map_or(0, |since| since.0);
+    let mut rows = client.usage(by, since).await?;
+    if by == By::User {
+        rows.iter_mut().for_each(|row| row.name = row.name.parse().map_or_else(|_| row.name.clone(), user_name));
+    }
+    match (format, table) {
+        (Format::Json, _) => output::json(&rows)?,
+        (Format::People, Table::Csv) => print_csv(by, &rows)?,
+        (Format::People, Table::Aligned) if rows.is_empty() => output::line("nothing was used that you may see")?,
+        (Format::People, Table::Aligned) => {
+            let name = by.name().to_uppercase();
+            let heads: Vec<&str> = std::iter::once(name.as_str()).chain(HEADS).collect();
+            output::table(&heads, &rows.iter().map(row).collect::<Vec<_>>())?;
+        }
+    }
+    Ok(Exit::Success)
+}
+
+fn row(view: &UsageView) -> Vec<String> {
+    vec![
+        view.name.clone(),
+        view.attempts.to_string(),
+        format!("{:.2}", view.gpu_hours),
+        format!("{:.2}", view.cpu_hours),
+        format!("{:.2}", view.memory_gib_hours),
+        view.price.map_or("-".to_owned(), |price| format!("{price:.2}")),
+        view.unpriced.to_string(),
+    ]
+}
+
+/// Names of jobs, workspaces and users hold no comma, quotation mark or line break.
+fn print_csv(by: By, rows: &[UsageView]) -> anyhow::Result<()> {
+    output::line(&format!("{},{COLUMNS}", by.name()))?;
+    rows.iter().try_for_each(|view| {
+        let price = view.price.map(|price| price.to_string()).unwrap_or_default();
+        let UsageView { name, attempts, gpu_hours, cpu_hours, memory_gib_hours, unpriced, .. } = view;
+        output::line(&format!("{name},{attempts},{gpu_hours},{cpu_hours},{memory_gib_hours},{price},{unpriced}"))
+    })
+}

@@ -1,0 +1,183 @@
+//! Graphics cards: what there is, how each is, how they are connected, which of them to hand out.
+//!
+//! The one module that knows NVML. [`Gpus`] looks at the cards from threads of its own, since NVML may take seconds or hang
+//! with a card; everybody else sees what was found last. What is decided from that, [`health`] and [`placement`], is pure.
+//! Nothing here changes a card: no modes, no clocks, no resets.
+
+pub mod health;
+mod library;
+mod nvml;
+pub mod placement;
+mod topology;
+mod watch;
+mod xids;
+
+use crate::ids::{GpuUuid, Timestamp};
+use health::Finding;
+
+pub use library::driver_folders;
+pub use topology::{Link, Topology};
+pub use watch::{Gpus, Settings};
+
+/// The cards of this machine, as they were when they were looked at last.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Inventory {
+    pub driver: Driver,
+    /// In the order of NVML, which is that of their places on the bus; then those that are gone, as they were.
+    pub cards: Vec<Card>,
+    /// What is said of cards that do not even tell which they are.
+    pub nameless: Vec<String>,
+    /// Between the cards, by their places in `cards`.
+    pub topology: Topology,
+    /// When all of this was found.
+    pub at: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Driver {
+    /// There are no cards for us, and why.
+    Missing { reason: String },
+    /// Its version, and the newest one of CUDA that it serves.
+    Loaded { version: String, cuda: Option<String> },
+}
+
+impl Default for Driver {
+    fn default() -> Self {
+        Self::Missing { reason: "the cards have not been looked at yet".to_owned() }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Card {
+    pub facts: Facts,
+    /// What it is cut up into.
+    pub slices: Vec<Slice>,
+    pub signs: Signs,
+    /// What is wrong with it, the worst first.
+    pub findings: Vec<Finding>,
+    /// Only if it was asked for.
+    pub usage: Option<Usage>,
+}
+
+/// What does not change while the driver is loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    pub uuid: GpuUuid,
+    pub name: String,
+    /// Of its device, `/dev/nvidiaN`; not its place in NVML's order.
+    pub minor: Option<u32>,
+    /// `DOMAIN:BUS:DEVICE.FUNCTION`, in small letters.
+    pub bus: String,
+    pub numa_node: Option<u32>,
+    /// Processors that are near to it; empty where that is not known.
+    pub cpus: Vec<u32>,
+    /// Bytes.
+    pub memory: u64,
+}
+
+/// A MIG device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    pub uuid: GpuUuid,
+    /// As `1g.10gb`.
+    pub profile: String,
+    /// Bytes.
+    pub memory: u64,
+}
+
+/// What its health is judged by. What a card does not tell is absent: older ones know no remapped rows, newer ones no retired pages.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Signs {
+    /// It does not answer, and how.
+    pub lost: Option<String>,
+    /// Errors that the driver has reported since it was loaded, and when each came last.
+    pub xids: Vec<Xid>,
+    pub ecc: Option<Ecc>,
+    pub retired: Option<Retired>,
+    pub remapped: Option<Remapped>,
+    pub recovery: Option<Recovery>,
+    pub slowed: Slowed,
+    /// Degrees Celsius.
+    pub temperature: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Xid {
+    pub number: u64,
+    pub at: Timestamp,
+}
+
+/// Errors of memory since the driver was loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ecc {
+    pub corrected: u64,
+    pub uncorrected: u64,
+}
+
+/// Pages of memory that are no longer used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retired {
+    pub single_bit: u32,
+    pub double_bit: u32,
+    /// Of `double_bit`, those of the last week.
+    pub double_bit_lately: u32,
+    /// More will be when the card is next reset.
+    pub pending: bool,
+}
+
+/// Rows of memory in whose place spare ones are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remapped {
+    pub correctable: u64,
+    pub uncorrectable: u64,
+    /// More will be when the card is next reset.
+    pub pending: bool,
+    /// There was no spare row.
+    pub failed: bool,
+}
+
+/// What the driver says has to be done with a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recovery {
+    Nothing,
+    Reset,
+    Reboot,
+    DrainPeers,
+    DrainAndReset,
+    /// One that this program does not know.
+    Other(u64),
+}
+
+/// Why its clocks are lower than they could be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slowed {
+    pub by_heat: bool,
+    /// The machine's power supply asks for it.
+    pub by_power_brake: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage {
+    /// Bytes of memory in use, the driver's own included.
+    pub memory: Option<u64>,
+    /// Percent of the last moment in which something ran; absent for cards that are cut up.
+    pub utilisation: Option<u32>,
+    /// Thousandths of a watt.
+    pub power: Option<u32>,
+    pub power_limit: Option<u32>,
+    /// On the card and all its slices.
+    pub processes: Vec<Process>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    /// Absent if it has ended since.
+    pub uid: Option<u32>,
+    /// The name of its program.
+    pub program: Option<String>,
+    /// Bytes on the card; not known to every driver.
+    pub memory: Option<u64>,
+    /// The slice on which it runs.
+    pub slice: Option<GpuUuid>,
+}

@@ -1,0 +1,246 @@
+//! Whether a card may be trusted with a job: a table of rules over its [`Signs`].
+//!
+//! The rules and their limits are those of NVIDIA's DCGM (`modules/health/DcgmHealthWatch.cpp`), but what has no meaning
+//! on one machine: its rates of PCIe replays and errors of links need a history, and each such error that matters comes
+//! as an XID as well. XIDs that a program causes by itself (13, 45) say nothing of the card.
+
+use super::{Recovery, Signs};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// It is shown; jobs go on and come.
+    Warning,
+    /// No job is to be started on the card.
+    Failed,
+}
+
+/// That a rule applies, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub rule: String,
+    pub level: Level,
+    /// What was seen, and what there is to do about it.
+    pub says: String,
+}
+
+/// What all findings come to; `None` for a card without any.
+pub fn worst(findings: &[Finding]) -> Option<Level> {
+    findings.iter().map(|finding| finding.level).max()
+}
+
+/// The rules that apply, the worst first, else in the order of the tables.
+pub fn judge(signs: &Signs) -> Vec<Finding> {
+    let rules = RULES.iter().filter_map(|(name, level, says)| {
+        let says = says(signs)?;
+        Some(Finding { rule: (*name).to_owned(), level: *level, says })
+    });
+    let mut found: Vec<Finding> = rules.chain(signs.xids.iter().filter_map(by_xid)).collect();
+    found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    found
+}
+
+type Rule = (&'static str, Level, fn(&Signs) -> Option<String>);
+
+/// Retired pages, of either kind, from which a card is replaced.
+const RETIRED_MAX: u32 = 63;
+/// Pages retired for double-bit errors, beyond which it matters how many come in a week.
+const RETIRED_DOUBLE_MAX: u32 = 15;
+/// Rows remapped for uncorrectable errors from which on the spare ones run low.
+const REMAPPED_MAX: u64 = 512;
+
+const RULES: [Rule; 13] = [
+    ("lost", Level::Failed, |signs| {
+        let how = signs.lost.as_ref()?;
+        Some(format!("does not answer ({how}); `dmesg | grep -i xid` tells more, a reboot may bring it back"))
+    }),
+    ("needs-reset", Level::Failed, |signs| {
+        signs.recovery.filter(|action| *action == Recovery::Reset)?;
+        Some("the driver asks for a reset: `nvidia-smi --gpu-reset` when nothing uses it".to_owned())
+    }),
+    ("needs-reboot", Level::Failed, |signs| {
+        signs.recovery.filter(|action| *action == Recovery::Reboot)?;
+        Some("the driver asks for a reboot of the machine".to_owned())
+    }),
+    ("needs-drain-and-reset", Level::Failed, |signs| {
+        signs.recovery.filter(|action| *action == Recovery::DrainAndReset)?;
+        Some("the driver asks for a reset when its jobs have ended: `nvidia-smi --gpu-reset`".to_owned())
+    }),
+    ("drain-peers", Level::Warning, |signs| {
+        signs.recovery.filter(|action| *action == Recovery::DrainPeers)?;
+        Some("the driver asks that nothing new uses its links to other cards".to_owned())
+    }),
+    ("recovery-unknown", Level::Warning, |signs| match signs.recovery? {
+        Recovery::Other(number) => Some(format!("the driver asks for recovery action {number}, unknown to Trainyard")),
+        _ => None,
+    }),
+    ("ecc-uncorrected", Level::Failed, |signs| {
+        let count = signs.ecc?.uncorrected;
+        (count > 0).then(|| format!("{count} uncorrected errors of memory since the driver was loaded; reset the card"))
+    }),
+    ("row-remap-failed", Level::Failed, |signs| {
+        signs.remapped.filter(|rows| rows.failed)?;
+        Some("a bad row of memory could not be replaced; the card is to be exchanged".to_owned())
+    }),
+    ("rows-remapped", Level::Warning, |signs| {
+        let count = signs.remapped?.uncorrectable;
+        (count >= REMAPPED_MAX).then(|| format!("{count} rows of memory have been replaced; few spare ones are left"))
+    }),
+    ("pages-retired", Level::Failed, |signs| {
+        let retired = signs.retired?;
+        let count = retired.single_bit.saturating_add(retired.double_bit);
+        (count >= RETIRED_MAX).then(|| format!("{count} pages of memory are retired, {RETIRED_MAX} are too many"))
+    }),
+    ("pages-retire-fast", Level::Failed, |signs| {
+        let retired = signs.retired?;
+        let fast = retired.double_bit > RETIRED_DOUBLE_MAX && retired.double_bit_lately > 1;
+        fast.then(|| {
+            let (all, lately) = (retired.double_bit, retired.double_bit_lately);
+            format!("{all} pages of memory are retired for double-bit errors, {lately} of them in the last week")
+        })
+    }),
+    ("memory-repair-pending", Level::Warning, |signs| {
+        let pending =
+            signs.retired.is_some_and(|pages| pages.pending) || signs.remapped.is_some_and(|rows| rows.pending);
+        pending.then(|| "bad memory will be replaced when the card is next reset".to_owned())
+    }),
+    ("slowed", Level::Warning, |signs| match (signs.slowed.by_heat, signs.slowed.by_power_brake) {
+        (false, false) => None,
+        (true, _) => {
+            let degrees = signs.temperature.map_or(String::new(), |degrees| format!(" ({degrees} °C)"));
+            Some(format!("its clocks are lowered for heat{degrees}"))
+        }
+        (false, true) => Some("its clocks are lowered, since the power supply asks for it".to_owned()),
+    }),
+];
+
+/// Errors of the driver by number.
+const XIDS: [(u64, Level, &str); 26] = [
+    (31, Level::Warning, "MMU error, mostly an illegal address in a program"),
+    (32, Level::Warning, "PBDMA error"),
+    (38, Level::Warning, "PCIe bus error"),
+    (39, Level::Warning, "PCIe fabric error"),
+    (42, Level::Warning, "PCIe replay error"),
+    (43, Level::Warning, "a program was stopped after an error"),
+    (48, Level::Failed, "double-bit error of memory"),
+    (54, Level::Warning, "power connector or power state"),
+    (56, Level::Warning, "clock change"),
+    (57, Level::Warning, "clock change for power"),
+    (58, Level::Warning, "clock change for heat"),
+    (60, Level::Warning, "heat"),
+    (61, Level::Warning, "power brake"),
+    (62, Level::Warning, "heat"),
+    (63, Level::Warning, "memory will be repaired at the next reset"),
+    (64, Level::Failed, "memory could not be repaired"),
+    (67, Level::Warning, "NVLink error"),
+    (73, Level::Warning, "NVLink flow control error"),
+    (74, Level::Failed, "critical NVLink error"),
+    (78, Level::Warning, "forced power state"),
+    (79, Level::Failed, "fell off the bus"),
+    (94, Level::Warning, "contained error of memory; the program on it was stopped"),
+    (95, Level::Failed, "uncontained error of memory"),
+    (119, Level::Failed, "the card's own processor does not answer"),
+    (120, Level::Failed, "the card's own processor has failed"),
+    (140, Level::Failed, "unrecovered error of memory"),
+];
+
+/// Those of NVLink that came with newer cards.
+const NEWER_XIDS: [(u64, Level, &str); 2] =
+    [(121, Level::Warning, "corrected error of the link to the CPU"), (137, Level::Warning, "NVLink privilege error")];
+
+fn by_xid(xid: &super::Xid) -> Option<Finding> {
+    let (number, level, what) = XIDS.iter().chain(&NEWER_XIDS).find(|(number, ..)| *number == xid.number)?;
+    let says = format!("{what} (XID {number}, {})", xid.at);
+    Some(Finding { rule: format!("xid-{number}"), level: *level, says })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Ecc, Remapped, Retired, Slowed, Xid};
+    use super::*;
+    use crate::ids::Timestamp;
+
+    fn rules(signs: &Signs) -> Vec<(String, Level)> {
+        judge(signs).into_iter().map(|finding| (finding.rule, finding.level)).collect()
+    }
+
+    #[test]
+    fn each_rule_applies_from_its_limit_on_and_no_other_with_it() {
+        let signs = Signs::default;
+        let retired = |single_bit, double_bit, double_bit_lately, pending| Signs {
+            retired: Some(Retired { single_bit, double_bit, double_bit_lately, pending }),
+            ..signs()
+        };
+        let remapped = |uncorrectable, pending, failed| Signs {
+            remapped: Some(Remapped { correctable: 9, uncorrectable, pending, failed }),
+            ..signs()
+        };
+        let ecc = |uncorrected| Signs { ecc: Some(Ecc { corrected: 1000, uncorrected }), ..signs() };
+        let recovery = |action| Signs { recovery: Some(action), ..signs() };
+        let slowed = |by_heat, by_power_brake| Signs { slowed: Slowed { by_heat, by_power_brake }, ..signs() };
+        let cases: Vec<(Signs, Option<(&str, Level)>)> = vec![
+            (signs(), None),
+            (Signs { temperature: Some(95), ..signs() }, None),
+            (Signs { lost: Some("x".to_owned()), ..signs() }, Some(("lost", Level::Failed))),
+            (recovery(Recovery::Nothing), None),
+            (recovery(Recovery::Reset), Some(("needs-reset", Level::Failed))),
+            (recovery(Recovery::Reboot), Some(("needs-reboot", Level::Failed))),
+            (recovery(Recovery::DrainAndReset), Some(("needs-drain-and-reset", Level::Failed))),
+            (recovery(Recovery::DrainPeers), Some(("drain-peers", Level::Warning))),
+            (recovery(Recovery::Other(9)), Some(("recovery-unknown", Level::Warning))),
+            (ecc(0), None),
+            (ecc(1), Some(("ecc-uncorrected", Level::Failed))),
+            (remapped(511, false, false), None),
+            (remapped(512, false, false), Some(("rows-remapped", Level::Warning))),
+            (remapped(0, true, false), Some(("memory-repair-pending", Level::Warning))),
+            (remapped(0, false, true), Some(("row-remap-failed", Level::Failed))),
+            (retired(62, 0, 0, false), None),
+            (retired(62, 1, 1, false), Some(("pages-retired", Level::Failed))),
+            (retired(0, 15, 15, false), None),
+            (retired(0, 16, 1, false), None),
+            (retired(0, 16, 2, false), Some(("pages-retire-fast", Level::Failed))),
+            (retired(0, 0, 0, true), Some(("memory-repair-pending", Level::Warning))),
+            (slowed(true, false), Some(("slowed", Level::Warning))),
+            (slowed(false, true), Some(("slowed", Level::Warning))),
+        ];
+        for (signs, wanted) in cases {
+            let wanted: Vec<_> = wanted.into_iter().map(|(rule, level)| (rule.to_owned(), level)).collect();
+            assert_eq!(rules(&signs), wanted, "{signs:?}");
+        }
+    }
+
+    #[test]
+    fn xids_are_judged_as_dcgm_does() {
+        let failed = [48, 64, 74, 79, 95, 119, 120, 140];
+        let warned = [31, 32, 38, 39, 42, 43, 54, 56, 57, 58, 60, 61, 62, 63, 67, 73, 78, 94, 121, 137];
+        for number in 0..200 {
+            let signs = Signs { xids: vec![Xid { number, at: Timestamp(0) }], ..Signs::default() };
+            let wanted = match () {
+                () if failed.contains(&number) => Some(Level::Failed),
+                () if warned.contains(&number) => Some(Level::Warning),
+                () => None,
+            };
+            let found = judge(&signs);
+            assert_eq!(worst(&found), wanted, "XID {number}");
+            assert!(found.iter().all(|finding| finding.rule == format!("xid-{number}")));
+        }
+    }
+
+    #[test]
+    fn the_worst_is_told_first_and_says_what_was_seen() {
+        let at = Timestamp(1_700_000_000_000);
+        let signs = Signs {
+            xids: vec![Xid { number: 31, at }, Xid { number: 79, at }],
+            slowed: Slowed { by_heat: true, by_power_brake: true },
+            temperature: Some(91),
+            ..Signs::default()
+        };
+        let said: Vec<String> = judge(&signs).into_iter().map(|finding| finding.says).collect();
+        let wanted = [
+            "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z)",
+            "its clocks are lowered for heat (91 °C)",
+            "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z)",
+        ];
+        assert_eq!(said, wanted);
+    }
+}

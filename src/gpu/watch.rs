@@ -1,0 +1,382 @@
+//! Looks at the cards, every now and then and when it is asked to, on a thread of its own; a second one hears XIDs.
+//!
+//! ```text
+//! missing ──library comes up──► opened ──driver is gone, a card is lost or back──► opened anew, or missing
+//! ```
+//!
+//! NVML counts the cards when it is initialised, and not again. So it is initialised anew as long as a card that there
+//! was is missing, and when the kernel lists other cards than before.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
+use std::time::Duration;
+
+use nvml_wrapper::Nvml;
+
+use super::nvml::{self, Heard, Placed};
+use super::xids::Xids;
+use super::{Card, Driver, Inventory, Signs, Topology, health, library};
+use crate::ids::{GpuUuid, Timestamp};
+use crate::sys::now;
+
+/// How often cards are looked at if nobody asks.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often who waits for XIDs looks whether it is to end.
+const LISTEN_MS: u32 = 1000;
+/// How long its end is waited for; it may hang with the driver.
+const LISTENER_ENDS: Duration = Duration::from_secs(5);
+/// What has been found so long ago no longer counts: NVML does not answer.
+const STALE: Duration = Duration::from_secs(30);
+/// The cards that the kernel's part of the driver has.
+const LISTING: &str = "/proc/driver/nvidia/gpus";
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The driver's library; it is looked for when absent.
+    pub library: Option<PathBuf>,
+    /// Where XIDs are kept.
+    pub xids: PathBuf,
+}
+
+/// The cards, as they were found last. Ends its threads when it is dropped.
+#[derive(Debug)]
+pub struct Gpus {
+    words: Sender<Word>,
+    found: Arc<Mutex<Arc<Inventory>>>,
+}
+
+#[derive(Debug)]
+enum Word {
+    /// Look now, with usage.
+    Look(Sender<Arc<Inventory>>),
+    Xid {
+        uuid: Option<GpuUuid>,
+        number: u64,
+    },
+    /// No more XIDs will be heard from this initialisation.
+    Deaf,
+    End,
+}
+
+impl Gpus {
+    /// Begins to look, and tells when there is something else to see than before, use apart. Waits for nothing: the first
+    /// inventory says that it has not been looked yet.
+    pub fn start(settings: Settings, changed: impl Fn(Arc<Inventory>) + Send + 'static) -> io::Result<Self> {
+        let (words, inbox) = channel();
+        let found = Arc::new(Mutex::new(Arc::default()));
+        let xids = Xids::open(&settings.xids);
+        let watcher = Watcher {
+            settings,
+            inbox,
+            words: words.clone(),
+            found: found.clone(),
+            changed: Box::new(changed),
+            xids,
+            opened: None,
+            listing: BTreeSet::new(),
+        };
+        Builder::new().name("gpus".to_owned()).spawn(move || watcher.run())?;
+        Ok(Self { words, found })
+    }
+
+    /// What was found last.
+    pub fn last(&self) -> Arc<Inventory> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Looks now, with what uses the cards; what was found last if that takes too long. Blocks.
+    pub fn look(&self, patience: Duration) -> Arc<Inventory> {
+        let (sender, receiver) = channel();
+        let asked = self.words.send(Word::Look(sender));
+        let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
+        found.unwrap_or_else(|| self.last())
+    }
+}
+
+impl Drop for Gpus {
+    fn drop(&mut self) {
+        // It has ended already if nobody hears.
+        let _ = self.words.send(Word::End);
+    }
+}
+
+impl Inventory {
+    /// NVML has not answered for so long that it counts no more.
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        self.at.is_none_or(|at| u128::from(now.0.saturating_sub(at.0)) > STALE.as_millis())
+    }
+}
+
+struct Watcher {
+    settings: Settings,
+    inbox: Receiver<Word>,
+    /// For those who hear XIDs.
+    words: Sender<Word>,
+    found: Arc<Mutex<Arc<Inventory>>>,
+    changed: Box<dyn Fn(Arc<Inventory>) + Send>,
+    xids: Xids,
+    opened: Option<Opened>,
+    /// As the kernel had it when NVML was initialised last.
+    listing: BTreeSet<OsString>,
+}
+
+/// NVML, initialised.
+struct Opened {
+    nvml: Arc<Nvml>,
+    driver: Driver,
+    cards: Vec<Placed>,
+    nameless: Vec<String>,
+    topology: Topology,
+    listener: Listener,
+    is_deaf: bool,
+}
+
+struct Listener {
+    over: Arc<AtomicBool>,
+    ended: Receiver<()>,
+}
+
+impl Watcher {
+    fn run(mut self) {
+        let mut asked = Vec::new();
+        loop {
+            self.look(!asked.is_empty());
+            let found = self.last();
+            // Who has lost patience no longer hears.
+            asked.drain(..).for_each(|asking: Sender<Arc<Inventory>>| drop(asking.send(found.clone())));
+            match self.hear() {
+                Some(next) => asked = next,
+                None => return self.close(),
+            }
+        }
+    }
+
+    /// Until it is time to look again: who asks for that. `None` at the end.
+    fn hear(&mut self) -> Option<Vec<Sender<Arc<Inventory>>>> {
+        let mut asked = Vec::new();
+        let mut next = match self.inbox.recv_timeout(LOOK_EVERY) {
+            Ok(word) => Some(word),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return None,
+        };
+        while let Some(word) = next {
+            match word {
+                Word::Look(asking) => asked.push(asking),
+                Word::Xid { uuid, number } => self.heard(uuid, number),
+                Word::Deaf => self.opened.iter_mut().for_each(|opened| opened.is_deaf = true),
+                Word::End => return None,
+            }
+            next = self.inbox.try_recv().ok();
+        }
+        Some(asked)
+    }
+
+    fn heard(&mut self, uuid: Option<GpuUuid>, number: u64) {
+        let Some(uuid) = uuid else {
+            tracing::warn!(xid = number, "the driver reports an error of a card that does not say which it is");
+            return;
+        };
+        tracing::warn!(gpu = %uuid, xid = number, "the driver reports an error of a card");
+        self.xids.heard(&uuid, number, now());
+    }
+
+    fn look(&mut self, with_usage: bool) {
+        // What changes while it is looked at counts as seen after it.
+        let begun = now();
+        let before = self.last();
+        if self.is_to_be_opened(&before) {
+            self.close();
+            self.listing = listing();
+        }
+        let mut found = match self.open() {
+            Err(reason) => Inventory { driver: Driver::Missing { reason }, ..Inventory::default() },
+            Ok(()) => self.read(with_usage, begun),
+        };
+        self.add_lost(&before, &mut found);
+        for card in &mut found.cards {
+            let was_lost = before.cards.iter().any(|old| old.facts.uuid == card.facts.uuid && old.signs.lost.is_some());
+            if was_lost && card.signs.lost.is_none() {
+                self.xids.forget(&card.facts.uuid);
+            }
+            card.signs.xids = self.xids.of(&card.facts.uuid);
+            card.findings = health::judge(&card.signs);
+        }
+        found.at = Some(begun);
+        tell(&before, &found);
+        let differs = differs(&before, &found);
+        let found = Arc::new(found);
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found.clone();
+        if differs {
+            (self.changed)(found);
+        }
+    }
+
+    fn last(&self) -> Arc<Inventory> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn is_to_be_opened(&self, before: &Inventory) -> bool {
+        let Some(opened) = &self.opened else { return true };
+        let misses = before.cards.iter().any(|card| card.signs.lost.is_some()) || !opened.nameless.is_empty();
+        misses || opened.cards.is_empty() || opened.is_deaf || listing() != self.listing
+    }
+
+    /// Initialises NVML if it is not; else why it cannot be.
+    fn open(&mut self) -> Result<(), String> {
+        if self.opened.is_none() {
+            let candidates = library::candidates(self.settings.library.as_deref(), Path::new("/"));
+            let nvml = Arc::new(nvml::open(&candidates)?);
+            self.opened = Some(Opened::of(nvml, self.words.clone()).map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    }
+
+    /// Lets NVML go. It is let go in truth when who hears XIDs has let it go as well.
+    fn close(&mut self) {
+        if let Some(Opened { listener, .. }) = self.opened.take() {
+            listener.over.store(true, Ordering::SeqCst);
+            // An error says that it has ended, or hangs with the driver.
+            let _ = listener.ended.recv_timeout(LISTENER_ENDS);
+        }
+    }
+
+    fn read(&mut self, with_usage: bool, now: Timestamp) -> Inventory {
+        let Some(opened) = &self.opened else { return Inventory::default() };
+        // Whether the driver is there at all.
+        if let Err(error) = nvml::driver(&opened.nvml) {
+            let driver = Driver::Missing { reason: format!("the NVIDIA driver has gone: {error}") };
+            self.close();
+            return Inventory { driver, ..Inventory::default() };
+        }
+        Inventory {
+            driver: opened.driver.clone(),
+            cards: opened.cards.iter().map(|card| read_card(&opened.nvml, card, with_usage, now)).collect(),
+            nameless: opened.nameless.clone(),
+            topology: opened.topology.clone(),
+            at: None,
+        }
+    }
+
+    /// Cards that there were and are not: they are missed until they are back or the daemon starts anew.
+    fn add_lost(&self, before: &Inventory, found: &mut Inventory) {
+        let how = match &found.driver {
+            Driver::Missing { reason } => reason.clone(),
+            Driver::Loaded { .. } => "the driver no longer has it".to_owned(),
+        };
+        let is_there = |card: &Card| found.cards.iter().any(|other| other.facts.uuid == card.facts.uuid);
+        let gone = before.cards.iter().filter(|card| !is_there(card));
+        let gone = gone.map(|card| Card {
+            facts: card.facts.clone(),
+            signs: Signs { lost: Some(how.clone()), ..Signs::default() },
+            slices: Vec::new(),
+            findings: Vec::new(),
+            usage: None,
+        });
+        let gone: Vec<Card> = gone.collect();
+        found.cards.extend(gone);
+    }
+}
+
+fn read_card(nvml: &Nvml, (index, facts): &Placed, with_usage: bool, now: Timestamp) -> Card {
+    let mut card =
+        Card { facts: facts.clone(), slices: Vec::new(), signs: Signs::default(), findings: Vec::new(), usage: None };
+    match nvml.device_by_index(*index) {
+        Err(error) => card.signs.lost = Some(error.to_string()),
+        Ok(device) => {
+            card.signs = nvml::signs(&device, now);
+            let slices = nvml::slices(&device);
+            card.usage = with_usage.then(|| nvml::usage(&device, &slices));
+            card.slices = slices.into_iter().map(|(slice, _)| slice).collect();
+        }
+    }
+    card
+}
+
+impl Opened {
+    fn of(nvml: Arc<Nvml>, words: Sender<Word>) -> Result<Self, nvml_wrapper::error::NvmlError> {
+        let count = nvml.device_count()?;
+        let (mut cards, mut nameless) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            match nvml.device_by_index(index).and_then(|device| nvml::facts(&device)) {
+                Ok(facts) => cards.push((index, facts)),
+                Err(error) => nameless.push(format!("card {index} does not answer: {error}")),
+            }
+        }
+        let (driver, topology) = (nvml::driver(&nvml)?, nvml::topology(&nvml, &cards));
+        let listener = Listener::start(nvml.clone(), count, words);
+        Ok(Self { nvml, driver, cards, nameless, topology, listener, is_deaf: false })
+    }
+}
+
+impl Listener {
+    fn start(nvml: Arc<Nvml>, count: u32, words: Sender<Word>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let (sender, ended) = channel();
+        let heeds = over.clone();
+        let listen = move || {
+            listen(&nvml, count, &words, &heeds);
+            // NVML is let go before that is told.
+            drop(nvml);
+            drop(sender);
+        };
+        if let Err(error) = Builder::new().name("xids".to_owned()).spawn(listen) {
+            tracing::warn!(%error, "errors of cards will not be heard");
+        }
+        Self { over, ended }
+    }
+}
+
+fn listen(nvml: &Nvml, count: u32, words: &Sender<Word>, over: &AtomicBool) {
+    let Some(set) = nvml::xid_events(nvml, count) else { return };
+    while !over.load(Ordering::SeqCst) {
+        let word = match nvml::wait_for_xid(&set, LISTEN_MS) {
+            Heard::Nothing => continue,
+            Heard::Xid { uuid, number } => Word::Xid { uuid, number },
+            Heard::Broken => Word::Deaf,
+        };
+        let is_last = matches!(word, Word::Deaf);
+        if words.send(word).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// Whether there is something else to see than before, use apart.
+fn differs(before: &Inventory, found: &Inventory) -> bool {
+    let cards = |found: &Inventory| {
+        let card = |card: &Card| (card.facts.clone(), card.slices.clone(), card.findings.clone());
+        found.cards.iter().map(card).collect::<Vec<_>>()
+    };
+    before.at.is_none() || before.driver != found.driver || cards(before) != cards(found)
+}
+
+fn listing() -> BTreeSet<OsString> {
+    std::fs::read_dir(LISTING).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
+/// What has changed, in the journal.
+fn tell(before: &Inventory, found: &Inventory) {
+    if before.driver != found.driver {
+        match &found.driver {
+            Driver::Missing { reason } => tracing::info!(%reason, "no GPUs"),
+            Driver::Loaded { version, .. } => tracing::info!(driver = %version, cards = found.cards.len(), "GPUs"),
+        }
+    }
+    for card in &found.cards {
+        let old = before.cards.iter().find(|old| old.facts.uuid == card.facts.uuid);
+        let findings = old.map_or(&[][..], |old| &old.findings);
+        let is_new = |finding: &&health::Finding| findings.iter().all(|old| old.rule != finding.rule);
+        for finding in card.findings.iter().filter(is_new) {
+            tracing::warn!(gpu = %card.facts.uuid, rule = %finding.rule, reason = %finding.says, "a card is not well");
+        }
+        if !findings.is_empty() && card.findings.is_empty() {
+            tracing::info!(gpu = %card.facts.uuid, "a card is well again");
+        }
+    }
+}

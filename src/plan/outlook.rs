@@ -1,0 +1,232 @@
+//! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::fill::{Side, machine, side};
+use super::limit::{Load, later};
+use super::share::Shares;
+use super::{Amount, HeldUp, Snapshot, Waiting, Why, attempt};
+use crate::ids::{JobKey, Timestamp, WorkspaceName};
+
+/// So many of the first in the queue are told when they may start.
+const ESTIMATED: usize = 200;
+/// And so many are known by their names.
+const FIRST: usize = 200;
+
+/// The queue as it stood at one time.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    pub at: Timestamp,
+    pub inventory: Amount,
+    /// What of the machine nobody holds.
+    pub free: Amount,
+    /// How many wait.
+    pub waiting: usize,
+    standings: BTreeMap<JobKey, Standing>,
+    first: Vec<JobKey>,
+    holders: Vec<Holder>,
+}
+
+/// Where a run stands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Standing {
+    /// From 1.
+    pub place: usize,
+    pub wanted: Amount,
+    /// What keeps it, if its turn has come.
+    pub why: Option<Why>,
+    /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
+    pub estimate: Option<Timestamp>,
+}
+
+/// An attempt that holds something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    pub key: JobKey,
+    pub amount: Amount,
+    /// When it should end.
+    pub until: Option<Timestamp>,
+}
+
+/// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
+pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outlook {
+    let whys: BTreeMap<&JobKey, &Why> = held_up.iter().map(|held_up| (&held_up.key, &held_up.why)).collect();
+    let ordered = ordered(snapshot, most);
+    let mut clock = Clock::new(snapshot);
+    let mut standings = BTreeMap::new();
+    for (place, waiting) in (1..).zip(&ordered) {
+        let why = whys.get(&waiting.key).map(|why| (*why).clone());
+        let timed = place <= ESTIMATED && matches!(why, None | Some(Why::Room | Why::Quota));
+        let estimate = if timed { clock.start_of(waiting) } else { None };
+        let standing = Standing { place, wanted: waiting.amount, why, estimate };
+        standings.insert(waiting.key.clone(), standing);
+    }
+    let held = snapshot.live.iter().filter(|live| !live.released);
+    let holder = |live: &super::Live| {
+        let until = attempt::foreseen_end(live, snapshot.now).said();
+        Holder { key: live.key.clone(), amount: live.amount, until }
+    };
+    Outlook {
+        at: snapshot.now,
+        inventory: snapshot.inventory,
+        free: machine(snapshot).room.amount,
+        waiting: snapshot.queue.len(),
+        standings,
+        first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
+        holders: held.map(holder).collect(),
+    }
+}
+
+impl Outlook {
+    pub fn of(&self, key: &JobKey) -> Option<&Standing> {
+        self.standings.get(key)
+    }
+
+    /// The first of the queue, in the order in which they may start.
+    pub fn first(&self) -> &[JobKey] {
+        &self.first
+    }
+
+    /// How many were looked at.
+    pub fn seen(&self) -> usize {
+        self.standings.len()
+    }
+
+    /// Who holds something of what does not suffice for `wanted`, where so much of it is free.
+    pub fn holders_of(&self, wanted: &Amount, free: &Amount) -> impl Iterator<Item = &Holder> {
+        let (cpu, memory, gpu) = (wanted.cpu > free.cpu, wanted.memory > free.memory, wanted.gpu > free.gpu);
+        self.holders.iter().filter(move |holder| {
+            let held = &holder.amount;
+            (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0)
+        })
+    }
+
+    /// Who of a workspace holds anything.
+    pub fn holders_in(&self, workspace: &WorkspaceName) -> impl Iterator<Item = &Holder> {
+        self.holders.iter().filter(move |holder| holder.key.workspace == *workspace)
+    }
+}
+
+/// So many of the first that wait, in the order in which they would start one after the other.
+fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
+    let mut shares: BTreeMap<&WorkspaceName, f64> = BTreeMap::new();
+    let reserved = snapshot.reserved.and_then(|key| snapshot.queue.find(key));
+    let mut out = Vec::new();
+    for class in snapshot.queue.classes() {
+        let first = reserved.filter(|(place, _)| place.priority == class.priority);
+        out.extend(first.map(|(_, waiting)| waiting));
+        let is_other = |order: &u64| first.is_none_or(|(place, _)| place.order != *order);
+        let mut open: Vec<_> = class
+            .lanes
+            .into_iter()
+            .map(|(workspace, lane)| {
+                let runs = lane.runs.iter().filter(move |(order, _)| is_other(order));
+                (workspace, runs.peekable())
+            })
+            .collect();
+        for (workspace, _) in &open {
+            shares.entry(workspace).or_insert_with(|| side(snapshot, workspace).share);
+        }
+        while out.len() < most {
+            let mut heads = open
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(place, (workspace, runs))| Some((shares.get(workspace)?, *runs.peek()?.0, place)));
+            let first = heads.by_ref().min_by(|(a, order, _), (b, other, _)| a.total_cmp(b).then(order.cmp(other)));
+            let Some((_, _, place)) = first else { break };
+            let Some((workspace, runs)) = open.get_mut(place) else { break };
+            let Some((_, waiting)) = runs.next() else { break };
+            if let Some(share) = shares.get_mut(workspace) {
+                *share += Shares::of_start(&waiting.amount, &snapshot.inventory);
+            }
+            out.push(waiting);
+        }
+    }
+    out
+}
+
+/// The machine and the quotas as time goes on: each run in order begins where there is room for all of it.
+struct Clock<'a> {
+    snapshot: &'a Snapshot<'a>,
+    machine: Timeline,
+    sides: BTreeMap<&'a WorkspaceName, Timeline>,
+}
+
+impl<'a> Clock<'a> {
+    fn new(snapshot: &'a Snapshot<'a>) -> Self {
+        Self { snapshot, machine: Timeline::of(&machine(snapshot)), sides: BTreeMap::new() }
+    }
+
+    fn start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
+        let workspace = &waiting.key.workspace;
+        let side = self.sides.entry(workspace).or_insert_with(|| {
+            let Side { limit, .. } = side(self.snapshot, workspace);
+            Timeline::of(&limit)
+        });
+        let load = Load::of(waiting.amount);
+        let mut at = self.snapshot.now;
+        // Each step goes on in time, to a point of one of the two.
+        loop {
+            let found = self.machine.earliest(at, &load, waiting.lasts)?;
+            let both = side.earliest(found, &load, waiting.lasts)?;
+            if both == found {
+                break;
+            }
+            at = both;
+        }
+        let start = self.machine.earliest(at, &load, waiting.lasts)?;
+        self.machine.take(start, &load, waiting.lasts);
+        side.take(start, &load, waiting.lasts);
+        Some(start)
+    }
+}
+
+/// What is free from which time on, until the next.
+struct Timeline(Vec<(Timestamp, Load)>);
+
+impl Timeline {
+    fn of(limit: &super::limit::Limit) -> Self {
+        Self(limit.free_over_time())
+    }
+
+    /// The first time from which on it fits for as long as it lasts.
+    fn earliest(&self, from: Timestamp, load: &Load, lasts: Option<Duration>) -> Option<Timestamp> {
+        let mut start = None;
+        let mut points = self.0.iter().peekable();
+        while let Some((at, free)) = points.next() {
+            let next = points.peek().map(|(next, _)| *next);
+            if next.is_some_and(|next| next <= from) {
+                continue;
+            }
+            if !load.fits(free) {
+                start = None;
+                continue;
+            }
+            let begin = *start.get_or_insert((*at).max(from));
+            if let (Some(lasts), Some(next)) = (lasts, next)
+                && later(begin, lasts) <= next
+            {
+                return Some(begin);
+            }
+        }
+        start
+    }
+
+    fn take(&mut self, start: Timestamp, load: &Load, lasts: Option<Duration>) {
+        self.cut(start);
+        let end = lasts.map(|lasts| later(start, lasts));
+        end.into_iter().for_each(|end| self.cut(end));
+        let within = self.0.iter_mut().filter(|(at, _)| *at >= start && end.is_none_or(|end| *at < end));
+        within.for_each(|(_, free)| *free = free.minus(load));
+    }
+
+    /// Makes a point of a time, so that what is free may change there.
+    fn cut(&mut self, time: Timestamp) {
+        let next = self.0.partition_point(|(at, _)| *at <= time);
+        let Some((at, free)) = next.checked_sub(1).and_then(|before| self.0.get(before)).copied() else { return };
+        if at < time {
+            self.0.insert(next, (time, free));
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The runs that wait: by priority and workspace, and among those by age and by what they need.
+//!
+//! Kept by the reconciler as runs come and go, so that a plan looks at what may start and not at all that waits.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Amount, Waiting};
+use crate::ids::{JobKey, WorkspaceName};
+use crate::spec::Priority;
+
+/// A place in the queue: the higher priority first, then, within a workspace, the earlier order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub priority: Reverse<Priority>,
+    /// No two runs have the same.
+    pub order: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Queue {
+    lanes: BTreeMap<(Reverse<Priority>, WorkspaceName), Lane>,
+    places: BTreeMap<JobKey, Place>,
+}
+
+/// The runs of one priority.
+pub(super) struct Class<'a> {
+    pub(super) priority: Reverse<Priority>,
+    pub(super) lanes: Vec<(&'a WorkspaceName, &'a Lane)>,
+}
+
+/// The runs of one priority and one workspace.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Lane {
+    /// By age.
+    pub(super) runs: BTreeMap<u64, Waiting>,
+    /// The same by what they need, with how long they take at most: runs of one shape fit or do not fit together.
+    pub(super) shapes: BTreeMap<Amount, BTreeMap<u64, Option<Duration>>>,
+}
+
+impl Queue {
+    /// Puts a run in its place; a job has one place.
+    pub fn insert(&mut self, place: Place, waiting: Waiting) {
+        self.remove(&waiting.key);
+        self.places.insert(waiting.key.clone(), place);
+        let lane = self.lanes.entry((place.priority, waiting.key.workspace.clone())).or_default();
+        lane.shapes.entry(waiting.amount).or_default().insert(place.order, waiting.lasts);
+        lane.runs.insert(place.order, waiting);
+    }
+
+    pub fn remove(&mut self, key: &JobKey) {
+        let Some(place) = self.places.remove(key) else { return };
+        let lane_key = (place.priority, key.workspace.clone());
+        let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
+        let Some(waiting) = lane.runs.remove(&place.order) else { return };
+        if let Some(shape) = lane.shapes.get_mut(&waiting.amount) {
+            shape.remove(&place.order);
+            if shape.is_empty() {
+                lane.shapes.remove(&waiting.amount);
+            }
+        }
+        if lane.runs.is_empty() {
+            self.lanes.remove(&lane_key);
+        }
+    }
+
+    pub fn contains(&self, key: &JobKey) -> bool {
+        self.places.contains_key(key)
+    }
+
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// No run in it needs a card.
+    pub fn wants_no_cards(&self) -> bool {
+        self.lanes.values().all(|lane| lane.shapes.keys().all(|amount| amount.gpu == 0))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    pub(super) fn find(&self, key: &JobKey) -> Option<(Place, &Waiting)> {
+        let place = self.places.get(key)?;
+        let lane = self.lanes.get(&(place.priority, key.workspace.clone()))?;
+        Some((*place, lane.runs.get(&place.order)?))
+    }
+
+    /// The highest priority first.
+    pub(super) fn classes(&self) -> Vec<Class<'_>> {
+        let mut out: Vec<Class<'_>> = Vec::new();
+        for ((priority, workspace), lane) in &self.lanes {
+            match out.last_mut().filter(|class| class.priority == *priority) {
+                Some(class) => class.lanes.push((workspace, lane)),
+                None => out.push(Class { priority: *priority, lanes: vec![(workspace, lane)] }),
+            }
+        }
+        out
+    }
+
+    /// Runs of several workspaces wait.
+    pub(super) fn is_shared(&self) -> bool {
+        let mut workspaces = self.lanes.keys().map(|(_, workspace)| workspace);
+        workspaces.next().is_some_and(|first| workspaces.any(|other| other != first))
+    }
+}
+
+impl FromIterator<(Place, Waiting)> for Queue {
+    fn from_iter<T: IntoIterator<Item = (Place, Waiting)>>(runs: T) -> Self {
+        let mut queue = Self::default();
+        runs.into_iter().for_each(|(place, waiting)| queue.insert(place, waiting));
+        queue
+    }
+}

@@ -1,0 +1,218 @@
+//! What is told of a run that waits in the queue: its place, what it needs, what is free, who holds the rest, and when it should
+//! start. Of other workspaces no more than their names and how much they hold.
+
+use std::collections::BTreeMap;
+
+use super::Reconciler;
+use crate::ids::{Cpu, JobKey, WorkspaceName};
+use crate::plan::outlook::{Holder, Outlook, Standing};
+use crate::plan::{Amount, Holding, Why};
+use crate::report::{AmountReport, HolderReport, WaitReport};
+use crate::store::Store;
+
+/// Most jobs of the own workspace that are named.
+const NAMED: usize = 3;
+/// And that programs are told of.
+const TOLD: usize = 20;
+
+impl<S: Store> Reconciler<S> {
+    /// Why a run waits that is in the queue, one line.
+    pub(super) fn waiting_reason(&self, key: &JobKey) -> String {
+        if self.draining {
+            return "Trainyard is shutting down".to_owned();
+        }
+        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere() };
+        let why = match &standing.why {
+            Some(Why::Room) if standing.wanted.gpu > outlook.free.gpu => {
+                format!("{}{}", room(key, outlook, standing), self.cards_out_of_use())
+            }
+            Some(Why::Room) => room(key, outlook, standing),
+            Some(Why::Quota) => self.quota_reason(key, outlook, standing),
+            Some(Why::Port { port, holder, how }) => port_reason(key, *port, holder, *how),
+            Some(Why::Addresses) => "waits for addresses: network.range is used up by running jobs".to_owned(),
+            None if standing.wanted.gpu > outlook.inventory.gpu => {
+                let has = outlook.inventory.gpu;
+                let others = self.cards_out_of_use();
+                format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", standing.wanted.gpu)
+            }
+            None => turn(key, outlook, standing),
+        };
+        match standing.estimate {
+            Some(start) if start > outlook.at => format!("{why}; should start by {}", start.to_seconds()),
+            _ => why,
+        }
+    }
+
+    /// Of a run that was not looked at, since it is new or far behind.
+    fn somewhere(&self) -> String {
+        match self.outlook.as_ref().map_or(0, Outlook::seen) {
+            0 => "waits for its turn".to_owned(),
+            seen => format!("waits for its turn, behind {seen} others or more"),
+        }
+    }
+
+    /// The same for programs.
+    pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
+        let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
+        let (cause, free, holders) = match &standing.why {
+            Some(Why::Quota) => {
+                let (free, _) = self.left_of_quota(&key.workspace, outlook);
+                ("quota", free, outlook.holders_in(&key.workspace).collect())
+            }
+            why => (self.cause(why.as_ref(), outlook, standing), outlook.free, lacking(outlook, standing)),
+        };
+        Some(WaitReport {
+            cause: cause.to_owned(),
+            place: standing.place,
+            of: outlook.waiting,
+            needs: report(&standing.wanted),
+            free: report(&free),
+            holders: told(&key.workspace, &holders),
+            starts_by: standing.estimate.map(|start| start.to_string()),
+            as_of: outlook.at.to_string(),
+        })
+    }
+
+    fn cause(&self, why: Option<&Why>, outlook: &Outlook, standing: &Standing) -> &'static str {
+        match why {
+            Some(Why::Room) => "room",
+            Some(Why::Quota) => "quota",
+            Some(Why::Port { .. }) => "port",
+            Some(Why::Addresses) => "addresses",
+            None if standing.wanted.gpu > outlook.inventory.gpu => "gpu",
+            None => "turn",
+        }
+    }
+
+    /// What a workspace may still have, and how many jobs of it run.
+    fn left_of_quota(&self, workspace: &WorkspaceName, outlook: &Outlook) -> (Amount, u64) {
+        let quota = self.quota(workspace).copied().unwrap_or_default();
+        let (mut held, mut running) = (Amount::default(), 0);
+        for holder in outlook.holders_in(workspace) {
+            held = held.plus(&holder.amount);
+            running += 1;
+        }
+        let machine = &outlook.inventory;
+        let left = |limit: Option<u64>, held: u64, there: u64| limit.unwrap_or(there).saturating_sub(held);
+        let free = Amount {
+            cpu: left(quota.cpu, held.cpu, machine.cpu),
+            memory: left(quota.memory, held.memory, machine.memory),
+            gpu: left(quota.gpu, held.gpu, machine.gpu),
+        };
+        (free, running)
+    }
+
+    fn quota_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+        let workspace = &key.workspace;
+        let (free, running) = self.left_of_quota(workspace, outlook);
+        let quota = self.quota(workspace).copied().unwrap_or_default();
+        let holders: Vec<&Holder> = outlook.holders_in(workspace).collect();
+        let held = named(workspace, &holders);
+        if let Some(limit) = quota.running.filter(|limit| running >= *limit) {
+            return format!(
+                "waits for one of {held} to end: {limit} job(s) of workspace {workspace} may run at a time \
+                 (workspaces.{workspace}.running)"
+            );
+        }
+        format!(
+            "waits for {}; by its quota workspace {workspace} may have {free} more (workspaces.{workspace}); the rest is \
+             held by {held}",
+            standing.wanted
+        )
+    }
+}
+
+fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
+    outlook.holders_of(&standing.wanted, &outlook.free).collect()
+}
+
+fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+    let holders = lacking(outlook, standing);
+    let held = if holders.is_empty() { "jobs that are starting".to_owned() } else { named(&key.workspace, &holders) };
+    format!("waits for {}; free: {}; the rest is held by {held}", standing.wanted, outlook.free)
+}
+
+fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+    let place = standing.place;
+    match outlook.first().first() {
+        Some(first) if first != key => {
+            format!("waits in place {place} of the queue, which begins with {}", seen_from(&key.workspace, first))
+        }
+        _ => "is about to start".to_owned(),
+    }
+}
+
+fn port_reason(key: &JobKey, port: u16, holder: &JobKey, how: Holding) -> String {
+    let holder = seen_from(&key.workspace, holder);
+    let how = match how {
+        Holding::Has => "holds",
+        Holding::First => "is to have first",
+    };
+    format!("waits for port {port} of this machine, which {holder} {how}; leave `begin` out to be given a free one")
+}
+
+/// A job by its name, or by its workspace where that is another one.
+fn seen_from(workspace: &WorkspaceName, job: &JobKey) -> String {
+    match job.workspace == *workspace {
+        true => job.to_string(),
+        false => format!("a job of workspace {}", job.workspace),
+    }
+}
+
+/// What other workspaces hold, each together.
+fn of_others<'a>(own: &WorkspaceName, holders: &[&'a Holder]) -> BTreeMap<&'a WorkspaceName, (usize, Amount)> {
+    let mut out: BTreeMap<&WorkspaceName, (usize, Amount)> = BTreeMap::new();
+    for holder in holders.iter().filter(|holder| holder.key.workspace != *own) {
+        let (jobs, amount) = out.entry(&holder.key.workspace).or_default();
+        *jobs += 1;
+        *amount = amount.plus(&holder.amount);
+    }
+    out
+}
+
+fn named(own: &WorkspaceName, holders: &[&Holder]) -> String {
+    let jobs: Vec<String> =
+        holders.iter().filter(|holder| holder.key.workspace == *own).map(|holder| holder.key.to_string()).collect();
+    let mut parts: Vec<String> = jobs.iter().take(NAMED).cloned().collect();
+    if jobs.len() > NAMED {
+        parts.push(format!("{} more of workspace {own}", jobs.len() - NAMED));
+    }
+    for (workspace, (jobs, amount)) in of_others(own, holders) {
+        parts.push(format!("{jobs} job(s) of workspace {workspace} ({})", short(&amount)));
+    }
+    match parts.as_slice() {
+        [] => "nobody".to_owned(),
+        [one] => one.clone(),
+        [first @ .., last] => format!("{} and {last}", first.join(", ")),
+    }
+}
+
+/// The cards where there are some, else the cores.
+fn short(amount: &Amount) -> String {
+    match amount.gpu {
+        0 => format!("{} cpu", Cpu(amount.cpu)),
+        gpu => format!("{gpu} GPU(s)"),
+    }
+}
+
+fn told(own: &WorkspaceName, holders: &[&Holder]) -> Vec<HolderReport> {
+    let by_name = holders.iter().filter(|holder| holder.key.workspace == *own).take(TOLD).map(|holder| HolderReport {
+        workspace: own.to_string(),
+        job: Some(holder.key.job.to_string()),
+        jobs: 1,
+        holds: report(&holder.amount),
+        until: holder.until.map(|until| until.to_string()),
+    });
+    let others = of_others(own, holders).into_iter().map(|(workspace, (jobs, amount))| HolderReport {
+        workspace: workspace.to_string(),
+        job: None,
+        jobs,
+        holds: report(&amount),
+        until: None,
+    });
+    by_name.chain(others).collect()
+}
+
+fn report(amount: &Amount) -> AmountReport {
+    AmountReport { cpu: amount.cpu as f64 / 1000.0, memory: amount.memory, gpu: amount.gpu }
+}

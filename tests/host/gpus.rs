@@ -1,0 +1,278 @@
+//! Machines whose cards are made up, by a library of our own and nodes of devices without a driver: to open one that may be opened
+//! fails for want of the device, not for want of rights.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
+use serde_json::Value;
+
+use super::nvml::{FakeNvml, card, cards, uuid};
+use super::support::{Instance, pids_with, wait_for};
+
+/// An instance that finds its cards in a directory of its own; without a driver until that is installed.
+fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
+    let mut instance = Instance::prepare(test, "")?;
+    let fake = FakeNvml::without_driver(instance.root());
+    let limits = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
+    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\n", fake.library().display());
+    std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    Some((instance, fake))
+}
+
+fn list(instance: &Instance) -> Value {
+    serde_json::from_str(&instance.ok(&["gpu", "--json"])).unwrap()
+}
+
+#[test]
+fn a_driver_that_comes_while_the_daemon_runs_is_noticed_and_so_is_a_card_that_goes() {
+    let Some((mut instance, fake)) = instance("a_driver_that_comes_while_the_daemon_runs") else { return };
+    let missing = format!("no GPUs: {} not found\n", fake.library().display());
+    assert_eq!(instance.ok(&["gpu"]), missing);
+    fake.shows(&cards(2));
+    fake.install();
+    // Nobody asks.
+    instance.wait_for_log("GPUs");
+    assert_eq!(list(&instance)["gpus"].as_array().unwrap().len(), 2);
+    fake.shows(&cards(1));
+    instance.wait_for_log("a card is not well");
+    let found = list(&instance);
+    assert_eq!((&found["gpus"][0]["health"], &found["gpus"][1]["health"]), (&"ok".into(), &"failed".into()));
+    assert_eq!(found["gpus"][1]["findings"][0]["rule"], "lost");
+    instance.shutdown();
+}
+
+#[test]
+fn a_library_that_hangs_holds_up_nobody() {
+    let Some((instance, fake)) = instance("a_library_that_hangs_holds_up_nobody") else { return };
+    fake.shows(&format!("slow.nvmlDeviceGetTemperature = 600000\n{}", cards(1)));
+    fake.install();
+    // Who asks has the daemon look, waits as long as its patience lasts, and gets what was found before.
+    assert!(instance.ok(&["gpu"]).starts_with("no GPUs: "));
+    instance.drop_job("meanwhile", "image = \"host\"\ncommand = \"true\"\n");
+    assert_eq!(instance.wait_end("meanwhile", 1)["state"], "succeeded");
+    // It has hung for so long now that what was found before it did counts no more.
+    wait_for("what was found to be old", || (list(&instance)["stale"] == true).then_some(()));
+    assert!(instance.ok(&["gpu"]).contains("NVML has not answered since "));
+    instance.shutdown();
+}
+
+#[test]
+fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
+    let Some((instance, fake)) = instance("cards_are_shown_in_80_columns") else { return };
+    let own = std::process::id();
+    let busy = format!(
+        "used = 3221225472\nutilisation = 97\nprocesses = [{{ pid = {own}, bytes = 2147483648 }}]\nthrottle = 0x40\n\
+         nvlinks = [\"00000000:1C:00.0\"]"
+    );
+    let sliced = "nvlinks = [\"00000000:1B:00.0\"]\nmig = [{ uuid = \"MIG-8b1d2f0a-0000-0000-0000-000000000000\", \
+                  name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240 }]";
+    let rest: String = (2..8).map(|index| card(index, "")).collect();
+    fake.shows(&format!("driver = \"580.95.05\"\ncuda = 13000\n{}{}{rest}", card(0, &busy), card(1, sliced)));
+    fake.install();
+    wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 8).then_some(()));
+    let shown = instance.ok(&["gpu"]);
+    let lines: Vec<&str> = shown.lines().collect();
+    // What is wrong with a card is said in a sentence.
+    let too_wide = lines.iter().filter(|line| line.chars().count() > 80 && !line.starts_with("GPU 0 warning"));
+    assert_eq!(too_wide.collect::<Vec<_>>(), Vec::<&&str>::new());
+    let program = std::fs::read_to_string(format!("/proc/{own}/comm")).unwrap();
+    let wanted = [
+        "driver 580.95.05, CUDA 13.0, GPUs: 8".to_owned(),
+        "GPU  HEALTH   USE  MEMORY       TEMP  POWER   NAME".to_owned(),
+        "0    warning  97%  3.0/80.0GiB  40°C  71/700W  H100 80GB HBM3".to_owned(),
+        "1    1g.10gb  10GiB   MIG-8b1d2f0a-0000-0000-0000-000000000000".to_owned(),
+        format!("0    {own}  root  2048MiB  {}", program.trim_end()),
+        "GPU 0 warning: slowed: its clocks are lowered for heat (40 °C)".to_owned(),
+        "GPU  0    1    2    3    4    5    6    7    NUMA  CPUS".to_owned(),
+        "0    X    NV1  SYS  SYS  SYS  SYS  SYS  SYS  0     0-1".to_owned(),
+        format!("0    /dev/nvidia7  00000000:1b:00.0  {}", uuid(0)),
+    ];
+    let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all: Vec<String> = lines.iter().map(|line| squeezed(line)).collect();
+    for line in wanted {
+        assert!(all.contains(&squeezed(&line)), "{line:?} is missing in\n{shown}");
+    }
+    instance.shutdown();
+}
+
+/// Nodes of cards that no machine has, from 200 on.
+struct Nodes(Vec<PathBuf>);
+
+impl Nodes {
+    fn make(minors: &[u64]) -> Self {
+        let make = |minor: &u64| {
+            let path = PathBuf::from(format!("/dev/nvidia{minor}"));
+            mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(195, *minor)).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+            path
+        };
+        Self(minors.iter().map(make).collect())
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Cards whose devices are these.
+fn cards_at(minors: &[u64], more: impl Fn(usize) -> String) -> String {
+    let one = |(index, minor): (usize, &u64)| {
+        card(index, &more(index)).replace(&format!("minor = {}\n", 7 - index), &format!("minor = {minor}\n"))
+    };
+    let cards: String = minors.iter().enumerate().map(one).collect();
+    format!("driver = \"580.95.05\"\ncuda = 13000\n{cards}")
+}
+
+/// What becomes of opening each of these devices in the control group of a task, which has `sleep` and this number as its command.
+fn opened(number: &str, minors: &[u64]) -> String {
+    let pid = wait_for("the task's process", || {
+        let found = pids_with(number).into_iter().find(|(_, line)| line.starts_with("sleep"));
+        found.map(|(pid, _)| pid)
+    });
+    let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
+    let of_devices = |line: &str| {
+        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
+        let is_own = controllers == "devices" || (controllers.is_empty() && groups.lines().count() == 1);
+        is_own.then(|| format!("/sys/fs/cgroup/{controllers}{path}"))
+    };
+    let group = groups.lines().find_map(of_devices).unwrap();
+    let opens: String =
+        minors.iter().map(|minor| format!("(: < /dev/nvidia{minor}) 2>&1 | sed 's/.*: //'\n")).collect();
+    let script = format!("echo $$ > {group}/cgroup.procs\n{opens}");
+    let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+const MAY: &str = "No such device or address\n";
+const MAY_NOT: &str = "Operation not permitted\n";
+
+#[test]
+fn a_job_has_cards_of_its_own_and_can_open_no_others_and_the_next_one_gets_them_when_they_are_free() {
+    let Some((mut instance, fake)) = instance("a_job_has_cards_of_its_own") else { return };
+    let minors = [201, 203];
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |_| String::new()));
+    fake.install();
+    let job = |number: &str, cards: u32| {
+        format!("image = \"host\"\ncommand = \"env; ls /dev; exec sleep {number}\"\nresources.gpu = {cards}\n")
+    };
+    instance.drop_job("none", &job("1110", 0));
+    instance.drop_job("first", &job("1111", 1));
+    instance.wait_state("first", "running");
+    instance.drop_job("second", &job("1112", 1));
+    for name in ["none", "second"] {
+        instance.wait_state(name, "running");
+    }
+    assert_eq!(opened("1110", &minors), [MAY_NOT, MAY_NOT].concat());
+    assert_eq!(opened("1111", &minors), [MAY, MAY_NOT].concat());
+    assert_eq!(opened("1112", &minors), [MAY_NOT, MAY].concat());
+    let seen = |job: &str| {
+        wait_for("what it sees", || {
+            let log = instance.log(job, "main-0");
+            log.contains("zero").then_some(log)
+        })
+    };
+    let first = seen("first");
+    assert!(first.contains(&format!("NVIDIA_VISIBLE_DEVICES={}\n", uuid(0))), "{first}");
+    assert!(first.contains("CUDA_DEVICE_ORDER=PCI_BUS_ID\n") && !first.contains("CUDA_VISIBLE_DEVICES"), "{first}");
+    assert!(first.contains("nvidia201\n") && !first.contains("nvidia203"), "{first}");
+    let none = seen("none");
+    assert!(!none.contains("NVIDIA") && !none.contains("nvidia20"), "{none}");
+    instance.drop_job("third", &job("1113", 1));
+    let waiting = || instance.report("third").map(|report| report["reason"].as_str().unwrap().to_owned());
+    wait_for("it to wait", || waiting().filter(|why| why.contains("the rest is held by first and second")));
+    let holder = |index: usize| list(&instance)["gpus"][index]["leased_by"].as_str().map(str::to_owned);
+    assert_eq!([holder(0), holder(1)], [Some("first main-0".to_owned()), Some("second main-0".to_owned())]);
+    assert!(instance.ok(&["gpu"]).contains("GPU  LEASED BY\n0    first main-0\n1    second main-0\n"));
+    // An image would lack the driver's libraries.
+    instance.drop_job("image", "image = \"oci:/nowhere:x\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    let why = instance.wait_end("image", 1)["reason"].as_str().unwrap().to_owned();
+    assert!(why.contains("this version gives cards to image = \"host\" alone"), "{why}");
+    // The leases outlive the daemon.
+    instance.kill_daemon();
+    instance.restart_daemon();
+    wait_for("the cards to be seen", || (list(&instance)["gpus"].as_array().unwrap().len() == 2).then_some(()));
+    assert_eq!(instance.state("third"), "waiting");
+    instance.ok(&["stop", "first"]);
+    instance.wait_state("third", "running");
+    assert_eq!(opened("1113", &minors), [MAY, MAY_NOT].concat());
+    assert_eq!(opened("1112", &minors), [MAY_NOT, MAY].concat());
+    instance.shutdown();
+}
+
+#[test]
+fn cards_that_others_use_or_that_have_failed_are_waited_for_by_name() {
+    let Some((instance, fake)) = instance("cards_that_others_use_are_waited_for") else { return };
+    let minors = [211, 213];
+    let _nodes = Nodes::make(&minors);
+    let own = std::process::id();
+    let busy = |index| match index {
+        0 => format!("processes = [{{ pid = {own}, bytes = 2147483648 }}]"),
+        _ => "fields = { 230 = 2 }".to_owned(),
+    };
+    fake.shows(&cards_at(&minors, busy));
+    fake.install();
+    wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 2).then_some(()));
+    instance.drop_job("waits", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    let wanted = [
+        "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is used by process ".to_owned(),
+        format!("{own} ("),
+        ") of root, 2048 MiB".to_owned(),
+        "; GPU 1 needs-reboot: the driver asks for a reboot of the machine".to_owned(),
+    ];
+    wait_for("it to wait", || {
+        let why = instance.report("waits")?["reason"].as_str().unwrap().to_owned();
+        wanted.iter().all(|part| why.contains(part)).then_some(())
+    });
+    fake.shows(&cards_at(&minors, |index| if index == 1 { busy(1) } else { String::new() }));
+    assert_eq!(instance.wait_end("waits", 1)["state"], "succeeded");
+    // More than there are is refused at once.
+    instance.drop_job("much", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 3\n");
+    let invalid = instance.wait_state("much", "invalid");
+    assert!(invalid["reason"].as_str().unwrap().contains("3 GPU(s) of 2 that this machine can give"), "{invalid}");
+    instance.shutdown();
+}
+
+#[test]
+fn tasks_of_one_job_may_open_each_other_s_cards_where_they_share_a_network() {
+    let Some((instance, fake)) = instance("tasks_of_one_job_may_open_each_other_s_cards") else { return };
+    let minors = [221, 223, 225];
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |_| String::new()));
+    fake.install();
+    let job = |network: &str, number: &str| {
+        format!(
+            "image = \"host\"\n{network}command = \"env; ls /dev; exec sleep {number}$TRAINYARD_TASK_INDEX\"\nresources.gpu = 1\n\
+             [roles.w]\ncount = 2\n"
+        )
+    };
+    instance.drop_job("pair", &job("", "222"));
+    instance.wait_state("pair", "running");
+    assert_eq!(opened("2220", &minors), [MAY, MAY, MAY_NOT].concat());
+    assert_eq!(opened("2221", &minors), [MAY, MAY, MAY_NOT].concat());
+    let seen = |task: &str| {
+        wait_for("what it sees", || {
+            let log = instance.log("pair", task);
+            log.contains("zero").then_some(log)
+        })
+    };
+    let (one, other) = (seen("w-0"), seen("w-1"));
+    assert!(one.contains(&format!("\nCUDA_VISIBLE_DEVICES={}\n", uuid(0))), "{one}");
+    assert!(other.contains(&format!("\nCUDA_VISIBLE_DEVICES={}\n", uuid(1))), "{other}");
+    let host = |log: &str| log.lines().find(|line| line.starts_with("NCCL_HOSTID=")).unwrap().to_owned();
+    assert_eq!(host(&one), host(&other));
+    instance.ok(&["stop", "pair"]);
+    instance.wait_end("pair", 1);
+    instance.drop_job("apart", &job("network = \"task\"\n", "223"));
+    instance.wait_state("apart", "running");
+    assert_eq!(opened("2230", &minors), [MAY, MAY_NOT, MAY_NOT].concat());
+    assert_eq!(opened("2231", &minors), [MAY_NOT, MAY, MAY_NOT].concat());
+    instance.shutdown();
+}

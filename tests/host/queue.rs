@@ -1,0 +1,132 @@
+//! The queue as people see it, and what is accounted.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::support::{BINARY, Instance, has_tools, text, wait_for};
+
+const STRANGER: u32 = 65534;
+
+/// What the user 65534 is told.
+fn as_stranger(instance: &Instance, arguments: &[&str]) -> String {
+    let output = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", BINARY, "--root"])
+        .arg(instance.root())
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The rows by their names.
+fn usage(told: &str) -> Vec<(String, Value)> {
+    let rows: Vec<Value> = serde_json::from_str(told).unwrap();
+    rows.into_iter().map(|row| (text(&row["name"]), row)).collect()
+}
+
+fn row<'a>(rows: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
+    rows.iter().find(|(other, _)| other == name).map(|(_, row)| row)
+}
+
+#[test]
+fn what_was_used_is_told_by_job_user_and_workspace_to_those_who_may_see_it() {
+    let test = "what_was_used_is_told_by_job_user_and_workspace_to_those_who_may_see_it";
+    if !has_tools(test, &["setpriv"]) {
+        return;
+    }
+    // A second of one core costs one.
+    let config = "[limits]\ncpu = 4\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n\
+                  [specs.small]\ncpu = 1\nmemory = \"64MiB\"\nprice = 3600.0\n";
+    let Some(mut instance) = Instance::start(test, config) else { return };
+    let vision = instance.jobs_d().join("vision");
+    fs::create_dir(&vision).unwrap();
+    fs::set_permissions(&vision, fs::Permissions::from_mode(0o700)).unwrap();
+    instance.run_job("vision/secret", "command = \"sleep 0.1\"\nresources = { cpu = 2, memory = \"64MiB\" }\n");
+    let aside = instance.jobs_d().join(".mine");
+    fs::write(&aside, "command = \"sleep 0.1\"\nresources.spec = \"small\"\n[roles.w]\ncount = 2\n").unwrap();
+    chown(&aside, Some(STRANGER), Some(STRANGER)).unwrap();
+    fs::rename(&aside, instance.jobs_d().join("mine.toml")).unwrap();
+    instance.wait_end("mine", 1);
+    instance.drop_job("long", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"64MiB\" }\n");
+    instance.wait_state("long", "running");
+    let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
+
+    let by_job = |instance: &Instance| usage(&instance.ok(&["usage", "--by", "job", "--json"]));
+    let rows = by_job(&instance);
+    let mine = row(&rows, "mine").unwrap();
+    let seconds = number(mine, "cpu_hours") * 3600.0;
+    assert!(seconds >= 0.2, "two cores for a tenth of a second at least: {mine}");
+    assert!((number(mine, "price") - seconds).abs() < 1e-6, "{mine}");
+    let secret = row(&rows, "vision/secret").unwrap();
+    assert!(secret["price"].is_null() && secret["unpriced"] == 1, "{secret}");
+    assert!(number(row(&rows, "long").unwrap(), "cpu_hours") > 0.0, "what runs counts");
+
+    instance.kill_daemon();
+    instance.restart_daemon();
+    fs::remove_file(instance.jobs_d().join("mine.toml")).unwrap();
+    wait_for("the file to be gone", || instance.cli(&["rm", "mine"]).status.success().then_some(()));
+    let rows = by_job(&instance);
+    assert_eq!(row(&rows, "mine").map(|row| number(row, "cpu_hours") * 3600.0), Some(seconds), "also of a removed job");
+
+    let own = usage(&as_stranger(&instance, &["usage", "--by", "job", "--json"]));
+    assert_eq!(own.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["mine"]);
+    let workspaces = usage(&as_stranger(&instance, &["usage", "--json"]));
+    assert!(row(&workspaces, "default").is_some() && row(&workspaces, "vision").is_none(), "{workspaces:?}");
+    let table = instance.ok(&["usage", "--by", "user"]);
+    assert!(table.starts_with("USER") && table.contains("root") && table.contains("nobody"), "{table}");
+    let csv = instance.ok(&["usage", "--by", "job", "--csv", "--since", "1h"]);
+    assert!(csv.starts_with("job,attempts,gpu_hours,cpu_hours,memory_gib_hours,price,unpriced\n"), "{csv}");
+    assert!(csv.lines().any(|line| line.starts_with("vision/secret,1,0,")), "{csv}");
+    let bad = instance.cli(&["usage", "--by", "planet"]);
+    assert_eq!(bad.status.code(), Some(2), "{}", String::from_utf8_lossy(&bad.stderr));
+    instance.shutdown();
+}
+
+#[test]
+fn who_waits_is_told_in_the_mount_as_well_and_a_job_is_extended_from_the_command_line() {
+    let test = "who_waits_is_told_in_the_mount_as_well_and_a_job_is_extended_from_the_command_line";
+    let config = "[limits]\ncpu = 2\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nrunning = 2\n";
+    let Some(mut instance) = Instance::start(test, config) else { return };
+    let small = |rest: &str| format!("command = \"sleep 1000\"\nresources = {{ cpu = 1, memory = \"64MiB\" }}\n{rest}");
+    instance.drop_job("holder", &small("max_duration = \"1h\"\n"));
+    instance.drop_job("free", &small(""));
+    for job in ["holder", "free"] {
+        instance.wait_state(job, "running");
+    }
+    instance.drop_job("next", &small(""));
+    instance.wait_state("next", "waiting");
+    instance.drop_job("last", &small(""));
+    let shown = |job: &str, file: &str| {
+        fs::read_to_string(instance.mount().join("jobs").join(job).join(file)).unwrap_or_default()
+    };
+    wait_for("its place in the mount", || shown("last", "status").contains("place     = \"2 of 2\"").then_some(()));
+    let json: Value = serde_json::from_str(&shown("next", "status.json")).unwrap();
+    assert_eq!(
+        (&json["waiting"]["cause"], &json["waiting"]["needs"]["cpu"]),
+        (&"quota".into(), &1.0.into()),
+        "{json:#}"
+    );
+    assert!(json["waiting"]["starts_by"].as_str().is_some(), "when holder has had its hour: {json:#}");
+    let status = instance.ok(&["status", "next"]);
+    assert!(status.contains("place     1 of 2") && status.contains("held by   holder: 1 cpu"), "{status}");
+
+    let refused = instance.cli(&["extend", "free", "2h"]);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("neither max_duration"));
+    assert!(instance.ok(&["extend", "holder", "2h"]).contains("may take 3h0m (2h0m of it added), until "));
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert!(instance.ok(&["status", "holder"]).contains("limit     3h0m (2h0m of it added), until "));
+    assert!(instance.ok(&["events", "holder"]).contains("root has extended it by 2h0m"));
+    instance.ok(&["stop", "free"]);
+    instance.wait_state("next", "running");
+    wait_for("the other to move up", || {
+        let place = |json: &Value| json["waiting"]["place"] == 1 && json["waiting"]["of"] == 1;
+        let status = fs::read(instance.mount().join("jobs/last/status.json")).ok()?;
+        serde_json::from_slice(&status).is_ok_and(|json| place(&json)).then_some(())
+    });
+    instance.shutdown();
+}

@@ -1,0 +1,323 @@
+//! Cards by NVIDIA's library: our own, loaded through the wrapper as the real one is.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trainyard::gpu::health::{self, Level};
+use trainyard::gpu::{Card, Driver, Gpus, Inventory, Link, Settings};
+
+use super::nvml::{FakeNvml, card, cards, uuid};
+
+/// Bound for anything that should take a moment; generous, since CI machines are slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn wait_for(what: &str, mut look: impl FnMut() -> Option<()>) {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while look().is_none() {
+        assert!(std::time::Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+}
+
+/// A machine, and who looks at its cards.
+struct Machine {
+    fake: FakeNvml,
+    gpus: Gpus,
+    directory: TempDir,
+}
+
+impl Machine {
+    fn with(text: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let fake = FakeNvml::without_driver(directory.path());
+        fake.shows(text);
+        fake.install();
+        Self { gpus: watch(directory.path()), fake, directory }
+    }
+
+    fn look(&self) -> Arc<Inventory> {
+        self.gpus.look(PATIENCE)
+    }
+}
+
+fn watch(directory: &Path) -> Gpus {
+    let library = Some(directory.join("libnvidia-ml.so.1"));
+    Gpus::start(Settings { library, xids: directory.join("xids.json") }, drop).unwrap()
+}
+
+fn rules(card: &Card) -> Vec<&str> {
+    card.findings.iter().map(|finding| finding.rule.as_str()).collect()
+}
+
+fn names(found: &Inventory) -> Vec<&str> {
+    found.cards.iter().map(|card| card.facts.uuid.as_str()).collect()
+}
+
+#[test]
+fn a_machine_has_none_one_four_or_eight_cards() {
+    for count in [0, 1, 4, 8] {
+        let found = Machine::with(&cards(count)).look();
+        let driver = Driver::Loaded { version: "580.95.05".to_owned(), cuda: Some("13.0".to_owned()) };
+        assert_eq!((&found.driver, found.nameless.len()), (&driver, 0));
+        assert_eq!(names(&found), (0..count).map(uuid).collect::<Vec<_>>());
+        for (index, card) in found.cards.iter().enumerate() {
+            let facts = &card.facts;
+            assert_eq!(facts.name, "NVIDIA H100 80GB HBM3");
+            assert_eq!(facts.minor, Some(7 - index as u32));
+            assert_eq!(facts.bus, format!("00000000:{:02x}:00.0", 0x1b + index));
+            assert_eq!((facts.numa_node, facts.memory), (Some(index as u32 / 4), 80 << 30));
+            assert_eq!(facts.cpus, [index as u32 * 2, index as u32 * 2 + 1]);
+            assert_eq!((rules(card), card.slices.len()), (vec![], 0));
+            assert_eq!(card.signs.temperature, Some(40));
+        }
+    }
+}
+
+#[test]
+fn without_a_driver_there_are_no_cards_until_it_comes() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = FakeNvml::without_driver(directory.path());
+    let gpus = watch(directory.path());
+    let found = gpus.look(PATIENCE);
+    let reason = format!("{} not found", fake.library().display());
+    assert_eq!((&found.driver, found.cards.len()), (&Driver::Missing { reason }, 0));
+    // Its library is there before its module is loaded.
+    fake.shows(&format!("errors.nvmlInit_v2 = \"DRIVER_NOT_LOADED\"\n{}", cards(2)));
+    fake.install();
+    let found = gpus.look(PATIENCE);
+    let reason = "the NVIDIA driver is not loaded (`modprobe nvidia`)".to_owned();
+    assert_eq!((&found.driver, found.cards.len()), (&Driver::Missing { reason }, 0));
+    fake.shows(&cards(2));
+    assert_eq!(names(&gpus.look(PATIENCE)), [uuid(0), uuid(1)]);
+}
+
+#[test]
+fn a_file_that_is_no_library_is_told_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("libnvidia-ml.so.1"), "no library").unwrap();
+    let found = watch(directory.path()).look(PATIENCE);
+    let Driver::Missing { reason } = &found.driver else { panic!("{found:?}") };
+    assert!(reason.contains("libnvidia-ml.so.1 cannot be loaded: "), "{reason}");
+}
+
+#[test]
+fn a_card_that_falls_off_is_missed_by_name_and_comes_back() {
+    let machine = Machine::with(&cards(3));
+    assert_eq!(names(&machine.look()), [uuid(0), uuid(1), uuid(2)]);
+    machine.fake.shows(&format!("driver = \"1\"\n{}{}", card(0, ""), card(2, "")));
+    // At first NVML says that it is lost; initialised anew it does not know it at all.
+    for _ in 0..2 {
+        let found = machine.look();
+        let missed = found.cards.iter().find(|card| card.facts.uuid.as_str() == uuid(1)).unwrap();
+        assert_eq!(rules(missed), ["lost"]);
+        assert_eq!(health::worst(&missed.findings), Some(Level::Failed));
+        let well = found.cards.iter().filter(|card| card.findings.is_empty());
+        assert_eq!(well.count(), 2);
+    }
+    machine.fake.shows(&cards(3));
+    let found = machine.look();
+    assert_eq!(names(&found), [uuid(0), uuid(1), uuid(2)]);
+    assert!(found.cards.iter().all(|card| card.findings.is_empty()), "{found:?}");
+}
+
+#[test]
+fn a_driver_that_goes_takes_all_cards_with_it() {
+    let machine = Machine::with(&cards(2));
+    assert_eq!(machine.look().cards.len(), 2);
+    machine
+        .fake
+        .shows("errors.nvmlInit_v2 = \"LIB_RM_VERSION_MISMATCH\"\nerrors.nvmlSystemGetDriverVersion = \"UNKNOWN\"");
+    wait_for("the driver to be missed", || {
+        let found = machine.look();
+        let Driver::Missing { reason } = &found.driver else { return None };
+        assert!(found.cards.iter().all(|card| rules(card) == ["lost"]));
+        assert_eq!(names(&found), [uuid(0), uuid(1)]);
+        reason.contains("of another version than its library").then_some(())
+    });
+    machine.fake.shows(&cards(2));
+    assert!(machine.look().cards.iter().all(|card| card.findings.is_empty()));
+}
+
+#[test]
+fn the_ways_between_cards_are_found() {
+    // Two pairs by NVLink, of which one has a link that is down; a fifth and a sixth card on a switch of NVLink; a seventh.
+    let link = |to: &[&str]| format!("nvlinks = {to:?}");
+    let all = [
+        card(0, &link(&["00000000:1C:00.0", "00000000:1C:00.0"])),
+        card(1, &link(&["00000000:1B:00.0", "00000000:1B:00.0"])),
+        card(2, &link(&["00000000:1E:00.0", ""])),
+        card(3, &link(&["", "00000000:1D:00.0"])),
+        card(4, &link(&["00000000:80:00.0"; 4])),
+        card(5, &link(&["00000000:80:00.0"; 6])),
+        card(6, ""),
+    ];
+    let ancestors = "ancestors = [[0, 2, 20], [4, 6, 30], [5, 6, 10], [1, 3, 0], [0, 3, 40]]\n";
+    let found = Machine::with(&format!("driver = \"1\"\n{ancestors}{}", all.concat())).look();
+    let link = |a, b| {
+        assert_eq!(found.topology.link(a, b), found.topology.link(b, a));
+        found.topology.link(a, b)
+    };
+    let wanted = [
+        (0, 1, Link::NvLink(2)),
+        (2, 3, Link::NvLink(1)),
+        (4, 5, Link::NvLink(4)),
+        (0, 2, Link::Switches),
+        (4, 6, Link::HostBridge),
+        (5, 6, Link::Switch),
+        (1, 3, Link::Board),
+        (0, 3, Link::Node),
+        (0, 6, Link::System),
+    ];
+    for (a, b, way) in wanted {
+        assert_eq!(link(a, b), way, "{a} {b}");
+    }
+}
+
+#[test]
+fn slices_are_listed_with_what_runs_on_them() {
+    let own = std::process::id();
+    let mig = format!(
+        "mig = [{{ uuid = \"MIG-a\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 1, processes = [{{ pid = {own}, bytes = 7 }}] }},\
+         {{ uuid = \"MIG-b\", name = \"NVIDIA H100 80GB HBM3 MIG 3g.40gb\", memory = 2 }}]\nprocesses = [{{ pid = {own}, bytes = 7 }}]"
+    );
+    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &mig), card(1, ""))).look();
+    let slices: Vec<_> =
+        found.cards[0].slices.iter().map(|slice| (slice.uuid.as_str(), slice.profile.as_str(), slice.memory)).collect();
+    assert_eq!(slices, [("MIG-a", "1g.10gb", 1), ("MIG-b", "3g.40gb", 2)]);
+    assert_eq!(found.cards[1].slices, []);
+    let usage = found.cards[0].usage.as_ref().unwrap();
+    let holders: Vec<_> =
+        usage.processes.iter().map(|one| (one.pid, one.slice.as_ref().map(|uuid| uuid.as_str()))).collect();
+    assert_eq!((holders, usage.utilisation), (vec![(own, Some("MIG-a"))], None));
+}
+
+#[test]
+fn who_uses_a_card_is_told_with_what_it_takes() {
+    let own = std::process::id();
+    let busy = format!(
+        "used = 3221225472\nutilisation = 97\nprocesses = [{{ pid = {own}, bytes = 1048576 }}, {{ pid = 4194305, bytes = 5 }}]"
+    );
+    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &busy), card(1, ""))).look();
+    let usage = found.cards[0].usage.as_ref().unwrap();
+    assert_eq!((usage.memory, usage.utilisation), (Some(3 << 30), Some(97)));
+    assert_eq!((usage.power, usage.power_limit), (Some(71_000), Some(700_000)));
+    let of = |at: usize| (usage.processes[at].pid, usage.processes[at].uid, usage.processes[at].memory);
+    assert_eq!(of(0), (own, Some(nix::unistd::Uid::current().as_raw()), Some(1 << 20)));
+    // No process has this number: the largest is less.
+    assert_eq!((of(1), usage.processes[1].program.as_ref()), ((4_194_305, None, Some(5)), None));
+    assert!(usage.processes[0].program.is_some());
+}
+
+#[test]
+fn signs_of_a_card_are_read_and_judged() {
+    let now = trainyard::sys::now().0 * 1000;
+    let month = now - 30 * 24 * 3600 * 1_000_000;
+    let cases: [(String, &[&str]); 11] = [
+        ("ecc = { corrected = 5, uncorrected = 0 }".to_owned(), &[]),
+        ("ecc = { corrected = 0, uncorrected = 2 }".to_owned(), &["ecc-uncorrected"]),
+        (format!("retired_pending = false\nretired_double = {:?}", vec![month; 17]), &[]),
+        (
+            format!("retired_pending = false\nretired_double = {:?}", [vec![month; 15], vec![now; 2]].concat()),
+            &["pages-retire-fast"],
+        ),
+        // The same times in seconds.
+        (format!("retired_pending = false\nretired_double = {:?}", vec![month / 1_000_000; 17]), &[]),
+        ("retired_pending = true\nretired_single = 63".to_owned(), &["pages-retired", "memory-repair-pending"]),
+        ("fields = { 142 = 1, 143 = 600, 144 = 0, 145 = 0 }".to_owned(), &["rows-remapped"]),
+        ("fields = { 142 = 0, 143 = 1, 144 = 1, 145 = 1 }".to_owned(), &["row-remap-failed", "memory-repair-pending"]),
+        ("fields = { 230 = 2 }".to_owned(), &["needs-reboot"]),
+        ("throttle = 0x40".to_owned(), &["slowed"]),
+        ("throttle = 0x4".to_owned(), &[]),
+    ];
+    let machine = Machine::with(&cards(1));
+    for (more, wanted) in cases {
+        machine.fake.shows(&format!("driver = \"1\"\n{}", card(0, &more)));
+        let found = machine.look();
+        assert_eq!(rules(&found.cards[0]), wanted, "{more}: {:?}", found.cards[0]);
+    }
+}
+
+#[test]
+fn a_call_that_fails_leaves_out_what_it_would_tell_and_no_more() {
+    let calls = [
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetComputeRunningProcesses_v3",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetCpuAffinity",
+        "nvmlDeviceGetMemoryAffinity",
+        "nvmlDeviceGetMigMode",
+        "nvmlDeviceGetFieldValues",
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetCurrentClocksThrottleReasons",
+        "nvmlDeviceGetTopologyCommonAncestor",
+        "nvmlDeviceGetMinorNumber",
+        "nvmlDeviceGetEccMode",
+        "nvmlDeviceRegisterEvents",
+        "nvmlEventSetCreate",
+    ];
+    for error in ["NOT_SUPPORTED", "UNKNOWN", "NO_PERMISSION"] {
+        let errors: Vec<String> = calls.iter().map(|call| format!("errors.{call} = \"{error}\"\n")).collect();
+        let found = Machine::with(&format!("{}{}", errors.concat(), cards(2))).look();
+        assert_eq!(names(&found), [uuid(0), uuid(1)]);
+        for card in &found.cards {
+            let usage = card.usage.as_ref().unwrap();
+            assert_eq!((usage.utilisation, usage.power, usage.processes.len()), (None, None, 0));
+            assert_eq!((card.facts.minor, card.facts.numa_node, card.facts.cpus.len()), (None, None, 0));
+            assert_eq!((rules(card), card.signs.temperature, usage.memory), (vec![], None, Some(0)));
+        }
+        assert_eq!(found.topology.link(0, 1), Link::Unknown);
+    }
+}
+
+#[test]
+fn a_card_that_says_that_it_is_lost_or_wants_a_reset_is_failed_alone() {
+    let dead = "errors.nvmlDeviceGetTemperature = \"GPU_IS_LOST\"";
+    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, dead), card(1, ""))).look();
+    assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (vec!["lost"], vec![]));
+}
+
+#[test]
+fn a_card_that_does_not_tell_its_name_is_counted_as_such() {
+    let mute = "errors.nvmlDeviceGetUUID = \"GPU_IS_LOST\"";
+    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, ""), card(1, mute))).look();
+    assert_eq!(names(&found), [uuid(0)]);
+    let [said] = found.nameless.as_slice() else { panic!("{found:?}") };
+    assert!(said.starts_with("card 1 does not answer: "), "{said}");
+}
+
+#[test]
+fn errors_of_the_driver_are_heard_without_asking_and_kept_until_the_card_has_been_away() {
+    let mut machine = Machine::with(&cards(2));
+    assert_eq!(machine.look().cards.len(), 2);
+    let failed = |xids: &str| format!("driver = \"1\"\n{}{}", card(0, ""), card(1, xids));
+    machine.fake.shows(&failed("xids = [13, 79]"));
+    // Nobody asks: what was found last is looked at.
+    wait_for("the XIDs", || (rules(machine.gpus.last().cards.get(1)?) == ["xid-79"]).then_some(()));
+    // So does the next daemon.
+    machine.gpus = watch(machine.directory.path());
+    machine.fake.shows(&cards(2));
+    let found = machine.look();
+    assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (vec![], vec!["xid-79"]));
+    let numbers: Vec<u64> = found.cards[1].signs.xids.iter().map(|xid| xid.number).collect();
+    assert_eq!(numbers, [13, 79]);
+    machine.fake.shows(&cards(1));
+    assert_eq!(rules(&machine.look().cards[1]), ["lost", "xid-79"]);
+    machine.fake.shows(&cards(2));
+    wait_for("the card to be back", || machine.look().cards.iter().all(|card| card.findings.is_empty()).then_some(()));
+}
+
+#[test]
+fn who_asks_a_slow_library_gets_what_was_found_last() {
+    let machine = Machine::with(&cards(1));
+    let before = machine.look();
+    machine.fake.shows(&format!("slow.nvmlDeviceGetTemperature = 3000\n{}", cards(1)));
+    let began = std::time::Instant::now();
+    let found = machine.gpus.look(Duration::from_millis(100));
+    assert_eq!(found, before);
+    assert!(began.elapsed() < Duration::from_millis(2500), "{:?}", began.elapsed());
+    let at = before.at.unwrap();
+    let later = |seconds: u64| trainyard::ids::Timestamp(at.0 + seconds * 1000);
+    assert_eq!([29, 30, 31].map(|seconds| found.is_stale(later(seconds))), [false, false, true]);
+}

@@ -1,0 +1,301 @@
+//! The queue through the reconciler: what is told of those that wait, quotas, and what is accounted.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use trainyard::config::{AddressRange, Quota, Quotas};
+use trainyard::ids::{JobKey, TaskId, Timestamp};
+use trainyard::intake::Arrival;
+use trainyard::plan::Amount;
+use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
+use trainyard::report::JobReport;
+use trainyard::rundir::Found;
+use trainyard::spec::parse;
+use trainyard::status::{EndRecord, State, TaskEnd};
+use trainyard::store::Store;
+use trainyard::store::memory::MemoryStore;
+use trainyard::store::record::{Owner, SourceRecord};
+
+const HOUR: u64 = 3_600_000;
+
+struct Daemon {
+    store: MemoryStore,
+    quotas: Quotas,
+    reconciler: Reconciler<MemoryStore>,
+    now: u64,
+}
+
+impl Daemon {
+    fn new(quotas: Quotas) -> Self {
+        let store = MemoryStore::default();
+        let reconciler = open(&store, &quotas, 1000);
+        Self { store, quotas, reconciler, now: 1000 }
+    }
+
+    fn restart(&mut self) {
+        self.reconciler = open(&self.store, &self.quotas, self.now);
+        self.pass();
+    }
+
+    fn pass(&mut self) -> Vec<Work> {
+        let mut all = Vec::new();
+        loop {
+            let round = self.reconciler.pass(Timestamp(self.now)).unwrap();
+            if round.works.is_empty() {
+                return all;
+            }
+            for work in &round.works {
+                if let Some(outcome) = outcome(work) {
+                    self.reconciler.handle(Event::Done(outcome), Timestamp(self.now));
+                }
+            }
+            all.extend(round.works);
+        }
+    }
+
+    /// A file that says all of this of a job with one task.
+    fn file(&mut self, key: &str, text: &str) {
+        let text = format!("command = \"x\"\nnetwork = \"host\"\n{text}");
+        let (spec, found) = parse("job.toml", &text);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        let source = SourceRecord {
+            meaning: spec.meaning(),
+            text,
+            owner: Owner { uid: 1000, gid: 1000 },
+            warnings: Vec::new(),
+            template: None,
+            sweep: None,
+        };
+        let arrival = Arrival::Accepted { key: key.parse().unwrap(), source, spec: Box::new(spec) };
+        self.reconciler.handle(Event::Files(vec![arrival]), Timestamp(self.now));
+        self.pass();
+    }
+
+    fn report(&self, key: &str) -> JobReport {
+        self.reconciler.report(&key.parse().unwrap()).unwrap()
+    }
+
+    fn state(&self, key: &str) -> State {
+        self.report(key).state
+    }
+
+    /// Its only task ends well.
+    fn end(&mut self, key: &str) {
+        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        let task = TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0);
+        let end =
+            EndRecord { end: TaskEnd::Exited { code: 0 }, at: Timestamp(self.now), memory_peak: None, note: None };
+        let after = trainyard::reconcile::Look::Sign;
+        let looked = Outcome::Looked { task, after, result: Ok(Found::Ended(end)) };
+        self.reconciler.handle(Event::Done(looked), Timestamp(self.now));
+        self.pass();
+    }
+
+    fn ask(&mut self, key: &str, verb: Verb) -> Result<String, Refusal> {
+        let answered = Arc::new(Mutex::new(None));
+        let heard = answered.clone();
+        let answer = Box::new(move |result| drop(heard.lock().unwrap().replace(result)));
+        let caller = Caller { uid: 1000, name: "ada".to_owned() };
+        let request = Request::Change { caller, key: key.parse().unwrap(), verb, answer };
+        self.reconciler.handle(Event::Request(request), Timestamp(self.now));
+        self.pass();
+        answered.lock().unwrap().take().unwrap()
+    }
+}
+
+fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStore> {
+    let settings = Settings {
+        inventory: Amount { cpu: 8000, memory: 8 << 30, gpu: 0 },
+        addresses: AddressRange { base: 0x0ad5_0000, prefix: 24 },
+        stop_grace: Duration::from_secs(1),
+        half_life: Duration::from_secs(3600),
+        quotas: quotas.clone(),
+    };
+    Reconciler::open(store.clone(), settings, Timestamp(now)).unwrap()
+}
+
+/// Everything that is started runs at once.
+fn outcome(work: &Work) -> Option<Outcome> {
+    match work {
+        Work::Prepare { key, run, .. } => Some(Outcome::Prepared { key: key.clone(), run: *run, result: Ok(()) }),
+        Work::Launch(launch) => Some(Outcome::Looked {
+            task: TaskId::first(launch.attempt, 0),
+            after: trainyard::reconcile::Look::Sign,
+            result: Ok(Found::Alive { shim: Some(1), running: true }),
+        }),
+        Work::Look { task, after } => Some(Outcome::Looked {
+            task: *task,
+            after: *after,
+            result: Ok(Found::Alive { shim: Some(1), running: true }),
+        }),
+        Work::Release { key, release } => {
+            Some(Outcome::Released { key: key.clone(), attempt: release.attempt, result: Ok(()) })
+        }
+        _ => None,
+    }
+}
+
+fn cores(cores: u64, rest: &str) -> String {
+    format!("resources = {{ cpu = {cores}, memory = \"1GiB\" }}\n{rest}")
+}
+
+fn quota(workspace: &str, quota: Quota) -> Quotas {
+    Quotas::from([(workspace.parse().unwrap(), quota)])
+}
+
+#[test]
+fn who_waits_is_told_the_place_what_is_free_and_who_holds_the_rest_of_other_workspaces_only_how_much() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/own", &cores(3, "max_duration = \"1h\""));
+    daemon.file("b/secret", &cores(2, "expected_duration = \"30m\""));
+    daemon.file("b/hidden", &cores(1, "expected_duration = \"30m\""));
+    daemon.file("a/big", &cores(8, "max_duration = \"10m\""));
+    daemon.file("a/next", &cores(2, "priority = \"low\""));
+    daemon.file("b/last", &cores(7, "priority = 0"));
+    let big = daemon.report("a/big");
+    assert_eq!(
+        big.reason,
+        "waits for 8 cpu and 1GiB of memory; free: 2 cpu and 5GiB of memory; the rest is held by a/own and 2 job(s) of \
+         workspace b (3 cpu); should start by 1970-01-01T01:00:01Z"
+    );
+    let waiting = big.waiting.unwrap();
+    assert_eq!((waiting.cause.as_str(), waiting.place, waiting.of), ("room", 1, 3));
+    assert_eq!(waiting.starts_by.as_deref(), Some("1970-01-01T01:00:01.000Z"));
+    let holders: Vec<_> = waiting.holders.iter().map(|holder| (holder.job.as_deref(), holder.jobs)).collect();
+    assert_eq!(holders, [(Some("own"), 1), (None, 2)]);
+    let next = daemon.report("a/next");
+    assert_eq!(
+        next.reason,
+        "waits in place 2 of the queue, which begins with a/big; should start by 1970-01-01T01:10:01Z"
+    );
+    let last = daemon.report("b/last");
+    assert_eq!(last.reason, "waits in place 3 of the queue, which begins with a job of workspace a");
+    assert!(last.waiting.as_ref().unwrap().starts_by.is_none(), "it is not known how long a/next takes");
+    let shown = last.toml();
+    assert!(shown.contains("place     = \"3 of 3\"") && !shown.contains("a/own") && !shown.contains("big"), "{shown}");
+    daemon.now += HOUR;
+    daemon.end("a/own");
+    daemon.end("b/secret");
+    daemon.end("b/hidden");
+    assert_eq!(daemon.state("a/big"), State::Running);
+    assert_eq!(daemon.report("a/big").waiting, None);
+}
+
+#[test]
+fn a_workspace_has_no_more_than_its_quota_and_says_so() {
+    let mut daemon = Daemon::new(quota("a", Quota { cpu: Some(3000), running: Some(2), ..Quota::default() }));
+    daemon.file("a/giant", &cores(4, ""));
+    let giant = daemon.report("a/giant");
+    assert_eq!(giant.state, State::Invalid);
+    assert!(giant.reason.contains("4 cpu of 3 that workspace a may have at a time (workspaces.a"), "{}", giant.reason);
+    daemon.file("a/one", &cores(2, ""));
+    daemon.file("a/two", &cores(2, ""));
+    daemon.file("b/other", &cores(2, ""));
+    assert_eq!(
+        ["a/one", "a/two", "b/other"].map(|key| daemon.state(key)),
+        [State::Running, State::Waiting, State::Running]
+    );
+    let two = daemon.report("a/two");
+    assert_eq!(
+        two.reason,
+        "waits for 2 cpu and 1GiB of memory; by its quota workspace a may have 1 cpu and 7GiB of memory more \
+         (workspaces.a); the rest is held by a/one"
+    );
+    assert_eq!(two.waiting.map(|waiting| (waiting.cause, waiting.free.cpu)), Some(("quota".to_owned(), 1.0)));
+    daemon.end("a/one");
+    assert_eq!(daemon.state("a/two"), State::Running);
+    daemon.file("a/small", &cores(1, ""));
+    daemon.file("a/third", "resources = { cpu = 0.1, memory = \"16MiB\" }");
+    assert_eq!(daemon.state("a/small"), State::Running);
+    let third = daemon.report("a/third").reason;
+    assert!(third.contains("waits for one of a/small and a/two to end: 2 job(s) of workspace a may run"), "{third}");
+}
+
+#[test]
+fn no_more_runs_wait_than_a_workspace_may_have_waiting_and_the_others_follow_in_their_order() {
+    let mut daemon = Daemon::new(quota("a", Quota { waiting: Some(1), ..Quota::default() }));
+    daemon.file("b/holder", &cores(8, ""));
+    for job in ["a/one", "a/two", "a/three"] {
+        daemon.file(job, &cores(8, ""));
+    }
+    assert_eq!(["a/one", "a/two", "a/three"].map(|key| daemon.state(key)), [State::Waiting, State::Held, State::Held]);
+    let two = daemon.report("a/two");
+    assert!(
+        two.reason.contains("1 job(s) of workspace a wait, as many as may (workspaces.a.waiting)"),
+        "{}",
+        two.reason
+    );
+    assert_eq!(two.run, 0);
+    daemon.restart();
+    assert_eq!(daemon.report("a/two").state, State::Held, "also after a restart");
+    daemon.end("b/holder");
+    let states = |daemon: &Daemon| ["a/one", "a/two", "a/three"].map(|key| daemon.state(key));
+    let after = states(&daemon);
+    assert_eq!(after[0], State::Running);
+    assert_eq!(after[1..].iter().filter(|state| **state == State::Waiting).count(), 1, "{after:?}");
+    // One that is no longer wanted is forgotten.
+    let held = if after[1] == State::Held { "a/two" } else { "a/three" };
+    daemon
+        .reconciler
+        .handle(Event::Files(vec![Arrival::Removed { key: held.parse::<JobKey>().unwrap() }]), Timestamp(daemon.now));
+    daemon.end("a/one");
+    assert_eq!(states(&daemon).iter().filter(|state| **state == State::Running).count(), 1);
+    assert_eq!(daemon.report(held).run, 0);
+    assert!(daemon.ask("a/one", Verb::Rerun).is_ok());
+    assert_eq!((daemon.state("a/one"), daemon.report("a/one").run), (State::Waiting, 2), "the queue has room for it");
+}
+
+#[test]
+fn what_a_workspace_has_used_counts_against_it_also_after_a_restart() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/long", &cores(8, ""));
+    daemon.file("a/again", &cores(8, ""));
+    daemon.now += HOUR;
+    daemon.file("b/new", &cores(8, ""));
+    daemon.restart();
+    daemon.end("a/long");
+    assert_eq!(["b/new", "a/again"].map(|key| daemon.state(key)), [State::Running, State::Waiting]);
+    daemon.restart();
+    daemon.file("b/second", &cores(8, ""));
+    daemon.now += HOUR;
+    daemon.end("b/new");
+    assert_eq!(
+        ["a/again", "b/second"].map(|key| daemon.state(key)),
+        [State::Running, State::Waiting],
+        "an hour of a's counts half by now, and b has used an hour since"
+    );
+    let used = daemon.store.usage(Timestamp(0)).unwrap();
+    let told: Vec<_> = used.iter().map(|used| (used.job.to_string(), used.cpu, used.to.0 - used.from.0)).collect();
+    assert_eq!(told, [("long".to_owned(), 8000, HOUR), ("new".to_owned(), 8000, HOUR)]);
+}
+
+#[test]
+fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("job", "max_duration = \"1h\"\nretries = 1");
+    daemon.file("free", "");
+    daemon.file("late", "expected_duration = \"1h\"\non_overrun = \"stop\"");
+    let by = |hours| Verb::Extend { by: Duration::from_millis(hours * HOUR) };
+    assert!(matches!(daemon.ask("free", by(1)), Err(Refusal::NoLimit { .. })));
+    assert!(matches!(daemon.ask("job", by(0)), Err(Refusal::NoSuchExtension { .. })));
+    assert!(matches!(daemon.ask("job", by(24 * 3651)), Err(Refusal::NoSuchExtension { .. })));
+    let said = daemon.ask("job", by(2)).unwrap();
+    assert_eq!(said, "job: an attempt may take 3h0m (2h0m of it added), until 1970-01-01T03:00:01.000Z");
+    daemon.ask("late", by(1)).unwrap();
+    daemon.restart();
+    assert!(
+        daemon.report("job").toml().contains("limit     = \"3h0m (2h0m of it added), until 1970-01-01T03:00:01.000Z\"")
+    );
+    let events = daemon.store.events(&"job".parse().unwrap(), 0).unwrap();
+    assert!(events.iter().any(|event| event.message.contains("ada has extended it by 2h0m")), "{events:?}");
+    daemon.now = 1000 + 2 * HOUR - 1;
+    assert_eq!(daemon.pass().len(), 0, "an hour has passed and nothing is stopped");
+    daemon.now += 1;
+    let stopped = |works: &[Work]| works.iter().filter(|work| matches!(work, Work::Stop { .. })).count();
+    assert_eq!(stopped(&daemon.pass()), 1, "late");
+    assert!(matches!(daemon.ask("late", by(1)), Err(Refusal::Ending { .. })));
+    daemon.now = 1000 + 3 * HOUR;
+    assert_eq!(stopped(&daemon.pass()), 1, "job");
+    assert_eq!(daemon.state("job"), State::Stopping);
+    assert_eq!(daemon.state("free"), State::Running);
+}
