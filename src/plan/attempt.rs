@@ -1,5 +1,6 @@
 //! One attempt: whether it is decided, over its time, to be cleaned up, retried or concluded.
 
+use super::limit::later;
 use super::{Live, Step};
 use crate::ids::{RoleName, Timestamp};
 use crate::spec::OnOverrun;
@@ -26,17 +27,21 @@ pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
     Some(Timestamp(live.running_since?.0.saturating_add(expected)))
 }
 
-/// When the attempt gives back what it holds, as far as that can be said: by what its file expects, and once that has passed by
-/// what it allows.
-pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> Option<Timestamp> {
+/// When the attempt gives back what it holds at the latest: when it is stopped if it has not ended. Starts before others are
+/// admitted by this alone, since what a file only expects may be wrong, and a big job would wait for ever behind hopes.
+pub(super) fn sure_end(live: &Live, now: Timestamp) -> Option<Timestamp> {
     if live.verdict.is_some() || live.wanted_stop.is_some() {
         return Some(live.kept_until.unwrap_or(now).max(now));
     }
-    let since = live.running_since.unwrap_or(now);
-    let (expected, limit) = (live.expected_duration, live.max_duration);
-    let ends = [expected, limit].into_iter().flatten().map(|lasts| super::limit::later(since, lasts));
-    let stops = limit.is_some() || (expected.is_some() && live.on_overrun == OnOverrun::Stop);
-    ends.filter(|end| *end > now).min().or(stops.then_some(now))
+    let expected = live.expected_duration.filter(|_| live.on_overrun == OnOverrun::Stop);
+    let limit = expected.into_iter().chain(live.max_duration).min()?;
+    Some(later(live.running_since.unwrap_or(now), limit).max(now))
+}
+
+/// When it should give it back: by what its file expects, and once that has passed by what is enforced. For people.
+pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> Option<Timestamp> {
+    let expected = live.expected_duration.map(|lasts| later(live.running_since.unwrap_or(now), lasts));
+    expected.filter(|end| *end > now).into_iter().chain(sure_end(live, now)).min()
 }
 
 /// That the attempt takes longer than expected, the first time that it is seen.

@@ -1,17 +1,20 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::fill::{Side, machine, side};
+use super::attempt::foreseen_end;
+use super::fill::{machine, may_ever_fit, side};
 use super::limit::{Load, later};
 use super::queue::Lane;
-use super::share::Shares;
-use super::{Amount, HeldUp, Snapshot, Waiting, Why, attempt};
+use super::share::Hours;
+use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So many of the first in the queue are told when they may start.
 const ESTIMATED: usize = 500;
+/// So many of the first are known by their order.
+const FIRST: usize = 1000;
 
 /// The queue as it stood at one time.
 #[derive(Debug, Clone)]
@@ -21,7 +24,8 @@ pub struct Outlook {
     /// What of the machine nobody holds.
     pub free: Amount,
     standings: BTreeMap<JobKey, Standing>,
-    order: Vec<JobKey>,
+    /// The first of them, in the order in which they may start.
+    first: Vec<JobKey>,
     holders: Vec<Holder>,
 }
 
@@ -31,8 +35,6 @@ pub struct Standing {
     /// From 1.
     pub place: usize,
     pub wanted: Amount,
-    /// What keeps it, if its turn has come.
-    pub why: Option<Why>,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
     pub estimate: Option<Timestamp>,
 }
@@ -48,28 +50,34 @@ pub struct Holder {
 
 /// Looks at the queue; `held_up` is what the last plan has said.
 pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp]) -> Outlook {
-    let whys: BTreeMap<&JobKey, &Why> = held_up.iter().map(|held_up| (&held_up.key, &held_up.why)).collect();
+    let of_their_own: BTreeSet<&JobKey> = held_up
+        .iter()
+        .filter(|held_up| matches!(held_up.why, Why::Port { .. } | Why::Addresses))
+        .map(|held_up| &held_up.key)
+        .collect();
     let ordered = ordered(snapshot);
     let mut clock = Clock::new(snapshot);
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
-        let why = whys.get(&waiting.key).map(|why| (*why).clone());
-        let timed = place <= ESTIMATED && matches!(why, None | Some(Why::Room | Why::Quota));
-        let estimate = if timed { clock.start_of(waiting) } else { None };
-        let standing = Standing { place, wanted: waiting.amount, why, estimate };
-        standings.insert(waiting.key.clone(), standing);
+        let is_told = place <= ESTIMATED && may_ever_fit(snapshot, &waiting.amount, &waiting.key.workspace);
+        let estimate = match of_their_own.contains(&waiting.key) {
+            _ if !is_told => None,
+            true => clock.no_start_of(waiting),
+            false => clock.start_of(waiting),
+        };
+        standings.insert(waiting.key.clone(), Standing { place, wanted: waiting.amount, estimate });
     }
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
-        let until = attempt::foreseen_end(live, snapshot.now);
+        let until = foreseen_end(live, snapshot.now);
         Holder { key: live.key.clone(), amount: live.amount, until }
     };
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
-        free: machine(snapshot).room.amount,
+        free: machine(snapshot, foreseen_end).room.amount,
         standings,
-        order: ordered.iter().map(|waiting| waiting.key.clone()).collect(),
+        first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
         holders: held.map(holder).collect(),
     }
 }
@@ -81,16 +89,16 @@ impl Outlook {
 
     /// How many wait.
     pub fn len(&self) -> usize {
-        self.order.len()
+        self.standings.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+        self.standings.is_empty()
     }
 
-    /// In the order in which they may start.
-    pub fn order(&self) -> &[JobKey] {
-        &self.order
+    /// The first of them, in the order in which they may start.
+    pub fn first(&self) -> &[JobKey] {
+        &self.first
     }
 
     /// Who holds something of what does not suffice for `wanted`, where so much of it is free.
@@ -110,23 +118,22 @@ impl Outlook {
 
 /// All that wait in the order in which they would start, one after the other.
 fn ordered<'a>(snapshot: &Snapshot<'a>) -> Vec<&'a Waiting> {
-    let mut shares: BTreeMap<&WorkspaceName, f64> = BTreeMap::new();
+    let mut used: BTreeMap<&WorkspaceName, Hours> = BTreeMap::new();
     let mut out = Vec::with_capacity(snapshot.queue.len());
     for class in snapshot.queue.classes() {
         let mut open: Vec<(&WorkspaceName, VecDeque<(u64, &Waiting)>)> = class.into_iter().map(opened).collect();
         for (workspace, _) in &open {
-            shares.entry(workspace).or_insert_with(|| side(snapshot, workspace).share);
+            used.entry(workspace).or_insert_with(|| side(snapshot, workspace, foreseen_end).used);
         }
         loop {
             open.retain(|(_, runs)| !runs.is_empty());
             let order = |runs: &VecDeque<(u64, &Waiting)>| runs.front().map(|(order, _)| *order);
-            let first = open.iter_mut().min_by(|(a, of_a), (b, of_b)| {
-                shares[a].total_cmp(&shares[b]).then_with(|| order(of_a).cmp(&order(of_b)))
-            });
+            let share = |workspace: &WorkspaceName| snapshot.shares.share(used[workspace], &snapshot.inventory);
+            let first = open.iter_mut().min_by_key(|(workspace, runs)| (share(workspace), order(runs)));
             let Some((workspace, runs)) = first else { break };
             let Some((_, waiting)) = runs.pop_front() else { break };
-            if let Some(share) = shares.get_mut(workspace) {
-                *share += Shares::of_start(&waiting.amount, &snapshot.inventory);
+            if let Some(used) = used.get_mut(workspace) {
+                *used = used.with_start(&waiting.amount);
             }
             out.push(waiting);
         }
@@ -138,7 +145,8 @@ fn opened<'a>((workspace, lane): (&'a WorkspaceName, &'a Lane)) -> (&'a Workspac
     (workspace, lane.runs.iter().map(|(order, waiting)| (*order, waiting)).collect())
 }
 
-/// The machine and the quotas as time goes on: each run in order begins where there is room for all of it.
+/// The machine and the quotas as time goes on: each run in order begins where there is room for all that it may take, and ends
+/// when it should.
 struct Clock<'a> {
     snapshot: &'a Snapshot<'a>,
     machine: Timeline,
@@ -147,30 +155,45 @@ struct Clock<'a> {
 
 impl<'a> Clock<'a> {
     fn new(snapshot: &'a Snapshot<'a>) -> Self {
-        Self { snapshot, machine: Timeline::of(&machine(snapshot)), sides: BTreeMap::new() }
+        Self { snapshot, machine: Timeline::of(&machine(snapshot, foreseen_end)), sides: BTreeMap::new() }
+    }
+
+    fn side(&mut self, workspace: &'a WorkspaceName) -> &mut Timeline {
+        let snapshot = self.snapshot;
+        self.sides.entry(workspace).or_insert_with(|| Timeline::of(&side(snapshot, workspace, foreseen_end).limit))
     }
 
     fn start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
-        let workspace = &waiting.key.workspace;
-        let side = self.sides.entry(workspace).or_insert_with(|| {
-            let Side { limit, .. } = side(self.snapshot, workspace);
-            Timeline::of(&limit)
-        });
+        let Some(start) = self.find(waiting) else { return self.no_start_of(waiting) };
+        self.take(waiting, start, waiting.expected);
+        Some(start)
+    }
+
+    /// When it starts cannot be said: of those behind it only what it leaves over is told.
+    fn no_start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
+        self.take(waiting, self.snapshot.now, None);
+        None
+    }
+
+    fn take(&mut self, waiting: &'a Waiting, start: Timestamp, lasts: Option<Duration>) {
+        let load = Load::of(waiting.amount);
+        self.machine.take(start, &load, lasts);
+        self.side(&waiting.key.workspace).take(start, &load, lasts);
+    }
+
+    /// The first time at which both have room.
+    fn find(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
         let load = Load::of(waiting.amount);
         let mut at = self.snapshot.now;
         // Each step goes on in time, to a point of one of the two.
         loop {
             let found = self.machine.earliest(at, &load, waiting.lasts)?;
-            let both = side.earliest(found, &load, waiting.lasts)?;
+            let both = self.side(&waiting.key.workspace).earliest(found, &load, waiting.lasts)?;
             if both == found {
-                break;
+                return Some(both);
             }
             at = both;
         }
-        let start = self.machine.earliest(at, &load, waiting.lasts)?;
-        self.machine.take(start, &load, waiting.lasts);
-        side.take(start, &load, waiting.lasts);
-        Some(start)
     }
 }
 
