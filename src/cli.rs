@@ -338,6 +338,9 @@ pub enum Verb {
         /// What the process before has kept, where this one goes on for it
         #[arg(long)]
         kept_fd: Option<i32>,
+        /// Say which states of a mount are read, and end
+        #[arg(long)]
+        state_versions: bool,
     },
     /// Show directories of the mounted tree directly (the mount does this)
     #[command(hide = true)]

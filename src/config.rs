@@ -583,6 +583,11 @@ impl Paths {
         self.run_dir().join("mount.lock")
     }
 
+    /// Why the mount process does not go on as the daemon's program; it tells the daemon by that.
+    pub fn mount_refusal(&self) -> PathBuf {
+        self.run_dir().join("mount.refusal")
+    }
+
     /// Network namespaces and shared memory of attempts; gone after a reboot, as they are.
     pub fn kernel_objects(&self) -> PathBuf {
         self.run_dir().join("attempts")

@@ -17,7 +17,8 @@ fn main() -> ExitCode {
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
-        Verb::Mount { lock_fd, kept_fd } => mount(&cli, lock_fd, kept_fd),
+        Verb::Mount { state_versions: true, .. } => state_versions(),
+        Verb::Mount { lock_fd, kept_fd, .. } => mount(&cli, lock_fd, kept_fd),
         Verb::Direct => direct(&cli),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
     };
@@ -61,6 +62,11 @@ fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>) -> anyhow::Resul
     let lock = lock_fd.map(take_inherited).transpose()?;
     let kept = kept_fd.map(take_inherited).transpose()?;
     trainyard::mounting::run(&Config::load(&cli.root)?, lock, kept)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn state_versions() -> anyhow::Result<ExitCode> {
+    std::io::stdout().write_all(trainyard::mounting::STATES_READ.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,12 +11,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
+pub use trainyard_fs::STATES_READ;
 use trainyard_fs::{
     BACKING, Handed, KeptError, MountError, MountOptions, Mounted, Reason, mount, take_over, unmount_stale,
 };
 
 use crate::config::{Config, Direct};
 use crate::sys::bell;
+use crate::sys::file::{Durability, remove_if_there, write_whole};
 use crate::sys::lock::write_own_pid;
 use crate::sys::process::{self, raise_open_files};
 use crate::sys::signals::{self, SignalQueue};
@@ -68,11 +70,22 @@ pub fn run(config: &Config, lock: Option<OwnedFd>, kept: Option<OwnedFd>) -> Res
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     // It would let whoever writes here have more than a quota of the kernel's, and what a disk keeps for root.
     process::give_up_resource_override().map_err(failed("give up CAP_SYS_RESOURCE"))?;
-    let mounted = match handed {
-        Some(handed) => go_on(config, handed, began)?,
-        None => begin(config)?,
+    // What kept an earlier program is over.
+    if let Err(error) = remove_if_there(&config.paths.mount_refusal()) {
+        tracing::warn!(%error, "why the program before was kept stays to be read");
+    }
+    let (mounted, left) = match handed {
+        Some(handed) => (go_on(config, handed, began)?, Left::Something),
+        None => (begin(config)?, Left::Nothing),
     };
-    serve(mounted, config, lock, &words)
+    serve(mounted, config, left, lock, &words)
+}
+
+/// What another program may have left that is shown directly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Something,
 }
 
 fn options(config: &Config) -> MountOptions {
@@ -107,18 +120,20 @@ fn open_tree(config: &Config) -> Result<WorkspaceTree, MountingError> {
     WorkspaceTree::open(&paths.workspaces(), daemon, ledger, published).map_err(failed("open the workspaces"))
 }
 
-fn accompany(config: &Config) -> Result<Option<Companion>, MountingError> {
-    let companion = (config.direct != Direct::None).then(|| Companion::start(config)).transpose();
-    companion.map_err(failed("start a thread"))
+/// Where nothing is to be shown directly, it takes away what was, and ends.
+fn accompany(config: &Config, left: Left) -> Result<Option<Companion>, MountingError> {
+    let is_wanted = config.direct != Direct::None || left == Left::Something;
+    is_wanted.then(|| Companion::start(config)).transpose().map_err(failed("start a thread"))
 }
 
 fn serve(
     mut mounted: Mounted<WorkspaceTree>,
     config: &Config,
+    left: Left,
     lock: Option<OwnedFd>,
     words: &SignalQueue,
 ) -> Result<(), MountingError> {
-    let mut companion = accompany(config)?;
+    let mut companion = accompany(config, left)?;
     let mut asked: Option<Attempts> = None;
     loop {
         // `None`: it is time for the next attempt.
@@ -128,19 +143,28 @@ fn serve(
             None => {}
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
+        // Before anything is disturbed.
+        let ready = match successor::prepare(config) {
+            Ok(ready) => ready,
+            Err(failure) => {
+                asked = again(attempts, &failure);
+                tell(config, &failure, asked.is_some());
+                continue;
+            }
+        };
         if let Some(Err(error)) = companion.take().map(Companion::abandon) {
             // It is killed, and ends when what it waits for lets it.
             tracing::warn!(%error, "what shows directories directly does not end");
         }
-        let (served, failure) = successor::hand_over(mounted, config, lock.as_ref())?;
+        let (served, failure) = successor::hand_over(mounted, ready, config, lock.as_ref())?;
         mounted = served;
         if matches!(failure, Failure::Pause(Reason::Gone)) {
             // Nobody serves it any more: the daemon mounts anew when we have ended.
             return Err(failed("serve the mount on")(io::Error::other(failure)));
         }
-        companion = accompany(config)?;
-        asked = Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next);
-        tell(failure, asked.is_some());
+        companion = accompany(config, Left::Something)?;
+        asked = again(attempts, &failure);
+        tell(config, &failure, asked.is_some());
     }
     if let Some(companion) = companion {
         companion.end();
@@ -150,12 +174,32 @@ fn serve(
     Ok(())
 }
 
-fn tell(failure: Failure, again: bool) {
-    let error: &(dyn std::error::Error + 'static) = &failure;
-    match again {
-        true => tracing::warn!(error, "cannot hand the mount over, serve it on; will be tried again"),
-        false => {
-            tracing::error!(error, "the mount is served on by the old program; a restart of the daemon tries again")
-        }
+fn again(attempts: Attempts, failure: &Failure) -> Option<Attempts> {
+    Some(attempts).filter(|_| failure.passes()).and_then(Attempts::next)
+}
+
+/// What comes of it in the end is the daemon's to tell: the journal of the one that has started us may be nobody's by now.
+fn tell(config: &Config, failure: &Failure, again: bool) {
+    let error: &(dyn std::error::Error + 'static) = failure;
+    if again {
+        return tracing::warn!(error, "cannot hand the mount over, serve it on; will be tried again");
+    }
+    let help = match failure.is_of_program() {
+        true => format!(
+            "a daemon of a program that does is handed it at its start; or have the workspaces mounted anew by `kill {}`: \
+             what is open in them is lost then",
+            std::process::id()
+        ),
+        false => "a restart of the daemon tries again".to_owned(),
+    };
+    let mut told = failure.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        told = format!("{told}: {inner}");
+        source = inner.source();
+    }
+    let refusal = config.paths.mount_refusal();
+    if let Err(failed) = write_whole(&refusal, format!("{told}; {help}\n").as_bytes(), 0o600, Durability::Process) {
+        tracing::error!(error, help, path = %refusal.display(), %failed, "the mount is served on by the old program");
     }
 }

@@ -187,6 +187,8 @@ pub struct Snapshot<'a> {
     pub last_block: Option<AddressBlock>,
     pub live: Vec<Live>,
     pub queue: &'a Queue,
+    /// The run that was the first that did not fit in the last plan.
+    pub reserved: Option<&'a JobKey>,
     /// What workspaces have used before.
     pub shares: &'a Shares,
     pub quotas: &'a Quotas,

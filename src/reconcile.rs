@@ -279,7 +279,7 @@ impl<S: Store> Reconciler<S> {
         for key in this.awaiting.keys().cloned().collect::<Vec<_>>() {
             this.tell_those_awaiting(&key);
         }
-        this.refresh_outlook();
+        this.refresh_outlook(queue::SEEN);
         Ok(this)
     }
 

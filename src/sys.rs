@@ -14,6 +14,7 @@ pub mod mounts;
 pub mod namespaces;
 pub mod netns;
 pub mod passing;
+pub mod pause;
 pub mod process;
 pub mod projects;
 pub mod rooted;

@@ -40,8 +40,22 @@ impl<T> HandleTable<T> {
         self.open.get(&fh).cloned()
     }
 
+    /// Puts `value` in the place of what is open as `fh`, if `wanted` accepts that; returns what is open then.
+    pub(crate) fn replace(&mut self, fh: u64, wanted: impl Fn(&T) -> bool, value: Arc<T>) -> Option<Arc<T>> {
+        let open = self.open.get_mut(&fh)?;
+        if wanted(open) {
+            *open = value;
+        }
+        Some(open.clone())
+    }
+
     pub(crate) fn remove(&mut self, fh: u64) -> Option<Arc<T>> {
         self.open.remove(&fh)
+    }
+
+    /// All whose value `wanted` accepts; looks at all of them as well.
+    pub(crate) fn numbers(&self, wanted: impl Fn(&T) -> bool) -> Vec<u64> {
+        self.open.iter().filter(|(_, value)| wanted(value)).map(|(fh, _)| *fh).collect()
     }
 
     /// Any open value that `wanted` accepts; looks at all of them, so only for rare questions.

@@ -5,8 +5,10 @@
 //! was removed while it is open, and positions, locks and append modes, need not be made again.
 //!
 //! ```text
-//! 8 bytes "TYMOUNT\n" | version, 4 bytes, little endian | `Kept` as postcard writes it
+//! 8 bytes "TYMOUNT\n" | version, 4 bytes, little endian | `Kept` as postcard writes it | `Vec<KeptPayer>` likewise
 //! ```
+//! What comes last may be missing, and a reader leaves alone what it does not know there: so programs of before and after it
+//! go on with each other.
 //! A version that is not ours is not read: [`VERSION`] rises with any change of these types, and of what was agreed with the
 //! kernel that the handlers count on.
 
@@ -23,7 +25,10 @@ use crate::inode::Identity;
 use crate::sys;
 
 const MAGIC: &[u8; 8] = b"TYMOUNT\n";
-const VERSION: u32 = 1;
+/// Of the state that is written here.
+pub const VERSION: u32 = 1;
+/// What a program says of the states that it reads, for one that is to be followed by it.
+pub const STATES_READ: &str = "states of a mount: 1\n";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeptError {
@@ -52,6 +57,18 @@ pub(crate) struct Kept {
     pub agreed: Agreed,
     pub modes: Vec<KeptMode>,
     pub ops: KeptOps,
+    #[serde(skip)]
+    pub payers: Vec<KeptPayer>,
+}
+
+/// Who pays for what has lost its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KeptPayer {
+    pub ino: u64,
+    /// Where it was.
+    pub place: Vec<u8>,
+    /// What is paid for it, if that was its last name.
+    pub bytes: Option<i64>,
 }
 
 /// What numbers stand for.
@@ -131,8 +148,8 @@ impl Kept {
         let mut file = BufWriter::new(file);
         file.write_all(MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
-        postcard::to_io(self, &mut file).map_err(io::Error::other)?.flush()?;
-        Ok(())
+        postcard::to_io(self, &mut file).map_err(io::Error::other)?;
+        postcard::to_io(&self.payers, &mut file).map_err(io::Error::other)?.flush()
     }
 
     fn read(mut file: File) -> Result<Self, KeptError> {
@@ -141,9 +158,17 @@ impl Kept {
         let (version, kept) =
             bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_first_chunk()).ok_or(KeptError::Foreign)?;
         match u32::from_le_bytes(*version) {
-            VERSION => postcard::from_bytes(kept).map_err(KeptError::Garbled),
+            VERSION => Self::understand(kept).map_err(KeptError::Garbled),
             found => Err(KeptError::Version { found }),
         }
+    }
+
+    fn understand(bytes: &[u8]) -> Result<Self, postcard::Error> {
+        let (mut kept, rest) = postcard::take_from_bytes::<Self>(bytes)?;
+        if !rest.is_empty() {
+            kept.payers = postcard::take_from_bytes(rest)?.0;
+        }
+        Ok(kept)
     }
 
     /// Those that the next program must inherit.
@@ -191,5 +216,64 @@ impl Handed {
     /// Entries that the kernel knows, and files that are open.
     pub fn counts(&self) -> (usize, usize) {
         (self.kept.ops.inodes.nodes.len(), self.kept.ops.files.open.len())
+    }
+}
+
+#[cfg(test)]
+impl Inherited {
+    /// What the next process would inherit, opened once more in this one.
+    pub(crate) fn reopened(kept: &KeptOps) -> Self {
+        use std::os::unix::fs::OpenOptionsExt;
+        let again = |number: RawFd, flags: nix::fcntl::OFlag| {
+            let path = format!("/proc/self/fd/{number}");
+            let access = flags & nix::fcntl::OFlag::O_ACCMODE;
+            let writes = access == nix::fcntl::OFlag::O_RDWR;
+            let file = File::options().read(true).write(writes).custom_flags(flags.bits()).open(path).unwrap();
+            (number, OwnedFd::from(file))
+        };
+        let orphans = kept.orphans.iter().map(|(_, number)| again(*number, nix::fcntl::OFlag::O_PATH));
+        let files = kept.files.open.iter().filter_map(|(_, file)| match file.source {
+            KeptSource::Stored { file, .. } => Some(again(file, nix::fcntl::OFlag::O_RDWR)),
+            KeptSource::Generated { .. } => None,
+        });
+        Self(orphans.chain(files).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(payers: Vec<KeptPayer>) -> Kept {
+        let none = || KeptHandles { next: 1, open: Vec::new() };
+        let inodes = KeptInodes { next: 2, nodes: Vec::new() };
+        let ops = KeptOps {
+            inodes,
+            orphans: Vec::new(),
+            files: none(),
+            directories: KeptHandles { next: 7, open: Vec::new() },
+        };
+        Kept { device: 9, place: "0:77".to_owned(), agreed: Agreed::default(), modes: Vec::new(), ops, payers }
+    }
+
+    #[test]
+    fn who_pays_is_read_where_it_was_told_and_left_alone_by_whoever_does_not_know_it() {
+        let payers = vec![KeptPayer { ino: 5, place: b"default/code/f".to_vec(), bytes: Some(4096) }];
+        let file = tempfile::tempfile().unwrap();
+        let written = kept(payers.clone());
+        written.write(&file).unwrap();
+        let length = file.metadata().unwrap().len();
+        let read = Kept::read(file.try_clone().unwrap()).unwrap();
+        assert_eq!((read.payers, read.ops.directories.next), (payers, 7));
+        // As a program of before has written it.
+        let of_before = postcard::to_allocvec(&written).unwrap();
+        let head = (MAGIC.len() + 4 + of_before.len()) as u64;
+        assert!(head < length);
+        file.set_len(head).unwrap();
+        let read = Kept::read(file).unwrap();
+        assert_eq!((read.payers.len(), read.device, read.ops.directories.next), (0, 9, 7));
+        // As a program of before reads it.
+        let all = [of_before, postcard::to_allocvec(&kept(Vec::new()).payers).unwrap()].concat();
+        assert!(postcard::from_bytes::<Kept>(&all).is_ok());
     }
 }

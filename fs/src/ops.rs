@@ -35,7 +35,7 @@ use crate::error::{Error, Result};
 use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
 use crate::inode::{Identity, InodeTable, ROOT};
-use crate::kept::{Inherited, KeptOps};
+use crate::kept::{Inherited, KeptOps, KeptPayer};
 use crate::sys;
 use crate::tree::{RelPath, Rule, Tree};
 use crate::usage;
@@ -44,7 +44,7 @@ use charges::Paid;
 use directories::OpenDirectory;
 use files::OpenFile;
 use namespace::Namespace;
-use nodes::Nodes;
+use nodes::{Nodes, Orphan};
 
 pub(crate) struct Ops<T> {
     host: Host,
@@ -99,26 +99,31 @@ impl<T: Tree> Ops<T> {
     }
 
     /// Goes on where the process before has stopped. What it was paid is not known, as at any start.
-    pub(crate) fn go_on(host: Host, tree: T, kept: KeptOps, inherited: &mut Inherited) -> Result<Self> {
+    pub(crate) fn go_on(
+        host: Host,
+        tree: T,
+        (kept, payers): (KeptOps, &[KeptPayer]),
+        inherited: &mut Inherited,
+    ) -> Result<Self> {
         let table = InodeTable::go_on(kept.inodes).ok_or(Error::Kept)?;
         if table.identity(ROOT) != Some(host.pin(&RelPath::root())?.identity()) {
             return Err(Error::Stale { ino: ROOT });
         }
         // One that cannot be gone on with is nobody else's trouble: whoever holds it is told by an error.
-        let mut pins = Vec::new();
+        let payers: HashMap<u64, &KeptPayer> = payers.iter().map(|payer| (payer.ino, payer)).collect();
+        let mut orphans = Vec::new();
         for (ino, number) in kept.orphans {
-            let pin = inherited.take(number).map_err(Error::io("inherit"))?;
-            match Pin::inherited(pin) {
-                Ok(pin) => pins.push((ino, pin)),
-                Err(error) => warn!(ino, %error, "cannot go on with what has lost its name"),
-            }
+            // It is not looked at: what lies on a disk that hangs is not to hold up the others.
+            let handle = inherited.take(number).map_err(Error::io("inherit"))?;
+            let payer = payers.get(&ino).and_then(|kept| Self::payer_again(&tree, kept));
+            orphans.push((ino, Orphan { handle, payer }));
         }
         let directories = kept.directories.open.into_iter().map(|(fh, kept)| (fh, OpenDirectory::go_on(kept)));
         let ops = Self {
             host,
             tree,
             namespace: Namespace::new(),
-            nodes: Mutex::new(Nodes::go_on(table, pins)),
+            nodes: Mutex::new(Nodes::go_on(table, orphans)),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
@@ -126,13 +131,18 @@ impl<T: Tree> Ops<T> {
         let mut files = Vec::new();
         for (fh, kept) in kept.files.open {
             let ino = kept.ino;
-            match ops.open_kept(kept, inherited) {
-                Ok(open) => files.extend(open.map(|file| (fh, file))),
+            match Self::open_kept(kept, inherited) {
+                Ok(open) => files.push((fh, open)),
                 Err(error) => warn!(ino, %error, "cannot go on with an open file"),
             }
         }
         *lock(&ops.files) = HandleTable::go_on(kept.files.next, files);
         Ok(ops)
+    }
+
+    /// Who pays for what has lost its name, for the process that goes on.
+    pub(crate) fn keep_payers(&self) -> Vec<KeptPayer> {
+        lock(&self.nodes).keep_payers()
     }
 
     /// For the process that goes on; while nobody serves.
@@ -321,8 +331,9 @@ impl<T: Tree> Ops<T> {
 
     /// What has lost its name: by its pin, or through an open file if it was replaced behind the mount.
     fn pin_nameless(&self, ino: u64) -> Option<Result<Pin>> {
-        let orphan = lock(&self.nodes).orphan(ino).map(Pin::again);
-        orphan.or_else(|| self.pin_of_open(ino))
+        let orphan = lock(&self.nodes).orphan(ino);
+        let pinned = orphan.map(|handle| Pin::of_handle(handle.map_err(Error::io("dup"))?));
+        pinned.or_else(|| self.pin_of_open(ino))
     }
 
     fn nameless(&self, ino: u64) -> Option<Result<Entry>> {

@@ -184,14 +184,32 @@ pub fn take_over<T: Tree>(
 ) -> Result<Mounted<T>, MountError> {
     let path = || backing.to_path_buf();
     let host = Host::open(backing).map_err(|source| MountError::Backing { path: path(), source })?;
-    let Kept { device, place, agreed, modes, ops } = handed.kept;
+    let Kept { device, place, agreed, modes, ops, payers } = handed.kept;
     let device = handed.inherited.take(device).map_err(|source| MountError::Connection { source })?;
     let place = Place::again(mountpoint, place)?;
-    let ops = Ops::go_on(host, tree, ops, &mut handed.inherited);
+    let ops = Ops::go_on(host, tree, (ops, &payers), &mut handed.inherited);
     let ops = ops.map_err(|error| MountError::Root { path: path(), source: error.errno() })?;
     let served = Arc::new(Served::go_on(ops, modes, agreed));
     let running = serve(served, device, options.threads.max(1), Start::Again)?;
+    open_left(&running).map_err(|source| MountError::Threads { source })?;
     Ok(Mounted { place: Some(place), running: Some(running) })
+}
+
+/// Opens what the process before had open and generated, while it is served: each also when somebody asks for it.
+fn open_left<T: Tree>(running: &Running<T>) -> io::Result<()> {
+    let left = running.served.ops.left();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let (served, gate) = (running.served.clone(), running.gate.clone());
+    let open = move || {
+        for fh in left {
+            // One that hangs is waited for like a request, so that this thread is gone when another program goes on.
+            let Some(_turn) = gate.enter() else { return };
+            served.ops.open_left(fh);
+        }
+    };
+    thread::Builder::new().name("open-again".into()).spawn(open).map(drop)
 }
 
 /// Lazily removes mounts that a dead process left at `mountpoint`; `Ok(false)` if none of ours is there.
@@ -312,6 +330,7 @@ impl<T: Tree> Paused<T> {
             agreed: served.agreed(),
             modes: served.give_modes_away(),
             ops: served.ops.keep(),
+            payers: served.ops.keep_payers(),
         };
         Self { place, served, threads, kept, device }
     }

@@ -65,6 +65,14 @@ impl Sums {
         u64::try_from(self.counted.saturating_add(self.taken).saturating_add(self.removed_bytes)).unwrap_or(0)
     }
 
+    fn remove(&mut self, paid: i64, bytes: i64) -> Removed {
+        self.last_removed += 1;
+        let removed = Removed(self.last_removed);
+        self.counted -= paid;
+        self.set_removed(removed, Some(bytes));
+        removed
+    }
+
     fn set_removed(&mut self, which: Removed, bytes: Option<i64>) {
         let before = match bytes {
             Some(bytes) => self.removed.insert(which, bytes),
@@ -191,6 +199,20 @@ impl Account {
         Ok(Taken { account: self, bytes: signed(bytes), came_to: CameTo::Named(0) })
     }
 
+    /// A change begins that takes no room, and is noted when it is made.
+    pub(crate) fn begin(&self) {
+        let mut sums = self.sums();
+        sums.under_way += 1;
+        sums.changes += 1;
+    }
+
+    /// It is noted.
+    pub(crate) fn end(&self) {
+        let mut sums = self.sums();
+        sums.under_way -= 1;
+        sums.changes += 1;
+    }
+
     /// A change that was made to what has a name.
     pub(crate) fn note(&self, bytes: i64) {
         let mut sums = self.sums();
@@ -204,12 +226,19 @@ impl Account {
 
     /// What `paid` bytes were counted of has lost its last name, and takes so many until it is let go of.
     pub(crate) fn remove(&self, paid: i64, bytes: i64) -> Removed {
+        self.sums().remove(paid, bytes)
+    }
+
+    /// As [`Self::remove`], of what an earlier process has removed: it is part of what was known, until that is counted.
+    pub(crate) fn removed_before(&self, bytes: i64) -> Removed {
         let mut sums = self.sums();
-        sums.last_removed += 1;
-        let removed = Removed(sums.last_removed);
-        sums.counted -= paid;
-        sums.set_removed(removed, Some(bytes));
-        removed
+        let known = if sums.counts == 0 { bytes } else { 0 };
+        sums.remove(known, bytes)
+    }
+
+    /// What is paid for it.
+    pub(crate) fn bytes_of(&self, which: Removed) -> Option<i64> {
+        self.sums().removed.get(&which).copied()
     }
 
     /// What has no name takes so many bytes now; it is gone when `None`.

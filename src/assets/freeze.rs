@@ -27,6 +27,7 @@ use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, failing, pending, state};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::sys::file::{copy_content, has_writer};
+use crate::sys::pause;
 use crate::sys::walk::{Item, open, walk};
 
 /// How often the manifest tells how far it is.
@@ -59,17 +60,18 @@ impl Freezer {
             settled: Arc::new(settled),
         };
         std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
-        match all_datasets(&Shelf::open(workspaces)?) {
-            Ok(datasets) => datasets.into_iter().for_each(|dataset| freezer.ask(dataset)),
+        match Shelf::open(workspaces)?.names(Path::new("")) {
+            // What lies in them is looked for by the thread of each: one whose disk hangs holds up no other, nor the mount.
+            Ok(homes) => homes.into_iter().for_each(|home| freezer.ask(home.into())),
             Err(error) => tracing::error!(%error, "cannot look for datasets whose publishing was cut short"),
         }
         Ok(freezer)
     }
 
-    /// Has `HOME/datasets/NAME` settled.
-    fn ask(&self, dataset: PathBuf) {
+    /// Has `HOME/datasets/NAME` settled, or all datasets of `HOME`.
+    fn ask(&self, place: PathBuf) {
         // The thread ends only with us.
-        let _ = self.asked.send(dataset);
+        let _ = self.asked.send(place);
     }
 
     /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
@@ -154,21 +156,36 @@ fn complete_all(
     settled: &Settled,
 ) {
     loop {
-        due.retain(|dataset| {
-            let done = settle(shelf, dataset, begun);
-            // Whatever came of it: some of it may be done.
-            settled(dataset);
-            match done {
-                Ok(()) => false,
-                Err(error) if is_absent(&error) => false,
+        let mut again = BTreeSet::new();
+        for place in std::mem::take(&mut due) {
+            match datasets_at(shelf, &place) {
+                Ok(datasets) => {
+                    again.extend(datasets.into_iter().filter(|dataset| !is_settled(shelf, dataset, begun, settled)))
+                }
                 Err(error) => {
-                    tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
-                    true
+                    tracing::warn!(path = %place.display(), %error, "cannot look for datasets, will try again");
+                    again.insert(place);
                 }
             }
-        });
+        }
+        due = again;
         if !next(asked, &mut due) {
             return;
+        }
+    }
+}
+
+/// `false` if it is to be tried again.
+fn is_settled(shelf: &Shelf, dataset: &Path, begun: &Begun, settled: &Settled) -> bool {
+    let done = settle(shelf, dataset, begun);
+    // Whatever came of it: some of it may be done.
+    settled(dataset);
+    match done {
+        Ok(()) => true,
+        Err(error) if is_absent(&error) => true,
+        Err(error) => {
+            tracing::warn!(dataset = %dataset.display(), %error, "cannot publish yet, will try again");
+            false
         }
     }
 }
@@ -178,17 +195,17 @@ fn lock(begun: &Begun) -> MutexGuard<'_, BTreeSet<PathBuf>> {
     begun.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn all_datasets(shelf: &Shelf) -> io::Result<BTreeSet<PathBuf>> {
-    let mut all = BTreeSet::new();
-    for home in shelf.names(Path::new(""))? {
-        let datasets = Path::new(&home).join(Part::Datasets.as_str());
-        match shelf.names(&datasets) {
-            Ok(names) => all.extend(names.into_iter().map(|name| datasets.join(name))),
-            Err(error) if is_absent(&error) => {}
-            Err(error) => return Err(error),
-        }
+/// The dataset `HOME/datasets/NAME` itself, all of them for `HOME`.
+fn datasets_at(shelf: &Shelf, place: &Path) -> io::Result<Vec<PathBuf>> {
+    if place.iter().nth(1).is_some() {
+        return Ok(vec![place.to_owned()]);
     }
-    Ok(all)
+    let datasets = place.join(Part::Datasets.as_str());
+    match pause::work(|| shelf.names(&datasets)) {
+        Ok(names) => Ok(names.into_iter().map(|name| datasets.join(name)).collect()),
+        Err(error) if is_absent(&error) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
 }
 
 fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
@@ -211,22 +228,28 @@ fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
 
 /// Completes what is pending of a dataset, and removes what a crash has left.
 fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
-    let directory = match shelf.directory(dataset) {
-        Ok(directory) => directory,
+    let (directory, to_lock) = match pause::work(|| {
+        let directory = shelf.directory(dataset)?;
+        let to_lock = reopened(&directory)?;
+        Ok((directory, to_lock))
+    }) {
+        Ok(opened) => opened,
         Err(error) if is_absent(&error) => return Ok(()),
         Err(error) => return Err(error),
     };
-    // A removal by the daemon is not cut short as long as it holds this.
-    let _held = Flock::lock(reopened(&directory)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
-    remove_own(shelf, dataset, &directory)?;
-    let mut first_error = None;
-    for version in shelf.versions(dataset)? {
-        // One that cannot be published keeps no other from it.
-        if let Err(error) = settle_version(shelf, dataset, &directory, &version, begun) {
-            first_error.get_or_insert(error);
+    // A removal by the daemon is not cut short as long as it holds this. Outside of work: who waits here is held by nobody.
+    let _held = Flock::lock(to_lock, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+    pause::work(|| {
+        remove_own(shelf, dataset, &directory)?;
+        let mut first_error = None;
+        for version in shelf.versions(dataset)? {
+            // One that cannot be published keeps no other from it.
+            if let Err(error) = settle_version(shelf, dataset, &directory, &version, begun) {
+                first_error.get_or_insert(error);
+            }
         }
-    }
-    first_error.map_or(Ok(()), Err)
+        first_error.map_or(Ok(()), Err)
+    })
 }
 
 fn settle_version(shelf: &Shelf, dataset: &Path, directory: &File, version: &str, begun: &Begun) -> io::Result<()> {
@@ -337,6 +360,7 @@ struct Progress<'a> {
 
 impl Progress<'_> {
     fn add(&mut self, count: u64) {
+        pause::point();
         self.done += count;
         if self.told.elapsed() >= TELL_EVERY {
             self.told = Instant::now();

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tokio::sync::watch;
+use tokio::sync::watch as channel;
 
 use crate::config::{Config, Paths};
 use crate::mounting::HAND_OVER;
+use crate::sys::file::optional;
 use crate::sys::lock::{HeldLock, pid_in};
 use crate::sys::process::{Launch, PidFd, SealedProgram, ended};
 use crate::sys::signals::is_blocked_in;
+use crate::sys::watch::{FileWatch, watch};
 
 /// First wait after a mount process that died at once, doubled up to the longest.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -22,16 +24,18 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const HEALTHY: Duration = Duration::from_secs(10);
 
 pub(super) struct Keeper {
-    stop: watch::Sender<bool>,
+    stop: channel::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
+    _refusals: FileWatch,
 }
 
 impl Keeper {
     pub(super) fn start(config: &Config) -> io::Result<Self> {
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = channel::channel(false);
         let program = SealedProgram::of_this_program()?;
+        let refusals = hear_refusals(&config.paths)?;
         let task = tokio::spawn(keep(config.paths.clone(), program, stopped));
-        Ok(Self { stop, task })
+        Ok(Self { stop, task, _refusals: refusals })
     }
 
     /// Unmounts and waits until the process has gone.
@@ -41,7 +45,19 @@ impl Keeper {
     }
 }
 
-async fn keep(paths: Paths, program: SealedProgram, mut stopped: watch::Receiver<bool>) {
+/// The mount process may have another journal than ours, or none.
+fn hear_refusals(paths: &Paths) -> io::Result<FileWatch> {
+    let file = paths.mount_refusal();
+    watch(&file.clone(), move |_| match optional(std::fs::read_to_string(&file)) {
+        Ok(None) => {}
+        Ok(Some(reason)) => tracing::error!(reason = reason.trim_end(), "the mount is served on by its old program"),
+        Err(error) => {
+            tracing::error!(%error, "the mount is served on by its old program, and its reason cannot be read")
+        }
+    })
+}
+
+async fn keep(paths: Paths, program: SealedProgram, mut stopped: channel::Receiver<bool>) {
     let mut wait = FIRST_WAIT;
     loop {
         let since = tokio::time::Instant::now();
@@ -78,7 +94,7 @@ async fn end_any(paths: &Paths) {
 }
 
 /// Ends when the mount is to be taken away.
-async fn asked(stopped: &mut watch::Receiver<bool>) {
+async fn asked(stopped: &mut channel::Receiver<bool>) {
     if stopped.wait_for(|stopped| *stopped).await.is_err() {
         // The daemon goes and the mount stays.
         std::future::pending::<()>().await;

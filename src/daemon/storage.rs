@@ -366,6 +366,9 @@ impl Keeper {
                 let runs = format!("jobs/{}/runs", key.job);
                 if let Some(places) = self.behind.get_mut(&key.workspace) {
                     places.retain(|place, _| !place.starts_with(&runs));
+                } else if self.is_counted(&key.workspace) {
+                    // All is being measured, and may have found it there.
+                    self.measurer.ask(key.workspace, What::All);
                 }
             }
         }
@@ -399,6 +402,10 @@ impl Keeper {
     fn measured(&mut self, measured: Measured) {
         let Measured { workspace, mut places, is_all } = measured;
         if !self.is_counted(&workspace) {
+            return;
+        }
+        // Until all has been measured once, a part would be taken for the whole.
+        if !is_all && !self.behind.contains_key(&workspace) {
             return;
         }
         // What is removed may have been measured just before.
@@ -525,4 +532,65 @@ fn workspaces(paths: &Paths) -> io::Result<BTreeSet<WorkspaceName>> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A keeper of the workspace `default`, which is counted, and what it asks to be measured.
+    fn keeper(root: &Path) -> (Keeper, Receiver<(WorkspaceName, What)>) {
+        std::fs::create_dir_all(root.join("etc/trainyard")).unwrap();
+        std::fs::write(root.join("etc/trainyard/trainyard.toml"), "[workspaces.default]\nstorage = \"1GiB\"\n")
+            .unwrap();
+        let config = Config::load(root).unwrap();
+        for part in ["datasets", "code"] {
+            std::fs::create_dir_all(config.paths.workspace(&workspace()).join(part)).unwrap();
+        }
+        let (measurer, asked) = Measurer::idle();
+        let limits = Arc::new(RwLock::new(config.storage.clone()));
+        let (events, _) = tokio::sync::mpsc::unbounded_channel();
+        let mut keeper = Keeper::new(&config, limits, measurer, events);
+        keeper.look_at_workspaces();
+        (keeper, asked)
+    }
+
+    fn workspace() -> WorkspaceName {
+        "default".parse().unwrap()
+    }
+
+    fn found(places: &[(&str, u64)], is_all: bool) -> Measured {
+        let places = places.iter().map(|(place, bytes)| (PathBuf::from(place), *bytes)).collect();
+        Measured { workspace: workspace(), places, is_all }
+    }
+
+    #[test]
+    fn a_part_is_not_taken_for_the_whole_before_all_was_measured() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut keeper, asked) = keeper(root.path());
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [(workspace(), What::All)]);
+        keeper.before.insert(workspace(), Told { limit: 1 << 30, held: Held::Counted, behind: 700, round: 0 });
+        keeper.measured(found(&[("models/train", 20)], false));
+        assert_eq!(keeper.behind(&workspace()), 700, "what was known before is in force until then");
+        keeper.measured(found(&[("models/train", 20), ("models/old", 300)], true));
+        keeper.measured(found(&[("models/train", 30)], false));
+        assert_eq!(keeper.behind(&workspace()), 330);
+    }
+
+    #[test]
+    fn what_is_removed_while_all_is_measured_has_all_measured_once_more() {
+        let root = tempfile::tempdir().unwrap();
+        let (mut keeper, asked) = keeper(root.path());
+        let key = JobKey::new(workspace(), "train".parse().unwrap());
+        keeper.job(key.clone(), Sight::Over { run: 1 });
+        asked.try_iter().for_each(drop);
+        keeper.job(key.clone(), Sight::Removed);
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [(workspace(), What::All)]);
+        // What the first has found of it, and the second has not.
+        keeper.measured(found(&[("jobs/train/runs/1", 500), ("models/other", 40)], true));
+        keeper.measured(found(&[("models/other", 40)], true));
+        assert_eq!(keeper.behind(&workspace()), 40);
+        keeper.job(key, Sight::Removed);
+        assert_eq!(asked.try_iter().count(), 0, "then it is known what goes");
+    }
 }

@@ -105,6 +105,8 @@ fn wait(child: Started, asked: &Receiver<()>, again: &mut Duration) -> bool {
         return false;
     }
     match ended {
+        // Nothing is to be shown directly, and what was is taken away.
+        Ok(status) if status.success() => return false,
         Ok(status) => tracing::warn!(%status, "what shows directories directly has ended, will start it again"),
         Err(error) => tracing::warn!(%error, "cannot show directories directly, will try again"),
     }

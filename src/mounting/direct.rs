@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{MountingError, failed};
-use crate::config::Config;
+use crate::config::{Config, Direct as Wanted};
 use crate::sys::bell::Bell;
 use crate::sys::mounts::attached::MountTable;
 use crate::sys::process::raise_open_files;
@@ -39,9 +39,13 @@ const REST_OF_LOOK: u32 = 9;
 /// …and takes it when it owes more than this. A single ring is heard at once.
 const OWED_MAX: Duration = Duration::from_secs(2);
 
-/// Works until standard input ends.
+/// Works until standard input ends. Where nothing is to be shown directly, it takes away what one like it has left, and ends.
 pub fn run(config: &Config) -> Result<(), MountingError> {
     raise_open_files().map_err(failed("raise the limit on open files"))?;
+    if config.direct == Wanted::None {
+        let cleared = Bound::open(config).and_then(|mut bound| bound.clear());
+        return cleared.map_err(failed("take away what was shown directly"));
+    }
     let bell = Bell::hang(&config.paths.direct_bell()).map_err(failed("hang the bell for direct mounts"))?;
     let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
     let bound = Bound::open(config).map_err(failed("open the workspaces"))?;
@@ -67,7 +71,9 @@ pub fn run(config: &Config) -> Result<(), MountingError> {
             Woken::Again => wait = (wait * 2).min(LONGEST_WAIT),
         }
     }
-    direct.bound.clear();
+    if let Err(error) = direct.bound.clear() {
+        tracing::warn!(%error, "what was shown directly stays");
+    }
     Ok(())
 }
 

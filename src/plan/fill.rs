@@ -2,15 +2,18 @@
 //!
 //! The order: the higher priority, then the workspace that has used the least, then the older run. The first run that does
 //! not fit has a reservation, on the machine or within the quota of its workspace; later ones start where they do not
-//! delay it (`limit`), and take none of its ports and addresses.
+//! delay it (`limit`), and take none of its ports and addresses. Who has the machine's keeps it until it starts, though its
+//! workspace may have used more than another by then: else what was let run empty for one would be filled up for the next, and
+//! neither would start.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Iter;
+use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::ops::Bound;
 use std::time::Duration;
 
-use super::limit::{Limit, Load};
-use super::queue::{Alike, Lane, Shape};
+use super::limit::{End, Limit, Load};
+use super::queue::{Lane, Place, Shape};
 use super::share::Hours;
 use super::{
     Amount, Holding, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
@@ -20,13 +23,16 @@ use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::store::record::AddressBlock;
 
 /// Starts what may start.
-pub(super) fn fill(snapshot: &Snapshot<'_>, plan: &mut Plan) {
+pub(super) fn fill<'a>(snapshot: &'a Snapshot<'a>, plan: &mut Plan) {
     let mut filling = Filling::new(snapshot);
     for class in snapshot.queue.classes() {
+        let first = filling.reserved.filter(|(place, _)| place.priority == class.priority).map(|(_, waiting)| waiting);
         let mut cursors: Vec<_> =
-            class.into_iter().map(|(workspace, lane)| filling.open(workspace, lane, plan)).collect();
-        while let Some(waiting) = filling.next(&mut cursors) {
+            class.lanes.into_iter().map(|(workspace, lane)| filling.open(workspace, lane)).collect();
+        let mut next = first.or_else(|| filling.next(&mut cursors));
+        while let Some(waiting) = next {
             filling.consider(waiting, plan);
+            next = filling.next(&mut cursors);
         }
     }
 }
@@ -35,7 +41,7 @@ pub(super) fn fill(snapshot: &Snapshot<'_>, plan: &mut Plan) {
 struct NoAddresses;
 
 /// When attempts give back what they hold.
-pub(super) type Ends = fn(&Live, Timestamp) -> Option<Timestamp>;
+pub(super) type Ends = fn(&Live, Timestamp) -> End;
 
 /// A workspace while the machine is filled.
 pub(super) struct Side {
@@ -45,6 +51,8 @@ pub(super) struct Side {
 
 struct Filling<'a> {
     snapshot: &'a Snapshot<'a>,
+    /// The run that had the machine's reservation before, while it waits.
+    reserved: Option<(Place, &'a Waiting)>,
     machine: Limit,
     sides: HashMap<&'a WorkspaceName, Side>,
     /// Blocks that are held, or kept for who is held up for room.
@@ -76,11 +84,18 @@ pub(super) fn side<'a>(snapshot: &Snapshot<'a>, workspace: &WorkspaceName, ends:
     Side { limit, used: snapshot.shares.of(workspace, own(), snapshot.now) }
 }
 
-/// Whether runs of this amount may start at all, as the machine and the quota are now. Cards come and go by themselves, and
-/// quotas are changed: what a file was accepted for waits for that, and holds up nobody.
-pub(super) fn may_ever_fit(snapshot: &Snapshot<'_>, amount: &Amount, workspace: &WorkspaceName) -> bool {
+/// Whether a run may start at all, as the cards and the quota are now. Cards come and go by themselves, and quotas are changed:
+/// what a file was accepted for waits for that, and holds up nobody.
+pub(super) fn is_possible(snapshot: &Snapshot<'_>, waiting: &Waiting) -> bool {
+    let (amount, workspace) = (&waiting.amount, &waiting.key.workspace);
     let quota = snapshot.quotas.get(workspace);
     amount.gpu <= snapshot.inventory.gpu && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
+}
+
+/// Why a run is over, since all that the machine has but for cards is too little for it.
+fn never(snapshot: &Snapshot<'_>, waiting: &Waiting) -> Option<String> {
+    let any_cards = Amount { gpu: u64::MAX, ..snapshot.inventory };
+    beyond_machine(&waiting.amount, &any_cards).or_else(|| address::never_fits(snapshot.addresses, waiting.addresses()))
 }
 
 fn capacity(quota: &Quota) -> Load {
@@ -98,6 +113,7 @@ impl<'a> Filling<'a> {
         let ports = held().flat_map(|live| live.ports.iter().map(|port| (*port, (&live.key, Holding::Has))));
         Self {
             snapshot,
+            reserved: snapshot.reserved.and_then(|key| snapshot.queue.find(key)),
             machine: machine(snapshot, attempt::sure_end),
             sides: HashMap::new(),
             blocks: held().filter_map(|live| live.block).collect(),
@@ -107,42 +123,33 @@ impl<'a> Filling<'a> {
         }
     }
 
-    /// Begins with a lane. What the machine can never give is ended at once.
-    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane, plan: &mut Plan) -> Cursor<'a> {
-        let snapshot = self.snapshot;
-        self.sides.entry(workspace).or_insert_with(|| side(snapshot, workspace, attempt::sure_end));
-        let mut cursor = Cursor { workspace, lane, shapes: Vec::new(), heads: BinaryHeap::new() };
-        for (shape, alike) in &lane.shapes {
-            let any_cards = Amount { gpu: u64::MAX, ..snapshot.inventory };
-            if let Some(reason) = beyond_machine(&shape.amount, &any_cards) {
-                let runs = alike.orders.keys().filter_map(|order| lane.runs.get(order));
-                runs.for_each(|run| plan.fail(run, &reason));
-            } else if may_ever_fit(snapshot, &shape.amount, workspace) {
-                cursor.add(shape, alike);
-            }
-        }
-        cursor
+    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
+        self.sides.entry(workspace).or_insert_with(|| side(self.snapshot, workspace, attempt::sure_end));
+        let taken = self.reserved.map(|(place, _)| place.order);
+        Cursor { workspace, lane, taken, last: None, heads: None }
     }
 
     /// The next run in order that what is reserved admits.
     fn next(&self, cursors: &mut Vec<Cursor<'a>>) -> Option<&'a Waiting> {
-        let admits = |workspace: &WorkspaceName, shape: &Shape, lasts: Option<Duration>| {
-            let limits = [&self.machine, &self.sides[workspace].limit];
-            !(shape.addressed && self.out_of_addresses) && limits.iter().all(|limit| limit.admits(&shape.amount, lasts))
-        };
-        cursors.retain_mut(|cursor| cursor.skip(|shape, lasts| admits(cursor.workspace, shape, lasts)));
-        let share = |cursor: &Cursor<'a>| {
-            self.snapshot.shares.share(self.sides[cursor.workspace].used, &self.snapshot.inventory)
-        };
+        let side = |cursor: &Cursor<'a>| &self.sides[cursor.workspace];
+        cursors.retain_mut(|cursor| {
+            let limits = [&self.machine, &side(cursor).limit];
+            cursor.skip(&Gate { limits, out_of_addresses: self.out_of_addresses })
+        });
+        let share = |cursor: &Cursor<'a>| self.snapshot.shares.share(side(cursor).used, &self.snapshot.inventory);
         cursors.iter_mut().min_by_key(|cursor| (share(cursor), cursor.order()))?.take()
     }
 
     fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) {
+        if let Some(reason) = never(self.snapshot, waiting) {
+            return plan.fail(waiting, &reason);
+        }
+        if !is_possible(self.snapshot, waiting) {
+            return;
+        }
         let load = Load::of(waiting.amount);
         let side = self.sides.get_mut(&waiting.key.workspace).expect("its lane was opened");
-        if let Some(reason) = address::never_fits(self.snapshot.addresses, waiting.addresses()) {
-            plan.fail(waiting, &reason);
-        } else if !load.fits(&side.limit.room) {
+        if !load.fits(&side.limit.room) {
             side.limit.reserve(&waiting.amount);
             plan.hold_up(waiting, Why::Quota);
         } else if !load.fits(&self.machine.room) {
@@ -220,49 +227,117 @@ impl<'a> Filling<'a> {
     }
 }
 
-/// How far a lane has been gone through.
+/// What the limits and the addresses let pass. It only ever becomes narrower while a plan is made.
+struct Gate<'b> {
+    limits: [&'b Limit; 2],
+    out_of_addresses: bool,
+}
+
+impl Gate<'_> {
+    /// Nothing is reserved: every run may ask.
+    fn is_open(&self) -> bool {
+        !self.out_of_addresses && !self.limits.iter().any(|limit| limit.is_reserved())
+    }
+
+    fn admits(&self, shape: &Shape, lasts: Option<Duration>) -> bool {
+        let has_addresses = !(shape.addressed && self.out_of_addresses);
+        has_addresses && self.limits.iter().all(|limit| limit.admits(&shape.amount, lasts))
+    }
+}
+
+/// How far a lane has been gone through: by age until something is reserved, then by what still may fit.
 struct Cursor<'a> {
     workspace: &'a WorkspaceName,
     lane: &'a Lane,
-    shapes: Vec<(&'a Shape, &'a Alike, Iter<'a, u64, Option<Duration>>)>,
+    /// One that was considered before all others.
+    taken: Option<u64>,
+    /// The last that was considered.
+    last: Option<u64>,
+    heads: Option<Heads<'a>>,
+}
+
+/// What of a lane may start once something is reserved.
+struct Heads<'a> {
+    taken: Option<u64>,
+    /// With how long the shortest of its runs may take.
+    shapes: Vec<(&'a Shape, Option<Duration>, Range<'a, u64, Option<Duration>>)>,
     /// The next run of each shape: its order, how long it may take, and which shape it is of.
-    heads: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
+    next: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
 }
 
 impl<'a> Cursor<'a> {
-    fn add(&mut self, shape: &'a Shape, alike: &'a Alike) {
-        let mut rest = alike.orders.iter();
-        if let Some((order, lasts)) = rest.next() {
-            self.heads.push(Reverse((*order, *lasts, self.shapes.len())));
-            self.shapes.push((shape, alike, rest));
-        }
+    fn rest(&self) -> (Bound<u64>, Bound<u64>) {
+        (self.last.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
 
     fn order(&self) -> Option<u64> {
-        self.heads.peek().map(|Reverse((order, ..))| *order)
+        match &self.heads {
+            Some(heads) => heads.next.peek().map(|Reverse((order, ..))| *order),
+            None => self.lane.runs.range(self.rest()).map(|(order, _)| *order).find(|order| Some(*order) != self.taken),
+        }
     }
 
     /// Goes past what is not admitted; false when nothing is left.
-    fn skip(&mut self, admits: impl Fn(&Shape, Option<Duration>) -> bool) -> bool {
-        while let Some(Reverse((_, lasts, at))) = self.heads.peek().copied() {
-            let Some((shape, alike, rest)) = self.shapes.get_mut(at) else { return false };
-            if admits(shape, lasts) {
+    fn skip(&mut self, gate: &Gate<'_>) -> bool {
+        if gate.is_open() {
+            return self.order().is_some();
+        }
+        let (lane, rest, taken) = (self.lane, self.rest(), self.taken);
+        self.heads.get_or_insert_with(|| Heads::of(lane, rest, taken, gate)).skip(gate)
+    }
+
+    fn take(&mut self) -> Option<&'a Waiting> {
+        let order = self.order()?;
+        self.heads.iter_mut().for_each(Heads::go_on);
+        self.last = Some(order);
+        self.lane.runs.get(&order)
+    }
+}
+
+impl<'a> Heads<'a> {
+    fn of(lane: &'a Lane, rest: (Bound<u64>, Bound<u64>), taken: Option<u64>, gate: &Gate<'_>) -> Self {
+        let (mut shapes, mut next) = (Vec::new(), Vec::new());
+        for (shape, alike) in &lane.shapes {
+            let shortest = alike.shortest();
+            if !gate.admits(shape, shortest) {
+                continue;
+            }
+            let mut orders = alike.orders.range(rest);
+            if let Some((order, lasts)) = orders.find(|(order, _)| Some(**order) != taken) {
+                next.push(Reverse((*order, *lasts, shapes.len())));
+                shapes.push((shape, shortest, orders));
+            }
+        }
+        Self { taken, shapes, next: next.into() }
+    }
+
+    fn skip(&mut self, gate: &Gate<'_>) -> bool {
+        while let Some(Reverse((_, lasts, at))) = self.next.peek().copied() {
+            let Some((shape, shortest, _)) = self.shapes.get(at) else { return false };
+            let (shape, shortest) = (*shape, *shortest);
+            if gate.admits(shape, lasts) {
                 return true;
             }
-            self.heads.pop();
+            self.next.pop();
             // Where the shortest is not admitted none is.
-            if admits(shape, alike.shortest()) {
-                let next = rest.find(|(_, lasts)| admits(shape, **lasts));
-                self.heads.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, at))));
+            if gate.admits(shape, shortest) {
+                self.push_next(at, |lasts| gate.admits(shape, lasts));
             }
         }
         false
     }
 
-    fn take(&mut self) -> Option<&'a Waiting> {
-        let Reverse((order, _, at)) = self.heads.pop()?;
-        let next = self.shapes.get_mut(at).and_then(|(.., rest)| rest.next());
-        self.heads.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, at))));
-        self.lane.runs.get(&order)
+    /// The first one is considered.
+    fn go_on(&mut self) {
+        if let Some(Reverse((_, _, shape))) = self.next.pop() {
+            self.push_next(shape, |_| true);
+        }
+    }
+
+    fn push_next(&mut self, shape: usize, wanted: impl Fn(Option<Duration>) -> bool) {
+        let taken = self.taken;
+        let Some((.., rest)) = self.shapes.get_mut(shape) else { return };
+        let next = rest.find(|(order, lasts)| Some(**order) != taken && wanted(**lasts));
+        self.next.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
     }
 }

@@ -1,9 +1,9 @@
 //! One limit on what runs, the machine's or that of a workspace: its room, and what is kept for the first run that it holds up.
 //!
-//! Backfill is EASY's: for the first run that does not fit a time is reckoned at which it will, from how long what runs
-//! may take. Later runs start before it only if they are stopped by then, or in what it leaves over; so that time comes no
-//! later by them. A run that nothing stops never ends in this reckoning, so it starts only in what is left over for good: no
-//! small job starves a big one.
+//! Backfill is EASY's: for the first run that does not fit a time is reckoned at which it will, by when what runs is stopped.
+//! Later runs start before it only if they are stopped by then, or in what it leaves over; so that time comes no later by them.
+//! Of what nothing stops it is guessed when it ends, but what it holds is never taken for left over: a run that may last for ever
+//! starts only in what is over for good, so no small job starves a big one.
 
 use std::time::Duration;
 
@@ -39,18 +39,27 @@ impl Load {
     }
 }
 
+/// When an attempt ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Then it is stopped.
+    Said(Timestamp),
+    /// Nothing stops it.
+    Guessed(Timestamp),
+}
+
 /// What a run that does not fit yet will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Reservation {
-    /// When it fits; not known where what is in its way has no end that is known.
-    at: Option<Timestamp>,
-    /// What nobody needs then.
-    spare: Load,
+pub(super) struct Reservation {
+    /// When it should fit; not known where absent.
+    pub(super) at: Option<Timestamp>,
+    /// What nobody needs then, whatever ends later than it is guessed.
+    pub(super) spare: Load,
 }
 
 impl Reservation {
     /// Whether what ends then, if ever, has ended when the place is needed.
-    fn is_after(&self, end: Option<Timestamp>) -> bool {
+    pub(super) fn is_after(&self, end: Option<Timestamp>) -> bool {
         end.zip(self.at).is_some_and(|(end, at)| end <= at)
     }
 }
@@ -59,11 +68,10 @@ impl Reservation {
 pub(super) struct Limit {
     now: Timestamp,
     pub(super) capacity: Load,
-    /// With when it ends, if that is known.
-    held: Vec<(Load, Option<Timestamp>)>,
+    held: Vec<(Load, End)>,
     pub(super) room: Load,
     /// Of the first run that this limit holds up, and of a workspace's also that of its run that the machine holds up.
-    reservations: Vec<Reservation>,
+    pub(super) reservations: Vec<Reservation>,
 }
 
 impl Limit {
@@ -71,7 +79,7 @@ impl Limit {
         Self { now, capacity, held: Vec::new(), room: capacity, reservations: Vec::new() }
     }
 
-    pub(super) fn hold(&mut self, amount: &Amount, end: Option<Timestamp>) {
+    pub(super) fn hold(&mut self, amount: &Amount, end: End) {
         let load = Load::of(*amount);
         self.room = self.room.minus(&load);
         self.held.push((load, end));
@@ -82,6 +90,11 @@ impl Limit {
         let (load, end) = (Load::of(*amount), self.end_of(lasts));
         let spares = |reservation: &Reservation| reservation.is_after(end) || load.fits(&reservation.spare);
         self.may_fit(amount) && self.reservations.iter().all(spares)
+    }
+
+    /// Something is reserved.
+    pub(super) fn is_reserved(&self) -> bool {
+        !self.reservations.is_empty()
     }
 
     /// Whether any attempt of this amount may start from now on; room only shrinks while a plan is made.
@@ -96,25 +109,28 @@ impl Limit {
     /// An attempt starts.
     pub(super) fn start(&mut self, amount: &Amount, lasts: Option<Duration>) {
         let end = self.end_of(lasts);
-        self.hold(amount, end);
+        // As of what has not run yet.
+        self.hold(amount, end.map_or(End::Guessed(self.now), End::Said));
         for reservation in self.reservations.iter_mut().filter(|reservation| !reservation.is_after(end)) {
             reservation.spare = reservation.spare.minus(&Load::of(*amount));
         }
     }
 
-    /// What is held, and what of it ends when.
-    fn ends(&self) -> (Load, Vec<(Timestamp, &Load)>) {
-        let held = self.held.iter().fold(Load::NOTHING, |sum, (load, _)| sum.plus(load));
-        let mut ends: Vec<_> = self.held.iter().filter_map(|(load, end)| Some(((*end)?, load))).collect();
-        ends.sort_by_key(|(end, _)| *end);
-        (held, ends)
+    fn held(&self, which: impl Fn(&End) -> bool) -> Load {
+        self.held.iter().filter(|(_, end)| which(end)).fold(Load::NOTHING, |sum, (load, _)| sum.plus(load))
     }
 
-    /// What is free from which time on, as what runs ends.
+    fn ends(&self, of: impl Fn(&End) -> Option<Timestamp>) -> Vec<(Timestamp, &Load)> {
+        let mut ends: Vec<_> = self.held.iter().filter_map(|(load, end)| Some((of(end)?, load))).collect();
+        ends.sort_by_key(|(end, _)| *end);
+        ends
+    }
+
+    /// What is free from which time on, as what runs ends; what does not say when never does.
     pub(super) fn free_over_time(&self) -> Vec<(Timestamp, Load)> {
-        let (mut held, ends) = self.ends();
+        let mut held = self.held(|_| true);
         let mut out = vec![(self.now, self.capacity.minus(&held))];
-        for (end, load) in ends {
+        for (end, load) in self.ends(End::said) {
             held = held.minus(load);
             let free = self.capacity.minus(&held);
             match out.last_mut() {
@@ -125,13 +141,18 @@ impl Limit {
         out
     }
 
-    /// When there is room, as what runs ends.
+    /// When there should be room, as what runs ends.
     pub(super) fn fits_at(&self, amount: &Amount) -> Option<Timestamp> {
         let wanted = Load::of(*amount);
-        self.free_over_time().into_iter().find(|(_, free)| wanted.fits(free)).map(|(at, _)| at)
+        let mut held = self.held(|_| true);
+        let fits = |(end, load): (Timestamp, &Load)| {
+            held = held.minus(load);
+            wanted.fits(&self.capacity.minus(&held)).then_some(end)
+        };
+        self.ends(|end| Some(end.foreseen())).into_iter().find_map(fits)
     }
 
-    /// The first run that does not fit is to start as soon as it does; says when that is.
+    /// The first run that does not fit is to start as soon as it does; says when that should be.
     pub(super) fn reserve(&mut self, amount: &Amount) -> Option<Timestamp> {
         let at = self.fits_at(amount);
         self.keep(amount, at);
@@ -140,11 +161,24 @@ impl Limit {
 
     /// Keeps room for a run that starts then; when is not known where absent.
     pub(super) fn keep(&mut self, amount: &Amount, at: Option<Timestamp>) {
-        let lives_on = |end: Option<Timestamp>| end.is_none_or(|end| at.is_some_and(|at| end > at));
-        let held =
-            self.held.iter().filter(|(_, end)| lives_on(*end)).fold(Load::NOTHING, |sum, (load, _)| sum.plus(load));
-        let spare = self.capacity.minus(&held).minus(&Load::of(*amount));
+        let stays = self.held(|end| end.said().is_none_or(|end| at.is_some_and(|at| end > at)));
+        let spare = self.capacity.minus(&stays).minus(&Load::of(*amount));
         self.reservations.push(Reservation { at, spare });
+    }
+}
+
+impl End {
+    pub(super) fn said(&self) -> Option<Timestamp> {
+        match self {
+            Self::Said(end) => Some(*end),
+            Self::Guessed(_) => None,
+        }
+    }
+
+    fn foreseen(&self) -> Timestamp {
+        match self {
+            Self::Said(end) | Self::Guessed(end) => *end,
+        }
     }
 }
 

@@ -1,20 +1,19 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::attempt::foreseen_end;
-use super::fill::{machine, may_ever_fit, side};
+use super::fill::{is_possible, machine, side};
 use super::limit::{Load, later};
-use super::queue::Lane;
 use super::share::Hours;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So many of the first in the queue are told when they may start.
-const ESTIMATED: usize = 500;
-/// So many of the first are known by their order.
-const FIRST: usize = 1000;
+const ESTIMATED: usize = 200;
+/// And so many are known by their names.
+const FIRST: usize = 200;
 
 /// The queue as it stood at one time.
 #[derive(Debug, Clone)]
@@ -23,6 +22,8 @@ pub struct Outlook {
     pub inventory: Amount,
     /// What of the machine nobody holds.
     pub free: Amount,
+    /// How many wait.
+    pub waiting: usize,
     standings: BTreeMap<JobKey, Standing>,
     /// The first of them, in the order in which they may start.
     first: Vec<JobKey>,
@@ -48,18 +49,18 @@ pub struct Holder {
     pub until: Option<Timestamp>,
 }
 
-/// Looks at the queue; `held_up` is what the last plan has said.
-pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp]) -> Outlook {
+/// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
+pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outlook {
     let of_their_own: BTreeSet<&JobKey> = held_up
         .iter()
         .filter(|held_up| matches!(held_up.why, Why::Port { .. } | Why::Addresses))
         .map(|held_up| &held_up.key)
         .collect();
-    let ordered = ordered(snapshot);
+    let ordered = ordered(snapshot, most);
     let mut clock = Clock::new(snapshot);
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
-        let is_told = place <= ESTIMATED && may_ever_fit(snapshot, &waiting.amount, &waiting.key.workspace);
+        let is_told = place <= ESTIMATED && is_possible(snapshot, waiting);
         let estimate = match of_their_own.contains(&waiting.key) {
             _ if !is_told => None,
             true => clock.no_start_of(waiting),
@@ -69,13 +70,14 @@ pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp]) -> Outlook {
     }
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
-        let until = foreseen_end(live, snapshot.now);
+        let until = foreseen_end(live, snapshot.now).said();
         Holder { key: live.key.clone(), amount: live.amount, until }
     };
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
         free: machine(snapshot, foreseen_end).room.amount,
+        waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
         holders: held.map(holder).collect(),
@@ -87,18 +89,14 @@ impl Outlook {
         self.standings.get(key)
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.standings.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.standings.is_empty()
-    }
-
-    /// The first of them, in the order in which they may start.
+    /// The first of the queue, in the order in which they may start.
     pub fn first(&self) -> &[JobKey] {
         &self.first
+    }
+
+    /// How many were looked at.
+    pub fn seen(&self) -> usize {
+        self.standings.len()
     }
 
     /// Who holds something of what does not suffice for `wanted`, where so much of it is free.
@@ -116,22 +114,36 @@ impl Outlook {
     }
 }
 
-/// All that wait in the order in which they would start, one after the other.
-fn ordered<'a>(snapshot: &Snapshot<'a>) -> Vec<&'a Waiting> {
+/// So many of the first that wait, in the order in which they would start one after the other.
+fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
     let mut used: BTreeMap<&WorkspaceName, Hours> = BTreeMap::new();
-    let mut out = Vec::with_capacity(snapshot.queue.len());
+    let reserved = snapshot.reserved.and_then(|key| snapshot.queue.find(key));
+    let mut out = Vec::new();
     for class in snapshot.queue.classes() {
-        let mut open: Vec<(&WorkspaceName, VecDeque<(u64, &Waiting)>)> = class.into_iter().map(opened).collect();
+        let first = reserved.filter(|(place, _)| place.priority == class.priority);
+        out.extend(first.map(|(_, waiting)| waiting));
+        let is_other = |order: &u64| first.is_none_or(|(place, _)| place.order != *order);
+        let mut open: Vec<_> = class
+            .lanes
+            .into_iter()
+            .map(|(workspace, lane)| {
+                let runs = lane.runs.iter().filter(move |(order, _)| is_other(order));
+                (workspace, runs.peekable())
+            })
+            .collect();
         for (workspace, _) in &open {
             used.entry(workspace).or_insert_with(|| side(snapshot, workspace, foreseen_end).used);
         }
-        loop {
-            open.retain(|(_, runs)| !runs.is_empty());
-            let order = |runs: &VecDeque<(u64, &Waiting)>| runs.front().map(|(order, _)| *order);
-            let share = |workspace: &WorkspaceName| snapshot.shares.share(used[workspace], &snapshot.inventory);
-            let first = open.iter_mut().min_by_key(|(workspace, runs)| (share(workspace), order(runs)));
-            let Some((workspace, runs)) = first else { break };
-            let Some((_, waiting)) = runs.pop_front() else { break };
+        while out.len() < most {
+            let share = |workspace| used.get(workspace).map(|used| snapshot.shares.share(*used, &snapshot.inventory));
+            let heads = open
+                .iter_mut()
+                .enumerate()
+                .filter_map(|(place, (workspace, runs))| Some((share(*workspace)?, *runs.peek()?.0, place)));
+            let first = heads.min();
+            let Some((_, _, place)) = first else { break };
+            let Some((workspace, runs)) = open.get_mut(place) else { break };
+            let Some((_, waiting)) = runs.next() else { break };
             if let Some(used) = used.get_mut(workspace) {
                 *used = used.with_start(&waiting.amount);
             }
@@ -139,10 +151,6 @@ fn ordered<'a>(snapshot: &Snapshot<'a>) -> Vec<&'a Waiting> {
         }
     }
     out
-}
-
-fn opened<'a>((workspace, lane): (&'a WorkspaceName, &'a Lane)) -> (&'a WorkspaceName, VecDeque<(u64, &'a Waiting)>) {
-    (workspace, lane.runs.iter().map(|(order, waiting)| (*order, waiting)).collect())
 }
 
 /// The machine and the quotas as time goes on: each run in order begins where there is room for all that it may take, and ends

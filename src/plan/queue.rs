@@ -24,6 +24,12 @@ pub struct Queue {
     places: BTreeMap<JobKey, Place>,
 }
 
+/// The runs of one priority.
+pub(super) struct Class<'a> {
+    pub(super) priority: Reverse<Priority>,
+    pub(super) lanes: Vec<(&'a WorkspaceName, &'a Lane)>,
+}
+
 /// The runs of one priority and one workspace.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Lane {
@@ -113,16 +119,20 @@ impl Queue {
         self.places.is_empty()
     }
 
-    /// The lanes of each priority, the highest first.
-    pub(super) fn classes(&self) -> Vec<Vec<(&WorkspaceName, &Lane)>> {
-        let mut out: Vec<Vec<_>> = Vec::new();
-        let mut last = None;
+    pub(super) fn find(&self, key: &JobKey) -> Option<(Place, &Waiting)> {
+        let place = self.places.get(key)?;
+        let lane = self.lanes.get(&(place.priority, key.workspace.clone()))?;
+        Some((*place, lane.runs.get(&place.order)?))
+    }
+
+    /// The highest priority first.
+    pub(super) fn classes(&self) -> Vec<Class<'_>> {
+        let mut out: Vec<Class<'_>> = Vec::new();
         for ((priority, workspace), lane) in &self.lanes {
-            if last != Some(priority) {
-                out.push(Vec::new());
+            match out.last_mut().filter(|class| class.priority == *priority) {
+                Some(class) => class.lanes.push((workspace, lane)),
+                None => out.push(Class { priority: *priority, lanes: vec![(workspace, lane)] }),
             }
-            last = Some(priority);
-            out.last_mut().expect("one was just pushed").push((workspace, lane));
         }
         out
     }

@@ -74,7 +74,8 @@ fn run_within(live: Vec<Live>, queue: &Queue, cpu: u64, quotas: &Quotas) -> Plan
     let inventory = Amount { cpu, memory: cpu, gpu: 0 };
     let shares = &Shares::new(Duration::from_secs(3600));
     let now = Timestamp(5000);
-    plan(&Snapshot { now, inventory, addresses: RANGE, last_block: None, live, queue, shares, quotas })
+    let reserved = None;
+    plan(&Snapshot { now, inventory, addresses: RANGE, last_block: None, live, queue, reserved, shares, quotas })
 }
 
 fn no_queue() -> Queue {

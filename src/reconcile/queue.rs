@@ -7,7 +7,7 @@ use super::{Reconciler, Refusal};
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
-use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot};
+use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot, Why};
 use crate::spec::JobSpec;
 use crate::store::Store;
 use crate::store::record::UsageRecord;
@@ -17,6 +17,8 @@ const TOLD_MS: u64 = 1000;
 /// More runs than this make a long queue, which is looked at so often at most, ms.
 const LONG: usize = 256;
 const LONG_SEEN_MS: u64 = 10_000;
+/// So many of the first in the queue are looked at when nobody asks; who stands behind them is told that.
+pub(super) const SEEN: usize = 1000;
 
 /// Runs that wait, and jobs that may not.
 #[derive(Debug, Default)]
@@ -69,6 +71,7 @@ impl<S: Store> Reconciler<S> {
             last_block: self.last_block,
             live: self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect(),
             queue: if self.draining { &none } else { &self.queue },
+            reserved: self.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| &held_up.key),
             shares: &self.shares,
             quotas: &self.settings.quotas,
         })
@@ -219,7 +222,7 @@ impl<S: Store> Reconciler<S> {
         let seen = self.outlook.as_ref().map(|outlook| outlook.at);
         let look_at = seen.filter(|_| self.queue.len() > LONG).map(|at| Timestamp(at.0.saturating_add(LONG_SEEN_MS)));
         if self.queue_changed && self.is_due(look_at, LONG_SEEN_MS) {
-            self.refresh_outlook();
+            self.refresh_outlook(SEEN);
         }
         let tell_at = Timestamp(self.told_at.0.saturating_add(TOLD_MS));
         if !self.moved.is_empty() && self.is_due(Some(tell_at), TOLD_MS) {
@@ -240,12 +243,13 @@ impl<S: Store> Reconciler<S> {
         let age = self.outlook.as_ref().map_or(u64::MAX, |outlook| self.now.0.abs_diff(outlook.at.0));
         let has_changed = self.queue_changed || !self.dirty.is_empty();
         if age >= TOLD_MS || (has_changed && self.queue.len() <= LONG) {
-            self.refresh_outlook();
+            self.refresh_outlook(usize::MAX);
         }
     }
 
-    pub(super) fn refresh_outlook(&mut self) {
-        let outlook = self.with_snapshot(|snapshot| outlook::outlook(snapshot, &self.held_up));
+    /// Looks at so many of the first.
+    pub(super) fn refresh_outlook(&mut self, most: usize) {
+        let outlook = self.with_snapshot(|snapshot| outlook::outlook(snapshot, &self.held_up, most));
         let before = self.outlook.as_ref();
         let has_moved =
             |key: &&JobKey| self.whys.contains_key(*key) || before.and_then(|before| before.of(key)) != outlook.of(key);

@@ -21,7 +21,7 @@ impl<S: Store> Reconciler<S> {
         if self.draining {
             return "Trainyard is shutting down".to_owned();
         }
-        let Some((outlook, standing)) = self.standing(key) else { return "waits for its turn".to_owned() };
+        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
         let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {
             (Some(Why::Room), _) => room(key, outlook, standing),
             (Some(Why::Quota), _) => self.quota_reason(key, outlook, standing),
@@ -42,6 +42,15 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// Of a run that was not looked at, since it is new or far behind.
+    fn somewhere(&self, key: &JobKey) -> String {
+        let is_first = self.whys.contains_key(key);
+        match self.outlook.as_ref().filter(|outlook| !is_first && outlook.seen() < outlook.waiting) {
+            Some(outlook) => format!("waits for its turn, behind {} others or more", outlook.seen()),
+            None => "waits for its turn".to_owned(),
+        }
+    }
+
     /// The same for programs.
     pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
         let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
@@ -58,7 +67,7 @@ impl<S: Store> Reconciler<S> {
         Some(WaitReport {
             cause: cause.to_owned(),
             place: standing.place,
-            of: outlook.len(),
+            of: outlook.waiting,
             needs: report(&standing.wanted),
             free: report(&free),
             holders: told(&key.workspace, &holders),

@@ -185,13 +185,17 @@ async fn send_one(
         let _ = writer.abort().await;
         return Err(in_store(error));
     }
-    if let Some((webhdfs, aside)) = &aside {
-        webhdfs.replace(store, aside, &item.key).await?;
-    }
-    let there = store.stat(&item.key).await.map_err(in_store)?;
+    // Before it is put in the place of another: what is there is not to go for a part of it.
+    let there = store.stat(key).await.map_err(in_store)?;
     if there.content_length() != item.mark.size {
+        if aside.is_some() {
+            let _ = store.delete(key).await;
+        }
         let (has, size) = (there.content_length(), item.mark.size);
         return Err(Failure::for_now(format!("{what}: the store has {has} of its {size} bytes")));
+    }
+    if let Some((webhdfs, aside)) = &aside {
+        webhdfs.replace(store, aside, &item.key).await?;
     }
     if there.etag().is_some_and(|tag| is_other_sum(tag, &sum)) && !is_again {
         return Box::pin(send_one(target, top, item, true, count)).await;

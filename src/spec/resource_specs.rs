@@ -59,8 +59,12 @@ impl Prices {
     pub(super) fn hourly(&self, spec: &JobSpec) -> Option<f64> {
         let of_job = self.0.get("").copied().flatten();
         let priced = spec.roles.iter().filter_map(|role| {
-            let part = if role.is_service { "services" } else { "roles" };
-            let own = self.0.get(&format!("{part}.{}.", role.name)).copied();
+            let key = match (role.is_service, role.name.as_str()) {
+                (false, name) => format!("roles.{name}."),
+                (true, "tensorboard") => "tensorboard.".to_owned(),
+                (true, name) => format!("services.{name}."),
+            };
+            let own = self.0.get(&key).copied();
             // What is only looked at has nothing of the job's.
             let price = own.unwrap_or(of_job.filter(|_| !role.is_service))?;
             Some(price * f64::from(role.count))

@@ -173,6 +173,7 @@ impl Removal<'_> {
     /// Removes what is in `directory`, which lies `depth` below the top.
     fn empty(&mut self, directory: &OwnedFd, depth: usize) -> io::Result<()> {
         for entry in Dir::read_from(directory)? {
+            super::pause::point();
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
@@ -367,6 +368,9 @@ pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
     copy_user_attributes(source, target)
 }
 
+/// So many bytes are copied before it may be held.
+const PIECE: u64 = 64 << 20;
+
 fn copy_data(source: &File, target: &File) -> io::Result<()> {
     use rustix::fs::{SeekFrom, seek};
     let (mut source_at, mut target_at) = (source, target);
@@ -381,7 +385,8 @@ fn copy_data(source: &File, target: &File) -> io::Result<()> {
             Err(Errno::INVAL | Errno::NOTSUP) => return io::copy(&mut source_at, &mut target_at).map(drop),
             Err(errno) => return Err(errno.into()),
         };
-        end = seek(source, SeekFrom::Hole(start)).unwrap_or(length);
+        super::pause::point();
+        end = seek(source, SeekFrom::Hole(start)).unwrap_or(length).min(start + PIECE);
         seek(source, SeekFrom::Start(start))?;
         seek(target, SeekFrom::Start(start))?;
         let copied = io::copy(&mut Read::by_ref(&mut source_at).take(end - start), &mut target_at)?;

@@ -82,6 +82,7 @@ impl Sum {
         self.add(&stat);
         let mut left = Vec::new();
         for entry in Dir::read_from(directory)? {
+            super::pause::point();
             let entry = entry?;
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {

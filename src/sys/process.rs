@@ -115,6 +115,24 @@ impl SealedProgram {
         Self::start(command, inherit)
     }
 
+    /// What the program writes to its standard output with `arguments`; an error if it fails, or has not ended in time. Not for much
+    /// output: it is read when the program has ended.
+    pub fn output(&self, arguments: &[OsString], patience: std::time::Duration) -> io::Result<String> {
+        let (mut told, writer) = io::pipe()?;
+        let (null, unread) = (File::open("/dev/null")?, File::options().write(true).open("/dev/null")?);
+        let streams = Streams { stdin: null.into(), stdout: writer.into(), stderr: unread.into() };
+        let child = self.spawn_with_streams(arguments.to_vec(), Vec::new(), &[], Some(streams))?;
+        let child = EndedOnDrop(std::sync::Arc::new(child.pidfd));
+        match child.end(u16::try_from(patience.as_millis()).unwrap_or(u16::MAX))? {
+            Some(ProcessEnd::Exited(0)) => {}
+            Some(end) => return Err(io::Error::other(format!("the program has ended with {end:?}"))),
+            None => return Err(io::ErrorKind::TimedOut.into()),
+        }
+        let mut text = String::new();
+        told.read_to_string(&mut text)?;
+        Ok(text)
+    }
+
     fn command(&self) -> Command {
         let mut command = new_command(&format!("/proc/self/fd/{}", self.0.as_raw_fd()));
         command.arg0("trainyard");

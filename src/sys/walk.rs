@@ -74,6 +74,7 @@ fn below(directory: &File, path: &mut OsString, depth: usize, visitor: &mut Visi
 
 /// An entry, and what lies in it. What `visit` says is an end, not something that can be left out.
 fn one(directory: &File, name: &OsStr, path: &mut OsString, depth: usize, visitor: &mut Visitor<'_>) -> io::Result<()> {
+    super::pause::point();
     let status = fstatat(directory, name, AtFlags::AT_SYMLINK_NOFOLLOW)?;
     // Not by the list's own word: not every file system tells a kind there.
     let inner = is_directory(&status).then(|| open(directory, name, OFlag::O_DIRECTORY)).transpose()?;

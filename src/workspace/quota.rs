@@ -30,6 +30,7 @@ use crate::config::Paths;
 use crate::ids::WorkspaceName;
 use crate::sys::file::{Durability, create_dir, optional, write_whole};
 use crate::sys::measure;
+use crate::sys::pause;
 use crate::sys::watch::watch;
 
 /// What changes is told this much later, so that a burst of writes costs one file.
@@ -279,7 +280,8 @@ impl Keeper {
                 keep_at = keep_at.or_else(|| Some(self.kept.as_ref().map_or(now, |(_, kept)| *kept + KEEP_EVERY)));
             }
             if keep_at.take_if(|at| *at <= now).is_some() {
-                self.keep();
+                // It waits for the disk.
+                pause::work(|| self.keep());
             }
         }
     }
@@ -422,7 +424,8 @@ fn count(ledger: &Ledger, workspace: &WorkspaceName) -> Option<Duration> {
     let Some(Page::Counted { account, .. }) = ledger.pages().get(workspace).cloned() else { return None };
     let home = ledger.workspaces.join(workspace.as_str());
     let began = Instant::now();
-    match account.count(|| measure::disk_usage([Part::Datasets, Part::Code].map(|part| home.join(part.as_str())))) {
+    let parts = [Part::Datasets, Part::Code].map(|part| home.join(part.as_str()));
+    match pause::work(|| account.count(|| measure::disk_usage(&parts))) {
         Ok(is_exact) => {
             let (bytes, took) = (account.counted(), began.elapsed());
             tracing::debug!(%workspace, bytes, ?took, is_exact, "counted what it keeps");

@@ -339,6 +339,44 @@ fn a_run_that_is_stopped_between_its_attempts_has_its_output_sent_all_the_same()
 }
 
 #[test]
+fn what_is_given_up_while_a_run_goes_on_stays_so_for_all_its_attempts() {
+    let test = "what_is_given_up_while_a_run_goes_on_stays_so_for_all_its_attempts";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((mut instance, store)) = start(test, dir.path(), "") else { return };
+    let script = "if [ -e /output/half ]; then echo rest > /output/rest; exit 0; fi; echo half > /output/half; \
+                  until [ -e /output/go ]; do sleep 0.02; done; exit 1";
+    let job = |place: &str| {
+        format!(
+            "mounts = [{{ source = \"s3:lab/{place}\", target = \"/output\" }}]\nretries = 1\nretry.backoff = \"1s\"\n\
+             command = \"{script}\""
+        )
+    };
+    for name in ["dropped", "restarted", "wanted"] {
+        instance.drop_job(name, &job(name));
+        let half = instance.run_dir(name, 1).join("output/half");
+        wait_for("the first attempt", || half.exists().then_some(()));
+        instance.ok(&["send", "--drop", name]);
+        wait_for("the word on it", || instance.ok(&["events", name]).contains("is no longer copied").then_some(()));
+        if name == "restarted" {
+            instance.kill_daemon();
+            instance.restart_daemon();
+        }
+        if name == "wanted" {
+            instance.ok(&["send", name]);
+        }
+        fs::write(half.with_file_name("go"), "").unwrap();
+        assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
+        wait_told(&instance, name, |report| report["sending"].is_null());
+        assert!(half.with_file_name("rest").exists(), "there were two attempts");
+        let events = instance.ok(&["events", name]);
+        assert_eq!(events.matches("is no longer copied").count(), 1, "{events}");
+        assert_eq!(store.get(&format!("{name}/rest")).is_some(), name == "wanted", "{events}");
+    }
+    assert_eq!(fs::read_dir(instance.root().join("var/lib/trainyard/outbox")).unwrap().count(), 0);
+    instance.shutdown();
+}
+
+#[test]
 fn who_may_not_use_a_store_is_refused_before_the_start() {
     let test = "who_may_not_use_a_store_is_refused_before_the_start";
     let dir = tempfile::tempdir().unwrap();
@@ -538,18 +576,18 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     assert!(sent.is_ok_and(|sent| sent == large), "{}", instance.ok(&["events", "train"]));
     assert_eq!(fs::read(dir.path().join("lab/out/none")).unwrap(), b"");
     // What is replaced is there until the new one is whole: in one step, or, by a gateway, removed right before.
+    let job = |pool: &str, content: &str| {
+        format!(
+            "mounts = [{{ source = \"webhdfs:{pool}/again\", target = \"/output\" }}]\n\
+             command = \"head -c 9000000 /dev/zero | tr '\\\\0' {content} > '/output/a b'\""
+        )
+    };
     for (pool, root, wanted) in
         [("lab", "lab", &["CREATE", "RENAME"][..]), ("gate", "gateway", &["CREATE", "RENAME", "DELETE", "RENAME"])]
     {
-        let job = |content: &str| {
-            format!(
-                "mounts = [{{ source = \"webhdfs:{pool}/again\", target = \"/output\" }}]\n\
-                 command = \"head -c 9000000 /dev/zero | tr '\\\\0' {content} > '/output/a b'\""
-            )
-        };
         for (run, content) in [(1, "x"), (2, "y")] {
             fs::write(dir.path().join("requests"), "").unwrap();
-            instance.drop_job(pool, &job(content));
+            instance.drop_job(pool, &job(pool, content));
             assert_eq!(instance.wait_end(pool, run)["state"], "succeeded");
             wait_told(&instance, pool, |report| report["sending"].is_null());
         }
@@ -569,6 +607,15 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
             "{requests}"
         );
     }
+    // What has not come whole takes no place.
+    fs::write(dir.path().join("cut"), "").unwrap();
+    instance.drop_job("lab", &job("lab", "z"));
+    assert_eq!(instance.wait_end("lab", 3)["state"], "succeeded");
+    wait_told(&instance, "lab", |report| text(&report["sending"][0]).contains("has 8999999 of its 9000000 bytes"));
+    let there = || fs::read(dir.path().join("lab/again/a b")).unwrap();
+    assert!(there().iter().all(|byte| *byte == b'y'), "what was there stays");
+    wait_told(&instance, "lab", |report| report["sending"].is_null());
+    assert!(there().len() == 9_000_000 && there().iter().all(|byte| *byte == b'z'));
     instance.shutdown();
 }
 

@@ -67,3 +67,37 @@ fn a_workspace_is_listed_and_open_for_its_members_alone_and_a_revoked_right_is_g
     assert_eq!(rights(), Some((0o700, 0, 0)));
     instance.shutdown();
 }
+
+/// In which the test below runs once more, by itself.
+const INSIDE: &str = "TRAINYARD_TEST_WITHOUT_USER_NAMESPACES";
+
+#[test]
+fn where_user_namespaces_are_not_allowed_that_is_told_at_once() {
+    use trainyard::sys::idmap::{IdMap, IdRange};
+    let test = "where_user_namespaces_are_not_allowed_that_is_told_at_once";
+    let one = |inside, outside| IdRange { inside, outside, count: 1 };
+    let map = IdMap { users: vec![one(0, 0)], groups: vec![one(0, 0)] };
+    if std::env::var_os(INSIDE).is_some() {
+        assert_eq!(map.namespace().unwrap_err().to_string(), "this machine allows no user namespaces");
+        println!("it is told");
+        return;
+    }
+    if !has_tools(test, &["unshare", "timeout"]) {
+        return;
+    }
+    // The number of a namespace of our own: the machine's stays as it is.
+    let unshared = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "sh", "-c", script]).env(INSIDE, "1");
+        let run = command.arg(std::env::current_exe().unwrap()).arg(format!("rights::{test}"));
+        run.output().unwrap()
+    };
+    const FORBID: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
+    if !unshared(FORBID).status.success() {
+        return super::support::skip(test, "a user namespace of its own");
+    }
+    // `timeout` ends what waits for ever, which is a failure as well.
+    let output = unshared(&format!("{FORBID} && exec timeout 30 \"$0\" --exact \"$1\" --nocapture"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("it is told"), "{output:?}");
+}

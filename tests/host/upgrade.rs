@@ -273,8 +273,10 @@ fn what_is_shown_directly_stays_over_an_upgrade_and_a_failed_one_changes_nothing
     let direct = || pids_with(&format!("--root {} direct", instance.root().display())).first().map(|found| found.0);
     let before = wait_for("what shows directly", direct);
     kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
-    wait_for("another to show directly", || direct().filter(|now| *now != before));
-    assert_eq!(mark_of(pid), Some(1));
+    let refusal = instance.root().join("run/trainyard/mount.refusal");
+    let why = wait_for("the refusal", || fs::read_to_string(&refusal).ok());
+    assert!(why.contains("cannot find the daemon's program: no daemon has written its number"), "{why}");
+    assert_eq!((mark_of(pid), direct()), (Some(1), Some(before)));
     assert_eq!(fs::read_to_string(code.join("f")).unwrap(), "here\n");
     assert_eq!(mount_ids(&code), [id]);
     // And the next daemon finds all as it was.
@@ -299,5 +301,149 @@ fn a_state_that_is_not_understood_is_refused_with_its_reason() {
         assert!(!output.status.success() && told.contains(reason), "{told}");
     }
     assert!(instance.mount().join("code").is_dir(), "the mount is served on");
+    instance.shutdown();
+}
+
+/// As programs say which states of a mount they read.
+const STATES: &[u8] = b"states of a mount: 1\n";
+
+#[test]
+fn a_program_that_does_not_read_the_state_is_not_handed_the_mount_and_that_is_told() {
+    let test = "a_program_that_does_not_read_the_state_is_not_handed_the_mount_and_that_is_told";
+    let Some(mut instance) = Instance::start(test, "[mount]\ndirect = \"none\"\n") else { return };
+    let draft = instance.mount().join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    let mut open = File::create_new(draft.join("open")).unwrap();
+    let pid = mount_pid(&instance);
+    // One that is like ours, but for what it reads.
+    let mut program = fs::read(BINARY).unwrap();
+    let places: Vec<usize> =
+        program.windows(STATES.len()).enumerate().filter(|(_, part)| *part == STATES).map(|(at, _)| at).collect();
+    assert!(!places.is_empty());
+    for at in places {
+        program[at + STATES.len() - 2] = b'9';
+    }
+    instance.program = instance.root().join("trainyard-other");
+    fs::write(&instance.program, program).unwrap();
+    fs::set_permissions(&instance.program, fs::Permissions::from_mode(0o755)).unwrap();
+    instance.kill_daemon();
+    instance.start_daemon(&[]);
+    let line = instance.wait_for_log("served on by its old program");
+    assert!(
+        line.contains("reads [9]") && line.contains("has version 1") && line.contains(&format!("kill {pid}")),
+        "{line}"
+    );
+    assert_eq!(mount_pid(&instance), pid);
+    open.write_all(b"served on").unwrap();
+    assert_eq!(fs::read(draft.join("open")).unwrap(), b"served on");
+    // As it says.
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    wait_for("another mount", || (mount_pid(&instance) != pid).then_some(()));
+    wait_for("the workspace", || fs::read(draft.join("open")).ok());
+    assert!(!instance.root().join("run/trainyard/mount.refusal").exists(), "it is over");
+    drop(open);
+    instance.shutdown();
+}
+
+#[test]
+fn what_was_shown_directly_goes_with_an_upgrade_after_which_nothing_is() {
+    let test = "what_was_shown_directly_goes_with_an_upgrade_after_which_nothing_is";
+    if !kernel_asks_again(test) {
+        return;
+    }
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    let code: PathBuf = instance.mount().join("code");
+    wait_for("code to be shown directly", || mount_ids(&code).pop());
+    let mut open = File::create_new(code.join("f")).unwrap();
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{before}[mount]\ndirect = \"none\"\n")).unwrap();
+    upgrade(&mut instance, 1);
+    wait_for("it to be taken away", || mount_ids(&code).is_empty().then_some(()));
+    let direct = || pids_with(&format!("--root {} direct", instance.root().display()));
+    wait_for("whoever did it to end", || direct().is_empty().then_some(()));
+    open.write_all(b"here").unwrap();
+    assert_eq!(fs::read(code.join("f")).unwrap(), b"here", "the mount shows the same");
+    drop(open);
+    instance.shutdown();
+}
+
+/// Mounts over the directory `argv[1]` a FUSE file system that answers nothing after its beginning: who asks waits in the
+/// kernel, and no signal ends that.
+const SILENT: &str = r#"
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+fuse = os.open('/dev/fuse', os.O_RDWR)
+options = f'fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other'.encode()
+if libc.mount(b'silent', sys.argv[1].encode(), b'fuse.silent', 0, options):
+    raise OSError(ctypes.get_errno(), 'mount')
+question = os.read(fuse, 1 << 17)
+unique = struct.unpack_from('=Q', question, 8)[0]
+body = struct.pack('=IIIIHHIIHH', 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b'\0')
+os.write(fuse, struct.pack('=IiQ', 16 + len(body), 0, unique) + body)
+print('mounted', flush=True)
+while True:
+    question = os.read(fuse, 1 << 17)
+    print(struct.unpack_from('=I', question, 4)[0], flush=True)
+"#;
+
+/// Ends it also when a test fails: nobody else lets go of who waits for it.
+struct Silent(Peer);
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        let _ = self.0.child.kill();
+        let _ = self.0.child.wait();
+    }
+}
+
+/// Threads of a process that are so called and wait for the answer of such a file system.
+fn hanging_threads(pid: i32, name: &str) -> usize {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let read = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
+    let waits = |wchan: &str| wchan.contains("fuse") || wchan.contains("request_wait");
+    tasks
+        .map(|task| task.path())
+        .filter(|task| read(task, "comm").trim() == name && waits(&read(task, "wchan")))
+        .count()
+}
+
+#[test]
+fn a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_would_wait_for_it() {
+    let test = "a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_would_wait_for_it";
+    if !kernel_asks_again(test) || !has_tools(test, &["python3"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(test, "[mount]\ndirect = \"none\"\n[limits]\ncpu = 4\n") else { return };
+    fs::create_dir(instance.jobs_d().join("slow")).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let draft = instance.mount().join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    let mut open = File::create_new(draft.join("open")).unwrap();
+    let slow = instance.root().join("var/lib/trainyard/workspaces/slow/datasets");
+    wait_for("the other workspace", || slow.is_dir().then_some(()));
+    let mut silent = Silent(Peer::start(Command::new("python3").args(["-c", SILENT]).arg(&slow)));
+    assert_eq!(silent.0.hear(), "mounted");
+    // The same program once more: it looks through all workspaces.
+    let pid = mount_pid(&instance);
+    let hand_over = || kill(Pid::from_raw(pid), Signal::SIGUSR2).unwrap();
+    hand_over();
+    instance.wait_for_log("served on by another program");
+    wait_for("the one to hang", || (hanging_threads(pid, "publish") == 1).then_some(()));
+    open.write_all(b"goes on").unwrap();
+    assert_eq!(fs::read(draft.join("open")).unwrap(), b"goes on");
+    // An exec would wait for that thread, and everybody for the exec.
+    hand_over();
+    let line = instance.wait_for_log("serve it on; will be tried again");
+    assert!(line.contains("waits for its disk"), "{line}");
+    fs::write(draft.join("more"), "served").unwrap();
+    // When the disk answers, be it by an error, it goes on by itself.
+    drop(silent);
+    instance.wait_for_log("served on by another program");
+    assert_eq!(mount_pid(&instance), pid);
+    assert_eq!(fs::read(draft.join("more")).unwrap(), b"served");
+    drop(open);
+    nix::mount::umount2(&slow, nix::mount::MntFlags::MNT_DETACH).unwrap();
     instance.shutdown();
 }

@@ -1,6 +1,7 @@
 """Serves the directory argv[2] at 127.0.0.1:argv[1] as WebHDFS does, and as plain files.
 
-What lies in `gateway/` is served as HttpFS does, which does not know how to put a file in the place of another.
+What lies in `gateway/` is served as HttpFS does, which does not know how to put a file in the place of another. A file
+`cut` in the directory has the next piece lose its last byte, once.
 """
 import json, os, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -107,6 +108,10 @@ class Handler(BaseHTTPRequestHandler):
             return
         if "noredirect" in self.query:
             return self.where()
+        cut = os.path.join(TOP, "cut")
+        if os.path.exists(cut):
+            os.remove(cut)
+            body = body[:-1]
         with open(self.at, "ab") as file:
             file.write(body)
         self.answer(200)

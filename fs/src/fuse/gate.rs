@@ -35,7 +35,7 @@ enum Door {
 
 /// A request is worked on as long as this is there.
 #[derive(Debug)]
-pub(super) struct Turn<'a>(&'a Gate);
+pub(crate) struct Turn<'a>(&'a Gate);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -49,7 +49,7 @@ impl Drop for Turn<'_> {
 
 impl Gate {
     /// For a request that is answered; waits while the gate is closed. `None`: it must be left unanswered.
-    pub(super) fn enter(&self) -> Option<Turn<'_>> {
+    pub(crate) fn enter(&self) -> Option<Turn<'_>> {
         let closed = |state: &mut State| state.door == Door::Closed;
         let mut state = self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner);
         if state.door == Door::Over {

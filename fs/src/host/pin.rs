@@ -86,9 +86,14 @@ impl Pin {
         Self::hold(fd.into())
     }
 
-    /// What a descriptor of an earlier process has pinned.
-    pub(crate) fn inherited(fd: OwnedFd) -> Result<Self> {
+    /// What a handle has pinned before, as it is now.
+    pub(crate) fn of_handle(fd: OwnedFd) -> Result<Self> {
         Self::hold(fd)
+    }
+
+    /// Without what was seen, which does not stay true.
+    pub(crate) fn into_handle(self) -> OwnedFd {
+        self.fd
     }
 
     /// The same object, as it is now.

@@ -1,15 +1,19 @@
 //! Who pays for what a change takes of the disk, where the tree has accounts.
 
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::sys::stat::{FileStat, fstat};
 
-use super::nodes::Orphan;
+use super::nodes::{Orphan, Payer};
 use super::{Ops, RenameMode, lock};
 use crate::error::{Error, Result};
 use crate::host::Pin;
+use crate::inode::Identity;
+use crate::kept::KeptPayer;
 use crate::tree::{RelPath, Tree};
 use crate::usage::{Account, BLOCK, CameTo};
 
@@ -43,6 +47,8 @@ impl<T: Tree> Ops<T> {
         let stat = || fstat(&object).map_err(Error::host("fstat"));
         let before = stat()?;
         let taken = account.take(most(&before))?;
+        // Whoever takes its name meanwhile sees it half-changed on the disk, and pays back what was paid.
+        self.know(ino, &account, bytes(&before));
         let done = change();
         // It may have failed half-way.
         let after = bytes(&stat()?);
@@ -55,6 +61,14 @@ impl<T: Tree> Ops<T> {
         });
         drop(nodes);
         done
+    }
+
+    /// Notes what is paid for `ino`, if that is not known.
+    fn know(&self, ino: u64, account: &Arc<Account>, bytes: i64) {
+        let mut paid = lock(&self.paid);
+        if paid.get(&ino).and_then(|paid| paid.by(account)).is_none() {
+            paid.insert(ino, Paid { counts: account.counts(), bytes, account: account.clone() });
+        }
     }
 
     /// What was paid for `ino` before it came to `after`: `before`, if nobody has noted otherwise.
@@ -105,6 +119,12 @@ impl<T: Tree> Ops<T> {
         Ok(done)
     }
 
+    /// Something loses its name at `path` as long as this is there: whoever counts it meanwhile may see it or not, so what is
+    /// counted then is counted once more.
+    pub(super) fn losing(&self, path: &RelPath) -> Option<Losing> {
+        self.tree.account(path).map(Losing::begin)
+    }
+
     /// Takes entries out of directories, or puts what is there already into them, by `change`: what they grow or shrink by is
     /// noted, and refused to nobody, since it is how room is made.
     pub(super) fn noted_in<R>(
@@ -127,26 +147,51 @@ impl<T: Tree> Ops<T> {
         Ok(done)
     }
 
-    /// What has just lost a name at `path`, and who is told when it is gone. `ino` is its number, if it has one; the caller
-    /// holds `nodes`, so that nobody settles a change to it meanwhile.
-    pub(super) fn orphaned(&self, path: &RelPath, ino: Option<u64>, was: Option<Pin>) -> Option<Orphan> {
-        let pin = was?;
-        let account = self.tree.account(path);
-        // Whoever counts at this moment may have seen it or not.
-        let remove = |account: &Arc<Account>| {
-            let known = ino.and_then(|ino| lock(&self.paid).get(&ino).and_then(|paid| paid.by(account)));
-            let now = pin.again().map_or(0, |now| now.bytes());
-            account.remove(known.unwrap_or(pin.bytes()), now)
-        };
-        let removed = account.as_ref().filter(|_| is_gone(&pin)).map(remove);
-        Some(Orphan { pin, account, removed })
+    /// Looks at what has just lost the name `(parent, name)` at `path`, and was this before; for [`Self::orphaned`], while the
+    /// table is not held: a disk that hangs would hold up everybody who waits for that.
+    pub(super) fn lost(&self, path: &RelPath, (parent, name): (u64, &OsStr), was: Option<Pin>) -> Option<Lost> {
+        let was = was?;
+        let payer = self.tree.account(path).map(|account| {
+            let ino = lock(&self.nodes).table.child(parent, name);
+            let known = self.known(ino, &account);
+            LostPayer { account, place: path.clone(), known, now: gone(&was) }
+        });
+        Some(Lost { was, payer })
+    }
+
+    /// What has lost a name, and who is told when it is gone. `ino` is its number, if it has one; the caller holds `nodes`, so
+    /// that nobody settles a change to it meanwhile.
+    pub(super) fn orphaned(&self, ino: Option<u64>, lost: Lost) -> (Identity, Orphan) {
+        let Lost { was, payer } = lost;
+        let payer = payer.map(|LostPayer { account, place, known: before, now }| {
+            let known = self.known(ino, &account);
+            // Who has changed it since it was looked at has noted what it came to.
+            let changed = known.filter(|known| before != Some(*known));
+            // Whoever counts at this moment may have seen it or not.
+            let removed = now.map(|now| account.remove(known.unwrap_or(was.bytes()), changed.unwrap_or(now)));
+            Payer { account, place, removed }
+        });
+        (was.identity(), Orphan { handle: was.into_handle(), payer })
+    }
+
+    /// Bytes that were paid for what has this number.
+    fn known(&self, ino: Option<u64>, account: &Arc<Account>) -> Option<i64> {
+        lock(&self.paid).get(&ino?)?.by(account)
+    }
+
+    /// Goes on with what another process has paid for.
+    pub(super) fn payer_again(tree: &T, kept: &KeptPayer) -> Option<Payer> {
+        let place = RelPath::new(OsStr::from_bytes(&kept.place)).ok()?;
+        let account = tree.account(&place)?;
+        let removed = kept.bytes.map(|bytes| account.removed_before(bytes));
+        Some(Payer { account, place, removed })
     }
 
     /// Nobody holds them any more.
     pub(super) fn freed(&self, orphans: impl IntoIterator<Item = Orphan>) {
-        for orphan in orphans {
-            if let (Some(account), Some(removed)) = (orphan.account, orphan.removed) {
-                account.note_removed(removed, None);
+        for payer in orphans.into_iter().filter_map(|orphan| orphan.payer) {
+            if let Some(removed) = payer.removed {
+                payer.account.note_removed(removed, None);
             }
         }
     }
@@ -190,9 +235,44 @@ fn is_same(a: Option<&Arc<Account>>, b: Option<&Arc<Account>>) -> bool {
     }
 }
 
-/// It has no name any more. An empty directory keeps a count of its own entry on some file systems.
-fn is_gone(pin: &Pin) -> bool {
-    pin.again().is_ok_and(|now| !now.is_linked() || now.is_directory())
+/// A change is under way that takes no room.
+#[derive(Debug)]
+pub(super) struct Losing(Arc<Account>);
+
+impl Losing {
+    fn begin(account: Arc<Account>) -> Self {
+        account.begin();
+        Self(account)
+    }
+}
+
+impl Drop for Losing {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
+/// What has lost a name, as it was and is.
+#[derive(Debug)]
+pub(super) struct Lost {
+    was: Pin,
+    payer: Option<LostPayer>,
+}
+
+#[derive(Debug)]
+struct LostPayer {
+    account: Arc<Account>,
+    place: RelPath,
+    /// Bytes that were paid for it until it was looked at.
+    known: Option<i64>,
+    /// Bytes that it takes, if that was its last name.
+    now: Option<i64>,
+}
+
+/// What it takes, if it has no name any more. An empty directory keeps a count of its own entry on some file systems.
+fn gone(pin: &Pin) -> Option<i64> {
+    let now = pin.again().ok()?;
+    (!now.is_linked() || now.is_directory()).then(|| now.bytes())
 }
 
 pub(super) fn allocated(stat: &FileStat) -> u64 {

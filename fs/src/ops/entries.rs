@@ -92,6 +92,7 @@ impl<T: Tree> Ops<T> {
         let was = target.child(to.1).ok();
         let paths = (self.entry(from)?, self.entry(to)?);
         self.check_accounts(&paths.0, &paths.1, mode)?;
+        let _losing = self.losing(&paths.1);
         let directories = [(from.0, &source), (to.0, &target)];
         let directories = if from.0 == to.0 { &directories[..1] } else { &directories[..] };
         self.noted_in(&paths.1, directories, || {
@@ -100,10 +101,10 @@ impl<T: Tree> Ops<T> {
         self.moved(&paths.0, &paths.1);
         // Between two names of one file the disk changes nothing, so neither does the table.
         if was.as_ref().map(Pin::identity) != Some(moved.identity()) {
+            let lost = self.lost(&paths.1, to, was.filter(|_| mode != RenameMode::Exchange));
             let mut nodes = lock(&self.nodes);
             let ino = nodes.table.child(to.0, to.1);
-            let was = self.orphaned(&paths.1, ino, was.filter(|_| mode != RenameMode::Exchange));
-            let gone = nodes.rename(from, to, mode, was);
+            let gone = nodes.rename(from, to, mode, lost.map(|lost| self.orphaned(ino, lost)));
             drop(nodes);
             self.freed(gone);
         }
@@ -200,11 +201,12 @@ impl<T: Tree> Ops<T> {
         let directory = self.holder((parent, name), Self::check_removable)?;
         let was = directory.child(name).ok();
         let path = self.path(parent)?.join(name).map_err(Error::Name)?;
+        let _losing = self.losing(&path);
         self.noted_in(&path, &[(parent, &directory)], || remove(&directory))?;
+        let lost = self.lost(&path, (parent, name), was);
         let mut nodes = lock(&self.nodes);
         let ino = nodes.table.child(parent, name);
-        let was = self.orphaned(&path, ino, was);
-        let gone = nodes.unlink(parent, name, was);
+        let gone = nodes.unlink(parent, name, lost.map(|lost| self.orphaned(ino, lost)));
         drop(nodes);
         self.freed(gone);
         Ok(())

@@ -17,6 +17,7 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
+use tracing::warn;
 
 use super::charges::{allocated, size};
 use super::{Entry, Ops, check_unlinked, lock};
@@ -74,13 +75,17 @@ enum Source {
         append: Option<File>,
     },
     Generated(Box<dyn Content>),
+    /// As another process has left it: opened when it is asked for.
+    Left {
+        place: Vec<u8>,
+    },
 }
 
 impl OpenFile {
     fn stored(&self) -> Result<&File> {
         match &self.source {
             Source::Stored { file, .. } => Ok(file),
-            Source::Generated(_) => Err(Error::Generated),
+            Source::Generated(_) | Source::Left { .. } => Err(Error::Generated),
         }
     }
 
@@ -90,6 +95,7 @@ impl OpenFile {
                 KeptSource::Stored { file: file.as_raw_fd(), append: append.as_ref().map(AsRawFd::as_raw_fd) }
             }
             Source::Generated(content) => KeptSource::Generated { place: content.place() },
+            Source::Left { place } => KeptSource::Generated { place: place.clone() },
         };
         KeptFile { ino: self.ino, read_to: self.read_to.load(Ordering::Relaxed), source }
     }
@@ -138,6 +144,7 @@ impl<T: Tree> Ops<T> {
         let count = read_fully(offset, buf, |offset, buf| match &open.source {
             Source::Stored { file, .. } => file.read_at(buf, offset),
             Source::Generated(content) => content.read_at(offset, buf),
+            Source::Left { .. } => Err(Errno::EBADF.into()),
         })?;
         open.read_to.store(offset + count as u64, Ordering::Relaxed);
         Ok(count)
@@ -199,7 +206,7 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
         match &self.file(fh)?.source {
             Source::Stored { file, .. } => file.sync_all().map_err(Error::io("fsync")),
-            Source::Generated(_) => Ok(()),
+            Source::Generated(_) | Source::Left { .. } => Ok(()),
         }
     }
 
@@ -262,32 +269,48 @@ impl<T: Tree> Ops<T> {
         self.settle_late(ino);
     }
 
-    /// What was open as `kept`; `None` for a generated file that is no longer there.
-    pub(super) fn open_kept(&self, kept: KeptFile, inherited: &mut Inherited) -> Result<Option<OpenFile>> {
+    /// What was open as `kept`. Generated files are not looked for yet: one that lies on a disk that hangs is not to hold up the
+    /// others.
+    pub(super) fn open_kept(kept: KeptFile, inherited: &mut Inherited) -> Result<OpenFile> {
         let ino = kept.ino;
         let mut take = |number| inherited.take(number).map(File::from).map_err(Error::io("inherit"));
         let source = match kept.source {
             KeptSource::Stored { file, append } => {
                 Source::Stored { file: take(file)?, append: append.map(take).transpose()? }
             }
-            KeptSource::Generated { place } => {
-                let again = self.path(ino).ok().map(|path| self.tree.open_again(&path, &place));
-                let again = again.transpose().map_err(Error::io("open_again"))?.flatten();
-                let Some(content) = again else { return Ok(None) };
-                Source::Generated(content)
-            }
+            KeptSource::Generated { place } => Source::Left { place },
         };
-        let read_to = kept.read_to.into();
-        Ok(Some(OpenFile { ino, source, read_to }))
+        Ok(OpenFile { ino, source, read_to: kept.read_to.into() })
+    }
+
+    /// Open files that another process has left and nobody has asked for yet.
+    pub(crate) fn left(&self) -> Vec<u64> {
+        lock(&self.files).numbers(|open| matches!(open.source, Source::Left { .. }))
+    }
+
+    /// Opens one of them, before what it shows changes.
+    pub(crate) fn open_left(&self, fh: u64) {
+        if let Err(error) = self.file(fh) {
+            warn!(fh, %error, "cannot go on with an open file");
+        }
+    }
+
+    /// What the generated file `ino` was open as, for whoever has it open.
+    fn content_again(&self, ino: u64, place: &[u8]) -> Result<Box<dyn Content>> {
+        let again = self.tree.open_again(&self.path(ino)?, place);
+        again.map_err(Error::io("open_again"))?.ok_or(Error::Stale { ino })
     }
 
     /// Attributes of an open generated file that is no longer reached by its name.
     pub(super) fn attr_of_generated(&self, ino: u64) -> Option<Result<Attr>> {
         let open = lock(&self.files).find(|open| open.ino == ino)?;
-        let Source::Generated(content) = &open.source else {
-            return None;
+        let metadata = match &open.source {
+            Source::Stored { .. } => return None,
+            Source::Generated(content) => content.metadata().map_err(Error::io("metadata")),
+            Source::Left { place } => {
+                self.content_again(ino, place).and_then(|content| content.metadata().map_err(Error::io("metadata")))
+            }
         };
-        let metadata = content.metadata().map_err(Error::io("metadata"));
         Some(metadata.map(|metadata| Attr::of_generated(&metadata)))
     }
 
@@ -332,7 +355,7 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn tell(&self, fh: u64, uid: u32, data: &[u8]) -> Result<Option<usize>> {
         let open = self.file(fh)?;
         match &open.source {
-            Source::Stored { .. } => Ok(None),
+            Source::Stored { .. } | Source::Left { .. } => Ok(None),
             Source::Generated(content) => {
                 content.write(uid, data).map_err(Error::io("write"))?;
                 Ok(Some(data.len()))
@@ -367,7 +390,14 @@ impl<T: Tree> Ops<T> {
     }
 
     fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
-        lock(&self.files).get(fh).ok_or(Error::BadHandle { fh })
+        let open = lock(&self.files).get(fh).ok_or(Error::BadHandle { fh })?;
+        let Source::Left { place } = &open.source else { return Ok(open) };
+        let (ino, read_to) = (open.ino, open.read_to.load(Ordering::Relaxed).into());
+        let source = Source::Generated(self.content_again(ino, place)?);
+        // Somebody else may have opened it meanwhile, and read on.
+        let is_left = |open: &OpenFile| matches!(open.source, Source::Left { .. });
+        let opened = lock(&self.files).replace(fh, is_left, Arc::new(OpenFile { ino, source, read_to }));
+        opened.ok_or(Error::BadHandle { fh })
     }
 
     /// The open file, unless its path is read-only by now. What has no path any more may be written.

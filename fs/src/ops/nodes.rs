@@ -7,12 +7,15 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use super::RenameMode;
-use crate::host::Pin;
-use crate::inode::InodeTable;
+use crate::inode::{Identity, InodeTable};
+use crate::kept::KeptPayer;
+use crate::tree::RelPath;
 use crate::usage::{Account, Removed};
 
 #[derive(Debug)]
@@ -24,9 +27,17 @@ pub(super) struct Nodes {
 /// What has lost a name.
 #[derive(Debug)]
 pub(super) struct Orphan {
-    pub pin: Pin,
-    /// Who pays for it.
-    pub account: Option<Arc<Account>>,
+    /// It is looked at by whoever asks for it, never under the lock of the table: that may wait for the disk.
+    pub handle: OwnedFd,
+    pub payer: Option<Payer>,
+}
+
+/// Who pays for it.
+#[derive(Debug)]
+pub(super) struct Payer {
+    pub account: Arc<Account>,
+    /// Where it was, by which the next process finds the account.
+    pub place: RelPath,
     /// That was its last name: it is paid for as this until nobody holds it any more.
     pub removed: Option<Removed>,
 }
@@ -36,16 +47,24 @@ impl Nodes {
         Self { table, orphans: HashMap::new() }
     }
 
-    /// Goes on with what an earlier process has kept. What has no name is paid for no more: a start counts anew, and does not see
-    /// it.
-    pub(super) fn go_on(table: InodeTable, pins: impl IntoIterator<Item = (u64, Pin)>) -> Self {
-        let orphan = |pin| Orphan { pin, account: None, removed: None };
-        Self { table, orphans: pins.into_iter().map(|(ino, pin)| (ino, orphan(pin))).collect() }
+    /// Goes on with what an earlier process has kept.
+    pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>) -> Self {
+        Self { table, orphans: orphans.into_iter().collect() }
     }
 
-    /// Pins of what has lost its name.
+    /// Handles of what has lost its name.
     pub(super) fn keep_orphans(&self) -> Vec<(u64, RawFd)> {
-        self.orphans.iter().map(|(ino, orphan)| (*ino, orphan.pin.as_fd().as_raw_fd())).collect()
+        self.orphans.iter().map(|(ino, orphan)| (*ino, orphan.handle.as_raw_fd())).collect()
+    }
+
+    /// Who pays for them, and how much.
+    pub(super) fn keep_payers(&self) -> Vec<KeptPayer> {
+        let of = |(ino, orphan): (&u64, &Orphan)| {
+            let payer = orphan.payer.as_ref()?;
+            let bytes = payer.removed.and_then(|removed| payer.account.bytes_of(removed));
+            Some(KeptPayer { ino: *ino, place: payer.place.as_path().as_os_str().as_bytes().to_vec(), bytes })
+        };
+        self.orphans.iter().filter_map(of).collect()
     }
 
     /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.
@@ -54,7 +73,7 @@ impl Nodes {
     }
 
     /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.
-    pub(super) fn unlink(&mut self, parent: u64, name: &OsStr, was: Option<Orphan>) -> Option<Orphan> {
+    pub(super) fn unlink(&mut self, parent: u64, name: &OsStr, was: Option<(Identity, Orphan)>) -> Option<Orphan> {
         let ino = self.table.child(parent, name);
         self.table.unlink(parent, name);
         self.keep(ino, was)
@@ -66,7 +85,7 @@ impl Nodes {
         from: (u64, &OsStr),
         to: (u64, &OsStr),
         mode: RenameMode,
-        was: Option<Orphan>,
+        was: Option<(Identity, Orphan)>,
     ) -> Option<Orphan> {
         if mode == RenameMode::Exchange {
             self.table.exchange(from, to);
@@ -77,26 +96,26 @@ impl Nodes {
         self.keep(ino, was)
     }
 
-    /// What `ino` is, if it lost its name through the mount.
-    pub(super) fn orphan(&self, ino: u64) -> Option<&Pin> {
-        self.orphans.get(&ino).map(|orphan| &orphan.pin)
+    /// A handle of `ino`, if it lost its name through the mount.
+    pub(super) fn orphan(&self, ino: u64) -> Option<io::Result<OwnedFd>> {
+        self.orphans.get(&ino).map(|orphan| orphan.handle.try_clone())
     }
 
     /// Who pays for `ino`, which has lost its name.
     pub(super) fn payer(&self, ino: u64) -> Option<Arc<Account>> {
-        self.orphans.get(&ino)?.account.clone()
+        Some(self.orphans.get(&ino)?.payer.as_ref()?.account.clone())
     }
 
     /// As what its account pays for `ino`, which has lost its last name.
     pub(super) fn removed(&self, ino: u64) -> Option<Removed> {
-        self.orphans.get(&ino)?.removed
+        self.orphans.get(&ino)?.payer.as_ref()?.removed
     }
 
     /// Keeps what is still known by a number, and returns what is not.
-    fn keep(&mut self, ino: Option<u64>, was: Option<Orphan>) -> Option<Orphan> {
-        let was = was?;
+    fn keep(&mut self, ino: Option<u64>, was: Option<(Identity, Orphan)>) -> Option<Orphan> {
+        let (identity, was) = was?;
         match ino {
-            Some(ino) if self.table.is_nameless(ino) && self.table.identity(ino) == Some(was.pin.identity()) => {
+            Some(ino) if self.table.is_nameless(ino) && self.table.identity(ino) == Some(identity) => {
                 self.orphans.insert(ino, was)
             }
             _ => Some(was),

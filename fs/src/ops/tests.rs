@@ -14,10 +14,13 @@ use super::*;
 use crate::attr::Kind;
 use crate::caller::Caller;
 use crate::host::{Made, Owner};
+use crate::kept::{Inherited, KeptPayer};
 use crate::tree::{Content, ContentMetadata};
 use crate::usage::{Account, Quota};
 
 const ROOT_CALLER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
+
+type Asked = Box<dyn FnOnce() + Send>;
 
 /// `ro` and what is below it is read-only, `hidden` is hidden, `now.txt` in the root is generated. What
 /// begins with `sealed` becomes read-only when `seal` is set.
@@ -30,6 +33,10 @@ struct FakeTree {
     waits: Arc<Mutex<()>>,
     /// Pays for what is below `rw`.
     account: Option<Arc<Account>>,
+    /// Done once, when it is asked who pays for what is gone from the disk.
+    asked: Arc<Mutex<Option<Asked>>>,
+    /// Where the backing directory is.
+    place: std::path::PathBuf,
 }
 
 struct FakeContent(Arc<Mutex<Vec<u8>>>);
@@ -78,6 +85,8 @@ impl Tree for FakeTree {
     }
 
     fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
+        let is_gone = !self.place.join(path.as_path()).exists();
+        lock(&self.asked).take_if(|_| is_gone).into_iter().for_each(|asked| asked());
         self.account.clone().filter(|_| path.components().next() == Some(os("rw")))
     }
 
@@ -102,7 +111,7 @@ fn bench_with(account: Option<Arc<Account>>) -> Bench {
         fs::create_dir(dir.path().join(name)).unwrap();
         fs::write(dir.path().join(name).join("f"), b"stored").unwrap();
     }
-    let tree = FakeTree { account, ..FakeTree::default() };
+    let tree = FakeTree { account, place: dir.path().to_owned(), ..FakeTree::default() };
     let ops = Ops::new(Host::open(dir.path()).unwrap(), tree.clone()).unwrap();
     Bench { dir, tree, ops }
 }
@@ -632,4 +641,145 @@ fn what_was_removed_before_a_count_is_not_paid_back_after_it() {
     bench.ops.release(fh);
     bench.ops.forget(entry.ino, 1);
     assert_eq!(account.counted(), 4096);
+}
+
+/// The operations of the process that goes on, with `account` for `rw`.
+fn next(bench: &Bench, account: &Arc<Account>, payers: &[KeptPayer]) -> Ops<FakeTree> {
+    let kept = bench.ops.keep();
+    let mut inherited = Inherited::reopened(&kept);
+    let tree = FakeTree { account: Some(account.clone()), ..bench.tree.clone() };
+    Ops::go_on(Host::open(bench.dir.path()).unwrap(), tree, (kept, payers), &mut inherited).unwrap()
+}
+
+#[test]
+fn what_was_removed_and_is_open_is_paid_for_by_the_next_process_as_well() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+    bench.ops.unlink(rw, os("g")).unwrap();
+    let payers = bench.ops.keep_payers();
+    for is_counted_before in [false, true] {
+        // What was known is in force until it is counted, and holds what was removed.
+        let account = Arc::new(Account::new(1 << 20, account.counted(), || {}));
+        if is_counted_before {
+            account.count(|| Ok(4096)).unwrap();
+        }
+        let ops = next(&bench, &account, &payers);
+        assert_eq!(account.counted(), if is_counted_before { 68 << 10 } else { 64 << 10 });
+        account.count(|| Ok(4096)).unwrap();
+        assert_eq!(account.counted(), 68 << 10, "a count does not see it, and it takes room");
+        let grown = if is_counted_before { 8 } else { 4 };
+        ops.write(fh, 64 << 10, &vec![1; grown << 10]).unwrap();
+        assert_eq!(account.counted(), (68 + grown as u64) << 10);
+        ops.release(fh);
+        ops.forget(entry.ino, 1);
+        assert_eq!(account.counted(), 4096);
+    }
+    // One that does not tell goes on as well.
+    let account = Arc::new(Account::new(1 << 20, 0, || {}));
+    next(&bench, &account, &[]);
+    account.count(|| Ok(4096)).unwrap();
+    assert_eq!(account.counted(), 4096);
+}
+
+#[test]
+fn what_is_written_while_it_loses_its_name_is_paid_for_once() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+    let (directory, path) = bench.ops.pin(rw).unwrap();
+    let was = directory.child(os("g")).unwrap();
+    directory.remove_file(os("g")).unwrap();
+    let lost = bench.ops.lost(&path.join("g").unwrap(), (rw, os("g")), Some(was)).unwrap();
+    // Nobody holds the table meanwhile.
+    bench.ops.write(fh, 64 << 10, &[1; 16 << 10]).unwrap();
+    let mut nodes = lock(&bench.ops.nodes);
+    let ino = nodes.table.child(rw, os("g"));
+    let gone = nodes.unlink(rw, os("g"), Some(bench.ops.orphaned(ino, lost)));
+    drop(nodes);
+    assert!(gone.is_none(), "it is open");
+    assert_eq!(account.counted(), 80 << 10);
+    bench.ops.release(fh);
+    bench.ops.forget(entry.ino, 1);
+    assert_eq!(account.counted(), 0);
+}
+
+#[test]
+fn what_was_open_and_generated_is_looked_for_when_it_is_asked_for() {
+    let (bench, account) = paid_bench(1 << 20);
+    *lock(&bench.tree.text) = b"text".to_vec();
+    let (first, second) =
+        (bench.open("now.txt", OFlag::O_RDONLY).unwrap(), bench.open("now.txt", OFlag::O_RDONLY).unwrap());
+    *lock(&bench.tree.fails) = true;
+    let ops = next(&bench, &account, &[]);
+    let mut left = ops.left();
+    left.sort_unstable();
+    assert_eq!(left, [first, second], "one that cannot be looked at holds up nobody");
+    ops.open_left(first);
+    assert_eq!(ops.left().len(), 2);
+    *lock(&bench.tree.fails) = false;
+    ops.open_left(first);
+    assert_eq!(ops.left(), [second]);
+    let mut buf = [0; 8];
+    for fh in [first, second] {
+        assert_eq!(ops.read(fh, 0, &mut buf).unwrap(), 4);
+    }
+    assert!(ops.left().is_empty());
+    ops.release(second);
+    assert_eq!(errno(ops.read(second, 0, &mut buf)), Errno::EBADF);
+}
+
+#[test]
+fn what_loses_its_name_while_it_is_written_pays_back_what_was_paid_for_it() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let (entry, fh) = bench.ops.create(rw, os("g"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+    bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+    // What was paid until now is part of what is counted.
+    assert!(account.count(|| Ok(68 << 10)).unwrap());
+    let file = bench.ops.duplicate(fh).unwrap();
+    bench
+        .ops
+        .charged(
+            entry.ino,
+            &file,
+            |_| 64 << 10,
+            || {
+                use std::os::unix::fs::FileExt;
+                file.write_all_at(&[1; 32 << 10], 64 << 10).unwrap();
+                bench.ops.unlink(rw, os("g"))?;
+                file.write_all_at(&[1; 32 << 10], 96 << 10).unwrap();
+                Ok(())
+            },
+        )
+        .unwrap();
+    assert_eq!(account.counted(), 132 << 10);
+    bench.ops.release(fh);
+    bench.ops.forget(entry.ino, 1);
+    assert_eq!(account.counted(), 4 << 10);
+}
+
+#[test]
+fn what_is_counted_between_a_removal_and_its_note_is_counted_once_more() {
+    let (bench, account) = paid_bench(1 << 20);
+    let rw = bench.ino("rw");
+    let counted = Arc::new(Mutex::new(Vec::new()));
+    let count = || {
+        let (account, counted) = (account.clone(), counted.clone());
+        // The disk shows it no more, and the account has it still.
+        *lock(&bench.tree.asked) = Some(Box::new(move || lock(&counted).push(account.count(|| Ok(4096)).unwrap())));
+    };
+    for name in ["g", "h"] {
+        let (_, fh) = bench.ops.create(rw, os(name), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
+        bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
+        bench.ops.release(fh);
+    }
+    count();
+    bench.ops.rename((rw, os("g")), (rw, os("h")), RenameMode::Replace).unwrap();
+    count();
+    bench.ops.unlink(rw, os("h")).unwrap();
+    assert_eq!(*lock(&counted), [false, false], "neither is exact");
+    assert!(account.count(|| Ok(4096)).unwrap(), "nothing is under way any more");
 }

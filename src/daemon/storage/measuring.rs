@@ -41,6 +41,15 @@ pub(super) struct Measured {
 
 pub(super) struct Measurer(Sender<(WorkspaceName, What)>);
 
+#[cfg(test)]
+impl Measurer {
+    /// One that measures nothing, and what it is asked for.
+    pub(super) fn idle() -> (Self, Receiver<(WorkspaceName, What)>) {
+        let (sender, asked) = channel();
+        (Self(sender), asked)
+    }
+}
+
 impl Measurer {
     pub(super) fn start(paths: Paths, found: impl Fn(Measured) + Send + 'static) -> io::Result<Self> {
         let (sender, asked) = channel();
@@ -59,6 +68,7 @@ impl Measurer {
 fn run(paths: &Paths, asked: &Receiver<(WorkspaceName, What)>, found: &dyn Fn(Measured)) {
     let mut pace = Pace::default();
     let mut wanted: BTreeMap<WorkspaceName, BTreeSet<What>> = BTreeMap::new();
+    let mut failures: BTreeMap<WorkspaceName, u32> = BTreeMap::new();
     loop {
         let first = match pace.next() {
             None => asked.recv().map_err(RecvTimeoutError::from),
@@ -73,23 +83,37 @@ fn run(paths: &Paths, asked: &Receiver<(WorkspaceName, What)>, found: &dyn Fn(Me
         }
         let began = Instant::now();
         let Some(workspace) = pace.take(began) else { continue };
-        let mut again = BTreeSet::new();
+        let mut again = BTreeMap::new();
         for what in wanted.remove(&workspace).unwrap_or_default() {
             match what {
-                What::Forget if is_still_removed(paths, &workspace) => drop(again.insert(what)),
+                What::Forget if is_still_removed(paths, &workspace) => drop(again.insert(what, FORGET_AGAIN)),
                 What::Forget => {}
                 What::Commit => commit(paths, &workspace, found),
-                What::All => measure(paths, &workspace, None, found),
-                What::Place(place) => measure(paths, &workspace, Some(place), found),
+                What::All if measure(paths, &workspace, None, found) => drop(failures.remove(&workspace)),
+                // Nobody asks for it a second time.
+                What::All => {
+                    let failures = failures.entry(workspace.clone()).or_default();
+                    again.insert(What::All, pause_after(*failures));
+                    *failures = failures.saturating_add(1);
+                }
+                What::Place(place) => drop(measure(paths, &workspace, Some(place), found)),
             }
         }
         let now = Instant::now();
         pace.done(workspace.clone(), now, now - began);
-        if !again.is_empty() {
-            wanted.insert(workspace.clone(), again);
-            pace.want(workspace, now + FORGET_AGAIN);
+        for (what, pause) in again {
+            wanted.entry(workspace.clone()).or_default().insert(what);
+            pace.want(workspace.clone(), now + pause);
         }
     }
+}
+
+/// First wait before all of a workspace is measured again when that has failed, doubled up to the longest.
+const ALL_AGAIN: Duration = Duration::from_secs(1);
+const ALL_AGAIN_MAX: Duration = Duration::from_secs(600);
+
+fn pause_after(failures: u32) -> Duration {
+    ALL_AGAIN.saturating_mul(2u32.saturating_pow(failures)).min(ALL_AGAIN_MAX)
 }
 
 /// When btrfs is looked at again, which removes what large runs have left for a while.
@@ -111,17 +135,20 @@ fn commit(paths: &Paths, workspace: &WorkspaceName, found: &dyn Fn(Measured)) {
     }
 }
 
-/// All runs and models when no `place` is named.
-fn measure(paths: &Paths, workspace: &WorkspaceName, place: Option<PathBuf>, found: &dyn Fn(Measured)) {
+/// All runs and models when no `place` is named; `false` if that fails.
+fn measure(paths: &Paths, workspace: &WorkspaceName, place: Option<PathBuf>, found: &dyn Fn(Measured)) -> bool {
     let home = paths.workspace(workspace);
     let is_all = place.is_none();
     let places = place.map_or_else(|| all_places(&home), |place| Ok(vec![place]));
     let bytes = |place: PathBuf| Ok((place.clone(), disk_usage([home.join(place)])?));
-    match places.and_then(|places| places.into_iter().map(bytes).collect::<io::Result<Vec<_>>>()) {
+    let measured = places.and_then(|places| places.into_iter().map(bytes).collect::<io::Result<Vec<_>>>());
+    let is_done = measured.is_ok();
+    match measured {
         Ok(places) => found(Measured { workspace: workspace.clone(), places, is_all }),
         // What is known stays.
-        Err(error) => tracing::warn!(%workspace, %error, "cannot measure what jobs keep, the next look tries again"),
+        Err(error) => tracing::warn!(%workspace, %error, "cannot measure what jobs keep, will try again"),
     }
+    is_done
 }
 
 /// Every run and every job's models, by their paths in the workspace.
@@ -137,4 +164,35 @@ fn all_places(home: &Path) -> io::Result<Vec<PathBuf>> {
 fn names(home: &Path, directory: &Path) -> io::Result<Vec<PathBuf>> {
     let listed = optional(std::fs::read_dir(home.join(directory)))?;
     listed.into_iter().flatten().map(|entry| Ok(directory.join(entry?.file_name()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_measured_is_measured_again_by_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        let workspace: WorkspaceName = "default".parse().unwrap();
+        let home = paths.workspace(&workspace);
+        std::fs::create_dir_all(&home).unwrap();
+        // In the place of a directory.
+        std::fs::write(home.join("jobs"), "").unwrap();
+        let (sender, found) = channel();
+        let measurer = Measurer::start(paths, move |measured| sender.send(measured).unwrap()).unwrap();
+        measurer.ask(workspace.clone(), What::All);
+        measurer.ask(workspace.clone(), What::Place(PathBuf::from("models")));
+        // In its turn, so all has been tried and has failed before.
+        assert!(!found.recv_timeout(Duration::from_secs(30)).unwrap().is_all);
+        std::fs::remove_file(home.join("jobs")).unwrap();
+        std::fs::create_dir_all(home.join("jobs/train/runs/1")).unwrap();
+        let all = found.recv_timeout(Duration::from_secs(30)).expect("it is tried again");
+        assert!(all.is_all && all.places.iter().any(|(place, _)| place == Path::new("jobs/train/runs/1")), "{all:?}");
+    }
+
+    #[test]
+    fn what_fails_again_and_again_is_tried_less_and_less_often() {
+        assert_eq!([0, 1, 5, 40].map(|failures| pause_after(failures).as_secs()), [1, 2, 32, 600]);
+    }
 }

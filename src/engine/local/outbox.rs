@@ -9,6 +9,8 @@
 //! ```
 //!
 //! Letters of a job to one place go in the order of their runs: what is in the store at the end is of the newest one.
+//!
+//! A letter that is given up while its run goes on stays until the run is over, so that no further attempt writes another.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -77,6 +79,8 @@ struct Slot {
     /// When it goes, if its turn has come; not by itself when absent.
     due: Option<Instant>,
     is_dropped: bool,
+    /// Its owner has been told that it is given up.
+    is_drop_told: bool,
     /// A thread has it.
     is_taken: bool,
     /// What copies just now.
@@ -88,10 +92,28 @@ struct Slot {
 
 impl Slot {
     fn of(path: PathBuf, letter: Letter, to: RemoteMount) -> Self {
-        let goes_now = letter.is_over || letter.is_dropped;
-        let due = if goes_now { Some(Instant::now()) } else { letter.every_ms.map(in_ms) };
         let is_dropped = letter.is_dropped;
-        Self { letter, path, to, due, is_dropped, is_taken: false, carrying: None, failures: 0, told_failure: None }
+        let due = match letter.is_over {
+            true => Some(Instant::now()),
+            false => letter.every_ms.filter(|_| !is_dropped).map(in_ms),
+        };
+        Self {
+            letter,
+            path,
+            to,
+            due,
+            is_dropped,
+            is_drop_told: is_dropped,
+            is_taken: false,
+            carrying: None,
+            failures: 0,
+            told_failure: None,
+        }
+    }
+
+    /// Nothing of it is sent, and nothing under way.
+    fn rests(&self) -> bool {
+        self.is_dropped && !self.is_taken
     }
 
     fn may_go(&self, now: Instant) -> bool {
@@ -117,7 +139,7 @@ impl State {
     /// The run before it whose output goes to the same place, and is not there yet.
     fn older(&self, (key, run): &Address, to: &RemoteMount) -> Option<u32> {
         let mut older = self.letters.range((key.clone(), 0)..(key.clone(), *run));
-        older.find(|(_, slot)| overlap(&slot.to, to)).map(|((_, run), _)| *run)
+        older.find(|(_, slot)| !slot.rests() && overlap(&slot.to, to)).map(|((_, run), _)| *run)
     }
 
     /// When the next one's time comes. What is due and has no turn goes when another one has come back.
@@ -264,7 +286,9 @@ impl Outbox {
         };
         match how {
             Delivery::Over => slot.letter.is_over = true,
-            Delivery::Now => {}
+            Delivery::Now => {
+                (slot.is_dropped, slot.letter.is_dropped, slot.is_drop_told) = (false, false, false);
+            }
             Delivery::Never => {
                 (slot.is_dropped, slot.letter.is_dropped) = (true, true);
                 if let Some(carrying) = slot.carrying.take() {
@@ -277,13 +301,13 @@ impl Outbox {
             // The next start knows it by the run.
             tracing::warn!(%error, "cannot note that a run is over");
         }
-        let to = slot.to.clone();
+        let (to, is_dropped) = (slot.to.clone(), slot.is_dropped);
         // Those before it to the same place go first, so they wait no longer either.
         let upto = state.letters.range_mut((key.clone(), 0)..=(key.clone(), run));
         for (_, slot) in upto.filter(|(_, slot)| overlap(&slot.to, &to)) {
             slot.due = Some(Instant::now());
         }
-        let older = state.older(&(key.clone(), run), &to).filter(|_| how != Delivery::Never);
+        let older = state.older(&(key.clone(), run), &to).filter(|_| !is_dropped);
         drop(state);
         self.changed.notify_all();
         if let Some(older) = older {
@@ -359,8 +383,8 @@ impl Outbox {
         let Some((letter, remote)) = known else { return After::Never };
         if self.is_dropped(address) {
             let note = format!("the output of run {run} is no longer copied to {remote}; it stays in output/");
-            tell(None, Some(note));
-            return After::Never;
+            tell(None, Some(note).filter(|_| self.is_drop_new(address)));
+            return if letter.is_over { After::Never } else { After::WhenAsked };
         }
         tell(Some(format!("copies its output to {remote}")), None);
         match self.send(address, &letter, &remote, &tell) {
@@ -401,6 +425,12 @@ impl Outbox {
 
     fn is_dropped(&self, address: &Address) -> bool {
         lock(&self.state).letters.get(address).is_some_and(|slot| slot.is_dropped)
+    }
+
+    /// Whether its owner has not been told yet that it is given up; says so once.
+    fn is_drop_new(&self, address: &Address) -> bool {
+        let mut state = lock(&self.state);
+        state.letters.get_mut(address).is_some_and(|slot| !std::mem::replace(&mut slot.is_drop_told, true))
     }
 
     /// Under the lock, so that nobody writes the letter again.

@@ -48,6 +48,20 @@ struct Shown {
     mount: Attached,
     /// Whose `code/` it is.
     code_of: Option<WorkspaceName>,
+    /// What is written by way of it is heard of already: it could not be taken away when that began.
+    is_heard: bool,
+}
+
+impl Shown {
+    fn new(mount: Attached, code_of: Option<WorkspaceName>) -> Self {
+        Self { mount, code_of, is_heard: false }
+    }
+
+    /// Once, however often it is tried to take it away: the kernel keeps each watch until the mount has gone.
+    fn hear(&mut self, limited: &BTreeSet<WorkspaceName>, strays: &mut Strayed) {
+        let limited = self.code_of.as_ref().filter(|home| limited.contains(*home));
+        self.is_heard = limited.is_some_and(|home| self.is_heard || strays.watch(home, &self.mount));
+    }
 }
 
 pub(super) struct Bound {
@@ -107,7 +121,7 @@ impl Bound {
             Ok(if is_ours { Some((identity, Attached::of(there)?)) } else { None })
         });
         match adopted {
-            Ok(Some((identity, mount))) => drop(self.mounts.insert(identity, Shown { mount, code_of })),
+            Ok(Some((identity, mount))) => drop(self.mounts.insert(identity, Shown::new(mount, code_of))),
             Ok(None) => {}
             Err(error) => tracing::warn!(path = %path.display(), %error, "cannot take over what was shown directly"),
         }
@@ -153,25 +167,24 @@ impl Bound {
         self.strays.note();
     }
 
-    pub(super) fn clear(&mut self) {
-        if let Err(error) = self.release(&BTreeMap::new()) {
-            tracing::warn!(%error, "what was shown directly stays");
-        }
+    pub(super) fn clear(&mut self) -> io::Result<()> {
+        self.release(&BTreeMap::new())
     }
 
     /// What does not go stays known, for the next look. The first error is told.
     fn release(&mut self, wanted: &BTreeMap<Identity, Wanted>) -> io::Result<()> {
         let mut first_error = None;
-        self.mounts.retain(|identity, Shown { mount, code_of }| {
+        self.mounts.retain(|identity, shown| {
             if wanted.contains_key(identity) {
+                // Who was heard of has been forgotten with the quota.
+                shown.is_heard = false;
                 return true;
             }
-            let limited = code_of.as_ref().filter(|home| self.limited.contains(home));
-            limited.into_iter().for_each(|home| self.strays.watch(home, mount));
-            let detached = mount.detach();
+            shown.hear(&self.limited, &mut self.strays);
+            let detached = shown.mount.detach();
             let is_there = detached.is_err();
             if let Err(error) = detached {
-                let told = format!("cannot take away what was shown directly, mount {}: {error}", mount.id());
+                let told = format!("cannot take away what was shown directly, mount {}: {error}", shown.mount.id());
                 first_error.get_or_insert(io::Error::new(error.kind(), told));
             }
             is_there
@@ -188,7 +201,7 @@ impl Bound {
                 continue;
             }
             match self.bind(identity, &wanted) {
-                Ok(mount) => drop(self.mounts.insert(identity, Shown { mount, code_of: wanted.code_of })),
+                Ok(mount) => drop(self.mounts.insert(identity, Shown::new(mount, wanted.code_of))),
                 Err(error) => {
                     let told = io::Error::new(error.kind(), format!("{}: {error}", wanted.path.display()));
                     first_error.get_or_insert(told);
@@ -378,4 +391,35 @@ fn shown_at(place: &OwnedFd) -> io::Result<Identity> {
         .and_then(|text| text.split_once(':'))
         .and_then(|(device, inode)| Some((device.parse().ok()?, inode.parse().ok()?)));
     parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the mount does not tell what it shows"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Paths;
+
+    #[test]
+    fn what_cannot_be_taken_away_is_heard_of_once_however_often_it_is_tried() {
+        if !nix::unistd::geteuid().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        std::fs::create_dir_all(paths.run_dir()).unwrap();
+        let home: WorkspaceName = "default".parse().unwrap();
+        let limited = BTreeSet::from([home.clone()]);
+        let mut strays = Strayed::open(&paths);
+        let mount = Attached::of(File::open(root.path()).unwrap().into()).unwrap();
+        let mut shown = Shown::new(mount, Some(home));
+        for _ in 0..3 {
+            shown.hear(&limited, &mut strays);
+            assert_eq!(strays.watched.len(), 1);
+        }
+        // The quota goes, and comes again.
+        strays.watch_no_more_but(&BTreeSet::new());
+        shown.hear(&BTreeSet::new(), &mut strays);
+        assert!(strays.watched.is_empty() && !shown.is_heard);
+        shown.hear(&limited, &mut strays);
+        assert_eq!(strays.watched.len(), 1);
+    }
 }

@@ -24,18 +24,20 @@ impl Strayed {
         Self { paths: paths.clone(), watched: Vec::new(), numbers: told.clone(), told }
     }
 
-    /// Before the mount is taken away: what is written by way of it until its last user has gone is heard of.
-    pub(super) fn watch(&mut self, home: &WorkspaceName, mount: &Attached) {
-        match Writes::by(mount) {
-            Ok(writes) => self.watched.push((home.clone(), writes)),
-            Err(error) => tracing::warn!(
+    /// Before the mount is taken away: what is written by way of it until its last user has gone is heard of, if it says so.
+    pub(super) fn watch(&mut self, home: &WorkspaceName, mount: &Attached) -> bool {
+        // What was written until now.
+        *self.numbers.entry(home.clone()).or_default() += 1;
+        let writes = Writes::by(mount).inspect_err(|error| {
+            tracing::warn!(
                 workspace = %home,
                 %error,
                 "what is written to code/ by who is there already is not counted until the mount is started anew"
-            ),
-        }
-        // What was written until now.
-        *self.numbers.entry(home.clone()).or_default() += 1;
+            );
+        });
+        let is_heard = writes.is_ok();
+        self.watched.extend(writes.map(|writes| (home.clone(), writes)));
+        is_heard
     }
 
     /// Those that have no quota any more are nobody's business.

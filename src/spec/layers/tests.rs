@@ -386,6 +386,30 @@ fn specs_are_put_in_by_their_numbers_below_what_stands_beside_them() {
 }
 
 #[test]
+fn an_hour_costs_what_the_specs_of_all_tasks_do_and_another_size_has_no_price() {
+    let mut specs = offer();
+    for (name, price) in [("small", 1.0), ("big", 10.0)] {
+        specs.get_mut(&name.parse::<crate::ids::AssetName>().unwrap()).unwrap().price = Some(price);
+    }
+    let price = |job: &str| {
+        let expanded = Stack { specs: specs.clone(), ..stack(&format!("command = 'x'\n{job}"), &[], None) }.expand();
+        assert!(expanded.spec.is_some(), "{:?}", expanded.diagnostics);
+        expanded.template.and_then(|used| used.price)
+    };
+    let service = "[services.n]\ncommand = 'y'\nport = 1\n";
+    assert_eq!(price("resources.spec = 'big'\n[roles.w]\ncount = 3"), Some(30.0));
+    assert_eq!(price("resources = { spec = 'big', shm = '1GiB' }"), Some(10.0));
+    assert_eq!(price("resources = { spec = 'big', gpu = 1 }"), None);
+    let roles = "resources.spec = 'big'\n[roles.ps]\nresources.spec = 'small'\n[roles.w]\nresources.cpu = 1\n";
+    assert_eq!(price(roles), Some(1.0), "w has another size");
+    assert_eq!(price(&format!("resources.spec = 'big'\n{service}")), Some(10.0));
+    assert_eq!(
+        price(&format!("{service}resources.spec = 'small'\n[tensorboard.resources]\nspec = 'small'")),
+        Some(2.0)
+    );
+}
+
+#[test]
 fn a_spec_that_is_not_offered_is_told_with_those_that_are() {
     let told = |job: &str| {
         let expanded = offered(job, None);

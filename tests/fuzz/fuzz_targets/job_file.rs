@@ -2,9 +2,10 @@
 
 #![no_main]
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use libfuzzer_sys::fuzz_target;
+use toml::{Table, Value};
 use trainyard::ids::JobName;
 use trainyard::import::openpai_export::export;
 use trainyard::import::{Loss, import};
@@ -148,7 +149,8 @@ fn assert_export(layer: &Layer, spec: &JobSpec) {
 }
 
 /// Variables that all roles have alike come first, as the job's; so do they once more when they come back. A role's own
-/// stand behind them, wherever they stood before. The order has no meaning: no variable sees another.
+/// stand behind them, wherever they stood before. The order has no meaning: no variable sees another. Nor has that of notes,
+/// which JSON does not keep.
 fn in_order(spec: &JobSpec) -> JobSpec {
     let mut spec = spec.clone();
     let members: Vec<Role> = spec.members().cloned().collect();
@@ -161,5 +163,19 @@ fn in_order(spec: &JobSpec) -> JobSpec {
         place(pair).filter(|_| is_first).unwrap_or(usize::MAX)
     };
     spec.roles.iter_mut().for_each(|role| role.env.sort_by_key(key));
+    spec.extras = sorted(spec.extras);
     spec
+}
+
+fn sorted(notes: Table) -> Table {
+    let by_name: BTreeMap<String, Value> = notes.into_iter().map(|(name, note)| (name, with_sorted(note))).collect();
+    by_name.into_iter().collect()
+}
+
+fn with_sorted(note: Value) -> Value {
+    match note {
+        Value::Table(notes) => Value::Table(sorted(notes)),
+        Value::Array(items) => Value::Array(items.into_iter().map(with_sorted).collect()),
+        plain => plain,
+    }
 }
