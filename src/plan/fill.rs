@@ -20,13 +20,14 @@ use super::{
 };
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
+use crate::spec::Priority;
 use crate::store::record::AddressBlock;
 
 /// Starts what may start.
 pub(super) fn fill<'a>(snapshot: &'a Snapshot<'a>, plan: &mut Plan) {
     let mut filling = Filling::new(snapshot);
     for class in snapshot.queue.classes() {
-        let first = filling.reserved.filter(|(place, _)| place.priority == class.priority).map(|(_, waiting)| waiting);
+        let first = filling.first_of(class.priority);
         let mut cursors: Vec<_> =
             class.lanes.into_iter().map(|(workspace, lane)| filling.open(workspace, lane)).collect();
         let mut next = first.or_else(|| filling.next(&mut cursors));
@@ -123,20 +124,36 @@ impl<'a> Filling<'a> {
         }
     }
 
-    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
+    /// The run that had the machine's reservation before, if it is of this priority and no higher one has the place now, or what
+    /// it needs of the quota.
+    fn first_of(&mut self, priority: Reverse<Priority>) -> Option<&'a Waiting> {
+        let (_, waiting) = self.reserved.filter(|(place, _)| place.priority == priority)?;
+        self.open_side(&waiting.key.workspace);
+        let is_admitted = self.gate(&waiting.key.workspace).admits(&Shape::of(waiting), waiting.lasts);
+        self.reserved = self.reserved.filter(|_| is_admitted);
+        is_admitted.then_some(waiting)
+    }
+
+    fn open_side(&mut self, workspace: &'a WorkspaceName) {
         self.sides.entry(workspace).or_insert_with(|| side(self.snapshot, workspace, attempt::sure_end));
+    }
+
+    fn gate(&self, workspace: &WorkspaceName) -> Gate<'_> {
+        let limits = [&self.machine, &self.sides[workspace].limit];
+        Gate { limits, out_of_addresses: self.out_of_addresses }
+    }
+
+    fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
+        self.open_side(workspace);
         let taken = self.reserved.map(|(place, _)| place.order);
         Cursor { workspace, lane, taken, last: None, heads: None }
     }
 
     /// The next run in order that what is reserved admits.
     fn next(&self, cursors: &mut Vec<Cursor<'a>>) -> Option<&'a Waiting> {
-        let side = |cursor: &Cursor<'a>| &self.sides[cursor.workspace];
-        cursors.retain_mut(|cursor| {
-            let limits = [&self.machine, &side(cursor).limit];
-            cursor.skip(&Gate { limits, out_of_addresses: self.out_of_addresses })
-        });
-        let share = |cursor: &Cursor<'a>| self.snapshot.shares.share(side(cursor).used, &self.snapshot.inventory);
+        cursors.retain_mut(|cursor| cursor.skip(&self.gate(cursor.workspace)));
+        let used = |cursor: &Cursor<'a>| self.sides[cursor.workspace].used;
+        let share = |cursor: &Cursor<'a>| self.snapshot.shares.share(used(cursor), &self.snapshot.inventory);
         cursors.iter_mut().min_by_key(|cursor| (share(cursor), cursor.order()))?.take()
     }
 
@@ -256,11 +273,14 @@ struct Cursor<'a> {
     heads: Option<Heads<'a>>,
 }
 
+/// Runs by age, with how long they may take.
+type Orders<'a> = Range<'a, u64, Option<Duration>>;
+
 /// What of a lane may start once something is reserved.
 struct Heads<'a> {
     taken: Option<u64>,
     /// With how long the shortest of its runs may take.
-    shapes: Vec<(&'a Shape, Option<Duration>, Range<'a, u64, Option<Duration>>)>,
+    shapes: Vec<(&'a Shape, Option<Duration>, Orders<'a>)>,
     /// The next run of each shape: its order, how long it may take, and which shape it is of.
     next: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
 }

@@ -48,7 +48,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    fn of(waiting: &Waiting) -> Self {
+    pub(super) fn of(waiting: &Waiting) -> Self {
         Self { amount: waiting.amount, addressed: waiting.addresses() > 0 }
     }
 }

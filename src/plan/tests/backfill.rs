@@ -489,6 +489,17 @@ fn who_has_a_place_keeps_it_though_another_workspace_has_used_less_by_now() {
 }
 
 #[test]
+fn who_has_a_place_gives_it_up_to_a_higher_priority() {
+    let queue = queue([run_of(1, (0, 50, 7, Some(5))), run_of(2, (1, 60, 8, Some(5))), run_of(3, (2, 50, 1, None))]);
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let held = key_in(0, 1);
+    let running = vec![live_of(100, (2, 50, 6, Some(14)))];
+    let planned = plan(&Snapshot { reserved: Some(&held), ..snapshot(running, &queue, &shares, &quotas) });
+    assert_eq!(planned.held_up, [HeldUp { key: key_in(1, 2), why: Why::Room }]);
+    assert_eq!(started(&planned), []);
+}
+
+#[test]
 fn a_workspace_at_its_quota_holds_up_nobody_else() {
     let a: WorkspaceName = "a".parse().unwrap();
     let quotas = Quotas::from([(a.clone(), Quota { cpu: Some(3000), ..Quota::default() })]);
