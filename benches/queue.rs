@@ -192,6 +192,7 @@ fn waiting(number: usize, job: &Job) -> (Place, Waiting) {
         network: Network::Host,
         ports: Vec::new(),
         lasts: job.says.map(Duration::from_millis),
+        expected: None,
     };
     (Place { priority: Reverse(Priority::NORMAL), order: number as u64 }, waiting)
 }

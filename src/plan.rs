@@ -1,8 +1,9 @@
 //! What to do next. Total, pure, deterministic: no clock, no disk, no log.
 //!
 //! [`plan`] sees what runs, what waits and what the machine has, and answers with steps in the order in which they
-//! are to be taken: what frees comes before what takes. Its cost follows the live attempts, the runs that start and the
-//! different amounts that are waited for; of runs that need the same only those are looked at that may start.
+//! are to be taken: what frees comes before what takes. Its cost follows the live attempts, the runs that start, those that
+//! wait for a port and the different amounts that are waited for; runs that need the same are gone through one by one only
+//! where the shortest of them may start.
 
 pub mod address;
 mod attempt;
@@ -87,21 +88,16 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Why an attempt of `wanted` can never start in `workspace`, whatever ends: there is less on the machine, or by its quota.
-pub fn never_fits(
-    wanted: &Amount,
-    inventory: &Amount,
-    workspace: &WorkspaceName,
-    quota: Option<&Quota>,
-) -> Option<String> {
+/// Why an attempt of `wanted` can never start, whatever ends: there is less on the machine.
+pub fn beyond_machine(wanted: &Amount, inventory: &Amount) -> Option<String> {
     let missing = wanted.missing(inventory);
-    if !missing.is_empty() {
-        let missing = missing.join(" and ");
-        return Some(format!(
-            "the job needs {missing} that this machine can give; ask for less in `resources` or `count`"
-        ));
-    }
-    let quota = quota?;
+    let missing = (!missing.is_empty()).then(|| missing.join(" and "))?;
+    Some(format!("the job needs {missing} that this machine can give; ask for less in `resources` or `count`"))
+}
+
+/// Why an attempt of `wanted` cannot start in `workspace` as long as its quota is what it is, whatever ends. Files are refused
+/// for it; a run that waits already, when the quota is made smaller, goes on waiting.
+pub fn beyond_quota(wanted: &Amount, workspace: &WorkspaceName, quota: &Quota) -> Option<String> {
     if quota.running == Some(0) {
         return Some(format!("no job of workspace {workspace} may run (workspaces.{workspace}.running = 0)"));
     }
@@ -158,8 +154,27 @@ pub struct Waiting {
     pub network: Network,
     /// Ports of the machine that its file names.
     pub ports: Vec<u16>,
-    /// How long an attempt takes, by what its file expects and allows; not known when absent.
+    /// How long an attempt may take: then it is stopped; nothing stops it when absent.
     pub lasts: Option<Duration>,
+    /// How long it should take, for what is foreseen alone; not known when absent.
+    pub expected: Option<Duration>,
+}
+
+impl Waiting {
+    /// Addresses that an attempt has of its own.
+    fn addresses(&self) -> u32 {
+        addresses(self.network, self.tasks)
+    }
+}
+
+/// Addresses that so many tasks have of their own.
+pub fn addresses(network: Network, tasks: u32) -> u32 {
+    match network {
+        Network::Task => tasks,
+        // They share one.
+        Network::Job => 1,
+        Network::Host => 0,
+    }
 }
 
 /// What a plan is made from.
@@ -237,6 +252,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    fn fail(&mut self, waiting: &Waiting, reason: &str) {
+        let verdict = Verdict::Failed { reason: reason.to_owned() };
+        self.steps.push(Step::End { key: waiting.key.clone(), verdict });
+    }
+
     fn hold_up(&mut self, waiting: &Waiting, why: Why) {
         self.held_up.push(HeldUp { key: waiting.key.clone(), why });
     }

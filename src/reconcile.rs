@@ -29,7 +29,7 @@ use crate::gpu::Inventory;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::outlook::Outlook;
-use crate::plan::{Amount, HeldUp, Queue, Shares, Step};
+use crate::plan::{Amount, HeldUp, Queue, Shares, Step, Why};
 use crate::report::{Change, JobReport};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
@@ -186,6 +186,8 @@ pub struct Reconciler<S> {
     attempts: BTreeMap<AttemptId, JobKey>,
     /// Whose turn it was in the last plan, and what keeps them.
     held_up: Vec<HeldUp>,
+    /// The same by job.
+    whys: BTreeMap<JobKey, Why>,
     /// The queue as it was looked at last, for what is told.
     outlook: Option<Outlook>,
     /// It may have changed since.
@@ -249,6 +251,7 @@ impl<S: Store> Reconciler<S> {
             live: BTreeSet::new(),
             attempts: BTreeMap::new(),
             held_up: Vec::new(),
+            whys: BTreeMap::new(),
             outlook: None,
             queue_changed: true,
             moved: BTreeSet::new(),
@@ -736,6 +739,7 @@ impl<S: Store> Reconciler<S> {
         job.record.last_run += 1;
         job.record.rerun_wanted = false;
         job.record.rerun_number = spec.rerun;
+        job.record.not_begun = None;
         let number = job.record.last_run;
         let prepared = !spec.needs_preparation();
         let record = RunRecord {

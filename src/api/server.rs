@@ -31,7 +31,6 @@ use crate::engine::local::LocalEngine;
 use crate::gpu::Gpus;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
-use crate::status::State;
 use crate::store::record::RunRecord;
 use crate::sys::process::peer_uid;
 
@@ -350,12 +349,11 @@ fn waits_for_file(refusal: &Refusal) -> bool {
 
 /// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
 async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
-    let is_idle = |state: State| state.is_terminal() || state == State::Invalid;
     let detail = match show(context, caller.clone(), key.clone()).await {
         Err(ApiError::Refused(Refusal::Sweep { jobs, .. })) => {
             for job in jobs {
                 let job = job.parse().map_err(|_| ApiError::NotFound(format!("there is no job {job}")))?;
-                if !is_idle(show(context, caller.clone(), job).await?.report.state) {
+                if show(context, caller.clone(), job).await?.is_open {
                     return Ok(false);
                 }
             }
@@ -369,7 +367,7 @@ async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<boo
             format!("job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {sweep}`");
         return Err(ApiError::Conflict(message));
     }
-    Ok(is_idle(detail.report.state))
+    Ok(!detail.is_open)
 }
 
 fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {

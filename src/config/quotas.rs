@@ -20,7 +20,7 @@ pub struct Quota {
     pub memory: Option<u64>,
     /// Jobs that have something of the machine.
     pub running: Option<u64>,
-    /// Jobs that wait.
+    /// Jobs that wait; one at least.
     pub waiting: Option<u64>,
 }
 
@@ -72,6 +72,10 @@ pub(super) fn quotas(workspaces: &BTreeMap<String, WireWorkspace>) -> Result<Quo
         if keys.cpu.is_some_and(|cpu| !(0.0..=1e6).contains(&cpu)) {
             return Err(at("cpu", "must be a number of cores from 0 on".to_owned()));
         }
+        if keys.waiting == Some(0) {
+            let message = "must be 1 or more, since a job waits before it starts; running = 0 lets none start";
+            return Err(at("waiting", message.to_owned()));
+        }
         let quota = Quota {
             gpu: keys.gpu,
             cpu: keys.cpu.map(|cores| (cores * 1000.0).round() as u64),
@@ -111,6 +115,7 @@ mod tests {
             ("[workspaces.v]\ngpu = -1", "gpu"),
             ("[workspaces.v]\ncpu = -1", "workspaces.v.cpu: must be"),
             ("[workspaces.v]\nmemory = \"much\"", "workspaces.v.memory: "),
+            ("[workspaces.v]\nwaiting = 0", "workspaces.v.waiting: must be 1 or more"),
             ("[workspaces.\"a/b\"]\ngpu = 1", "workspaces.a/b: "),
             ("[queue]\nhalf_life = \"1s\"", "queue.half_life: must be from"),
             ("[queue]\nhalf_life = \"soon\"", "queue.half_life: "),

@@ -13,10 +13,7 @@ pub fn allocate(
     last: Option<AddressBlock>,
     tasks: u32,
 ) -> Option<AddressBlock> {
-    let size = tasks.checked_add(3)?.next_power_of_two();
-    if size > range.size() {
-        return None;
-    }
+    let size = block_size(tasks).filter(|size| *size <= range.size())?;
     let prefix = 32 - u8::try_from(size.trailing_zeros()).ok()?;
     let (start, end) = (u64::from(range.base), u64::from(range.base) + u64::from(range.size()));
     let after = last.map_or(start, |last| bounds(&last).1);
@@ -25,6 +22,24 @@ pub fn allocate(
     let size = u64::from(size);
     let base = first_fit(&taken, (after.max(start), end), size).or_else(|| first_fit(&taken, (start, end), size))?;
     Some(AddressBlock { base: Ipv4Addr::from(u32::try_from(base).ok()?), prefix })
+}
+
+/// Why an attempt of a job that needs so many addresses can never start, whatever ends; 0 where it needs none.
+pub fn never_fits(range: AddressRange, addresses: u32) -> Option<String> {
+    let size = block_size(addresses);
+    let is_too_big = addresses > 0 && size.is_none_or(|size| size > range.size());
+    is_too_big.then(|| {
+        format!(
+            "the job needs addresses for {addresses} task(s), more than all of network.range ({} addresses) has; ask for fewer \
+             tasks (`count`), or let them share an address with network = \"job\"",
+            range.size()
+        )
+    })
+}
+
+/// With a gateway, the network's own address and the broadcast address.
+fn block_size(addresses: u32) -> Option<u32> {
+    addresses.checked_add(3)?.checked_next_power_of_two()
 }
 
 /// The first free stretch of `size` within the bounds; blocks lie at multiples of their size.

@@ -27,18 +27,33 @@ pub(super) fn expected_end(live: &Live) -> Option<Timestamp> {
     Some(Timestamp(live.running_since?.0.saturating_add(expected)))
 }
 
-/// When the attempt gives back what it holds: by what its file expects, once that has passed by what it allows, and where it says
-/// nothing as long again as it has run.
-pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> End {
-    if live.verdict.is_some() || live.wanted_stop.is_some() {
+/// When the attempt gives back what it holds at the latest: when it is stopped if it has not ended. What a file only expects may
+/// be wrong, and a big job would wait for ever behind hopes: it makes a guess, and where there is none, or that has passed, it is
+/// guessed that the attempt goes on for as long again as it has run.
+pub(super) fn sure_end(live: &Live, now: Timestamp) -> End {
+    if is_ending(live) {
         return End::Said(live.kept_until.unwrap_or(now).max(now));
     }
     let since = live.running_since.unwrap_or(now);
-    let (expected, limit) = (live.expected_duration, live.max_duration);
-    let ends = [expected, limit].into_iter().flatten().map(|lasts| later(since, lasts));
-    let stops = limit.is_some() || (expected.is_some() && live.on_overrun == OnOverrun::Stop);
-    let said = ends.filter(|end| *end > now).min().or(stops.then_some(now));
-    said.map_or(End::Guessed(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0)))), End::Said)
+    let is_limit = live.on_overrun == OnOverrun::Stop;
+    let limit = live.expected_duration.filter(|_| is_limit).into_iter().chain(live.max_duration).min();
+    let guess = || {
+        expected_end(live)
+            .filter(|end| *end > now)
+            .unwrap_or(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0))))
+    };
+    limit.map_or_else(|| End::Guessed(guess()), |limit| End::Said(later(since, limit).max(now)))
+}
+
+/// When it should give it back: by what its file expects, and once that has passed by what is enforced. For people.
+pub(super) fn foreseen_end(live: &Live, now: Timestamp) -> End {
+    let sure = sure_end(live, now);
+    let expected = expected_end(live).filter(|end| *end > now && !is_ending(live));
+    expected.into_iter().chain(sure.said()).min().map_or(sure, End::Said)
+}
+
+fn is_ending(live: &Live) -> bool {
+    live.verdict.is_some() || live.wanted_stop.is_some()
 }
 
 /// That the attempt takes longer than expected, the first time that it is seen.

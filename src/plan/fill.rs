@@ -2,8 +2,9 @@
 //!
 //! The order: the higher priority, then the workspace that has used the least, then the older run. The first run that does
 //! not fit has a reservation, on the machine or within the quota of its workspace; later ones start where they do not
-//! delay it (`limit`). Who has the machine's keeps it until it starts, though its workspace may have used more than another by
-//! then: else what was let run empty for one would be filled up for the next, and neither would start.
+//! delay it (`limit`), and take none of its ports and addresses. Who has the machine's keeps it until it starts, though its
+//! workspace may have used more than another by then: else what was let run empty for one would be filled up for the next, and
+//! neither would start.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Range;
@@ -11,45 +12,42 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Bound;
 use std::time::Duration;
 
-use super::limit::{Limit, Load};
-use super::queue::{Lane, Place};
-use super::share::Shares;
-use super::{Amount, Holding, Plan, Snapshot, Step, Waiting, Why, address, attempt, never_fits};
+use super::limit::{End, Limit, Load};
+use super::queue::{Lane, Place, Shape};
+use super::share::Hours;
+use super::{
+    Amount, Holding, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
+};
 use crate::config::Quota;
-use crate::ids::{JobKey, WorkspaceName};
-use crate::spec::Network;
-use crate::status::Verdict;
+use crate::ids::{JobKey, Timestamp, WorkspaceName};
+use crate::spec::Priority;
 use crate::store::record::AddressBlock;
 
 /// Starts what may start.
 pub(super) fn fill<'a>(snapshot: &'a Snapshot<'a>, plan: &mut Plan) {
     let mut filling = Filling::new(snapshot);
     for class in snapshot.queue.classes() {
-        let first = filling.reserved.filter(|(place, _)| place.priority == class.priority).map(|(_, waiting)| waiting);
+        let first = filling.first_of(class.priority);
         let mut cursors: Vec<_> =
             class.lanes.into_iter().map(|(workspace, lane)| filling.open(workspace, lane)).collect();
         let mut next = first.or_else(|| filling.next(&mut cursors));
         while let Some(waiting) = next {
-            if filling.consider(waiting, plan) == Considered::NoAddresses {
-                return;
-            }
+            filling.consider(waiting, plan);
             next = filling.next(&mut cursors);
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Considered {
-    Done,
-    /// Nothing else starts before something ends.
-    NoAddresses,
-}
+/// Nothing that has addresses of its own starts before something ends.
+struct NoAddresses;
+
+/// When attempts give back what they hold.
+pub(super) type Ends = fn(&Live, Timestamp) -> End;
 
 /// A workspace while the machine is filled.
 pub(super) struct Side {
     pub(super) limit: Limit,
-    /// What it has used; the one with the least comes first.
-    pub(super) share: f64,
+    pub(super) used: Hours,
 }
 
 struct Filling<'a> {
@@ -58,31 +56,47 @@ struct Filling<'a> {
     reserved: Option<(Place, &'a Waiting)>,
     machine: Limit,
     sides: HashMap<&'a WorkspaceName, Side>,
+    /// Blocks that are held, or kept for who is held up for room.
     blocks: Vec<AddressBlock>,
+    /// Somebody waits for addresses: nobody behind has any.
+    out_of_addresses: bool,
     last_block: Option<AddressBlock>,
     /// Named ports of the machine, with who has them or is to have them first.
     ports: BTreeMap<u16, (&'a JobKey, Holding)>,
 }
 
 /// What of the machine is held, by the attempts that have not given it back.
-pub(super) fn machine(snapshot: &Snapshot<'_>) -> Limit {
+pub(super) fn machine(snapshot: &Snapshot<'_>, ends: Ends) -> Limit {
     let mut machine = Limit::new(Load { amount: snapshot.inventory, runs: u64::MAX }, snapshot.now);
     for live in snapshot.live.iter().filter(|live| !live.released) {
-        machine.hold(&live.amount, attempt::foreseen_end(live, snapshot.now));
+        machine.hold(&live.amount, ends(live, snapshot.now));
     }
     machine
 }
 
 /// A workspace as its live attempts leave it.
-pub(super) fn side<'a>(snapshot: &Snapshot<'a>, workspace: &WorkspaceName) -> Side {
+pub(super) fn side<'a>(snapshot: &Snapshot<'a>, workspace: &WorkspaceName, ends: Ends) -> Side {
     let quota = snapshot.quotas.get(workspace).copied().unwrap_or_default();
     let mut limit = Limit::new(capacity(&quota), snapshot.now);
     let own = || snapshot.live.iter().filter(|live| live.key.workspace == *workspace);
     for live in own().filter(|live| !live.released) {
-        limit.hold(&live.amount, attempt::foreseen_end(live, snapshot.now));
+        limit.hold(&live.amount, ends(live, snapshot.now));
     }
-    let share = snapshot.shares.of(workspace, own(), &snapshot.inventory, snapshot.now);
-    Side { limit, share }
+    Side { limit, used: snapshot.shares.of(workspace, own(), snapshot.now) }
+}
+
+/// Whether a run may start at all, as the cards and the quota are now. Cards come and go by themselves, and quotas are changed:
+/// what a file was accepted for waits for that, and holds up nobody.
+pub(super) fn is_possible(snapshot: &Snapshot<'_>, waiting: &Waiting) -> bool {
+    let (amount, workspace) = (&waiting.amount, &waiting.key.workspace);
+    let quota = snapshot.quotas.get(workspace);
+    amount.gpu <= snapshot.inventory.gpu && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
+}
+
+/// Why a run is over, since all that the machine has but for cards is too little for it.
+fn never(snapshot: &Snapshot<'_>, waiting: &Waiting) -> Option<String> {
+    let any_cards = Amount { gpu: u64::MAX, ..snapshot.inventory };
+    beyond_machine(&waiting.amount, &any_cards).or_else(|| address::never_fits(snapshot.addresses, waiting.addresses()))
 }
 
 fn capacity(quota: &Quota) -> Load {
@@ -101,32 +115,54 @@ impl<'a> Filling<'a> {
         Self {
             snapshot,
             reserved: snapshot.reserved.and_then(|key| snapshot.queue.find(key)),
-            machine: machine(snapshot),
+            machine: machine(snapshot, attempt::sure_end),
             sides: HashMap::new(),
             blocks: held().filter_map(|live| live.block).collect(),
+            out_of_addresses: false,
             last_block: snapshot.last_block,
             ports: ports.collect(),
         }
     }
 
+    /// The run that had the machine's reservation before, if it is of this priority and no higher one has the place now, or what
+    /// it needs of the quota.
+    fn first_of(&mut self, priority: Reverse<Priority>) -> Option<&'a Waiting> {
+        let (_, waiting) = self.reserved.filter(|(place, _)| place.priority == priority)?;
+        self.open_side(&waiting.key.workspace);
+        let is_admitted = self.gate(&waiting.key.workspace).admits(&Shape::of(waiting), waiting.lasts);
+        self.reserved = self.reserved.filter(|_| is_admitted);
+        is_admitted.then_some(waiting)
+    }
+
+    fn open_side(&mut self, workspace: &'a WorkspaceName) {
+        self.sides.entry(workspace).or_insert_with(|| side(self.snapshot, workspace, attempt::sure_end));
+    }
+
+    fn gate(&self, workspace: &WorkspaceName) -> Gate<'_> {
+        let limits = [&self.machine, &self.sides[workspace].limit];
+        Gate { limits, out_of_addresses: self.out_of_addresses }
+    }
+
     fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
-        self.sides.entry(workspace).or_insert_with(|| side(self.snapshot, workspace));
+        self.open_side(workspace);
         let taken = self.reserved.map(|(place, _)| place.order);
         Cursor { workspace, lane, taken, last: None, heads: None }
     }
 
     /// The next run in order that what is reserved admits.
     fn next(&self, cursors: &mut Vec<Cursor<'a>>) -> Option<&'a Waiting> {
-        cursors.retain_mut(|cursor| cursor.skip(&[&self.machine, &self.sides[cursor.workspace].limit]));
-        let share = |cursor: &Cursor<'a>| self.sides[cursor.workspace].share;
-        let first =
-            cursors.iter_mut().min_by(|a, b| share(a).total_cmp(&share(b)).then_with(|| a.order().cmp(&b.order())))?;
-        first.take()
+        cursors.retain_mut(|cursor| cursor.skip(&self.gate(cursor.workspace)));
+        let used = |cursor: &Cursor<'a>| self.sides[cursor.workspace].used;
+        let share = |cursor: &Cursor<'a>| self.snapshot.shares.share(used(cursor), &self.snapshot.inventory);
+        cursors.iter_mut().min_by_key(|cursor| (share(cursor), cursor.order()))?.take()
     }
 
-    fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) -> Considered {
-        if self.never(waiting, plan) {
-            return Considered::Done;
+    fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) {
+        if let Some(reason) = never(self.snapshot, waiting) {
+            return plan.fail(waiting, &reason);
+        }
+        if !is_possible(self.snapshot, waiting) {
+            return;
         }
         let load = Load::of(waiting.amount);
         let side = self.sides.get_mut(&waiting.key.workspace).expect("its lane was opened");
@@ -134,58 +170,63 @@ impl<'a> Filling<'a> {
             side.limit.reserve(&waiting.amount);
             plan.hold_up(waiting, Why::Quota);
         } else if !load.fits(&self.machine.room) {
-            self.machine.reserve(&waiting.amount);
+            let at = self.machine.reserve(&waiting.amount);
+            self.keep_for(waiting, at);
+            self.claim_block(waiting);
             plan.hold_up(waiting, Why::Room);
         } else if let Some((port, holder, how)) = self.port(waiting) {
+            self.keep_for(waiting, None);
             plan.hold_up(waiting, Why::Port { port, holder, how });
-            // What is free for others it does not need: nobody waits behind it but for its ports.
-            self.claim(waiting, Holding::First);
         } else {
-            return self.start(waiting, plan);
-        }
-        Considered::Done
-    }
-
-    /// What can never fit is over. Only cards come and go by themselves: what its file was accepted for is waited for.
-    fn never(&self, waiting: &Waiting, plan: &mut Plan) -> bool {
-        let (workspace, inventory) = (&waiting.key.workspace, &self.snapshot.inventory);
-        let with_cards = Amount { gpu: waiting.amount.gpu.max(inventory.gpu), ..*inventory };
-        let quota = self.snapshot.quotas.get(workspace);
-        if let Some(reason) = never_fits(&waiting.amount, &with_cards, workspace, quota) {
-            let verdict = Verdict::Failed { reason };
-            plan.steps.push(Step::End { key: waiting.key.clone(), verdict });
-            return true;
-        }
-        waiting.amount.gpu > inventory.gpu
-    }
-
-    fn start(&mut self, waiting: &'a Waiting, plan: &mut Plan) -> Considered {
-        let block = match waiting.network {
-            // Tasks that share a network have one address.
-            Network::Task | Network::Job => match self.allocate(waiting) {
-                Some(block) => Some(block),
-                None => {
+            match self.block(waiting) {
+                Ok(block) => self.start(waiting, block, plan),
+                Err(NoAddresses) => {
+                    self.out_of_addresses = true;
+                    self.keep_for(waiting, None);
                     plan.hold_up(waiting, Why::Addresses);
-                    return Considered::NoAddresses;
                 }
-            },
-            Network::Host => None,
-        };
+            }
+        }
+    }
+
+    /// Nobody behind it gets its ports, nor others of its workspace what it needs of the quota when it starts: else they might
+    /// have the one whenever the other is free. What is free of the machine is theirs, unless it waits for that.
+    fn keep_for(&mut self, waiting: &'a Waiting, at: Option<Timestamp>) {
+        if let Some(side) = self.sides.get_mut(&waiting.key.workspace) {
+            side.limit.keep(&waiting.amount, at);
+        }
+        self.claim(waiting, Holding::First);
+    }
+
+    fn start(&mut self, waiting: &'a Waiting, block: Option<AddressBlock>, plan: &mut Plan) {
         self.blocks.extend(block);
         self.last_block = block.or(self.last_block);
         self.machine.start(&waiting.amount, waiting.lasts);
         if let Some(side) = self.sides.get_mut(&waiting.key.workspace) {
             side.limit.start(&waiting.amount, waiting.lasts);
-            side.share += Shares::of_start(&waiting.amount, &self.snapshot.inventory);
+            side.used = side.used.with_start(&waiting.amount);
         }
         self.claim(waiting, Holding::Has);
         plan.steps.push(Step::Start { key: waiting.key.clone(), block });
-        Considered::Done
     }
 
-    fn allocate(&self, waiting: &Waiting) -> Option<AddressBlock> {
-        let addresses = if waiting.network == Network::Task { waiting.tasks } else { 1 };
-        address::allocate(self.snapshot.addresses, &self.blocks, self.last_block, addresses)
+    /// The addresses of an attempt, if it has any of its own.
+    fn block(&self, waiting: &Waiting) -> Result<Option<AddressBlock>, NoAddresses> {
+        match waiting.addresses() {
+            0 => Ok(None),
+            some => match address::allocate(self.snapshot.addresses, &self.blocks, self.last_block, some) {
+                Some(block) => Ok(Some(block)),
+                None => Err(NoAddresses),
+            },
+        }
+    }
+
+    /// Nobody behind it gets the last addresses.
+    fn claim_block(&mut self, waiting: &Waiting) {
+        match self.block(waiting) {
+            Ok(block) => self.blocks.extend(block),
+            Err(NoAddresses) => self.out_of_addresses = true,
+        }
     }
 
     /// A port that the file names and that cannot be had now.
@@ -203,6 +244,24 @@ impl<'a> Filling<'a> {
     }
 }
 
+/// What the limits and the addresses let pass. It only ever becomes narrower while a plan is made.
+struct Gate<'b> {
+    limits: [&'b Limit; 2],
+    out_of_addresses: bool,
+}
+
+impl Gate<'_> {
+    /// Nothing is reserved: every run may ask.
+    fn is_open(&self) -> bool {
+        !self.out_of_addresses && !self.limits.iter().any(|limit| limit.is_reserved())
+    }
+
+    fn admits(&self, shape: &Shape, lasts: Option<Duration>) -> bool {
+        let has_addresses = !(shape.addressed && self.out_of_addresses);
+        has_addresses && self.limits.iter().all(|limit| limit.admits(&shape.amount, lasts))
+    }
+}
+
 /// How far a lane has been gone through: by age until something is reserved, then by what still may fit.
 struct Cursor<'a> {
     workspace: &'a WorkspaceName,
@@ -214,10 +273,15 @@ struct Cursor<'a> {
     heads: Option<Heads<'a>>,
 }
 
-/// The next run of each shape that may fit: its order, how long it takes, and which shape it is of.
+/// Runs by age, with how long they may take.
+type Orders<'a> = Range<'a, u64, Option<Duration>>;
+
+/// What of a lane may start once something is reserved.
 struct Heads<'a> {
     taken: Option<u64>,
-    shapes: Vec<(&'a Amount, Range<'a, u64, Option<Duration>>)>,
+    /// With how long the shortest of its runs may take.
+    shapes: Vec<(&'a Shape, Option<Duration>, Orders<'a>)>,
+    /// The next run of each shape: its order, how long it may take, and which shape it is of.
     next: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
 }
 
@@ -233,13 +297,13 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Goes past what the limits do not admit; false when nothing is left.
-    fn skip(&mut self, limits: &[&Limit; 2]) -> bool {
-        if limits.iter().all(|limit| limit.reservation.is_none()) {
+    /// Goes past what is not admitted; false when nothing is left.
+    fn skip(&mut self, gate: &Gate<'_>) -> bool {
+        if gate.is_open() {
             return self.order().is_some();
         }
         let (lane, rest, taken) = (self.lane, self.rest(), self.taken);
-        self.heads.get_or_insert_with(|| Heads::of(lane, rest, taken, limits)).skip(limits)
+        self.heads.get_or_insert_with(|| Heads::of(lane, rest, taken, gate)).skip(gate)
     }
 
     fn take(&mut self) -> Option<&'a Waiting> {
@@ -251,29 +315,33 @@ impl<'a> Cursor<'a> {
 }
 
 impl<'a> Heads<'a> {
-    fn of(lane: &'a Lane, rest: (Bound<u64>, Bound<u64>), taken: Option<u64>, limits: &[&Limit; 2]) -> Self {
+    fn of(lane: &'a Lane, rest: (Bound<u64>, Bound<u64>), taken: Option<u64>, gate: &Gate<'_>) -> Self {
         let (mut shapes, mut next) = (Vec::new(), Vec::new());
-        let may_fit = |amount: &Amount| limits.iter().all(|limit| limit.may_fit(amount));
-        for (amount, orders) in lane.shapes.iter().filter(|(amount, _)| may_fit(amount)) {
-            let mut orders = orders.range(rest);
+        for (shape, alike) in &lane.shapes {
+            let shortest = alike.shortest();
+            if !gate.admits(shape, shortest) {
+                continue;
+            }
+            let mut orders = alike.orders.range(rest);
             if let Some((order, lasts)) = orders.find(|(order, _)| Some(**order) != taken) {
                 next.push(Reverse((*order, *lasts, shapes.len())));
-                shapes.push((amount, orders));
+                shapes.push((shape, shortest, orders));
             }
         }
         Self { taken, shapes, next: next.into() }
     }
 
-    fn skip(&mut self, limits: &[&Limit; 2]) -> bool {
-        while let Some(Reverse((_, lasts, shape))) = self.next.peek().copied() {
-            let Some(amount) = self.shapes.get(shape).map(|(amount, _)| *amount) else { return false };
-            let admits = |lasts: Option<Duration>| limits.iter().all(|limit| limit.admits(amount, lasts));
-            if admits(lasts) {
+    fn skip(&mut self, gate: &Gate<'_>) -> bool {
+        while let Some(Reverse((_, lasts, at))) = self.next.peek().copied() {
+            let Some((shape, shortest, _)) = self.shapes.get(at) else { return false };
+            let (shape, shortest) = (*shape, *shortest);
+            if gate.admits(shape, lasts) {
                 return true;
             }
             self.next.pop();
-            if limits.iter().all(|limit| limit.may_fit(amount)) {
-                self.push_next(shape, admits);
+            // Where the shortest is not admitted none is.
+            if gate.admits(shape, shortest) {
+                self.push_next(at, |lasts| gate.admits(shape, lasts));
             }
         }
         false
@@ -288,7 +356,7 @@ impl<'a> Heads<'a> {
 
     fn push_next(&mut self, shape: usize, wanted: impl Fn(Option<Duration>) -> bool) {
         let taken = self.taken;
-        let Some((_, rest)) = self.shapes.get_mut(shape) else { return };
+        let Some((.., rest)) = self.shapes.get_mut(shape) else { return };
         let next = rest.find(|(order, lasts)| Some(**order) != taken && wanted(**lasts));
         self.next.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
     }

@@ -1,9 +1,9 @@
 //! One limit on what runs, the machine's or that of a workspace: its room, and what is kept for the first run that it holds up.
 //!
-//! Backfill is EASY's. For the first run that does not fit a time is reckoned at which it will, from how long what runs takes.
-//! Later runs start before it only if they end by then, or in what it leaves over. Of what does not say how long it takes it is
-//! guessed that it goes on for as long again as it has run, but what it holds is never taken for left over: a run that may last
-//! for ever starts only in what is over for good, so no small job starves a big one.
+//! Backfill is EASY's: for the first run that does not fit a time is reckoned at which it will, by when what runs is stopped.
+//! Later runs start before it only if they are stopped by then, or in what it leaves over; so that time comes no later by them.
+//! Of what nothing stops it is guessed when it ends, but what it holds is never taken for left over: a run that may last for ever
+//! starts only in what is over for good, so no small job starves a big one.
 
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ pub(super) struct Load {
 }
 
 impl Load {
+    const NOTHING: Self = Self { amount: Amount { cpu: 0, memory: 0, gpu: 0 }, runs: 0 };
+
     /// That of one attempt.
     pub(super) fn of(amount: Amount) -> Self {
         Self { amount, runs: 1 }
@@ -40,19 +42,26 @@ impl Load {
 /// When an attempt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// By what its file says.
+    /// Then it is stopped.
     Said(Timestamp),
-    /// It says nothing.
+    /// Nothing stops it.
     Guessed(Timestamp),
 }
 
-/// What the first run that does not fit will have.
+/// What a run that does not fit yet will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reservation {
-    /// When it should fit; none where it does not fit even when nothing runs.
+    /// When it should fit; not known where absent.
     pub(super) at: Option<Timestamp>,
     /// What nobody needs then, whatever ends later than it is guessed.
-    spare: Load,
+    pub(super) spare: Load,
+}
+
+impl Reservation {
+    /// Whether what ends then, if ever, has ended when the place is needed.
+    pub(super) fn is_after(&self, end: Option<Timestamp>) -> bool {
+        end.zip(self.at).is_some_and(|(end, at)| end <= at)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -61,12 +70,13 @@ pub(super) struct Limit {
     pub(super) capacity: Load,
     held: Vec<(Load, End)>,
     pub(super) room: Load,
-    pub(super) reservation: Option<Reservation>,
+    /// Of the first run that this limit holds up, and of a workspace's also that of its run that the machine holds up.
+    pub(super) reservations: Vec<Reservation>,
 }
 
 impl Limit {
     pub(super) fn new(capacity: Load, now: Timestamp) -> Self {
-        Self { now, capacity, held: Vec::new(), room: capacity, reservation: None }
+        Self { now, capacity, held: Vec::new(), room: capacity, reservations: Vec::new() }
     }
 
     pub(super) fn hold(&mut self, amount: &Amount, end: End) {
@@ -77,38 +87,37 @@ impl Limit {
 
     /// Whether an attempt may start, as far as what is reserved goes. Before anything is, every one may ask.
     pub(super) fn admits(&self, amount: &Amount, lasts: Option<Duration>) -> bool {
-        self.may_fit(amount) && (self.ends_in_time(lasts) || self.is_spare(amount))
+        let (load, end) = (Load::of(*amount), self.end_of(lasts));
+        let spares = |reservation: &Reservation| reservation.is_after(end) || load.fits(&reservation.spare);
+        self.may_fit(amount) && self.reservations.iter().all(spares)
+    }
+
+    /// Something is reserved.
+    pub(super) fn is_reserved(&self) -> bool {
+        !self.reservations.is_empty()
     }
 
     /// Whether any attempt of this amount may start from now on; room only shrinks while a plan is made.
     pub(super) fn may_fit(&self, amount: &Amount) -> bool {
-        self.reservation.is_none() || Load::of(*amount).fits(&self.room)
+        self.reservations.is_empty() || Load::of(*amount).fits(&self.room)
     }
 
-    pub(super) fn is_spare(&self, amount: &Amount) -> bool {
-        self.reservation.is_none_or(|reservation| Load::of(*amount).fits(&reservation.spare))
-    }
-
-    pub(super) fn ends_in_time(&self, lasts: Option<Duration>) -> bool {
-        let Some(reservation) = &self.reservation else { return true };
-        let end = lasts.map(|lasts| later(self.now, lasts));
-        end.zip(reservation.at).is_some_and(|(end, at)| end <= at)
+    fn end_of(&self, lasts: Option<Duration>) -> Option<Timestamp> {
+        lasts.map(|lasts| later(self.now, lasts))
     }
 
     /// An attempt starts.
     pub(super) fn start(&mut self, amount: &Amount, lasts: Option<Duration>) {
-        let in_time = self.ends_in_time(lasts);
+        let end = self.end_of(lasts);
         // As of what has not run yet.
-        let end = lasts.map_or(End::Guessed(self.now), |lasts| End::Said(later(self.now, lasts)));
-        self.hold(amount, end);
-        if let Some(reservation) = self.reservation.as_mut().filter(|_| !in_time) {
+        self.hold(amount, end.map_or(End::Guessed(self.now), End::Said));
+        for reservation in self.reservations.iter_mut().filter(|reservation| !reservation.is_after(end)) {
             reservation.spare = reservation.spare.minus(&Load::of(*amount));
         }
     }
 
     fn held(&self, which: impl Fn(&End) -> bool) -> Load {
-        let nothing = Load { amount: Amount::default(), runs: 0 };
-        self.held.iter().filter(|(_, end)| which(end)).fold(nothing, |sum, (load, _)| sum.plus(load))
+        self.held.iter().filter(|(_, end)| which(end)).fold(Load::NOTHING, |sum, (load, _)| sum.plus(load))
     }
 
     fn ends(&self, of: impl Fn(&End) -> Option<Timestamp>) -> Vec<(Timestamp, &Load)> {
@@ -132,17 +141,29 @@ impl Limit {
         out
     }
 
-    /// The first run that does not fit is to start as soon as it does.
-    pub(super) fn reserve(&mut self, amount: &Amount) {
+    /// When there should be room, as what runs ends.
+    pub(super) fn fits_at(&self, amount: &Amount) -> Option<Timestamp> {
         let wanted = Load::of(*amount);
         let mut held = self.held(|_| true);
         let fits = |(end, load): (Timestamp, &Load)| {
             held = held.minus(load);
             wanted.fits(&self.capacity.minus(&held)).then_some(end)
         };
-        let at = self.ends(|end| Some(end.foreseen())).into_iter().find_map(fits);
+        self.ends(|end| Some(end.foreseen())).into_iter().find_map(fits)
+    }
+
+    /// The first run that does not fit is to start as soon as it does; says when that should be.
+    pub(super) fn reserve(&mut self, amount: &Amount) -> Option<Timestamp> {
+        let at = self.fits_at(amount);
+        self.keep(amount, at);
+        at
+    }
+
+    /// Keeps room for a run that starts then; when is not known where absent.
+    pub(super) fn keep(&mut self, amount: &Amount, at: Option<Timestamp>) {
         let stays = self.held(|end| end.said().is_none_or(|end| at.is_some_and(|at| end > at)));
-        self.reservation = Some(Reservation { at, spare: self.capacity.minus(&stays).minus(&wanted) });
+        let spare = self.capacity.minus(&stays).minus(&Load::of(*amount));
+        self.reservations.push(Reservation { at, spare });
     }
 }
 

@@ -1,12 +1,13 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::fill::{Side, machine, side};
+use super::attempt::foreseen_end;
+use super::fill::{is_possible, machine, side};
 use super::limit::{Load, later};
-use super::share::Shares;
-use super::{Amount, HeldUp, Snapshot, Waiting, Why, attempt};
+use super::share::Hours;
+use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So many of the first in the queue are told when they may start.
@@ -24,6 +25,7 @@ pub struct Outlook {
     /// How many wait.
     pub waiting: usize,
     standings: BTreeMap<JobKey, Standing>,
+    /// The first of them, in the order in which they may start.
     first: Vec<JobKey>,
     holders: Vec<Holder>,
 }
@@ -34,8 +36,6 @@ pub struct Standing {
     /// From 1.
     pub place: usize,
     pub wanted: Amount,
-    /// What keeps it, if its turn has come.
-    pub why: Option<Why>,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
     pub estimate: Option<Timestamp>,
 }
@@ -51,26 +51,32 @@ pub struct Holder {
 
 /// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
 pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outlook {
-    let whys: BTreeMap<&JobKey, &Why> = held_up.iter().map(|held_up| (&held_up.key, &held_up.why)).collect();
+    let of_their_own: BTreeSet<&JobKey> = held_up
+        .iter()
+        .filter(|held_up| matches!(held_up.why, Why::Port { .. } | Why::Addresses))
+        .map(|held_up| &held_up.key)
+        .collect();
     let ordered = ordered(snapshot, most);
     let mut clock = Clock::new(snapshot);
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
-        let why = whys.get(&waiting.key).map(|why| (*why).clone());
-        let timed = place <= ESTIMATED && matches!(why, None | Some(Why::Room | Why::Quota));
-        let estimate = if timed { clock.start_of(waiting) } else { None };
-        let standing = Standing { place, wanted: waiting.amount, why, estimate };
-        standings.insert(waiting.key.clone(), standing);
+        let is_told = place <= ESTIMATED && is_possible(snapshot, waiting);
+        let estimate = match of_their_own.contains(&waiting.key) {
+            _ if !is_told => None,
+            true => clock.no_start_of(waiting),
+            false => clock.start_of(waiting),
+        };
+        standings.insert(waiting.key.clone(), Standing { place, wanted: waiting.amount, estimate });
     }
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
-        let until = attempt::foreseen_end(live, snapshot.now).said();
+        let until = foreseen_end(live, snapshot.now).said();
         Holder { key: live.key.clone(), amount: live.amount, until }
     };
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
-        free: machine(snapshot).room.amount,
+        free: machine(snapshot, foreseen_end).room.amount,
         waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
@@ -110,7 +116,7 @@ impl Outlook {
 
 /// So many of the first that wait, in the order in which they would start one after the other.
 fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
-    let mut shares: BTreeMap<&WorkspaceName, f64> = BTreeMap::new();
+    let mut used: BTreeMap<&WorkspaceName, Hours> = BTreeMap::new();
     let reserved = snapshot.reserved.and_then(|key| snapshot.queue.find(key));
     let mut out = Vec::new();
     for class in snapshot.queue.classes() {
@@ -126,19 +132,20 @@ fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
             })
             .collect();
         for (workspace, _) in &open {
-            shares.entry(workspace).or_insert_with(|| side(snapshot, workspace).share);
+            used.entry(workspace).or_insert_with(|| side(snapshot, workspace, foreseen_end).used);
         }
         while out.len() < most {
-            let mut heads = open
+            let share = |workspace| used.get(workspace).map(|used| snapshot.shares.share(*used, &snapshot.inventory));
+            let heads = open
                 .iter_mut()
                 .enumerate()
-                .filter_map(|(place, (workspace, runs))| Some((shares.get(workspace)?, *runs.peek()?.0, place)));
-            let first = heads.by_ref().min_by(|(a, order, _), (b, other, _)| a.total_cmp(b).then(order.cmp(other)));
+                .filter_map(|(place, (workspace, runs))| Some((share(*workspace)?, *runs.peek()?.0, place)));
+            let first = heads.min();
             let Some((_, _, place)) = first else { break };
             let Some((workspace, runs)) = open.get_mut(place) else { break };
             let Some((_, waiting)) = runs.next() else { break };
-            if let Some(share) = shares.get_mut(workspace) {
-                *share += Shares::of_start(&waiting.amount, &snapshot.inventory);
+            if let Some(used) = used.get_mut(workspace) {
+                *used = used.with_start(&waiting.amount);
             }
             out.push(waiting);
         }
@@ -146,7 +153,8 @@ fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
     out
 }
 
-/// The machine and the quotas as time goes on: each run in order begins where there is room for all of it.
+/// The machine and the quotas as time goes on: each run in order begins where there is room for all that it may take, and ends
+/// when it should.
 struct Clock<'a> {
     snapshot: &'a Snapshot<'a>,
     machine: Timeline,
@@ -155,30 +163,45 @@ struct Clock<'a> {
 
 impl<'a> Clock<'a> {
     fn new(snapshot: &'a Snapshot<'a>) -> Self {
-        Self { snapshot, machine: Timeline::of(&machine(snapshot)), sides: BTreeMap::new() }
+        Self { snapshot, machine: Timeline::of(&machine(snapshot, foreseen_end)), sides: BTreeMap::new() }
+    }
+
+    fn side(&mut self, workspace: &'a WorkspaceName) -> &mut Timeline {
+        let snapshot = self.snapshot;
+        self.sides.entry(workspace).or_insert_with(|| Timeline::of(&side(snapshot, workspace, foreseen_end).limit))
     }
 
     fn start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
-        let workspace = &waiting.key.workspace;
-        let side = self.sides.entry(workspace).or_insert_with(|| {
-            let Side { limit, .. } = side(self.snapshot, workspace);
-            Timeline::of(&limit)
-        });
+        let Some(start) = self.find(waiting) else { return self.no_start_of(waiting) };
+        self.take(waiting, start, waiting.expected);
+        Some(start)
+    }
+
+    /// When it starts cannot be said: of those behind it only what it leaves over is told.
+    fn no_start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
+        self.take(waiting, self.snapshot.now, None);
+        None
+    }
+
+    fn take(&mut self, waiting: &'a Waiting, start: Timestamp, lasts: Option<Duration>) {
+        let load = Load::of(waiting.amount);
+        self.machine.take(start, &load, lasts);
+        self.side(&waiting.key.workspace).take(start, &load, lasts);
+    }
+
+    /// The first time at which both have room.
+    fn find(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
         let load = Load::of(waiting.amount);
         let mut at = self.snapshot.now;
         // Each step goes on in time, to a point of one of the two.
         loop {
             let found = self.machine.earliest(at, &load, waiting.lasts)?;
-            let both = side.earliest(found, &load, waiting.lasts)?;
+            let both = self.side(&waiting.key.workspace).earliest(found, &load, waiting.lasts)?;
             if both == found {
-                break;
+                return Some(both);
             }
             at = both;
         }
-        let start = self.machine.earliest(at, &load, waiting.lasts)?;
-        self.machine.take(start, &load, waiting.lasts);
-        side.take(start, &load, waiting.lasts);
-        Some(start)
     }
 }
 

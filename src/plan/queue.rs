@@ -3,7 +3,7 @@
 //! Kept by the reconciler as runs come and go, so that a plan looks at what may start and not at all that waits.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Amount, Waiting};
@@ -35,8 +35,49 @@ pub(super) struct Class<'a> {
 pub(super) struct Lane {
     /// By age.
     pub(super) runs: BTreeMap<u64, Waiting>,
-    /// The same by what they need, with how long they take at most: runs of one shape fit or do not fit together.
-    pub(super) shapes: BTreeMap<Amount, BTreeMap<u64, Option<Duration>>>,
+    /// The same by what they need.
+    pub(super) shapes: BTreeMap<Shape, Alike>,
+}
+
+/// What runs need: those of one shape fit or do not fit together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Shape {
+    pub(super) amount: Amount,
+    /// They have addresses of their own.
+    pub(super) addressed: bool,
+}
+
+impl Shape {
+    pub(super) fn of(waiting: &Waiting) -> Self {
+        Self { amount: waiting.amount, addressed: waiting.addresses() > 0 }
+    }
+}
+
+/// The runs of one shape.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Alike {
+    /// By age, with how long they may take.
+    pub(super) orders: BTreeMap<u64, Option<Duration>>,
+    /// The same by how long that is; those that nothing stops come last.
+    by_length: BTreeSet<(Duration, u64)>,
+}
+
+impl Alike {
+    fn insert(&mut self, order: u64, lasts: Option<Duration>) {
+        self.orders.insert(order, lasts);
+        self.by_length.insert((lasts.unwrap_or(Duration::MAX), order));
+    }
+
+    fn remove(&mut self, order: u64) {
+        if let Some(lasts) = self.orders.remove(&order) {
+            self.by_length.remove(&(lasts.unwrap_or(Duration::MAX), order));
+        }
+    }
+
+    /// How long the shortest of them may take.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.by_length.first().map(|(lasts, _)| *lasts).filter(|lasts| *lasts < Duration::MAX)
+    }
 }
 
 impl Queue {
@@ -45,7 +86,7 @@ impl Queue {
         self.remove(&waiting.key);
         self.places.insert(waiting.key.clone(), place);
         let lane = self.lanes.entry((place.priority, waiting.key.workspace.clone())).or_default();
-        lane.shapes.entry(waiting.amount).or_default().insert(place.order, waiting.lasts);
+        lane.shapes.entry(Shape::of(&waiting)).or_default().insert(place.order, waiting.lasts);
         lane.runs.insert(place.order, waiting);
     }
 
@@ -54,10 +95,11 @@ impl Queue {
         let lane_key = (place.priority, key.workspace.clone());
         let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
         let Some(waiting) = lane.runs.remove(&place.order) else { return };
-        if let Some(shape) = lane.shapes.get_mut(&waiting.amount) {
-            shape.remove(&place.order);
-            if shape.is_empty() {
-                lane.shapes.remove(&waiting.amount);
+        let shape = Shape::of(&waiting);
+        if let Some(alike) = lane.shapes.get_mut(&shape) {
+            alike.remove(place.order);
+            if alike.orders.is_empty() {
+                lane.shapes.remove(&shape);
             }
         }
         if lane.runs.is_empty() {
@@ -75,7 +117,7 @@ impl Queue {
 
     /// No run in it needs a card.
     pub fn wants_no_cards(&self) -> bool {
-        self.lanes.values().all(|lane| lane.shapes.keys().all(|amount| amount.gpu == 0))
+        self.lanes.values().all(|lane| lane.shapes.keys().all(|shape| shape.amount.gpu == 0))
     }
 
     pub fn is_empty(&self) -> bool {

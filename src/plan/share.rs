@@ -10,37 +10,52 @@ use crate::ids::{Timestamp, WorkspaceName};
 const AHEAD_H: f64 = 1.0;
 const MS_PER_H: f64 = 3_600_000.0;
 
-/// What workspaces have used by attempts that are over. Cards are counted where the machine has some, else cores.
+/// So many half-lives of usage count: what is older counts less than a millionth.
+const HALF_LIVES: f64 = 20.0;
+/// What is used is compared in steps of this part of the half-life, in hours of the whole machine. Larger than all that is too
+/// old to be read by who forgets and reads again: a restart changes the order of nobody.
+const STEP: f64 = 1.0 / 131_072.0;
+
+/// What workspaces have used by attempts that are over.
 #[derive(Debug, Clone)]
 pub struct Shares {
     half_life_h: f64,
-    /// Hours of cards and of cores, as they counted at that time.
+    /// As it counted at that time.
     used: BTreeMap<WorkspaceName, (Hours, Timestamp)>,
 }
 
+/// Hours of cards, of thousandths of a core and of bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Hours {
+pub(super) struct Hours {
     gpu: f64,
     cpu: f64,
+    memory: f64,
 }
 
 impl Hours {
     fn scaled(self, by: f64) -> Self {
-        Self { gpu: self.gpu * by, cpu: self.cpu * by }
+        Self { gpu: self.gpu * by, cpu: self.cpu * by, memory: self.memory * by }
     }
 
     fn plus(self, other: Self) -> Self {
-        Self { gpu: self.gpu + other.gpu, cpu: self.cpu + other.cpu }
+        Self { gpu: self.gpu + other.gpu, cpu: self.cpu + other.cpu, memory: self.memory + other.memory }
     }
 
-    fn weight(self, inventory: &Amount) -> f64 {
-        if inventory.gpu > 0 { self.gpu } else { self.cpu }
+    /// With an attempt that is started now.
+    pub(super) fn with_start(self, amount: &Amount) -> Self {
+        self.plus(hourly(amount).scaled(AHEAD_H))
+    }
+
+    /// Hours of the whole machine, by that of which it was the largest part.
+    fn of_machine(self, inventory: &Amount) -> f64 {
+        let part = |used: f64, there: u64| if there > 0 { used / there as f64 } else { 0.0 };
+        part(self.gpu, inventory.gpu).max(part(self.cpu, inventory.cpu)).max(part(self.memory, inventory.memory))
     }
 }
 
 /// What an amount comes to in an hour.
 fn hourly(amount: &Amount) -> Hours {
-    Hours { gpu: amount.gpu as f64, cpu: amount.cpu as f64 / 1000.0 }
+    Hours { gpu: amount.gpu as f64, cpu: amount.cpu as f64, memory: amount.memory as f64 }
 }
 
 fn hours(from: Timestamp, to: Timestamp) -> f64 {
@@ -74,14 +89,13 @@ impl Shares {
         self.used.insert(workspace.clone(), (sum, latest));
     }
 
-    /// What a workspace has used until `now`, with its attempts that are not accounted yet. The one with the least comes first.
+    /// What a workspace has used until `now`, with its attempts that are not accounted yet.
     pub(super) fn of<'a>(
         &self,
         workspace: &WorkspaceName,
         live: impl Iterator<Item = &'a Live>,
-        inventory: &Amount,
         now: Timestamp,
-    ) -> f64 {
+    ) -> Hours {
         let before = self.used.get(workspace).map_or(Hours::default(), |(sum, at)| {
             // A clock that was set back makes nothing count more.
             sum.scaled(self.left_after(hours(*at, now)))
@@ -90,17 +104,17 @@ impl Shares {
             let ahead = if live.released { 0.0 } else { AHEAD_H };
             self.held(&live.amount, live.held_since, now).plus(hourly(&live.amount).scaled(ahead))
         });
-        running.fold(before, Hours::plus).weight(inventory)
+        running.fold(before, Hours::plus)
     }
 
-    /// By how much the share grows when an attempt is started.
-    pub(super) fn of_start(amount: &Amount, inventory: &Amount) -> f64 {
-        hourly(amount).scaled(AHEAD_H).weight(inventory)
+    /// What that comes to, in steps. The workspace with the least comes first.
+    pub(super) fn share(&self, used: Hours, inventory: &Amount) -> u64 {
+        (used.of_machine(inventory) / (self.half_life_h * STEP)).round() as u64
     }
 
-    /// How far back usage is worth to be read: what is older counts less than a thousandth.
+    /// How far back usage is worth to be read.
     pub fn matters_since(&self, now: Timestamp) -> Timestamp {
-        let back = (self.half_life_h * 10.0 * MS_PER_H).min(u64::MAX as f64) as u64;
+        let back = (self.half_life_h * HALF_LIVES * MS_PER_H).min(u64::MAX as f64) as u64;
         Timestamp(now.0.saturating_sub(back))
     }
 }

@@ -22,6 +22,7 @@ fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
         network: Network::Task,
         ports: Vec::new(),
         lasts: None,
+        expected: None,
     }
 }
 

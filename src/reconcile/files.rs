@@ -4,7 +4,6 @@ use super::Reconciler;
 use super::world::Job;
 use crate::ids::{JobKey, Timestamp};
 use crate::intake::Arrival;
-use crate::plan::Amount;
 use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
@@ -32,17 +31,18 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
-        if let Some(reason) = self.never_fits(&Amount::of(&spec), &key.workspace) {
+        let known = self.jobs.get(key).map(|job| &job.record);
+        if known.is_some_and(|job| job.source.as_ref() == Some(&source) && job.file_present && job.invalid.is_empty()) {
+            // Whatever limits have become smaller since: it was accepted.
+            return;
+        }
+        if let Some(reason) = self.never_fits(&spec, &key.workspace) {
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
         }
         let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
         if spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep)) {
             let message = "`after` names the job itself, which could never start".to_owned();
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), message)]);
-        }
-        let known = self.jobs.get(key).map(|job| &job.record);
-        if known.is_some_and(|job| job.source.as_ref() == Some(&source) && job.file_present && job.invalid.is_empty()) {
-            return;
         }
         let job = self.job_entry(key);
         if job.record.source.is_none() {
@@ -100,6 +100,7 @@ impl<S: Store> Reconciler<S> {
 
     /// Removes a job; its numbers stay.
     pub(super) fn forget(&mut self, key: &JobKey) {
+        self.take_back(key);
         let Some(job) = self.jobs.get_mut(key) else { return };
         let (old, sweep) = (&job.record, job.sweep(key));
         let (last_run, next_event) = (old.last_run, old.next_event);
@@ -128,7 +129,7 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn state(&self, key: &JobKey) -> (State, String) {
         let Some(job) = self.jobs.get(key) else { return (State::Stopped, String::new()) };
         let Some(run) = &job.run else {
-            return match self.waiters.is_turned_away(key) {
+            return match self.is_turned_away(key) {
                 true => (State::Held, self.why_turned_away(key)),
                 false => state_without_run(job),
             };
@@ -168,7 +169,7 @@ impl<S: Store> Reconciler<S> {
         if let Some(number) = job.follows().filter(|_| job.is_begun()) {
             reason = format!("{reason}; run {number} follows");
         }
-        if job.run.is_some() && self.waiters.is_turned_away(key) {
+        if job.run.is_some() && self.is_turned_away(key) {
             reason = format!("{reason}; its next run is {}", self.why_turned_away(key));
         }
         if let Some(said) = self.full.get(&key.workspace).filter(|_| self.live.contains(key)) {
@@ -200,6 +201,7 @@ fn empty_record(created: Timestamp) -> JobRecord {
         rerun_wanted: false,
         rerun_number: 0,
         not_begun: None,
+        turned_away: None,
         next_event: 0,
         removed: false,
         first_event: 0,
@@ -209,6 +211,9 @@ fn empty_record(created: Timestamp) -> JobRecord {
 fn state_without_run(job: &Job) -> (State, String) {
     match job.record.invalid.first() {
         Some(diagnostic) => (State::Invalid, diagnostic.to_string()),
+        None if job.desired() != DesiredState::Stopped && job.record.file_present => {
+            (State::Stopped, "stopped before its run was queued; `trainyard rerun` queues it".to_owned())
+        }
         None => (State::Stopped, "state = \"stopped\" in its job file".to_owned()),
     }
 }

@@ -8,6 +8,7 @@ use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
 use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot, Why};
+use crate::spec::JobSpec;
 use crate::store::Store;
 use crate::store::record::UsageRecord;
 
@@ -24,13 +25,17 @@ pub(super) const SEEN: usize = 1000;
 pub(super) struct Waiters {
     /// Jobs with a run that is not over and has nothing of the machine.
     of: BTreeMap<WorkspaceName, BTreeSet<JobKey>>,
-    /// Jobs whose next run is not begun, since as many wait as their workspace may have, in the order in which they came.
-    turned_away: BTreeMap<WorkspaceName, Vec<JobKey>>,
+    /// Jobs whose next run is not begun, since as many wait as their workspace may have, by the numbers in their records.
+    turned_away: BTreeMap<WorkspaceName, BTreeMap<u64, JobKey>>,
 }
 
 impl Waiters {
     fn count(&self, workspace: &WorkspaceName) -> u64 {
         self.of.get(workspace).map_or(0, |jobs| jobs.len() as u64)
+    }
+
+    fn contains(&self, key: &JobKey) -> bool {
+        self.of.get(&key.workspace).is_some_and(|jobs| jobs.contains(key))
     }
 
     fn set(&mut self, key: &JobKey, waits: bool) {
@@ -42,14 +47,12 @@ impl Waiters {
         }
     }
 
-    fn take_back(&mut self, key: &JobKey) {
-        if let Some(jobs) = self.turned_away.get_mut(&key.workspace) {
-            jobs.retain(|other| other != key);
-        }
+    fn turn_away(&mut self, number: u64, key: &JobKey) {
+        self.turned_away.entry(key.workspace.clone()).or_default().insert(number, key.clone());
     }
 
-    pub(super) fn is_turned_away(&self, key: &JobKey) -> bool {
-        self.turned_away.get(&key.workspace).is_some_and(|jobs| jobs.contains(key))
+    fn first_turned_away(&self, workspace: &WorkspaceName) -> Option<(u64, JobKey)> {
+        self.turned_away.get(workspace)?.first_key_value().map(|(number, key)| (*number, key.clone()))
     }
 }
 
@@ -78,9 +81,13 @@ impl<S: Store> Reconciler<S> {
         self.settings.quotas.get(workspace)
     }
 
-    /// Why a job of this amount can never start.
-    pub(super) fn never_fits(&self, wanted: &Amount, workspace: &WorkspaceName) -> Option<String> {
-        plan::never_fits(wanted, &self.all_there_is(), workspace, self.quota(workspace))
+    /// Why an attempt of such a job can never start.
+    pub(super) fn never_fits(&self, spec: &JobSpec, workspace: &WorkspaceName) -> Option<String> {
+        let wanted = Amount::of(spec);
+        let tasks = u32::try_from(spec.tasks().count()).unwrap_or(u32::MAX);
+        plan::beyond_machine(&wanted, &self.all_there_is())
+            .or_else(|| plan::beyond_quota(&wanted, workspace, self.quota(workspace)?))
+            .or_else(|| plan::address::never_fits(self.settings.addresses, plan::addresses(spec.network, tasks)))
     }
 
     /// Brings the job's place in line with its record.
@@ -89,9 +96,9 @@ impl<S: Store> Reconciler<S> {
         let job = self.jobs.get(key);
         if job.is_none_or(|job| job.next_run().is_none()) {
             // Nobody wants its next run any more.
-            self.waiters.take_back(key);
+            self.take_back(key);
         }
-        let open = job.and_then(Job::open_run);
+        let open = self.jobs.get(key).and_then(Job::open_run);
         self.waiters.set(key, open.is_some_and(|run| run.live_attempt().is_none()));
         if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
             self.queue.insert(place, waiting);
@@ -106,16 +113,47 @@ impl<S: Store> Reconciler<S> {
 
     /// Whether another run of the workspace may wait; if not the job is remembered until one may.
     pub(super) fn may_wait(&mut self, key: &JobKey) -> bool {
-        let limit = self.quota(&key.workspace).and_then(|quota| quota.waiting);
-        let is_full = limit.is_some_and(|limit| self.waiters.count(&key.workspace) >= limit);
-        if !is_full {
-            self.waiters.take_back(key);
-        } else if !self.waiters.is_turned_away(key) {
-            self.waiters.turned_away.entry(key.workspace.clone()).or_default().push(key.clone());
-            let why = self.why_turned_away(key);
-            self.note(key, why);
+        let Some(limit) = self.quota(&key.workspace).and_then(|quota| quota.waiting) else {
+            self.take_back(key);
+            return true;
+        };
+        // Its run has just made way for this one.
+        if self.waiters.contains(key) {
+            return true;
         }
-        !is_full
+        let number = self.jobs.get(key).and_then(|job| job.record.turned_away);
+        let first = self.waiters.first_turned_away(&key.workspace);
+        let is_its_turn = first.is_none_or(|(first, _)| Some(first) == number);
+        let may = is_its_turn && self.waiters.count(&key.workspace) < limit;
+        if may {
+            self.take_back(key);
+        } else if number.is_none() {
+            self.turn_away(key);
+        }
+        may
+    }
+
+    fn turn_away(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        self.counters.order += 1;
+        self.counters_changed = true;
+        job.record.turned_away = Some(self.counters.order);
+        self.waiters.turn_away(self.counters.order, key);
+        let why = self.why_turned_away(key);
+        self.note(key, why);
+    }
+
+    pub(super) fn is_turned_away(&self, key: &JobKey) -> bool {
+        self.jobs.get(key).is_some_and(|job| job.record.turned_away.is_some())
+    }
+
+    /// Its next run is begun, or nobody wants it any more.
+    pub(super) fn take_back(&mut self, key: &JobKey) {
+        let Some(number) = self.jobs.get_mut(key).and_then(|job| job.record.turned_away.take()) else { return };
+        self.dirty.insert(key.clone());
+        if let Some(jobs) = self.waiters.turned_away.get_mut(&key.workspace) {
+            jobs.remove(&number);
+        }
     }
 
     /// Begins the runs of those that were turned away, as far as they may wait now.
@@ -124,20 +162,18 @@ impl<S: Store> Reconciler<S> {
         for workspace in workspaces {
             let limit = self.quota(&workspace).and_then(|quota| quota.waiting).unwrap_or(u64::MAX);
             while self.waiters.count(&workspace) < limit {
-                let first = self.waiters.turned_away.get(&workspace).and_then(|jobs| jobs.first().cloned());
-                let Some(key) = first else { break };
-                self.waiters.take_back(&key);
+                let Some((_, key)) = self.waiters.first_turned_away(&workspace) else { break };
                 self.settle(&key);
+                self.take_back(&key);
             }
         }
         self.waiters.turned_away.retain(|_, jobs| !jobs.is_empty());
     }
 
-    /// After a restart: whose run was not begun.
+    /// After a restart: whose run was not begun, whatever the quota is now.
     pub(super) fn remember_turned_away(&mut self, key: &JobKey) {
-        let is_due = self.jobs.get(key).is_some_and(|job| job.next_run().is_some());
-        if is_due && self.quota(&key.workspace).is_some_and(|quota| quota.waiting.is_some()) {
-            self.waiters.turned_away.entry(key.workspace.clone()).or_default().push(key.clone());
+        if let Some(number) = self.jobs.get(key).and_then(|job| job.record.turned_away) {
+            self.waiters.turn_away(number, key);
         }
     }
 
@@ -172,6 +208,7 @@ impl<S: Store> Reconciler<S> {
         }
         let before = std::mem::replace(&mut self.held_up, held_up);
         let touched: Vec<JobKey> = before.iter().chain(&self.held_up).map(|held_up| held_up.key.clone()).collect();
+        self.whys = self.held_up.iter().map(|held_up| (held_up.key.clone(), held_up.why.clone())).collect();
         self.shown.extend(touched.into_iter().filter(|key| self.jobs.contains_key(key)));
         self.queue_changed = true;
     }
@@ -204,7 +241,8 @@ impl<S: Store> Reconciler<S> {
     /// For those who ask: as it is now, or was a moment ago where it is long.
     pub(super) fn look_ahead_for_answer(&mut self) {
         let age = self.outlook.as_ref().map_or(u64::MAX, |outlook| self.now.0.abs_diff(outlook.at.0));
-        if self.queue.len() <= LONG || age >= TOLD_MS {
+        let has_changed = self.queue_changed || !self.dirty.is_empty();
+        if age >= TOLD_MS || (has_changed && self.queue.len() <= LONG) {
             self.refresh_outlook(usize::MAX);
         }
     }
@@ -213,11 +251,8 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn refresh_outlook(&mut self, most: usize) {
         let outlook = self.with_snapshot(|snapshot| outlook::outlook(snapshot, &self.held_up, most));
         let before = self.outlook.as_ref();
-        let has_moved = |key: &&JobKey| {
-            let standing = outlook.of(key);
-            standing.is_some_and(|standing| standing.why.is_some())
-                || before.and_then(|before| before.of(key)) != standing
-        };
+        let has_moved =
+            |key: &&JobKey| self.whys.contains_key(*key) || before.and_then(|before| before.of(key)) != outlook.of(key);
         self.moved.extend(outlook.first().iter().filter(has_moved).cloned());
         self.outlook = Some(outlook);
         self.queue_changed = false;

@@ -100,6 +100,8 @@ pub struct Lease {
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobDetail {
     pub report: JobReport,
+    /// Its newest run is not over.
+    pub is_open: bool,
     pub events: Vec<EventRecord>,
     pub runs: Vec<RunRecord>,
     /// The last good version of the job file.
@@ -154,7 +156,12 @@ const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
-        if matches!(request, Request::List { .. } | Request::Show { .. }) {
+        let tells_of_queue = match &request {
+            Request::List { .. } => !self.queue.is_empty(),
+            Request::Show { key, .. } => self.queue.contains(key),
+            _ => false,
+        };
+        if tells_of_queue {
             self.look_ahead_for_answer();
         }
         match request {
@@ -226,11 +233,15 @@ impl<S: Store> Reconciler<S> {
         let runs = self.store.runs(key).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
         let text = job.record.source.as_ref().map(|source| source.text.clone());
-        Ok(JobDetail { report, events, runs, text })
+        let is_open = job.open_run().is_some();
+        Ok(JobDetail { report, is_open, events, runs, text })
     }
 
     fn stop(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
         let job = self.job_of(caller, key)?;
+        if self.is_turned_away(key) {
+            return Ok(self.stop_before_queued(caller, key));
+        }
         if job.open_run().is_none() {
             return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
         }
@@ -243,6 +254,16 @@ impl<S: Store> Reconciler<S> {
             }
             None => format!("{key}: stopping"),
         })
+    }
+
+    /// Its next run was turned away, and is not begun any more.
+    fn stop_before_queued(&mut self, caller: &Caller, key: &JobKey) -> String {
+        let Some(job) = self.jobs.get_mut(key) else { return String::new() };
+        job.begin_no_more();
+        let number = job.record.last_run + 1;
+        self.settle(key);
+        self.note(key, format!("run {number} is not queued any more: {} has stopped the job", caller.name));
+        format!("{key}: run {number} is not queued any more, `trainyard rerun {key}` queues it")
     }
 
     fn rerun(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
@@ -262,7 +283,7 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_wanted = true;
         }
         self.settle(key);
-        if self.waiters.is_turned_away(key) {
+        if self.is_turned_away(key) {
             return Ok(format!("{key}: {}", self.why_turned_away(key)));
         }
         let record = self.jobs.get(key).map(|job| &job.record);

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::Reconciler;
 use crate::ids::{Cpu, JobKey, WorkspaceName};
 use crate::plan::outlook::{Holder, Outlook, Standing};
-use crate::plan::{Amount, Holding, Why};
+use crate::plan::{self, Amount, Holding, Why};
 use crate::report::{AmountReport, HolderReport, WaitReport};
 use crate::store::Store;
 
@@ -21,21 +21,24 @@ impl<S: Store> Reconciler<S> {
         if self.draining {
             return "Trainyard is shutting down".to_owned();
         }
-        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere() };
-        let why = match &standing.why {
-            Some(Why::Room) if standing.wanted.gpu > outlook.free.gpu => {
+        let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
+        let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {
+            (Some(Why::Room), _) if standing.wanted.gpu > outlook.free.gpu => {
                 format!("{}{}", room(key, outlook, standing), self.cards_out_of_use())
             }
-            Some(Why::Room) => room(key, outlook, standing),
-            Some(Why::Quota) => self.quota_reason(key, outlook, standing),
-            Some(Why::Port { port, holder, how }) => port_reason(key, *port, holder, *how),
-            Some(Why::Addresses) => "waits for addresses: network.range is used up by running jobs".to_owned(),
-            None if standing.wanted.gpu > outlook.inventory.gpu => {
+            (Some(Why::Room), _) => room(key, outlook, standing),
+            (Some(Why::Quota), _) => self.quota_reason(key, outlook, standing),
+            (Some(Why::Port { port, holder, how }), _) => port_reason(key, *port, holder, *how),
+            (Some(Why::Addresses), _) => "waits for addresses: network.range is used up by running jobs".to_owned(),
+            (None, Some(reason)) => {
+                format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
+            }
+            (None, None) if standing.wanted.gpu > outlook.inventory.gpu => {
                 let has = outlook.inventory.gpu;
                 let others = self.cards_out_of_use();
                 format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", standing.wanted.gpu)
             }
-            None => turn(key, outlook, standing),
+            (None, None) => turn(key, outlook, standing),
         };
         match standing.estimate {
             Some(start) if start > outlook.at => format!("{why}; should start by {}", start.to_seconds()),
@@ -44,22 +47,26 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Of a run that was not looked at, since it is new or far behind.
-    fn somewhere(&self) -> String {
-        match self.outlook.as_ref().map_or(0, Outlook::seen) {
-            0 => "waits for its turn".to_owned(),
-            seen => format!("waits for its turn, behind {seen} others or more"),
+    fn somewhere(&self, key: &JobKey) -> String {
+        let is_first = self.whys.contains_key(key);
+        match self.outlook.as_ref().filter(|outlook| !is_first && outlook.seen() < outlook.waiting) {
+            Some(outlook) => format!("waits for its turn, behind {} others or more", outlook.seen()),
+            None => "waits for its turn".to_owned(),
         }
     }
 
     /// The same for programs.
     pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
         let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
-        let (cause, free, holders) = match &standing.why {
+        let (cause, free, holders) = match self.whys.get(key) {
             Some(Why::Quota) => {
                 let (free, _) = self.left_of_quota(&key.workspace, outlook);
                 ("quota", free, outlook.holders_in(&key.workspace).collect())
             }
-            why => (self.cause(why.as_ref(), outlook, standing), outlook.free, lacking(outlook, standing)),
+            None if self.beyond_quota(key, standing).is_some() => {
+                ("quota", self.left_of_quota(&key.workspace, outlook).0, Vec::new())
+            }
+            why => (cause(why, outlook, standing), outlook.free, lacking(outlook, standing)),
         };
         Some(WaitReport {
             cause: cause.to_owned(),
@@ -73,15 +80,9 @@ impl<S: Store> Reconciler<S> {
         })
     }
 
-    fn cause(&self, why: Option<&Why>, outlook: &Outlook, standing: &Standing) -> &'static str {
-        match why {
-            Some(Why::Room) => "room",
-            Some(Why::Quota) => "quota",
-            Some(Why::Port { .. }) => "port",
-            Some(Why::Addresses) => "addresses",
-            None if standing.wanted.gpu > outlook.inventory.gpu => "gpu",
-            None => "turn",
-        }
+    /// Why it does not start whatever ends, as long as the quota is what it is.
+    fn beyond_quota(&self, key: &JobKey, standing: &Standing) -> Option<String> {
+        plan::beyond_quota(&standing.wanted, &key.workspace, self.quota(&key.workspace)?)
     }
 
     /// What a workspace may still have, and how many jobs of it run.
@@ -122,6 +123,17 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
+fn cause(why: Option<&Why>, outlook: &Outlook, standing: &Standing) -> &'static str {
+    match why {
+        Some(Why::Room) => "room",
+        Some(Why::Quota) => "quota",
+        Some(Why::Port { .. }) => "port",
+        Some(Why::Addresses) => "addresses",
+        None if standing.wanted.gpu > outlook.inventory.gpu => "gpu",
+        None => "turn",
+    }
+}
+
 fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
     outlook.holders_of(&standing.wanted, &outlook.free).collect()
 }
@@ -138,7 +150,8 @@ fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         Some(first) if first != key => {
             format!("waits in place {place} of the queue, which begins with {}", seen_from(&key.workspace, first))
         }
-        _ => "is about to start".to_owned(),
+        // More has changed than has been looked at.
+        _ => "waits for its turn".to_owned(),
     }
 }
 

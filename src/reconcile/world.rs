@@ -119,12 +119,15 @@ impl Job {
 
     /// The newest run is of an older version of the file, and nobody has stopped the job since.
     pub(super) fn is_outdated(&self) -> bool {
-        let was_stopped =
-            |source: &SourceRecord| self.record.not_begun.as_ref().is_some_and(|old| !source.differs(old));
         match (&self.record.source, &self.run) {
-            (Some(source), Some(run)) => source.differs(&run.record.source) && !was_stopped(source),
+            (Some(source), Some(run)) => source.differs(&run.record.source) && !self.is_not_begun(source),
             _ => false,
         }
+    }
+
+    /// Somebody has stopped the job before a run of this version was begun.
+    fn is_not_begun(&self, source: &SourceRecord) -> bool {
+        self.record.not_begun.as_ref().is_some_and(|old| !source.differs(old))
     }
 
     /// The number of the run that begins when the open one has ended.
@@ -157,11 +160,8 @@ impl Job {
     pub(super) fn next_run(&self) -> Option<(SourceRecord, Spec)> {
         let (source, spec) = (self.record.source.as_ref()?, self.spec.as_ref()?);
         let may = self.record.file_present && self.desired() != DesiredState::Stopped && self.open_run().is_none();
-        let due = match &self.run {
-            None => true,
-            Some(run) => self.is_due() || was_stopped_by_file(run),
-        };
-        (may && due).then(|| (source.clone(), spec.clone()))
+        let begins_by_itself = self.run.as_ref().is_none_or(was_stopped_by_file) && !self.is_not_begun(source);
+        (may && (self.is_due() || begins_by_itself)).then(|| (source.clone(), spec.clone()))
     }
 
     /// Its place in the queue, if it may start.
@@ -181,15 +181,11 @@ impl Job {
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
-            lasts: self.lasts(run),
+            lasts: self.limit_of(run),
+            expected: self.expected_duration(run).into_iter().chain(self.max_duration(run)).min(),
         };
         let priority = Reverse(self.live_word(run, "priority").priority);
         Some((Place { priority, order: run.record.order }, waiting))
-    }
-
-    /// How long an attempt takes, as far as the file says.
-    fn lasts(&self, run: &Run) -> Option<Duration> {
-        self.expected_duration(run).into_iter().chain(self.max_duration(run)).min()
     }
 
     /// How long an attempt may take, with what was added to it.
@@ -206,7 +202,10 @@ impl Job {
 
     /// When an attempt of the newest run is stopped if it has not ended: how long it may take.
     pub(super) fn time_limit(&self) -> Option<Duration> {
-        let run = self.open_run()?;
+        self.limit_of(self.open_run()?)
+    }
+
+    fn limit_of(&self, run: &Run) -> Option<Duration> {
         let is_limit = self.live_word(run, "on_overrun").on_overrun == OnOverrun::Stop;
         let expected = self.expected_duration(run).filter(|_| is_limit);
         expected.into_iter().chain(self.max_duration(run)).min()

@@ -103,6 +103,9 @@ pub struct JobRecord {
     /// The version of the file that was to follow when somebody stopped the job: it begins no run by itself.
     #[serde(default)]
     pub not_begun: Option<SourceRecord>,
+    /// Its next run is due and not begun, since as many wait as its workspace may have; by these numbers those are in their order.
+    #[serde(default)]
+    pub turned_away: Option<u64>,
     /// The number of the next event.
     pub next_event: u64,
     /// It was removed; only its numbers are kept, so that a job of that name goes on counting and nothing old is taken

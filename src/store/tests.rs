@@ -16,6 +16,7 @@ fn job(last_run: u32) -> JobRecord {
         last_run,
         rerun_wanted: false,
         not_begun: None,
+        turned_away: None,
         rerun_number: 0,
         next_event: 0,
         removed: false,

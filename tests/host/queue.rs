@@ -10,6 +10,21 @@ use super::support::{BINARY, Instance, has_tools, text, wait_for};
 
 const STRANGER: u32 = 65534;
 
+#[test]
+fn a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once() {
+    let test = "a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once";
+    let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
+    let Some(instance) = Instance::start(test, config) else { return };
+    let job = "command = \"sleep 1000\"\nresources = { cpu = 1, memory = \"64MiB\" }\n";
+    for (name, state) in [("holder", "running"), ("waits", "waiting"), ("turned-away", "held")] {
+        instance.drop_job(name, job);
+        instance.wait_state(name, state);
+    }
+    assert!(instance.ok(&["rm", "--file", "turned-away"]).contains("removed"));
+    assert!(!instance.jobs_d().join("turned-away.toml").exists());
+    assert!(!instance.ok(&["ps"]).contains("turned-away"));
+}
+
 /// What the user 65534 is told.
 fn as_stranger(instance: &Instance, arguments: &[&str]) -> String {
     let output = Command::new("setpriv")

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::ids::{JobKey, TaskId, Timestamp};
-use trainyard::intake::Arrival;
+use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
 use trainyard::report::JobReport;
 use trainyard::rundir::Found;
-use trainyard::spec::parse;
+use trainyard::spec::{JobSpec, parse};
 use trainyard::status::{EndRecord, State, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{Owner, SourceRecord};
+use trainyard::store::record::{Owner, SourceRecord, SweepRecord};
 
 const HOUR: u64 = 3_600_000;
 
@@ -55,20 +55,16 @@ impl Daemon {
 
     /// A file that says all of this of a job with one task.
     fn file(&mut self, key: &str, text: &str) {
-        let text = format!("command = \"x\"\nnetwork = \"host\"\n{text}");
-        let (spec, found) = parse("job.toml", &text);
-        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
-        let source = SourceRecord {
-            meaning: spec.meaning(),
-            text,
-            owner: Owner { uid: 1000, gid: 1000 },
-            warnings: Vec::new(),
-            template: None,
-            sweep: None,
-        };
-        let arrival = Arrival::Accepted { key: key.parse().unwrap(), source, spec: Box::new(spec) };
-        self.reconciler.handle(Event::Files(vec![arrival]), Timestamp(self.now));
+        self.files(vec![accepted(key, text)]);
+    }
+
+    fn files(&mut self, arrivals: Vec<Arrival>) {
+        self.reconciler.handle(Event::Files(arrivals), Timestamp(self.now));
         self.pass();
+    }
+
+    fn states<const N: usize>(&self, keys: [&str; N]) -> [State; N] {
+        keys.map(|key| self.state(key))
     }
 
     fn report(&self, key: &str) -> JobReport {
@@ -101,6 +97,42 @@ impl Daemon {
         self.pass();
         answered.lock().unwrap().take().unwrap()
     }
+}
+
+fn source(text: &str) -> (SourceRecord, JobSpec) {
+    let text = format!("command = \"x\"\nnetwork = \"host\"\n{text}");
+    let (spec, found) = parse("job.toml", &text);
+    let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+    let source = SourceRecord {
+        meaning: spec.meaning(),
+        text,
+        owner: Owner { uid: 1000, gid: 1000 },
+        warnings: Vec::new(),
+        template: None,
+        sweep: None,
+    };
+    (source, spec)
+}
+
+fn accepted(key: &str, text: &str) -> Arrival {
+    let (source, spec) = source(text);
+    Arrival::Accepted { key: key.parse().unwrap(), source, spec: Box::new(spec) }
+}
+
+fn removed(key: &str) -> Arrival {
+    Arrival::Removed { key: key.parse().unwrap() }
+}
+
+/// Jobs of one sweep.
+fn swept(key: &str, jobs: &[&str], text: &str) -> Arrival {
+    let key: JobKey = key.parse().unwrap();
+    let of = |job: &&str| {
+        let (source, spec) = source(text);
+        let sweep = Some(SweepRecord { of: key.job.clone(), values: Vec::new() });
+        Swept { key: job.parse().unwrap(), source: SourceRecord { sweep, ..source }, spec }
+    };
+    let jobs = jobs.iter().map(of).collect();
+    Arrival::Swept { key, jobs }
 }
 
 fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStore> {
@@ -211,14 +243,20 @@ fn a_workspace_has_no_more_than_its_quota_and_says_so() {
     assert!(third.contains("waits for one of a/small and a/two to end: 2 job(s) of workspace a may run"), "{third}");
 }
 
-#[test]
-fn no_more_runs_wait_than_a_workspace_may_have_waiting_and_the_others_follow_in_their_order() {
+const ALL: [&str; 3] = ["a/one", "a/two", "a/three"];
+
+/// Another workspace has the machine, one job of `a` waits, and the others may not.
+fn full_queue() -> Daemon {
     let mut daemon = Daemon::new(quota("a", Quota { waiting: Some(1), ..Quota::default() }));
     daemon.file("b/holder", &cores(8, ""));
-    for job in ["a/one", "a/two", "a/three"] {
-        daemon.file(job, &cores(8, ""));
-    }
-    assert_eq!(["a/one", "a/two", "a/three"].map(|key| daemon.state(key)), [State::Waiting, State::Held, State::Held]);
+    ALL.into_iter().for_each(|job| daemon.file(job, &cores(8, "")));
+    assert_eq!(daemon.states(ALL), [State::Waiting, State::Held, State::Held]);
+    daemon
+}
+
+#[test]
+fn no_more_runs_wait_than_a_workspace_may_have_waiting_and_the_others_follow_in_their_order() {
+    let mut daemon = full_queue();
     let two = daemon.report("a/two");
     assert!(
         two.reason.contains("1 job(s) of workspace a wait, as many as may (workspaces.a.waiting)"),
@@ -227,22 +265,129 @@ fn no_more_runs_wait_than_a_workspace_may_have_waiting_and_the_others_follow_in_
     );
     assert_eq!(two.run, 0);
     daemon.restart();
-    assert_eq!(daemon.report("a/two").state, State::Held, "also after a restart");
+    assert_eq!(daemon.state("a/two"), State::Held, "also after a restart");
     daemon.end("b/holder");
-    let states = |daemon: &Daemon| ["a/one", "a/two", "a/three"].map(|key| daemon.state(key));
-    let after = states(&daemon);
-    assert_eq!(after[0], State::Running);
-    assert_eq!(after[1..].iter().filter(|state| **state == State::Waiting).count(), 1, "{after:?}");
+    assert_eq!(daemon.states(ALL), [State::Running, State::Waiting, State::Held], "by age, not by name");
+    // One that comes just when another goes waits behind those that have waited.
+    daemon.files(vec![removed("a/two"), accepted("a/later", &cores(8, ""))]);
+    assert_eq!(daemon.states(["a/three", "a/later"]), [State::Waiting, State::Held]);
     // One that is no longer wanted is forgotten.
-    let held = if after[1] == State::Held { "a/two" } else { "a/three" };
-    daemon
-        .reconciler
-        .handle(Event::Files(vec![Arrival::Removed { key: held.parse::<JobKey>().unwrap() }]), Timestamp(daemon.now));
+    daemon.files(vec![removed("a/later")]);
     daemon.end("a/one");
-    assert_eq!(states(&daemon).iter().filter(|state| **state == State::Running).count(), 1);
-    assert_eq!(daemon.report(held).run, 0);
-    assert!(daemon.ask("a/one", Verb::Rerun).is_ok());
+    assert_eq!(daemon.state("a/three"), State::Running);
+    assert_eq!(daemon.report("a/later").run, 0);
+    daemon.ask("a/one", Verb::Rerun).unwrap();
     assert_eq!((daemon.state("a/one"), daemon.report("a/one").run), (State::Waiting, 2), "the queue has room for it");
+}
+
+#[test]
+fn a_job_that_waits_keeps_its_place_among_those_that_may_when_it_is_edited() {
+    let mut daemon = full_queue();
+    daemon.file("a/one", &cores(7, ""));
+    assert_eq!((daemon.states(ALL), daemon.report("a/one").run), ([State::Waiting, State::Held, State::Held], 2));
+    daemon.file("a/two", &cores(7, ""));
+    daemon.end("b/holder");
+    assert_eq!(daemon.states(ALL), [State::Running, State::Waiting, State::Held], "so does one that may not");
+}
+
+#[test]
+fn where_no_limit_is_any_more_after_a_restart_those_that_were_turned_away_are_queued() {
+    let mut daemon = full_queue();
+    daemon.quotas = Quotas::new();
+    daemon.restart();
+    assert_eq!(daemon.states(ALL), [State::Waiting; 3]);
+}
+
+#[test]
+fn a_job_that_is_not_queued_yet_is_stopped_and_begins_nothing_by_itself() {
+    let mut daemon = full_queue();
+    assert!(daemon.ask("a/two", Verb::Stop).unwrap().contains("run 1 is not queued any more"));
+    let two = daemon.report("a/two");
+    assert_eq!(two.state, State::Stopped);
+    assert!(two.reason.contains("stopped before its run was queued"), "{}", two.reason);
+    assert!(matches!(daemon.ask("a/two", Verb::Stop), Err(Refusal::NotRunning { .. })));
+    daemon.restart();
+    daemon.file("a/two", &cores(8, ""));
+    daemon.end("b/holder");
+    assert_eq!(daemon.states(ALL), [State::Running, State::Stopped, State::Waiting]);
+    let said = daemon.ask("a/two", Verb::Rerun).unwrap();
+    assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
+    daemon.ask("a/two", Verb::Stop).unwrap();
+    daemon.file("a/two", &cores(7, ""));
+    assert_eq!(daemon.state("a/two"), State::Held, "a newer version is wanted");
+    daemon.end("a/one");
+    assert_eq!(daemon.states(ALL), [State::Succeeded, State::Waiting, State::Running]);
+    let said = daemon.ask("a/one", Verb::Rerun).unwrap();
+    assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
+    assert!(daemon.ask("a/one", Verb::Stop).unwrap().contains("run 2 is not queued any more"));
+    daemon.end("a/three");
+    daemon.end("a/two");
+    assert_eq!((daemon.state("a/one"), daemon.report("a/one").run), (State::Succeeded, 1));
+}
+
+#[test]
+fn to_stop_a_sweep_is_to_stop_those_of_its_jobs_that_are_not_queued_yet_as_well() {
+    let mut daemon = full_queue();
+    let jobs = ["a/grid~1", "a/grid~2"];
+    daemon.files(vec![removed("a/one"), removed("a/two"), removed("a/three")]);
+    daemon.files(vec![swept("a/grid", &jobs, &cores(8, ""))]);
+    assert_eq!(daemon.states(jobs), [State::Waiting, State::Held]);
+    daemon.ask("a/grid", Verb::Stop).unwrap();
+    daemon.end("b/holder");
+    assert_eq!(daemon.states(jobs), [State::Stopped, State::Stopped]);
+}
+
+#[test]
+fn a_job_that_waits_when_its_quota_is_made_smaller_waits_until_it_is_larger_again_and_says_so() {
+    let mut daemon = Daemon::new(quota("a", Quota { cpu: Some(4000), ..Quota::default() }));
+    daemon.file("a/first", &cores(4, ""));
+    daemon.file("a/second", &cores(4, ""));
+    let before = daemon.quotas.clone();
+    daemon.quotas = quota("a", Quota { cpu: Some(3000), ..Quota::default() });
+    daemon.restart();
+    // The first look at jobs.d.
+    daemon.files(vec![accepted("a/first", &cores(4, "")), accepted("a/second", &cores(4, ""))]);
+    daemon.end("a/first");
+    daemon.file("a/small", &cores(2, ""));
+    let second = daemon.report("a/second");
+    assert_eq!(daemon.states(["a/second", "a/small"]), [State::Waiting, State::Running]);
+    assert!(second.reason.contains("its quota was made smaller: the job needs 4 cpu of 3 that"), "{}", second.reason);
+    let waiting = second.waiting.unwrap();
+    assert_eq!((waiting.cause.as_str(), waiting.free.cpu, waiting.starts_by), ("quota", 1.0, None));
+    daemon.end("a/small");
+    daemon.quotas = before;
+    daemon.restart();
+    assert_eq!(daemon.state("a/second"), State::Running);
+}
+
+#[test]
+fn a_job_that_only_expects_to_end_in_time_does_not_go_before_a_big_one() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/holder", &cores(6, "max_duration = \"1h\""));
+    daemon.file("a/big", &cores(8, ""));
+    daemon.file("a/hopes", &cores(2, "expected_duration = \"10m\"\nmax_duration = \"10h\""));
+    assert_eq!(daemon.states(["a/big", "a/hopes"]), [State::Waiting, State::Waiting]);
+    daemon.file("a/stops", &cores(2, "expected_duration = \"10m\"\nmax_duration = \"10h\"\non_overrun = \"stop\""));
+    assert_eq!(daemon.state("a/stops"), State::Running);
+    daemon.end("a/stops");
+    daemon.file("a/limited", &cores(2, "max_duration = \"1h\""));
+    assert_eq!(daemon.state("a/limited"), State::Running);
+}
+
+#[test]
+fn what_keeps_a_job_is_told_as_it_is_also_where_a_long_queue_was_looked_at_before() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/holder", &cores(8, ""));
+    let many = (0..300).map(|number| accepted(&format!("a/j{number}"), &cores(8, "")));
+    daemon.files(many.collect());
+    daemon.now += 10_000;
+    daemon.pass();
+    assert!(daemon.report("a/j0").reason.starts_with("waits for 8 cpu"), "{}", daemon.report("a/j0").reason);
+    daemon.file("a/urgent", &cores(8, "priority = \"high\""));
+    assert_eq!(daemon.report("a/j0").reason, "waits for its turn");
+    assert_eq!(daemon.report("a/j0").waiting.unwrap().cause, "turn");
+    daemon.files(vec![removed("a/urgent"), removed("a/j0")]);
+    assert!(daemon.report("a/j1").reason.starts_with("waits for 8 cpu"), "{}", daemon.report("a/j1").reason);
 }
 
 #[test]

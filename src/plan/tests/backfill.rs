@@ -8,11 +8,13 @@ use super::super::limit::{Limit, later};
 use super::*;
 use crate::config::Quota;
 
-/// What a random run is made of: workspace, priority, cores, and how long it says that it takes, in seconds.
+/// What a random run is made of: workspace, priority, cores, and how long it may take, in seconds.
 type Shape = (usize, u8, u64, Option<u64>);
 
 const WORKSPACES: [&str; 3] = ["a", "b", "c"];
 const MACHINE: u64 = 8000;
+/// Ms.
+const NOW: u64 = 5000;
 
 fn key_in(workspace: usize, number: u64) -> JobKey {
     format!("{}/j{number}", WORKSPACES[workspace]).parse().unwrap()
@@ -21,8 +23,15 @@ fn key_in(workspace: usize, number: u64) -> JobKey {
 fn run_of(number: u64, (workspace, priority, cores, lasts): Shape) -> (Place, Waiting) {
     let amount = Amount { cpu: cores * 1000, memory: 1, gpu: 0 };
     let lasts = lasts.map(Duration::from_secs);
-    let waiting =
-        Waiting { key: key_in(workspace, number), amount, tasks: 1, network: Network::Host, ports: Vec::new(), lasts };
+    let waiting = Waiting {
+        key: key_in(workspace, number),
+        amount,
+        tasks: 1,
+        network: Network::Host,
+        ports: Vec::new(),
+        lasts,
+        expected: lasts,
+    };
     (Place { priority: Reverse(Priority(priority)), order: number }, waiting)
 }
 
@@ -30,7 +39,7 @@ fn live_of(number: u64, (workspace, _, cores, lasts): Shape) -> Live {
     Live {
         key: key_in(workspace, number),
         amount: Amount { cpu: cores * 1000, memory: 1, gpu: 0 },
-        expected_duration: lasts.map(Duration::from_secs),
+        max_duration: lasts.map(Duration::from_secs),
         ..live(number, 0)
     }
 }
@@ -51,49 +60,120 @@ fn quotas() -> impl Strategy<Value = Quotas> {
 
 fn snapshot<'a>(live: Vec<Live>, queue: &'a Queue, shares: &'a Shares, quotas: &'a Quotas) -> Snapshot<'a> {
     let inventory = Amount { cpu: MACHINE, memory: 1 << 40, gpu: 0 };
-    let (now, reserved) = (Timestamp(5000), None);
+    let (now, reserved) = (Timestamp(NOW), None);
     Snapshot { now, inventory, addresses: RANGE, last_block: None, live, queue, reserved, shares, quotas }
 }
 
-/// The rules once more, as plainly as can be: all that wait are looked at again for each one that starts.
-fn model(snapshot: &Snapshot<'_>, runs: &[(Place, Waiting)]) -> Vec<JobKey> {
-    let mut machine = fill::machine(snapshot);
-    let mut sides: BTreeMap<&WorkspaceName, (Limit, f64)> = BTreeMap::new();
-    for (_, waiting) in runs {
-        let side = fill::side(snapshot, &waiting.key.workspace);
-        sides.insert(&waiting.key.workspace, (side.limit, side.share));
+/// Some cores, until when in ms, and whether that is sure.
+type Held = (u64, u64, bool);
+
+/// A limit as plainly as can be: what is held, and what is promised for when.
+struct Plain {
+    cores: u64,
+    runs: u64,
+    held: Vec<Held>,
+    promised: Vec<(u64, Option<u64>)>,
+}
+
+impl Plain {
+    fn new(cores: Option<u64>, runs: Option<u64>) -> Self {
+        let all = |limit: Option<u64>| limit.unwrap_or(1 << 40);
+        Self { cores: all(cores), runs: all(runs), held: Vec::new(), promised: Vec::new() }
     }
-    let never = |waiting: &Waiting| {
+
+    /// Whether so much has room beside what of that is held of which this is true.
+    fn fits(&self, wanted: &[u64], is_there: impl Fn(&Held) -> bool) -> bool {
+        let held: Vec<u64> = self.held.iter().filter(|held| is_there(held)).map(|(cores, ..)| *cores).collect();
+        let all = [held.as_slice(), wanted].concat();
+        all.iter().sum::<u64>() <= self.cores && all.len() as u64 <= self.runs
+    }
+
+    fn has_room(&self, cores: u64) -> bool {
+        self.fits(&[cores], |_| true)
+    }
+
+    /// Nothing that is promised comes later by it, whatever guess is wrong.
+    fn admits(&self, cores: u64, end: Option<u64>) -> bool {
+        let harms_none = |(wanted, at): &(u64, Option<u64>)| {
+            let is_over = end.zip(*at).is_some_and(|(end, at)| end <= at);
+            let stays = |(_, end, is_sure): &Held| !is_sure || at.is_some_and(|at| *end > at);
+            is_over || self.fits(&[*wanted, cores], stays)
+        };
+        self.promised.is_empty() || (self.has_room(cores) && self.promised.iter().all(harms_none))
+    }
+
+    /// For when all that is in the way should have ended.
+    fn promise(&mut self, cores: u64) -> Option<u64> {
+        let ends = self.held.iter().map(|(_, end, _)| *end);
+        let at = ends.filter(|at| self.fits(&[cores], |(_, end, _)| end > at)).min();
+        self.promised.push((cores, at));
+        at
+    }
+}
+
+/// The rules once more: all that wait are looked at again for each one that starts.
+fn model(snapshot: &Snapshot<'_>, runs: &[(Place, Waiting)]) -> Vec<JobKey> {
+    let quota = |workspace: &WorkspaceName| snapshot.quotas.get(workspace).copied().unwrap_or_default();
+    let mut machine = Plain::new(Some(MACHINE), None);
+    let mut sides: BTreeMap<&WorkspaceName, (Plain, share::Hours)> = BTreeMap::new();
+    for (_, waiting) in runs {
         let workspace = &waiting.key.workspace;
-        never_fits(&waiting.amount, &snapshot.inventory, workspace, snapshot.quotas.get(workspace)).is_some()
-    };
+        let used = fill::side(snapshot, workspace, attempt::sure_end).used;
+        sides.insert(workspace, (Plain::new(quota(workspace).cpu, quota(workspace).running), used));
+    }
+    let mut ports: Vec<u16> = Vec::new();
+    for live in &snapshot.live {
+        // It runs since second 1.
+        let end = live.max_duration.map_or(2 * NOW - 1000, |lasts| 1000 + lasts.as_millis() as u64);
+        let held = (live.amount.cpu, end.max(NOW), live.max_duration.is_some());
+        machine.held.push(held);
+        sides.entry(&live.key.workspace).and_modify(|(side, _)| side.held.push(held));
+        ports.extend(&live.ports);
+    }
+    let never = |waiting: &Waiting| quota(&waiting.key.workspace).cpu.is_some_and(|cores| waiting.amount.cpu > cores);
+    let end = |waiting: &Waiting| waiting.lasts.map(|lasts| NOW + lasts.as_millis() as u64);
     let mut left: Vec<&(Place, Waiting)> = runs.iter().filter(|(_, waiting)| !never(waiting)).collect();
     let mut started = Vec::new();
     loop {
         left.retain(|(_, waiting)| {
             let limits = [&machine, &sides[&waiting.key.workspace].0];
-            limits.iter().all(|limit| limit.admits(&waiting.amount, waiting.lasts))
+            limits.iter().all(|limit| limit.admits(waiting.amount.cpu, end(waiting)))
         });
-        let share = |waiting: &Waiting| sides[&waiting.key.workspace].1;
-        let first = left.iter().enumerate().min_by(|(_, (a, of_a)), (_, (b, of_b))| {
-            let by_share = share(of_a).total_cmp(&share(of_b));
-            a.priority.cmp(&b.priority).then(by_share).then(a.order.cmp(&b.order))
-        });
-        let Some((at, (_, waiting))) = first else { return started };
-        let (side, share) = sides.get_mut(&waiting.key.workspace).unwrap();
-        let load = limit::Load::of(waiting.amount);
-        if !load.fits(&side.room) {
-            side.reserve(&waiting.amount);
-        } else if !load.fits(&machine.room) {
-            machine.reserve(&waiting.amount);
+        let share = |waiting: &Waiting| {
+            let (_, used) = &sides[&waiting.key.workspace];
+            snapshot.shares.share(*used, &snapshot.inventory)
+        };
+        let Some((at, (_, waiting))) =
+            left.iter().enumerate().min_by_key(|(_, (place, of))| (place.priority, share(of), place.order))
+        else {
+            return started;
+        };
+        let (side, used) = sides.get_mut(&waiting.key.workspace).unwrap();
+        let cores = waiting.amount.cpu;
+        if !side.has_room(cores) {
+            side.promise(cores);
+        } else if !machine.has_room(cores) {
+            let at = machine.promise(cores);
+            side.promised.push((cores, at));
+            ports.extend(&waiting.ports);
+        } else if waiting.ports.iter().any(|port| ports.contains(port)) {
+            side.promised.push((cores, None));
         } else {
-            machine.start(&waiting.amount, waiting.lasts);
-            side.start(&waiting.amount, waiting.lasts);
-            *share += waiting.amount.cpu as f64 / 1000.0;
+            let held = (cores, end(waiting).unwrap_or(NOW), waiting.lasts.is_some());
+            machine.held.push(held);
+            side.held.push(held);
+            *used = used.with_start(&waiting.amount);
+            ports.extend(&waiting.ports);
             started.push(waiting.key.clone());
         }
         left.remove(at);
     }
+}
+
+/// Ports that some of a few runs name.
+fn ports(runs: usize) -> impl Strategy<Value = Vec<Vec<u16>>> {
+    let some = prop_oneof![4 => Just(vec![]), 1 => Just(vec![8080]), 1 => Just(vec![8081])];
+    prop::collection::vec(some, runs)
 }
 
 proptest! {
@@ -103,12 +183,15 @@ proptest! {
         running in shapes(50..51, 4),
         wanted in shapes(49..52, 12),
         quotas in quotas(),
+        ports in ports(16),
     ) {
         let mut room = MACHINE;
         let fits = |shape: &Shape| room.checked_sub(shape.2 * 1000).map(|left| room = left).is_some();
         let running: Vec<Shape> = running.into_iter().filter(fits).collect();
-        let live: Vec<Live> = (100..).zip(running).map(|(number, shape)| live_of(number, shape)).collect();
-        let runs: Vec<_> = (0..).zip(wanted).map(|(number, shape)| run_of(number, shape)).collect();
+        let mut live: Vec<Live> = (100..).zip(running).map(|(number, shape)| live_of(number, shape)).collect();
+        let mut runs: Vec<_> = (0..).zip(wanted).map(|(number, shape)| run_of(number, shape)).collect();
+        let of_all = live.iter_mut().map(|live| &mut live.ports).chain(runs.iter_mut().map(|(_, run)| &mut run.ports));
+        of_all.zip(ports).for_each(|(own, ports)| *own = ports);
         let queue: Queue = runs.iter().cloned().collect();
         let shares = Shares::new(Duration::from_secs(3600));
         let snapshot = snapshot(live, &queue, &shares, &quotas);
@@ -128,11 +211,12 @@ proptest! {
     }
 }
 
-/// Jobs that come and go as time passes. How long a job takes is what it says, where it says something.
+/// Jobs that come and go as time passes.
 struct World {
     now: u64,
     live: Vec<(Live, u64)>,
     queue: Queue,
+    /// How long jobs take, ms.
     lengths: BTreeMap<JobKey, u64>,
     shares: Shares,
     quotas: Quotas,
@@ -146,28 +230,30 @@ impl World {
         Snapshot { now: Timestamp(self.now), reserved, ..snapshot(live, &self.queue, &self.shares, &self.quotas) }
     }
 
-    /// The first that is held up for want of room, and when it is to start.
-    fn pass(&mut self) -> Option<(JobKey, Option<Timestamp>)> {
+    /// Starts what may start; what keeps `big`, and when at the latest there is room for it, where it waits for that.
+    fn pass(&mut self, big: &JobKey) -> Option<(Why, Option<Timestamp>)> {
         let planned = plan(&self.snapshot());
-        let starts = started(&planned);
-        for key in &starts {
+        for key in &started(&planned) {
             let waiting = self.queue.find(key).unwrap().1.clone();
-            let mut attempt = live(0, 0);
-            attempt.key = key.clone();
-            attempt.amount = waiting.amount;
-            attempt.expected_duration = waiting.lasts;
-            attempt.held_since = Timestamp(self.now);
-            attempt.running_since = Some(Timestamp(self.now));
+            let attempt = Live {
+                key: key.clone(),
+                amount: waiting.amount,
+                ports: waiting.ports,
+                expected_duration: waiting.expected,
+                max_duration: waiting.lasts,
+                held_since: Timestamp(self.now),
+                running_since: Some(Timestamp(self.now)),
+                ..live(0, 0)
+            };
             self.queue.remove(key);
             self.live.push((attempt, self.now + self.lengths[key]));
         }
-        self.reserved =
-            planned.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| held_up.key.clone());
-        let first = self.reserved.clone()?;
-        let snapshot = self.snapshot();
-        let mut machine = fill::machine(&snapshot);
-        machine.reserve(&self.queue.find(&first).unwrap().1.amount);
-        Some((first, machine.reservation.and_then(|reservation| reservation.at)))
+        let for_room = planned.held_up.iter().find(|held_up| held_up.why == Why::Room);
+        self.reserved = for_room.map(|held_up| held_up.key.clone());
+        let why = planned.held_up.iter().find(|held_up| held_up.key == *big)?.why.clone();
+        let machine = fill::machine(&self.snapshot(), attempt::sure_end);
+        let at = machine.fits_at(&self.queue.find(big).unwrap().1.amount).filter(|_| why == Why::Room);
+        Some((why, at))
     }
 
     /// Time goes on to the next end; false if nothing runs.
@@ -187,58 +273,68 @@ impl World {
 /// Longest that a job takes, in ms.
 const LONGEST: u64 = 20_000;
 
+/// A job of a stream: workspace, cores, how long it should take, may take and takes, in seconds, and its ports.
+type Small = (usize, u64, u64, Option<u64>, u64, Vec<u16>);
+
+fn smalls(number: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Small>> {
+    let port = ports(1).prop_map(|mut of_one| of_one.pop().unwrap());
+    let small = (0..WORKSPACES.len(), 1u64..5, 1u64..10, prop::option::of(1u64..20), 1u64..20, port);
+    prop::collection::vec(small, number)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-    /// Small jobs come at every step. The big one that waits starts when it was said to, or, where something runs of which nobody
-    /// knows how long, when that has ended and what was known then.
+    #![proptest_config(ProptestConfig::with_cases(600))]
+    /// Small jobs of all workspaces come at every step, most take longer than expected, and some want its port. The big one is the
+    /// first in the order: it waits once for its quota, once for its port and once for room, each for twice as long as a job takes
+    /// at most; and where it is known when there is room, that comes no later than was said.
     #[test]
     fn no_stream_of_small_jobs_starves_a_big_one(
-        before in prop::collection::vec((1u64..5, prop::option::of(1u64..20), 1u64..20), 1..8),
-        stream in prop::collection::vec((1u64..4, prop::option::of(1u64..20), 1u64..20), 1..30),
-        big in 5u64..9,
+        before in smalls(1..8),
+        stream in smalls(1..30),
+        cores in 5u64..9,
+        quotas in quotas(),
+        its_ports in ports(1),
     ) {
         let mut world = World {
-            now: 5000,
+            now: NOW,
             live: Vec::new(),
             queue: Queue::default(),
             lengths: BTreeMap::new(),
             shares: Shares::new(Duration::from_secs(3600)),
-            quotas: Quotas::new(),
+            quotas,
             reserved: None,
         };
-        let mut number = 0;
-        let mut drop_in = |world: &mut World, (cores, says, takes): (u64, Option<u64>, u64)| {
-            number += 1;
-            let (place, waiting) = run_of(number, (0, 50, cores, says));
-            world.lengths.insert(waiting.key.clone(), says.unwrap_or(takes) * 1000);
-            world.queue.insert(place, waiting);
-            key_in(0, number)
-        };
-        for job in before {
-            drop_in(&mut world, job);
+        if let Some(most) = world.quotas.get_mut(&key_in(0, 0).workspace).and_then(|quota| quota.cpu.as_mut()) {
+            *most = (*most).max(cores * 1000);
         }
-        world.pass();
-        let big = drop_in(&mut world, (big, Some(1), 1));
+        let mut number = 1;
+        let mut drop_in = |world: &mut World, (workspace, cores, expected, may, takes, ports): Small| {
+            number += 1;
+            let (place, waiting) = run_of(number, (workspace, 50, cores, may));
+            let expected = Some(Duration::from_secs(expected));
+            world.lengths.insert(waiting.key.clone(), may.unwrap_or(takes).min(takes) * 1000);
+            world.queue.insert(place, Waiting { ports, expected, ..waiting });
+        };
+        let (place, big) = run_of(0, (0, 60, cores, Some(1)));
+        let big = Waiting { ports: its_ports.concat(), ..big };
+        world.lengths.insert(big.key.clone(), 1000);
+        before.into_iter().for_each(|job| drop_in(&mut world, job));
+        world.pass(&big.key);
+        world.queue.insert(place, big.clone());
         let mut promised: Option<Timestamp> = None;
-        let mut first_since = None;
         for job in stream.iter().cycle() {
-            drop_in(&mut world, *job);
-            let reserved = world.pass();
-            if world.live.iter().any(|(live, _)| live.key == big) {
-                break;
+            drop_in(&mut world, job.clone());
+            let kept = world.pass(&big.key);
+            let Some((why, at)) = kept else { break };
+            prop_assert!(world.now <= NOW + 5 * LONGEST, "it waits for ever, now for {why:?}");
+            if let (Some(before), Why::Room) = (promised, why) {
+                prop_assert!(at.is_some_and(|at| at <= before), "what was promised for {before} is put off to {at:?}");
             }
-            if let Some((first, at)) = reserved && first == big {
-                let since = *first_since.get_or_insert(world.now);
-                prop_assert!(world.now <= since + 2 * LONGEST, "it waits for ever");
-                // Where all that runs says how long, a promise is kept.
-                let said = world.live.iter().all(|(live, _)| live.expected_duration.is_some());
-                if let (Some(before), Some(at)) = (promised, at) {
-                    prop_assert!(at <= before, "what was promised for {before} is put off to {at}");
-                }
-                promised = at.filter(|_| said);
-            }
+            // Where everything that runs is stopped at some time, a promise is kept.
+            promised = at.filter(|_| world.live.iter().all(|(live, _)| live.max_duration.is_some()));
             prop_assert!(world.go_on(), "nothing runs and it does not start");
         }
+        prop_assert!(world.live.iter().any(|(live, _)| live.key == big.key));
         prop_assert!(promised.is_none_or(|promised| Timestamp(world.now) <= promised));
     }
 }
@@ -261,16 +357,17 @@ proptest! {
             held.iter().filter(|(_, end, says)| *end > time || !(trusting || *says)).map(|(cpu, ..)| cpu).sum()
         };
         prop_assume!(wanted + left_at(0, true) > 10);
-        limit.reserve(&amount(wanted));
+        let reserved_at = limit.reserve(&amount(wanted));
+        let reservation = limit.reservations[0];
         let at = (1..6).find(|time| wanted + left_at(*time, true) <= 10);
-        prop_assert_eq!(limit.reservation.unwrap().at, at.map(Timestamp));
+        prop_assert_eq!((reserved_at, reservation.at), (at.map(Timestamp), at.map(Timestamp)));
         let spare = 10u64.saturating_sub(left_at(at.unwrap_or(6), false)).saturating_sub(wanted);
         for cpu in 0..11 {
-            prop_assert_eq!(limit.is_spare(&amount(cpu)), cpu <= spare);
-            let lasts = Duration::from_millis(cpu);
-            prop_assert_eq!(limit.ends_in_time(Some(lasts)), at.is_some_and(|at| cpu <= at));
+            let one = limit::Load { runs: 0, ..limit::Load::of(amount(cpu)) };
+            prop_assert_eq!(one.fits(&reservation.spare), cpu <= spare);
+            prop_assert_eq!(reservation.is_after(Some(Timestamp(cpu))), at.is_some_and(|at| cpu <= at));
         }
-        prop_assert!(!limit.ends_in_time(None));
+        prop_assert!(!reservation.is_after(None));
     }
 }
 
@@ -306,7 +403,7 @@ fn what_does_not_say_how_long_it_takes_is_guessed_to_go_on_as_long_again_and_lea
 
 #[test]
 fn who_has_used_less_comes_first_and_the_older_of_those_who_have_used_as_much() {
-    let inventory = Amount { cpu: MACHINE, memory: 1, gpu: 0 };
+    let inventory = Amount { cpu: MACHINE, memory: 1 << 40, gpu: 0 };
     let hour = Duration::from_secs(3600);
     let (a, b): (WorkspaceName, WorkspaceName) = ("a".parse().unwrap(), "b".parse().unwrap());
     let core = Amount { cpu: 1000, memory: 1, gpu: 0 };
@@ -314,16 +411,21 @@ fn who_has_used_less_comes_first_and_the_older_of_those_who_have_used_as_much() 
     let (begin, end) = (Timestamp(0), later(Timestamp(0), hour));
     shares.add(&a, &core, begin, end);
     shares.add(&b, &Amount { cpu: 1500, ..core }, begin, end);
-    let of = |shares: &Shares, workspace, now| shares.of(workspace, std::iter::empty(), &inventory, now);
+    // An hour of all eight cores in steps.
+    let machine_h = 131_072.0;
+    let of = |shares: &Shares, workspace, now| {
+        let used = shares.of(workspace, std::iter::empty(), now);
+        shares.share(used, &inventory) as f64 / machine_h * 8.0
+    };
     let at_end = of(&shares, &a, end);
     assert!((at_end - 0.721).abs() < 0.001, "an hour of one core, of which the first part is half forgotten: {at_end}");
-    assert!((of(&shares, &a, later(end, hour)) - at_end / 2.0).abs() < 1e-9);
+    assert!((of(&shares, &a, later(end, hour)) - at_end / 2.0).abs() < 1e-4);
     // In whatever order it is told.
     let mut other = Shares::new(hour);
     other.add(&a, &core, later(begin, hour), later(end, hour));
     other.add(&a, &core, begin, end);
     let both = of(&other, &a, later(end, hour));
-    assert!((both - at_end * 1.5).abs() < 1e-9, "{both}");
+    assert!((both - at_end * 1.5).abs() < 1e-4, "{both}");
 
     let order = |shares: &Shares| {
         let runs = [(1, 1), (1, 2), (1, 3), (0, 4), (0, 5)].map(|(workspace, n)| run_of(n, (workspace, 50, 4, None)));
@@ -332,6 +434,39 @@ fn who_has_used_less_comes_first_and_the_older_of_those_who_have_used_as_much() 
     };
     assert_eq!(order(&shares), [key_in(0, 4), key_in(1, 1)], "a, then b: what starts counts as well");
     assert_eq!(order(&Shares::new(hour)), [key_in(1, 1), key_in(0, 4)]);
+}
+
+#[test]
+fn what_was_used_counts_by_that_of_which_it_was_the_largest_part_of_the_machine() {
+    let inventory = Amount { cpu: 8000, memory: 64, gpu: 4 };
+    let shares = Shares::new(Duration::from_secs(3600));
+    let share =
+        |cpu, memory, gpu| shares.share(share::Hours::default().with_start(&Amount { cpu, memory, gpu }), &inventory);
+    let half = share(0, 0, 2);
+    assert!(half > 0);
+    assert_eq!([share(4000, 8, 1), share(1000, 32, 0), share(4000, 0, 0)], [half; 3], "cores and memory cost as well");
+    let no_cards = Amount { gpu: 0, ..inventory };
+    assert_eq!(
+        shares.share(share::Hours::default().with_start(&Amount { cpu: 4000, memory: 1, gpu: 3 }), &no_cards),
+        half
+    );
+}
+
+#[test]
+fn what_is_too_old_to_be_read_at_a_restart_changes_the_order_of_nobody() {
+    let workspace: WorkspaceName = "a".parse().unwrap();
+    let inventory = Amount { cpu: MACHINE, memory: 1, gpu: 0 };
+    let (half_life, hour) = (Duration::from_secs(168 * 3600), 3_600_000);
+    let now = Timestamp(168 * hour * 40);
+    let share = |shares: &Shares| shares.share(shares.of(&workspace, std::iter::empty(), now), &inventory);
+    // The whole machine until so many half-lives ago, for as long as can be.
+    for ago in 0..30 {
+        let end = Timestamp(now.0 - 168 * hour * ago);
+        let mut running_on = Shares::new(half_life);
+        running_on.add(&workspace, &Amount { cpu: MACHINE, memory: 0, gpu: 0 }, Timestamp(0), end);
+        let is_read = end >= running_on.matters_since(now);
+        assert!(is_read || share(&running_on) == share(&Shares::new(half_life)), "{ago}: {}", share(&running_on));
+    }
 }
 
 #[test]
@@ -354,6 +489,17 @@ fn who_has_a_place_keeps_it_though_another_workspace_has_used_less_by_now() {
 }
 
 #[test]
+fn who_has_a_place_gives_it_up_to_a_higher_priority() {
+    let queue = queue([run_of(1, (0, 50, 7, Some(5))), run_of(2, (1, 60, 8, Some(5))), run_of(3, (2, 50, 1, None))]);
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let held = key_in(0, 1);
+    let running = vec![live_of(100, (2, 50, 6, Some(14)))];
+    let planned = plan(&Snapshot { reserved: Some(&held), ..snapshot(running, &queue, &shares, &quotas) });
+    assert_eq!(planned.held_up, [HeldUp { key: key_in(1, 2), why: Why::Room }]);
+    assert_eq!(started(&planned), []);
+}
+
+#[test]
 fn a_workspace_at_its_quota_holds_up_nobody_else() {
     let a: WorkspaceName = "a".parse().unwrap();
     let quotas = Quotas::from([(a.clone(), Quota { cpu: Some(3000), ..Quota::default() })]);
@@ -366,8 +512,7 @@ fn a_workspace_at_its_quota_holds_up_nobody_else() {
     let shares = Shares::new(Duration::from_secs(3600));
     let running = live_of(100, (0, 50, 2, None));
     let planned = plan(&snapshot(vec![running], &queue, &shares, &quotas));
-    let Step::End { verdict: Verdict::Failed { reason }, .. } = &planned.steps[0] else { panic!("{planned:?}") };
-    assert!(reason.contains("4 cpu of 3 that workspace a may have") && reason.contains("workspaces.a"), "{reason}");
+    assert_eq!(planned.steps.len(), 1, "j1 waits until a may have more again");
     assert_eq!(started(&planned), [key_in(1, 4)], "j3 would put off j2, which is of its own workspace");
     assert_eq!(planned.held_up, [HeldUp { key: key_in(0, 2), why: Why::Quota }]);
 }
@@ -405,4 +550,83 @@ fn starts_are_foreseen_where_it_is_known_how_long_things_take() {
     let wanted = Amount { cpu: 8000, memory: 1, gpu: 0 };
     let holders: Vec<_> = outlook.holders_of(&wanted, &outlook.free).map(|holder| &holder.key).collect();
     assert_eq!(holders, [&key_in(1, 100)]);
+}
+
+/// When so many runs are said to start, in seconds.
+fn estimates<const N: usize>(snapshot: &Snapshot<'_>, runs: [u64; N]) -> [Option<u64>; N] {
+    let outlook = outlook::outlook(snapshot, &plan(snapshot).held_up, usize::MAX);
+    runs.map(|number| outlook.of(&key_in(0, number)).unwrap().estimate.map(|at| at.0 / 1000))
+}
+
+#[test]
+fn no_start_is_foreseen_that_those_whose_start_is_not_known_may_put_off() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    // Four cores for ever, two until second 15; nobody knows when six are free.
+    let running = || vec![live_of(100, (1, 50, 4, None)), live_of(101, (1, 50, 2, Some(14)))];
+    let waits = queue([run_of(1, (0, 50, 6, Some(1))), run_of(2, (0, 50, 3, Some(1))), run_of(3, (0, 50, 1, Some(5)))]);
+    assert_eq!(estimates(&snapshot(running(), &waits, &shares, &quotas), [1, 2, 3]), [None; 3]);
+    // One that waits for a port takes its cores when it has it.
+    let mut holder = live_of(101, (1, 50, 4, Some(14)));
+    holder.ports = vec![8080];
+    let (place, mut first) = run_of(1, (0, 50, 3, Some(1)));
+    first.ports = vec![8080];
+    let waits = queue([(place, first), run_of(2, (0, 50, 4, Some(1))), run_of(3, (0, 50, 6, Some(1)))]);
+    let running = vec![holder, live_of(102, (1, 50, 1, Some(9)))];
+    assert_eq!(estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2, 3]), [None, Some(15), None]);
+}
+
+#[test]
+fn a_start_is_foreseen_before_that_of_an_earlier_run_only_if_what_stops_it_is_in_time() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let (place, hopeful) = run_of(2, (0, 50, 2, None));
+    let hopeful = Waiting { expected: Some(Duration::from_secs(5)), ..hopeful };
+    let waits = queue([run_of(1, (0, 50, 8, Some(10))), (place, hopeful)]);
+    let running = vec![live_of(100, (1, 50, 6, Some(14)))];
+    assert_eq!(estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2]), [Some(15), Some(25)]);
+}
+
+#[test]
+fn what_is_held_up_for_room_keeps_its_part_of_the_quota_and_its_ports() {
+    let quota = |cores| Quotas::from([("a".parse().unwrap(), Quota { cpu: Some(cores), ..Quota::default() })]);
+    let shares = Shares::new(Duration::from_secs(3600));
+    // Two cores are free. The big one needs four, and its workspace may have as many.
+    let running = || vec![live_of(100, (1, 50, 6, Some(14)))];
+    let (place, big) = run_of(1, (0, 50, 4, None));
+    let big = Waiting { ports: vec![8080], ..big };
+    let small = |lasts, ports: &[u16]| {
+        let (place, small) = run_of(2, (0, 50, 2, lasts));
+        (place, Waiting { ports: ports.to_vec(), ..small })
+    };
+    let with = |cores, small| {
+        let (queue, quotas) = (queue([(place, big.clone()), small]), quota(cores));
+        started(&plan(&snapshot(running(), &queue, &shares, &quotas)))
+    };
+    assert_eq!(with(4000, small(None, &[])), [], "then the big one would have two of the quota");
+    assert_eq!(with(4000, small(Some(10), &[])), [key_in(0, 2)], "at 5 s: it is stopped when the big one may start");
+    assert_eq!(with(6000, small(None, &[])), [key_in(0, 2)]);
+    assert_eq!(with(6000, small(None, &[8080])), [], "it has the port of the big one");
+    assert_eq!(with(6000, small(None, &[8081])), [key_in(0, 2)]);
+}
+
+#[test]
+fn where_addresses_are_used_up_those_that_need_none_go_past_and_what_is_too_large_for_all_is_ended() {
+    let tasks = |number, network, tasks| {
+        let (place, run) = run_of(number, (0, 50, 1, None));
+        (place, Waiting { network, tasks, ..run })
+    };
+    let mut holder = live_of(100, (1, 50, 1, None));
+    holder.block = Some(AddressBlock { base: "10.213.0.0".parse().unwrap(), prefix: 25 });
+    let queue = queue([
+        tasks(1, Network::Task, 254),
+        tasks(2, Network::Task, 200),
+        tasks(3, Network::Job, 200),
+        tasks(4, Network::Host, 200),
+    ]);
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let planned = plan(&snapshot(vec![holder], &queue, &shares, &quotas));
+    let Step::End { key, verdict: Verdict::Failed { reason } } = &planned.steps[0] else { panic!("{planned:?}") };
+    assert_eq!(*key, key_in(0, 1));
+    assert!(reason.contains("254 task(s)") && reason.contains("network.range (256 addresses)"), "{reason}");
+    assert_eq!(planned.held_up, [HeldUp { key: key_in(0, 2), why: Why::Addresses }]);
+    assert_eq!(started(&planned), [key_in(0, 4)], "the third would take addresses that the second waits for");
 }
