@@ -170,19 +170,19 @@ impl<'a> Filling<'a> {
             side.limit.reserve(&waiting.amount);
             plan.hold_up(waiting, Why::Quota);
         } else if !load.fits(&self.machine.room) {
-            let at = self.machine.reserve(&waiting.amount);
-            self.keep_for(waiting, at);
+            self.machine.reserve(&waiting.amount);
+            self.keep_for(waiting);
             self.claim_block(waiting);
             plan.hold_up(waiting, Why::Room);
         } else if let Some((port, holder, how)) = self.port(waiting) {
-            self.keep_for(waiting, None);
+            self.keep_for(waiting);
             plan.hold_up(waiting, Why::Port { port, holder, how });
         } else {
             match self.block(waiting) {
                 Ok(block) => self.start(waiting, block, plan),
                 Err(NoAddresses) => {
                     self.out_of_addresses = true;
-                    self.keep_for(waiting, None);
+                    self.keep_for(waiting);
                     plan.hold_up(waiting, Why::Addresses);
                 }
             }
@@ -191,9 +191,9 @@ impl<'a> Filling<'a> {
 
     /// Nobody behind it gets its ports, nor others of its workspace what it needs of the quota when it starts: else they might
     /// have the one whenever the other is free. What is free of the machine is theirs, unless it waits for that.
-    fn keep_for(&mut self, waiting: &'a Waiting, at: Option<Timestamp>) {
+    fn keep_for(&mut self, waiting: &'a Waiting) {
         if let Some(side) = self.sides.get_mut(&waiting.key.workspace) {
-            side.limit.keep(&waiting.amount, at);
+            side.limit.keep(&waiting.amount);
         }
         self.claim(waiting, Holding::First);
     }

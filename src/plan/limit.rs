@@ -51,7 +51,7 @@ pub(super) enum End {
 /// What a run that does not fit yet will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Reservation {
-    /// When it should fit; not known where absent.
+    /// When it should fit; not known, or now, where absent.
     pub(super) at: Option<Timestamp>,
     /// What nobody needs then, whatever ends later than it is guessed.
     pub(super) spare: Load,
@@ -155,15 +155,16 @@ impl Limit {
     /// The first run that does not fit is to start as soon as it does; says when that should be.
     pub(super) fn reserve(&mut self, amount: &Amount) -> Option<Timestamp> {
         let at = self.fits_at(amount);
-        self.keep(amount, at);
-        at
-    }
-
-    /// Keeps room for a run that starts then; when is not known where absent.
-    pub(super) fn keep(&mut self, amount: &Amount, at: Option<Timestamp>) {
         let stays = self.held(|end| end.said().is_none_or(|end| at.is_some_and(|at| end > at)));
         let spare = self.capacity.minus(&stays).minus(&Load::of(*amount));
         self.reservations.push(Reservation { at, spare });
+        at
+    }
+
+    /// Keeps what a run needs that has room here and waits for something else: nobody else has it from now on.
+    pub(super) fn keep(&mut self, amount: &Amount) {
+        let spare = self.room.minus(&Load::of(*amount));
+        self.reservations.push(Reservation { at: None, spare });
     }
 }
 

@@ -73,12 +73,13 @@ struct Plain {
     runs: u64,
     held: Vec<Held>,
     promised: Vec<(u64, Option<u64>)>,
+    kept: Vec<u64>,
 }
 
 impl Plain {
     fn new(cores: Option<u64>, runs: Option<u64>) -> Self {
         let all = |limit: Option<u64>| limit.unwrap_or(1 << 40);
-        Self { cores: all(cores), runs: all(runs), held: Vec::new(), promised: Vec::new() }
+        Self { cores: all(cores), runs: all(runs), held: Vec::new(), promised: Vec::new(), kept: Vec::new() }
     }
 
     /// Whether so much has room beside what of that is held of which this is true.
@@ -99,15 +100,16 @@ impl Plain {
             let stays = |(_, end, is_sure): &Held| !is_sure || at.is_some_and(|at| *end > at);
             is_over || self.fits(&[*wanted, cores], stays)
         };
-        self.promised.is_empty() || (self.has_room(cores) && self.promised.iter().all(harms_none))
+        let is_beside = |kept: &u64| self.fits(&[*kept, cores], |_| true);
+        let may_ask = (self.promised.is_empty() && self.kept.is_empty()) || self.has_room(cores);
+        may_ask && self.promised.iter().all(harms_none) && self.kept.iter().all(is_beside)
     }
 
     /// For when all that is in the way should have ended.
-    fn promise(&mut self, cores: u64) -> Option<u64> {
+    fn promise(&mut self, cores: u64) {
         let ends = self.held.iter().map(|(_, end, _)| *end);
         let at = ends.filter(|at| self.fits(&[cores], |(_, end, _)| end > at)).min();
         self.promised.push((cores, at));
-        at
     }
 }
 
@@ -153,11 +155,11 @@ fn model(snapshot: &Snapshot<'_>, runs: &[(Place, Waiting)]) -> Vec<JobKey> {
         if !side.has_room(cores) {
             side.promise(cores);
         } else if !machine.has_room(cores) {
-            let at = machine.promise(cores);
-            side.promised.push((cores, at));
+            machine.promise(cores);
+            side.kept.push(cores);
             ports.extend(&waiting.ports);
         } else if waiting.ports.iter().any(|port| ports.contains(port)) {
-            side.promised.push((cores, None));
+            side.kept.push(cores);
         } else {
             let held = (cores, end(waiting).unwrap_or(NOW), waiting.lasts.is_some());
             machine.held.push(held);
@@ -320,13 +322,24 @@ proptest! {
         world.lengths.insert(big.key.clone(), 1000);
         before.into_iter().for_each(|job| drop_in(&mut world, job));
         world.pass(&big.key);
+        world.now += 1;
         world.queue.insert(place, big.clone());
         let mut promised: Option<Timestamp> = None;
+        let mut past_quota = None;
         for job in stream.iter().cycle() {
             drop_in(&mut world, job.clone());
             let kept = world.pass(&big.key);
             let Some((why, at)) = kept else { break };
             prop_assert!(world.now <= NOW + 5 * LONGEST, "it waits for ever, now for {why:?}");
+            if why == Why::Quota {
+                prop_assert!(past_quota.is_none(), "others have its part of the quota");
+            } else {
+                past_quota.get_or_insert(world.now);
+            }
+            if let Why::Port { holder, .. } = &why {
+                let (holder, _) = world.live.iter().find(|(live, _)| live.key == *holder).unwrap();
+                prop_assert!(Some(holder.held_since.0) < past_quota, "others have its port");
+            }
             if let (Some(before), Why::Room) = (promised, why) {
                 prop_assert!(at.is_some_and(|at| at <= before), "what was promised for {before} is put off to {at:?}");
             }
@@ -602,7 +615,7 @@ fn what_is_held_up_for_room_keeps_its_part_of_the_quota_and_its_ports() {
         started(&plan(&snapshot(running(), &queue, &shares, &quotas)))
     };
     assert_eq!(with(4000, small(None, &[])), [], "then the big one would have two of the quota");
-    assert_eq!(with(4000, small(Some(10), &[])), [key_in(0, 2)], "at 5 s: it is stopped when the big one may start");
+    assert_eq!(with(4000, small(Some(10), &[])), [], "and there may be room before it is stopped");
     assert_eq!(with(6000, small(None, &[])), [key_in(0, 2)]);
     assert_eq!(with(6000, small(None, &[8080])), [], "it has the port of the big one");
     assert_eq!(with(6000, small(None, &[8081])), [key_in(0, 2)]);
