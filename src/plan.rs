@@ -158,6 +158,8 @@ pub struct Waiting {
     pub network: Network,
     /// Ports of the machine that its file names.
     pub ports: Vec<u16>,
+    /// Since when its run waits.
+    pub since: Timestamp,
     /// How long an attempt takes, by what its file expects and allows; not known when absent.
     pub lasts: Option<Duration>,
 }

@@ -1,6 +1,6 @@
 //! Which of the waiting runs start now.
 //!
-//! The order: the higher priority, then the workspace that has used the least, then the older run. The first run that does
+//! The order: the higher priority, then who has waited for a day, then the workspace that has used the least, then the older run. The first run that does
 //! not fit has a reservation, on the machine or within the quota of its workspace; later ones start where they do not
 //! delay it (`limit`). Who has the machine's keeps it until it starts, though its workspace may have used more than another by
 //! then: else what was let run empty for one would be filled up for the next, and neither would start.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::limit::{Limit, Load};
 use super::queue::{Lane, Place};
-use super::share::Shares;
+use super::share::{Shares, earlier, rank};
 use super::{Amount, Holding, Plan, Snapshot, Step, Waiting, Why, address, attempt, never_fits};
 use crate::config::Quota;
 use crate::ids::{JobKey, WorkspaceName};
@@ -118,10 +118,13 @@ impl<'a> Filling<'a> {
     /// The next run in order that what is reserved admits.
     fn next(&self, cursors: &mut Vec<Cursor<'a>>) -> Option<&'a Waiting> {
         cursors.retain_mut(|cursor| cursor.skip(&[&self.machine, &self.sides[cursor.workspace].limit]));
-        let share = |cursor: &Cursor<'a>| self.sides[cursor.workspace].share;
-        let first =
-            cursors.iter_mut().min_by(|a, b| share(a).total_cmp(&share(b)).then_with(|| a.order().cmp(&b.order())))?;
-        first.take()
+        let place = |(at, cursor): (usize, &Cursor<'a>)| {
+            let order = cursor.order()?;
+            let waiting = cursor.lane.runs.get(&order)?;
+            Some(((rank(waiting, self.sides[cursor.workspace].share, self.snapshot.now), order), at))
+        };
+        let (_, first) = cursors.iter().enumerate().filter_map(place).min_by(|(a, _), (b, _)| earlier(*a, *b))?;
+        cursors.get_mut(first)?.take()
     }
 
     fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) -> Considered {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fill::{Side, machine, side};
 use super::limit::{Load, later};
-use super::share::Shares;
+use super::share::{Shares, earlier, rank};
 use super::{Amount, HeldUp, Snapshot, Waiting, Why, attempt};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
@@ -129,12 +129,12 @@ fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
             shares.entry(workspace).or_insert_with(|| side(snapshot, workspace).share);
         }
         while out.len() < most {
-            let mut heads = open
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(place, (workspace, runs))| Some((shares.get(workspace)?, *runs.peek()?.0, place)));
-            let first = heads.by_ref().min_by(|(a, order, _), (b, other, _)| a.total_cmp(b).then(order.cmp(other)));
-            let Some((_, _, place)) = first else { break };
+            let mut heads = open.iter_mut().enumerate().filter_map(|(place, (workspace, runs))| {
+                let (order, waiting) = runs.peek()?;
+                Some(((rank(waiting, *shares.get(workspace)?, snapshot.now), **order), place))
+            });
+            let first = heads.by_ref().min_by(|(a, _), (b, _)| earlier(*a, *b));
+            let Some((_, place)) = first else { break };
             let Some((workspace, runs)) = open.get_mut(place) else { break };
             let Some((_, waiting)) = runs.next() else { break };
             if let Some(share) = shares.get_mut(workspace) {

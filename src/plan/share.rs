@@ -1,14 +1,32 @@
 //! Fair share: who has used how much of the machine, the longer ago the less it counts.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Amount, Live};
+use super::limit::later;
+use super::{Amount, Live, Waiting};
 use crate::ids::{Timestamp, WorkspaceName};
 
 /// What runs counts as if it went on for so long: else whoever comes first would have the whole of an idle machine.
 const AHEAD_H: f64 = 1.0;
 const MS_PER_H: f64 = 3_600_000.0;
+
+/// A run that has waited for so long comes before those whose workspaces have used less: else a big job of a workspace that goes on
+/// with small ones would never have its turn.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Whose turn it is among the oldest runs of workspaces: the smaller.
+pub(super) fn rank(waiting: &Waiting, share: f64, now: Timestamp) -> (bool, f64) {
+    let is_late = later(waiting.since, PATIENCE) <= now;
+    (!is_late, if is_late { 0.0 } else { share })
+}
+
+/// The order of ranks, and among equal ones of ages.
+pub(super) fn earlier(a: ((bool, f64), u64), b: ((bool, f64), u64)) -> Ordering {
+    let ((late_a, share_a), (late_b, share_b)) = (a.0, b.0);
+    late_a.cmp(&late_b).then(share_a.total_cmp(&share_b)).then(a.1.cmp(&b.1))
+}
 
 /// What workspaces have used by attempts that are over. Cards are counted where the machine has some, else cores.
 #[derive(Debug, Clone)]

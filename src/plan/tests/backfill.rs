@@ -21,8 +21,15 @@ fn key_in(workspace: usize, number: u64) -> JobKey {
 fn run_of(number: u64, (workspace, priority, cores, lasts): Shape) -> (Place, Waiting) {
     let amount = Amount { cpu: cores * 1000, memory: 1, gpu: 0 };
     let lasts = lasts.map(Duration::from_secs);
-    let waiting =
-        Waiting { key: key_in(workspace, number), amount, tasks: 1, network: Network::Host, ports: Vec::new(), lasts };
+    let waiting = Waiting {
+        key: key_in(workspace, number),
+        amount,
+        tasks: 1,
+        network: Network::Host,
+        ports: Vec::new(),
+        since: Timestamp(0),
+        lasts,
+    };
     (Place { priority: Reverse(Priority(priority)), order: number }, waiting)
 }
 
@@ -351,6 +358,22 @@ fn who_has_a_place_keeps_it_though_another_workspace_has_used_less_by_now() {
     assert_eq!(starts(None), (vec![b.clone()], vec![b.clone()]));
     assert_eq!(starts(Some(&a)), (vec![], vec![a.clone()]));
     assert_eq!(starts(Some(&key_in(0, 9))), (vec![b.clone()], vec![b]), "it does not wait any more");
+}
+
+#[test]
+fn who_has_waited_for_a_day_comes_first_whatever_its_workspace_has_used() {
+    let queue = queue([run_of(1, (0, 50, 8, None)), run_of(2, (1, 50, 8, None))]);
+    let (mut shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let first = |shares: &Shares, now| {
+        let snapshot = Snapshot { now, ..snapshot(vec![], &queue, shares, &quotas) };
+        let outlook = outlook::outlook(&snapshot, &[], 1);
+        assert_eq!(outlook.first(), started(&plan(&snapshot)), "what is told is what is done");
+        outlook.first().to_vec()
+    };
+    let day = later(Timestamp(0), Duration::from_secs(24 * 3600));
+    shares.add(&"a".parse().unwrap(), &Amount { cpu: 8000, memory: 1, gpu: 0 }, Timestamp(0), day);
+    assert_eq!(first(&shares, Timestamp(day.0 - 1)), [key_in(1, 2)]);
+    assert_eq!(first(&shares, day), [key_in(0, 1)]);
 }
 
 #[test]
