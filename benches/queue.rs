@@ -191,6 +191,7 @@ fn waiting(number: usize, job: &Job) -> (Place, Waiting) {
         tasks: 1,
         network: Network::Host,
         ports: Vec::new(),
+        since: Timestamp(job.arrives),
         lasts: job.says.map(Duration::from_millis),
         expected: None,
     };

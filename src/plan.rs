@@ -154,6 +154,8 @@ pub struct Waiting {
     pub network: Network,
     /// Ports of the machine that its file names.
     pub ports: Vec<u16>,
+    /// Since when its run waits.
+    pub since: Timestamp,
     /// How long an attempt may take: then it is stopped; nothing stops it when absent.
     pub lasts: Option<Duration>,
     /// How long it should take, for what is foreseen alone; not known when absent.

@@ -1,10 +1,10 @@
 //! Which of the waiting runs start now.
 //!
-//! The order: the higher priority, then the workspace that has used the least, then the older run. The first run that does
-//! not fit has a reservation, on the machine or within the quota of its workspace; later ones start where they do not
-//! delay it (`limit`), and take none of its ports and addresses. Who has the machine's keeps it until it starts, though its
-//! workspace may have used more than another by then: else what was let run empty for one would be filled up for the next, and
-//! neither would start.
+//! The order: the higher priority, then who has waited for a day, then the workspace that has used the least, then the older
+//! run. The first run that does not fit has a reservation, on the machine or within the quota of its workspace; later ones
+//! start where they do not delay it (`limit`), and take none of its ports and addresses. Who has the machine's keeps it until it
+//! starts, though its workspace may have used more than another by then: else what was let run empty for one would be filled
+//! up for the next, and neither would start.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Range;
@@ -152,9 +152,13 @@ impl<'a> Filling<'a> {
     /// The next run in order that what is reserved admits.
     fn next(&self, cursors: &mut Vec<Cursor<'a>>) -> Option<&'a Waiting> {
         cursors.retain_mut(|cursor| cursor.skip(&self.gate(cursor.workspace)));
-        let used = |cursor: &Cursor<'a>| self.sides[cursor.workspace].used;
-        let share = |cursor: &Cursor<'a>| self.snapshot.shares.share(used(cursor), &self.snapshot.inventory);
-        cursors.iter_mut().min_by_key(|cursor| (share(cursor), cursor.order()))?.take()
+        let place = |(at, cursor): (usize, &Cursor<'a>)| {
+            let order = cursor.order()?;
+            let used = self.sides[cursor.workspace].used;
+            Some((self.snapshot.turn(cursor.lane.runs.get(&order)?, used), order, at))
+        };
+        let (_, _, first) = cursors.iter().enumerate().filter_map(place).min()?;
+        cursors.get_mut(first)?.take()
     }
 
     fn consider(&mut self, waiting: &'a Waiting, plan: &mut Plan) {

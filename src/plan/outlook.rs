@@ -135,13 +135,11 @@ fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
             used.entry(workspace).or_insert_with(|| side(snapshot, workspace, foreseen_end).used);
         }
         while out.len() < most {
-            let share = |workspace| used.get(workspace).map(|used| snapshot.shares.share(*used, &snapshot.inventory));
-            let heads = open
-                .iter_mut()
-                .enumerate()
-                .filter_map(|(place, (workspace, runs))| Some((share(*workspace)?, *runs.peek()?.0, place)));
-            let first = heads.min();
-            let Some((_, _, place)) = first else { break };
+            let heads = open.iter_mut().enumerate().filter_map(|(place, (workspace, runs))| {
+                let (order, waiting) = runs.peek()?;
+                Some((snapshot.turn(waiting, *used.get(workspace)?), **order, place))
+            });
+            let Some((_, _, place)) = heads.min() else { break };
             let Some((workspace, runs)) = open.get_mut(place) else { break };
             let Some((_, waiting)) = runs.next() else { break };
             if let Some(used) = used.get_mut(workspace) {

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Amount, Live};
+use super::limit::later;
+use super::{Amount, Live, Snapshot, Waiting};
 use crate::ids::{Timestamp, WorkspaceName};
 
 /// What runs counts as if it went on for so long: else whoever comes first would have the whole of an idle machine.
@@ -15,6 +16,17 @@ const HALF_LIVES: f64 = 20.0;
 /// What is used is compared in steps of this part of the half-life, in hours of the whole machine. Larger than all that is too
 /// old to be read by who forgets and reads again: a restart changes the order of nobody.
 const STEP: f64 = 1.0 / 131_072.0;
+/// A run that has waited for so long comes before those whose workspaces have used less: else a big job of a workspace that goes on
+/// with small ones would never have its turn.
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+impl Snapshot<'_> {
+    /// Whose turn it is among the oldest runs of workspaces: the smaller. `used` is what its workspace has used.
+    pub(super) fn turn(&self, waiting: &Waiting, used: Hours) -> (bool, u64) {
+        let is_late = later(waiting.since, PATIENCE) <= self.now;
+        (!is_late, if is_late { 0 } else { self.shares.share(used, &self.inventory) })
+    }
+}
 
 /// What workspaces have used by attempts that are over.
 #[derive(Debug, Clone)]

@@ -21,6 +21,7 @@ fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
         tasks,
         network: Network::Task,
         ports: Vec::new(),
+        since: Timestamp(0),
         lasts: None,
         expected: None,
     }

@@ -181,6 +181,7 @@ impl Job {
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
+            since: run.record.created,
             lasts: self.limit_of(run),
             expected: self.expected_duration(run).into_iter().chain(self.max_duration(run)).min(),
         };

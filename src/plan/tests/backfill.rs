@@ -29,6 +29,7 @@ fn run_of(number: u64, (workspace, priority, cores, lasts): Shape) -> (Place, Wa
         tasks: 1,
         network: Network::Host,
         ports: Vec::new(),
+        since: Timestamp(0),
         lasts,
         expected: lasts,
     };
@@ -510,6 +511,22 @@ fn who_has_a_place_gives_it_up_to_a_higher_priority() {
     let planned = plan(&Snapshot { reserved: Some(&held), ..snapshot(running, &queue, &shares, &quotas) });
     assert_eq!(planned.held_up, [HeldUp { key: key_in(1, 2), why: Why::Room }]);
     assert_eq!(started(&planned), []);
+}
+
+#[test]
+fn who_has_waited_for_a_day_comes_first_whatever_its_workspace_has_used() {
+    let queue = queue([run_of(1, (0, 50, 8, None)), run_of(2, (1, 50, 8, None))]);
+    let (mut shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let first = |shares: &Shares, now| {
+        let snapshot = Snapshot { now, ..snapshot(vec![], &queue, shares, &quotas) };
+        let outlook = outlook::outlook(&snapshot, &[], 1);
+        assert_eq!(outlook.first(), started(&plan(&snapshot)), "what is told is what is done");
+        outlook.first().to_vec()
+    };
+    let day = later(Timestamp(0), Duration::from_secs(24 * 3600));
+    shares.add(&"a".parse().unwrap(), &Amount { cpu: 8000, memory: 1, gpu: 0 }, Timestamp(0), day);
+    assert_eq!(first(&shares, Timestamp(day.0 - 1)), [key_in(1, 2)]);
+    assert_eq!(first(&shares, day), [key_in(0, 1)]);
 }
 
 #[test]
