@@ -50,13 +50,22 @@ impl Default for Driver {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Card {
     pub facts: Facts,
-    /// What it is cut up into.
+    /// It is in the mode in which cards are cut up, be it that nothing has been cut yet.
+    pub mig: bool,
+    /// What it is cut up into; those that do not tell what they are are left out.
     pub slices: Vec<Slice>,
     pub signs: Signs,
     /// What is wrong with it, the worst first.
     pub findings: Vec<Finding>,
     /// Only if it was asked for.
     pub usage: Option<Usage>,
+}
+
+impl Card {
+    /// It cannot be used as a whole.
+    pub fn is_cut_up(&self) -> bool {
+        self.mig || !self.slices.is_empty()
+    }
 }
 
 /// What does not change while the driver is loaded.
@@ -165,8 +174,8 @@ pub struct Usage {
     /// Thousandths of a watt.
     pub power: Option<u32>,
     pub power_limit: Option<u32>,
-    /// On the card and all its slices.
-    pub processes: Vec<Process>,
+    /// On the card and all its slices; absent if the driver does not say all of them, so that any may be there.
+    pub processes: Option<Vec<Process>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

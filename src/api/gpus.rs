@@ -148,7 +148,7 @@ fn card_view(index: usize, card: &Card, topology: &Topology, count: usize) -> Gp
         slices: slices
             .map(|slice| SliceView { uuid: slice.uuid.clone(), profile: slice.profile.clone(), memory: slice.memory })
             .collect(),
-        processes: usage.processes.into_iter().map(process_view).collect(),
+        processes: usage.processes.into_iter().flatten().map(process_view).collect(),
         links: (0..count).map(link).collect(),
     }
 }

@@ -148,9 +148,14 @@ const XIDS: [(u64, Level, &str); 26] = [
 const NEWER_XIDS: [(u64, Level, &str); 2] =
     [(121, Level::Warning, "corrected error of the link to the CPU"), (137, Level::Warning, "NVLink privilege error")];
 
+/// Of XIDs for which no job is started on a card. A reset that is done while nobody looks leaves no trace, hence the file.
+const CURE: &str = "; reboot the machine, or stop the daemon, reset the card with `nvidia-smi --gpu-reset`, remove \
+                    /run/trainyard/xids.json and start the daemon";
+
 fn by_xid(xid: &super::Xid) -> Option<Finding> {
     let (number, level, what) = XIDS.iter().chain(&NEWER_XIDS).find(|(number, ..)| *number == xid.number)?;
-    let says = format!("{what} (XID {number}, {})", xid.at);
+    let cure = if *level == Level::Failed { CURE } else { "" };
+    let says = format!("{what} (XID {number}, {}){cure}", xid.at);
     Some(Finding { rule: format!("xid-{number}"), level: *level, says })
 }
 
@@ -237,7 +242,8 @@ mod tests {
         };
         let said: Vec<String> = judge(&signs).into_iter().map(|finding| finding.says).collect();
         let wanted = [
-            "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z)",
+            "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
+             with `nvidia-smi --gpu-reset`, remove /run/trainyard/xids.json and start the daemon",
             "its clocks are lowered for heat (91 °C)",
             "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z)",
         ];

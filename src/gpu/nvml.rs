@@ -87,9 +87,14 @@ fn numbers(words: &[std::os::raw::c_ulong]) -> Vec<u32> {
     (0..).zip(words).flat_map(of_word).collect()
 }
 
+/// Whether the card is in the mode in which cards are cut up. Those that cannot be do not know it.
+pub(super) fn is_mig(device: &Device<'_>) -> bool {
+    // 1 is on.
+    device.mig_mode().is_ok_and(|mode| mode.current == 1)
+}
+
 /// Of a card that is cut up; those of all others are none.
 pub(super) fn slices<'a>(device: &Device<'a>) -> Vec<(Slice, Device<'a>)> {
-    // 1 is on.
     if device.mig_mode().is_ok_and(|mode| mode.current != 1) {
         return Vec::new();
     }
@@ -105,6 +110,11 @@ fn slice(device: Device<'_>) -> Option<(Slice, Device<'_>)> {
     Some((Slice { uuid, profile, memory }, device))
 }
 
+/// The card itself is gone, or is to be reset; anything else may be the library's.
+pub(super) fn is_gone(error: &NvmlError) -> bool {
+    matches!(error, NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::IrqIssue)
+}
+
 /// What keeps whether the card itself is gone, while it is asked one thing after the other.
 struct Asked {
     lost: Option<String>,
@@ -114,7 +124,7 @@ impl Asked {
     fn tell<T>(&mut self, answer: Result<T, NvmlError>) -> Option<T> {
         match answer {
             Ok(value) => Some(value),
-            Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired | NvmlError::IrqIssue)) => {
+            Err(error) if is_gone(&error) => {
                 self.lost.get_or_insert_with(|| error.to_string());
                 None
             }
@@ -224,25 +234,30 @@ fn recovery_of(number: u64) -> Recovery {
 }
 
 pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Usage {
-    let mut processes = processes(device, None);
-    for (slice, device) in slices {
-        // The card may tell of them as well.
-        let more = self::processes(device, Some(&slice.uuid));
-        processes.retain(|one| more.iter().all(|other| other.pid != one.pid));
-        processes.extend(more);
-    }
     Usage {
         memory: device.memory_info().ok().map(|memory| memory.used),
         utilisation: device.utilization_rates().ok().map(|rates| rates.gpu),
         power: device.power_usage().ok(),
         power_limit: device.enforced_power_limit().ok(),
-        processes,
+        processes: processes_of_all(device, slices),
     }
 }
 
-fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Vec<Process> {
-    let compute = device.running_compute_processes().unwrap_or_default();
-    let graphics = device.running_graphics_processes().unwrap_or_default();
+fn processes_of_all(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Option<Vec<Process>> {
+    let mut found = processes(device, None)?;
+    for (slice, device) in slices {
+        // The card may tell of them as well.
+        let more = processes(device, Some(&slice.uuid))?;
+        found.retain(|one| more.iter().all(|other| other.pid != one.pid));
+        found.extend(more);
+    }
+    Some(found)
+}
+
+/// None where one of the questions is not answered: who is not told of may be there.
+fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<Vec<Process>> {
+    let compute = device.running_compute_processes().ok()?;
+    let graphics = device.running_graphics_processes().ok()?;
     let mut found: Vec<Process> = Vec::new();
     for info in compute.into_iter().chain(graphics) {
         // One that does both is told twice.
@@ -256,7 +271,7 @@ fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Vec<Process> {
         let (uid, program) = whose(info.pid);
         found.push(Process { pid: info.pid, uid, program, memory, slice: slice.cloned() });
     }
-    found
+    Some(found)
 }
 
 fn whose(pid: u32) -> (Option<u32>, Option<String>) {

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 
 use super::Topology;
 
-/// Most choices that are compared.
+/// Most choices that are made, those of some of the tasks included.
 const CHOICES_MAX: usize = 20_000;
 
 /// The places of the cards for each task, which wants so many; `None` where there are not enough.
@@ -107,35 +107,49 @@ impl Ground<'_> {
 }
 
 /// All choices, from the lower places to the higher; tasks that want as many as the one before take higher ones, since
-/// to exchange them makes no other choice.
+/// to exchange them makes no other choice. Each choice for some of the tasks is part of one for all.
 struct Search<'a> {
     ground: &'a Ground<'a>,
     tasks: &'a [usize],
     best: Option<(Worth, Vec<Vec<usize>>)>,
-    /// Choices that may still be looked at.
+    /// Choices that may still be made.
     left: usize,
 }
 
 impl Search<'_> {
     fn go_on(&mut self, chosen: &mut Vec<Vec<usize>>) {
         let Some(wanted) = self.tasks.get(chosen.len()).copied() else { return self.weigh(chosen) };
-        let taken = chosen.concat();
-        let open: Vec<usize> = self.ground.free.iter().filter(|card| !taken.contains(card)).copied().collect();
-        let above = chosen.last().filter(|before| before.len() == wanted).and_then(|before| before.first().copied());
-        let mut sets = Vec::new();
-        subsets(&open, wanted, self.left, &mut Vec::new(), &mut sets);
-        for set in sets.into_iter().filter(|set| set.first().copied() >= above) {
+        for set in self.sets(chosen, wanted) {
             if self.left == 0 {
                 return;
             }
+            self.left -= 1;
             chosen.push(set);
             self.go_on(chosen);
             chosen.pop();
         }
     }
 
+    /// What the next task may get, such that enough is left for those after it that are alike.
+    fn sets(&self, chosen: &[Vec<usize>], wanted: usize) -> Vec<Vec<usize>> {
+        if wanted == 0 {
+            return vec![Vec::new()];
+        }
+        let taken = chosen.concat();
+        let above = chosen.last().filter(|before| before.len() == wanted).and_then(|before| before.first());
+        let is_open = |card: &&usize| !taken.contains(card) && above.is_none_or(|above| *card > above);
+        let open: Vec<usize> = self.ground.free.iter().filter(is_open).copied().collect();
+        let alike = self.tasks.iter().skip(chosen.len()).take_while(|task| **task == wanted).count();
+        let Some(spare) = open.len().checked_sub(alike * wanted) else { return Vec::new() };
+        let mut sets = Vec::new();
+        for (at, first) in open.iter().enumerate().take(spare + 1) {
+            let after = open.get(at + 1..).unwrap_or_default();
+            subsets(after, wanted, self.left, &mut vec![*first], &mut sets);
+        }
+        sets
+    }
+
     fn weigh(&mut self, chosen: &[Vec<usize>]) {
-        self.left -= 1;
         let worth = self.ground.worth(chosen);
         // The first of equals has the lower places.
         if self.best.as_ref().is_none_or(|(best, _)| worth > *best) {
@@ -147,7 +161,10 @@ impl Search<'_> {
 /// The subsets of so many, in order; no more than `limit`.
 fn subsets(of: &[usize], count: usize, limit: usize, begun: &mut Vec<usize>, found: &mut Vec<Vec<usize>>) {
     if begun.len() == count {
-        return found.push(begun.clone());
+        if found.len() < limit {
+            found.push(begun.clone());
+        }
+        return;
     }
     for (at, card) in of.iter().enumerate() {
         if found.len() >= limit || of.len() - at + begun.len() < count {

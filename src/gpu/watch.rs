@@ -35,6 +35,8 @@ const LISTENER_ENDS: Duration = Duration::from_secs(5);
 const STALE: Duration = Duration::from_secs(30);
 /// The cards that the kernel's part of the driver has.
 const LISTING: &str = "/proc/driver/nvidia/gpus";
+/// The kernel's part of the driver, while it is loaded.
+const MODULE: &str = "/sys/module/nvidia";
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -80,6 +82,7 @@ impl Gpus {
             xids,
             opened: None,
             listing: BTreeSet::new(),
+            away: BTreeSet::new(),
         };
         Builder::new().name("gpus".to_owned()).spawn(move || watcher.run())?;
         Ok(Self { words, found })
@@ -124,6 +127,8 @@ struct Watcher {
     opened: Option<Opened>,
     /// As the kernel had it when NVML was initialised last.
     listing: BTreeSet<OsString>,
+    /// Cards that were gone while NVML answered, and are not back: only a reset, or more, brings them back.
+    away: BTreeSet<GpuUuid>,
 }
 
 /// NVML, initialised.
@@ -200,8 +205,7 @@ impl Watcher {
         };
         self.add_lost(&before, &mut found);
         for card in &mut found.cards {
-            let was_lost = before.cards.iter().any(|old| old.facts.uuid == card.facts.uuid && old.signs.lost.is_some());
-            if was_lost && card.signs.lost.is_none() {
+            if card.signs.lost.is_none() && self.away.remove(&card.facts.uuid) {
                 self.xids.forget(&card.facts.uuid);
             }
             card.signs.xids = self.xids.of(&card.facts.uuid);
@@ -233,6 +237,7 @@ impl Watcher {
             let candidates = library::candidates(self.settings.library.as_deref(), Path::new("/"));
             let nvml = Arc::new(nvml::open(&candidates)?);
             self.opened = Some(Opened::of(nvml, self.words.clone()).map_err(|error| error.to_string())?);
+            self.xids.driver_is(load_of_driver(Path::new(MODULE)));
         }
         Ok(())
     }
@@ -254,9 +259,11 @@ impl Watcher {
             self.close();
             return Inventory { driver, ..Inventory::default() };
         }
+        let away = &mut self.away;
+        let read = |card: &Placed| read_card(&opened.nvml, card, with_usage, now, away);
         Inventory {
             driver: opened.driver.clone(),
-            cards: opened.cards.iter().map(|card| read_card(&opened.nvml, card, with_usage, now)).collect(),
+            cards: opened.cards.iter().map(read).collect(),
             nameless: opened.nameless.clone(),
             topology: opened.topology.clone(),
             at: None,
@@ -264,7 +271,7 @@ impl Watcher {
     }
 
     /// Cards that there were and are not: they are missed until they are back or the daemon starts anew.
-    fn add_lost(&self, before: &Inventory, found: &mut Inventory) {
+    fn add_lost(&mut self, before: &Inventory, found: &mut Inventory) {
         let how = match &found.driver {
             Driver::Missing { reason } => reason.clone(),
             Driver::Loaded { .. } => "the driver no longer has it".to_owned(),
@@ -274,22 +281,49 @@ impl Watcher {
         let gone = gone.map(|card| Card {
             facts: card.facts.clone(),
             signs: Signs { lost: Some(how.clone()), ..Signs::default() },
+            mig: card.mig,
             slices: Vec::new(),
             findings: Vec::new(),
             usage: None,
         });
         let gone: Vec<Card> = gone.collect();
+        // A nameless one may be one of them, and merely fail to tell its name.
+        if matches!(found.driver, Driver::Loaded { .. }) && found.nameless.is_empty() {
+            self.away.extend(gone.iter().map(|card| card.facts.uuid.clone()));
+        }
         found.cards.extend(gone);
     }
 }
 
-fn read_card(nvml: &Nvml, (index, facts): &Placed, with_usage: bool, now: Timestamp) -> Card {
-    let mut card =
-        Card { facts: facts.clone(), slices: Vec::new(), signs: Signs::default(), findings: Vec::new(), usage: None };
+/// Those that are gone, and not merely not to be asked, come to those that are `away`.
+fn read_card(
+    nvml: &Nvml,
+    (index, facts): &Placed,
+    with_usage: bool,
+    now: Timestamp,
+    away: &mut BTreeSet<GpuUuid>,
+) -> Card {
+    let mut card = Card {
+        facts: facts.clone(),
+        mig: false,
+        slices: Vec::new(),
+        signs: Signs::default(),
+        findings: Vec::new(),
+        usage: None,
+    };
     match nvml.device_by_index(*index) {
-        Err(error) => card.signs.lost = Some(error.to_string()),
+        Err(error) => {
+            if nvml::is_gone(&error) {
+                away.insert(facts.uuid.clone());
+            }
+            card.signs.lost = Some(error.to_string());
+        }
         Ok(device) => {
             card.signs = nvml::signs(&device, now);
+            if card.signs.lost.is_some() {
+                away.insert(facts.uuid.clone());
+            }
+            card.mig = nvml::is_mig(&device);
             let slices = nvml::slices(&device);
             card.usage = with_usage.then(|| nvml::usage(&device, &slices));
             card.slices = slices.into_iter().map(|(slice, _)| slice).collect();
@@ -350,7 +384,7 @@ fn listen(nvml: &Nvml, count: u32, words: &Sender<Word>, over: &AtomicBool) {
 /// Whether there is something else to see than before, use apart.
 fn differs(before: &Inventory, found: &Inventory) -> bool {
     let cards = |found: &Inventory| {
-        let card = |card: &Card| (card.facts.clone(), card.slices.clone(), card.findings.clone());
+        let card = |card: &Card| (card.facts.clone(), card.mig, card.slices.clone(), card.findings.clone());
         found.cards.iter().map(card).collect::<Vec<_>>()
     };
     before.at.is_none() || before.driver != found.driver || cards(before) != cards(found)
@@ -358,6 +392,13 @@ fn differs(before: &Inventory, found: &Inventory) -> bool {
 
 fn listing() -> BTreeSet<OsString> {
     std::fs::read_dir(LISTING).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+}
+
+/// Which load of the driver this is: the kernel gives each folder of sysfs a number of its own when it is made. Its times are
+/// no such sign, they are those of whoever looked first.
+fn load_of_driver(module: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(module).ok().map(|found| found.ino())
 }
 
 /// What has changed, in the journal.

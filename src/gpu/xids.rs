@@ -1,8 +1,10 @@
-//! XIDs that were heard, by card. NVML tells each once, so they are kept in a file that outlives the daemon, but not the
-//! machine: a reboot brings the cards back as well as it can.
+//! XIDs that were heard, by card. NVML tells each once, so they are kept in a file that outlives the daemon, but neither the
+//! machine nor the load of the driver: both bring the cards back as well as they can.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
 
 use super::Xid;
 use crate::ids::{GpuUuid, Timestamp};
@@ -10,6 +12,13 @@ use crate::sys::file::{Durability, write_whole};
 
 pub(super) struct Xids {
     file: PathBuf,
+    kept: Kept,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Kept {
+    /// The load of the driver that told them, where that is known.
+    driver: Option<u64>,
     of: BTreeMap<GpuUuid, BTreeMap<u64, Timestamp>>,
 }
 
@@ -17,31 +26,63 @@ impl Xids {
     /// What was heard before; nothing where the file is not there, or was not written by us.
     pub(super) fn open(file: &Path) -> Self {
         let text = std::fs::read(file).unwrap_or_default();
-        Self { file: file.to_owned(), of: serde_json::from_slice(&text).unwrap_or_default() }
+        Self { file: file.to_owned(), kept: serde_json::from_slice(&text).unwrap_or_default() }
     }
 
     pub(super) fn of(&self, uuid: &GpuUuid) -> Vec<Xid> {
-        let found = self.of.get(uuid).into_iter().flatten();
+        let found = self.kept.of.get(uuid).into_iter().flatten();
         found.map(|(number, at)| Xid { number: *number, at: *at }).collect()
     }
 
     pub(super) fn heard(&mut self, uuid: &GpuUuid, number: u64, at: Timestamp) {
-        self.of.entry(uuid.clone()).or_default().insert(number, at);
+        self.kept.of.entry(uuid.clone()).or_default().insert(number, at);
         self.keep();
     }
 
-    /// The card has been away, or the driver has been loaded anew: it was reset.
+    /// The card has been away: it was reset.
     pub(super) fn forget(&mut self, uuid: &GpuUuid) {
-        if self.of.remove(uuid).is_some() {
+        if self.kept.of.remove(uuid).is_some() {
             self.keep();
         }
     }
 
+    /// Which load of the driver tells from now on; what another one has told is over. Where that is not known all is kept.
+    pub(super) fn driver_is(&mut self, load: Option<u64>) {
+        if load.is_none() || load == self.kept.driver {
+            return;
+        }
+        if self.kept.driver.is_some() {
+            self.kept.of.clear();
+        }
+        self.kept.driver = load;
+        self.keep();
+    }
+
     fn keep(&self) {
-        let text = serde_json::to_vec(&self.of).unwrap_or_default();
+        let text = serde_json::to_vec(&self.kept).unwrap_or_default();
         // Until the next one is heard it is known to this daemon alone.
         if let Err(error) = write_whole(&self.file, &text, 0o644, Durability::Process) {
             tracing::warn!(path = %self.file.display(), %error, "errors of cards cannot be kept for the next daemon");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_load_of_the_driver_has_told_is_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("xids.json");
+        let uuid: GpuUuid = "GPU-1".parse().unwrap();
+        let mut xids = Xids::open(&file);
+        xids.heard(&uuid, 79, Timestamp(1));
+        // Known later, and not known for a while: neither says that the driver was loaded anew.
+        for (load, kept) in [(None, 1), (Some(7), 1), (None, 1), (Some(7), 1), (Some(8), 0)] {
+            let mut next = Xids::open(&file);
+            next.driver_is(load);
+            assert_eq!((next.of(&uuid).len(), Xids::open(&file).of(&uuid).len()), (kept, kept), "{load:?}");
         }
     }
 }

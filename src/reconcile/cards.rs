@@ -23,8 +23,8 @@ const LOOK_AGAIN_MS: u64 = 2000;
 #[derive(Debug)]
 pub(super) struct Cards {
     seen: Arc<Inventory>,
-    /// What ran on each card, and when that was looked at.
-    users: BTreeMap<GpuUuid, (Timestamp, Vec<Process>)>,
+    /// What ran on each card, absent if the driver does not say, and when that was looked at.
+    users: BTreeMap<GpuUuid, (Timestamp, Option<Vec<Process>>)>,
     /// When somebody gave it back.
     given_back: BTreeMap<GpuUuid, Timestamp>,
     /// They are being looked at.
@@ -55,7 +55,7 @@ impl Cards {
         if health::worst(&card.findings) == Some(Level::Failed) {
             return card.findings.first().map(|finding| format!("{}: {}", finding.rule, finding.says));
         }
-        if !card.slices.is_empty() {
+        if card.is_cut_up() {
             return Some("is cut up by MIG".to_owned());
         }
         if card.facts.minor.is_none() {
@@ -63,7 +63,8 @@ impl Cards {
         }
         match self.users.get(uuid).filter(|(at, _)| self.given_back.get(uuid).is_none_or(|back| at > back)) {
             None => Some("is being looked at".to_owned()),
-            Some((_, users)) => users.first().map(used_by),
+            Some((_, None)) => Some("the driver does not say what runs on it".to_owned()),
+            Some((_, Some(users))) => users.first().map(used_by),
         }
     }
 }
@@ -161,7 +162,7 @@ impl<S: Store> Reconciler<S> {
 
     /// What the machine has, with all cards that are known. Before they have been looked at that may be any number.
     pub(super) fn all_there_is(&self) -> Amount {
-        let whole = self.cards.seen.cards.iter().filter(|card| card.slices.is_empty()).count();
+        let whole = self.cards.seen.cards.iter().filter(|card| !card.is_cut_up()).count();
         let gpu = if self.cards.seen.at.is_none() { u64::MAX } else { whole as u64 };
         Amount { gpu, ..self.settings.inventory }
     }
@@ -239,13 +240,14 @@ impl<S: Store> Reconciler<S> {
 
 impl Cards {
     fn is_used(&self, uuid: &GpuUuid) -> bool {
-        self.users.get(uuid).is_some_and(|(_, users)| !users.is_empty())
+        self.users.get(uuid).is_some_and(|(_, users)| users.as_ref().is_none_or(|users| !users.is_empty()))
     }
 
     /// What runs on it was not looked at since it was given back, or was in use and may no longer be.
     fn is_old(&self, uuid: &GpuUuid, now: Timestamp) -> bool {
         let Some((at, users)) = self.users.get(uuid) else { return true };
         let before = self.given_back.get(uuid).is_some_and(|back| at <= back);
-        before || (!users.is_empty() && now.0 >= at.0 + LOOK_AGAIN_MS)
+        let is_unused = users.as_ref().is_some_and(Vec::is_empty);
+        before || (!is_unused && now.0 >= at.0 + LOOK_AGAIN_MS)
     }
 }

@@ -1,9 +1,12 @@
 //! Machines whose cards are made up, by a library of our own and nodes of devices without a driver: to open one that may be opened
 //! fails for want of the device, not for want of rights.
 
+use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::Value;
 
@@ -98,25 +101,53 @@ fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
     instance.shutdown();
 }
 
-/// Nodes of cards that no machine has, from 200 on.
-struct Nodes(Vec<PathBuf>);
+/// Nodes of cards that no machine has, from 200 on, and those that all cards need.
+struct Nodes {
+    own: Vec<PathBuf>,
+    /// Those of all tests that run: who holds this alone is the last one.
+    common: File,
+}
+
+/// With the minor numbers that they have on real machines.
+const COMMON: [(&str, u64); 2] = [("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0)];
+/// Holds the paths that tests have made of these, and not found.
+const COMMON_MADE: &str = "/run/trainyard-tests-nvidia";
 
 impl Nodes {
     fn make(minors: &[u64]) -> Self {
-        let make = |minor: &u64| {
-            let path = PathBuf::from(format!("/dev/nvidia{minor}"));
-            mknod(&path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(195, *minor)).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-            path
+        let make = |path: &Path, minor: u64| {
+            mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(195, minor))?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
+            Ok::<(), Errno>(())
         };
-        Self(minors.iter().map(make).collect())
+        let mut common = File::options().create(true).append(true).open(COMMON_MADE).unwrap();
+        // Nobody removes them meanwhile.
+        common.lock_shared().unwrap();
+        for (path, minor) in COMMON {
+            match make(Path::new(path), minor) {
+                Ok(()) => writeln!(common, "{path}").unwrap(),
+                Err(Errno::EEXIST) => {}
+                Err(error) => panic!("{path}: {error}"),
+            }
+        }
+        let own = minors.iter().map(|minor| {
+            let path = PathBuf::from(format!("/dev/nvidia{minor}"));
+            make(&path, *minor).unwrap();
+            path
+        });
+        Self { own: own.collect(), common }
     }
 }
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for path in &self.0 {
+        for path in &self.own {
             let _ = std::fs::remove_file(path);
+        }
+        if self.common.try_lock().is_ok() {
+            let made = std::fs::read_to_string(COMMON_MADE).unwrap_or_default();
+            made.lines().for_each(|path| drop(std::fs::remove_file(path)));
+            let _ = self.common.set_len(0);
         }
     }
 }
@@ -210,33 +241,36 @@ fn a_job_has_cards_of_its_own_and_can_open_no_others_and_the_next_one_gets_them_
 #[test]
 fn cards_that_others_use_or_that_have_failed_are_waited_for_by_name() {
     let Some((instance, fake)) = instance("cards_that_others_use_are_waited_for") else { return };
-    let minors = [211, 213];
+    let minors = [211, 213, 215, 217];
     let _nodes = Nodes::make(&minors);
     let own = std::process::id();
     let busy = |index| match index {
         0 => format!("processes = [{{ pid = {own}, bytes = 2147483648 }}]"),
-        _ => "fields = { 230 = 2 }".to_owned(),
+        1 => "fields = { 230 = 2 }".to_owned(),
+        2 => "mig_mode = 1".to_owned(),
+        _ => "errors.nvmlDeviceGetComputeRunningProcesses_v3 = \"UNKNOWN\"".to_owned(),
     };
     fake.shows(&cards_at(&minors, busy));
     fake.install();
-    wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 2).then_some(()));
+    wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 4).then_some(()));
     instance.drop_job("waits", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
     let wanted = [
         "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is used by process ".to_owned(),
         format!("{own} ("),
         ") of root, 2048 MiB".to_owned(),
         "; GPU 1 needs-reboot: the driver asks for a reboot of the machine".to_owned(),
+        "; GPU 2 is cut up by MIG; GPU 3 the driver does not say what runs on it".to_owned(),
     ];
     wait_for("it to wait", || {
         let why = instance.report("waits")?["reason"].as_str().unwrap().to_owned();
         wanted.iter().all(|part| why.contains(part)).then_some(())
     });
-    fake.shows(&cards_at(&minors, |index| if index == 1 { busy(1) } else { String::new() }));
+    fake.shows(&cards_at(&minors, |index| if index == 0 { String::new() } else { busy(index) }));
     assert_eq!(instance.wait_end("waits", 1)["state"], "succeeded");
     // More than there are is refused at once.
-    instance.drop_job("much", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 3\n");
+    instance.drop_job("much", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 4\n");
     let invalid = instance.wait_state("much", "invalid");
-    assert!(invalid["reason"].as_str().unwrap().contains("3 GPU(s) of 2 that this machine can give"), "{invalid}");
+    assert!(invalid["reason"].as_str().unwrap().contains("4 GPU(s) of 3 that this machine can give"), "{invalid}");
     instance.shutdown();
 }
 

@@ -188,9 +188,47 @@ fn slices_are_listed_with_what_runs_on_them() {
     assert_eq!(slices, [("MIG-a", "1g.10gb", 1), ("MIG-b", "3g.40gb", 2)]);
     assert_eq!(found.cards[1].slices, []);
     let usage = found.cards[0].usage.as_ref().unwrap();
-    let holders: Vec<_> =
-        usage.processes.iter().map(|one| (one.pid, one.slice.as_ref().map(|uuid| uuid.as_str()))).collect();
+    let processes = usage.processes.as_ref().unwrap();
+    let holders: Vec<_> = processes.iter().map(|one| (one.pid, one.slice.as_ref().map(|uuid| uuid.as_str()))).collect();
     assert_eq!((holders, usage.utilisation), (vec![(own, Some("MIG-a"))], None));
+}
+
+#[test]
+fn a_card_in_the_mode_of_slices_is_cut_up_even_if_none_can_be_seen() {
+    let slice = "mig = [{ uuid = \"MIG-a\", name = \"x MIG 1g.10gb\", memory = 1 }]";
+    let cases = [
+        ("mig_mode = 0".to_owned(), (false, 0, false)),
+        ("mig_mode = 1".to_owned(), (true, 0, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMaxMigDeviceCount = \"UNKNOWN\""), (true, 0, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMigDeviceHandleByIndex = \"UNKNOWN\""), (true, 0, true)),
+        // The mode is not told, but there they are.
+        (format!("{slice}\nerrors.nvmlDeviceGetMigMode = \"UNKNOWN\""), (false, 1, true)),
+        (slice.to_owned(), (true, 1, true)),
+    ];
+    let machine = Machine::with(&cards(1));
+    for (more, wanted) in cases {
+        machine.fake.shows(&format!("driver = \"1\"\n{}", card(0, &more)));
+        let found = machine.look();
+        let card = &found.cards[0];
+        assert_eq!((card.mig, card.slices.len(), card.is_cut_up()), wanted, "{more}");
+    }
+}
+
+#[test]
+fn what_one_of_the_questions_for_processes_leaves_open_is_not_taken_for_nobody() {
+    let slice = "mig = [{ uuid = \"MIG-a\", name = \"x MIG 1g.10gb\", memory = 1 }]\n";
+    let machine = Machine::with(&cards(1));
+    for call in ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"] {
+        for error in ["NOT_SUPPORTED", "UNKNOWN", "NO_PERMISSION", "GPU_IS_LOST"] {
+            for slice in ["", slice] {
+                machine.fake.shows(&format!("errors.{call} = \"{error}\"\ndriver = \"1\"\n{}", card(0, slice)));
+                let found = machine.look();
+                assert_eq!(found.cards[0].usage.as_ref().unwrap().processes, None, "{call} {error} {slice}");
+            }
+        }
+    }
+    machine.fake.shows(&cards(1));
+    assert_eq!(machine.look().cards[0].usage.as_ref().unwrap().processes, Some(Vec::new()));
 }
 
 #[test]
@@ -203,11 +241,12 @@ fn who_uses_a_card_is_told_with_what_it_takes() {
     let usage = found.cards[0].usage.as_ref().unwrap();
     assert_eq!((usage.memory, usage.utilisation), (Some(3 << 30), Some(97)));
     assert_eq!((usage.power, usage.power_limit), (Some(71_000), Some(700_000)));
-    let of = |at: usize| (usage.processes[at].pid, usage.processes[at].uid, usage.processes[at].memory);
+    let processes = usage.processes.as_ref().unwrap();
+    let of = |at: usize| (processes[at].pid, processes[at].uid, processes[at].memory);
     assert_eq!(of(0), (own, Some(nix::unistd::Uid::current().as_raw()), Some(1 << 20)));
     // No process has this number: the largest is less.
-    assert_eq!((of(1), usage.processes[1].program.as_ref()), ((4_194_305, None, Some(5)), None));
-    assert!(usage.processes[0].program.is_some());
+    assert_eq!((of(1), processes[1].program.as_ref()), ((4_194_305, None, Some(5)), None));
+    assert!(processes[0].program.is_some());
 }
 
 #[test]
@@ -263,7 +302,7 @@ fn a_call_that_fails_leaves_out_what_it_would_tell_and_no_more() {
         assert_eq!(names(&found), [uuid(0), uuid(1)]);
         for card in &found.cards {
             let usage = card.usage.as_ref().unwrap();
-            assert_eq!((usage.utilisation, usage.power, usage.processes.len()), (None, None, 0));
+            assert_eq!((usage.utilisation, usage.power, &usage.processes), (None, None, &None));
             assert_eq!((card.facts.minor, card.facts.numa_node, card.facts.cpus.len()), (None, None, 0));
             assert_eq!((rules(card), card.signs.temperature, usage.memory), (vec![], None, Some(0)));
         }
@@ -303,6 +342,40 @@ fn errors_of_the_driver_are_heard_without_asking_and_kept_until_the_card_has_bee
     let numbers: Vec<u64> = found.cards[1].signs.xids.iter().map(|xid| xid.number).collect();
     assert_eq!(numbers, [13, 79]);
     machine.fake.shows(&cards(1));
+    assert_eq!(rules(&machine.look().cards[1]), ["lost", "xid-79"]);
+    machine.fake.shows(&cards(2));
+    wait_for("the card to be back", || machine.look().cards.iter().all(|card| card.findings.is_empty()).then_some(()));
+}
+
+#[test]
+fn a_library_that_fails_takes_no_errors_of_cards_with_it() {
+    let machine = Machine::with(&cards(2));
+    assert_eq!(machine.look().cards.len(), 2);
+    machine.fake.shows(&format!("driver = \"1\"\n{}{}", card(0, ""), card(1, "xids = [79]")));
+    wait_for("the XID", || (rules(machine.gpus.last().cards.get(1)?) == ["xid-79"]).then_some(()));
+    let failing = [
+        "errors.nvmlInit_v2 = \"UNKNOWN\"\nerrors.nvmlSystemGetDriverVersion = \"UNKNOWN\"\n",
+        "errors.nvmlSystemGetDriverVersion = \"UNKNOWN\"\n",
+        "errors.nvmlDeviceGetHandleByIndex_v2 = \"UNKNOWN\"\n",
+    ];
+    for fails in failing {
+        machine.fake.shows(&format!("{fails}{}", cards(2)));
+        // While NVML is open, and when it is opened anew.
+        for _ in 0..3 {
+            assert_eq!(rules(&machine.look().cards[1]), ["lost", "xid-79"], "{fails}");
+        }
+        machine.fake.shows(&cards(2));
+        wait_for("the library to be back", || {
+            let found = machine.look();
+            found.cards.iter().all(|card| card.signs.lost.is_none()).then(|| {
+                assert_eq!(rules(&found.cards[1]), ["xid-79"], "{fails}");
+            })
+        });
+    }
+    // It was away, and the library fails before it is back.
+    machine.fake.shows(&cards(1));
+    assert_eq!(rules(&machine.look().cards[1]), ["lost", "xid-79"]);
+    machine.fake.shows(&format!("{}{}", failing[0], cards(2)));
     assert_eq!(rules(&machine.look().cards[1]), ["lost", "xid-79"]);
     machine.fake.shows(&cards(2));
     wait_for("the card to be back", || machine.look().cards.iter().all(|card| card.findings.is_empty()).then_some(()));

@@ -170,11 +170,14 @@ impl Cards {
         };
         Card {
             facts,
+            mig: false,
             slices: Vec::new(),
             findings: health::judge(&signs),
             signs,
-            usage: usage
-                .then(|| Usage { processes: in_use.then_some(process).into_iter().collect(), ..Usage::default() }),
+            usage: usage.then(|| Usage {
+                processes: Some(in_use.then_some(process).into_iter().collect()),
+                ..Usage::default()
+            }),
         }
     }
 

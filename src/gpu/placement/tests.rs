@@ -164,3 +164,24 @@ fn many_cards_are_placed_as_well() {
     assert_eq!(all.len(), 21);
     assert_eq!(place(&boxes, &free, &[8, 1, 8, 4]), Some(chosen));
 }
+
+#[test]
+fn many_tasks_that_are_alike_are_placed_at_once() {
+    let mixed = Topology::of(64, |a, b| if a / 8 == b / 8 { Link::NvLink(18) } else { Link::System });
+    // Of each such job, how many choices are made: one each where all cards are wanted, else no more than may be.
+    for (free, tasks, choices) in
+        [(32, vec![1; 32], 32), (24, vec![1; 24], 24), (32, vec![1; 24], CHOICES_MAX), (64, vec![2; 20], CHOICES_MAX)]
+    {
+        let free: Vec<usize> = (0..free).collect();
+        let ground = Ground { topology: &mixed, free: &free };
+        let mut search = Search { ground: &ground, tasks: &tasks, best: None, left: CHOICES_MAX };
+        search.go_on(&mut Vec::new());
+        assert_eq!(CHOICES_MAX - search.left, choices, "{tasks:?}");
+        let chosen = place(&mixed, &free, &tasks).unwrap();
+        assert!(chosen.iter().map(Vec::len).eq(tasks.iter().copied()), "{tasks:?}");
+        let mut all = chosen.concat();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), tasks.iter().sum::<usize>());
+    }
+}

@@ -258,7 +258,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvml
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMigMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) -> nvmlReturn_t {
-    let answer = at_card("nvmlDeviceGetMigMode", device, |_, card| Ok(c_uint::from(!card.mig.is_empty())));
+    let answer = at_card("nvmlDeviceGetMigMode", device, |_, card| Ok(card.mig_mode()));
     give(pending, answer);
     give(now, answer)
 }
@@ -399,13 +399,13 @@ values! {
     nvmlDeviceGetPciInfo_v3() -> nvml::nvmlPciInfo_t, at_card, |_, card| Ok(pci(&card.bus));
     nvmlDeviceGetUtilizationRates() -> nvml::nvmlUtilization_t, at_card, |_, card| {
         // As the real one has it for cards that are cut up.
-        if card.mig.is_empty() { Ok(nvml::nvmlUtilization_t { gpu: card.utilisation, memory: 0 }) } else { Err(NOT_SUPPORTED) }
+        if card.mig_mode() == 0 { Ok(nvml::nvmlUtilization_t { gpu: card.utilisation, memory: 0 }) } else { Err(NOT_SUPPORTED) }
     };
     nvmlDeviceGetPowerUsage() -> c_uint, at_card, |_, card| Ok(card.power);
     nvmlDeviceGetEnforcedPowerLimit() -> c_uint, at_card, |_, card| Ok(card.power_limit);
     nvmlDeviceGetTemperature(_sensor: c_uint) -> c_uint, at_card, |_, card| Ok(card.temperature);
     nvmlDeviceGetCurrentClocksThrottleReasons() -> c_ulonglong, at_card, |_, card| Ok(card.throttle);
-    nvmlDeviceGetMaxMigDeviceCount() -> c_uint, at_card, |_, card| Ok(if card.mig.is_empty() { 0 } else { 7 });
+    nvmlDeviceGetMaxMigDeviceCount() -> c_uint, at_card, |_, card| Ok(if card.mig_mode() == 0 { 0 } else { 7 });
     nvmlDeviceGetTotalEccErrors(kind: c_uint, _counter: c_uint) -> c_ulonglong, at_card, |_, card| {
         let ecc = card.ecc.ok_or(NOT_SUPPORTED)?;
         Ok(if kind == 0 { ecc.corrected } else { ecc.uncorrected })

@@ -59,8 +59,16 @@ pub(crate) struct Card {
     /// Told once each, in this order.
     pub(crate) xids: Vec<u64>,
     pub(crate) mig: Vec<Slice>,
+    /// 1 is on; as there are slices when absent.
+    pub(crate) mig_mode: Option<u32>,
     /// As those of the machine, for this card alone.
     pub(crate) errors: BTreeMap<String, String>,
+}
+
+impl Card {
+    pub(crate) fn mig_mode(&self) -> u32 {
+        self.mig_mode.unwrap_or(u32::from(!self.mig.is_empty()))
+    }
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
