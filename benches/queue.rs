@@ -268,6 +268,7 @@ impl Scheduler for Trainyard {
         let snapshot = Snapshot {
             now: Timestamp(now),
             inventory: self.inventory,
+            away: Vec::new(),
             addresses: addresses(),
             last_block: None,
             live: std::mem::take(&mut self.live),
@@ -437,6 +438,7 @@ fn pass_of_the_plan(count: usize, shapes: u64) -> Duration {
     let snapshot = Snapshot {
         now: Timestamp(1),
         inventory: amount(65),
+        away: Vec::new(),
         addresses: addresses(),
         last_block: None,
         live: lives,

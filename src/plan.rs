@@ -184,6 +184,8 @@ pub fn addresses(network: Network, tasks: u32) -> u32 {
 pub struct Snapshot<'a> {
     pub now: Timestamp,
     pub inventory: Amount,
+    /// Cards of it that no attempt has and that cannot be had now, since others use them or they are looked at: since when each.
+    pub away: Vec<Timestamp>,
     pub addresses: AddressRange,
     /// The block that was handed out last.
     pub last_block: Option<AddressBlock>,

@@ -167,11 +167,6 @@ pub struct Round {
     pub wake_at: Option<Timestamp>,
 }
 
-/// How soon what failed is tried again, ms.
-const RETRY_MS: u64 = 1000;
-/// How soon it is tried again to have what a stranger on the machine has, ms.
-const HELD_BACK_MS: u64 = 5000;
-
 pub struct Reconciler<S> {
     store: S,
     settings: Settings,
@@ -373,41 +368,6 @@ impl<S: Store> Reconciler<S> {
 
     fn backs_off(&self, key: &JobKey, now: Timestamp) -> Option<Timestamp> {
         self.jobs.get(key).and_then(Job::open_run)?.backs_off_until(now)
-    }
-
-    fn retry_what_failed(&mut self) {
-        // Also when the clock was set back: nothing waits longer than it was meant to.
-        let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + HELD_BACK_MS;
-        if !self.retry_at.is_some_and(due) {
-            return;
-        }
-        self.retry_at = None;
-        for (task, after) in std::mem::take(&mut self.look_again) {
-            self.works.push(Work::Look { task, after });
-        }
-        for (task, cause) in std::mem::take(&mut self.stop_again) {
-            self.works.push(Work::Stop { task, cause });
-        }
-        for key in std::mem::take(&mut self.held_back) {
-            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
-                run.held_back = None;
-            }
-            self.settle(&key);
-        }
-        for key in self.live.clone() {
-            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
-                run.release_failed = false;
-            }
-        }
-    }
-
-    fn retry_soon(&mut self) {
-        self.retry_within(RETRY_MS);
-    }
-
-    fn retry_within(&mut self, ms: u64) {
-        let at = Timestamp(self.now.0 + ms);
-        self.retry_at = Some(self.retry_at.map_or(at, |before| before.min(at)));
     }
 
     /// Plans, records, and hands out what is to be done.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::server::{ApiError, Context, ask};
-use crate::gpu::{Card, Driver, Inventory, Process, Topology, health};
+use crate::gpu::{Card, Driver, Inventory, Process, health};
 use crate::ids::GpuUuid;
-use crate::reconcile::{Caller, Request};
+use crate::reconcile::{Caller, Lease, Request};
 
 /// How long who asks waits for NVML; after that they get what was found last.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,9 +79,11 @@ pub struct SliceView {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessView {
-    pub pid: u32,
+    /// Of a process of a job that is not the caller's to see only the memory is told.
+    pub pid: Option<u32>,
     pub uid: Option<u32>,
     pub user: Option<String>,
+    /// Told to its user and to root.
     pub program: Option<String>,
     /// Bytes on the card.
     pub memory: Option<u64>,
@@ -91,37 +93,43 @@ pub struct ProcessView {
 
 pub(super) async fn list(context: &Context, caller: Caller) -> Result<GpuList, ApiError> {
     let gpus = context.gpus.clone();
-    let viewed = tokio::task::spawn_blocking(move || view(&gpus.look(PATIENCE)));
-    let mut list = viewed.await.map_err(|_| ApiError::Ending)?;
+    let looked = tokio::task::spawn_blocking(move || gpus.look(PATIENCE));
+    let found = looked.await.map_err(|_| ApiError::Ending)?;
+    let uid = caller.uid;
     let leases = ask(context, |answer| Request::Leases { caller, answer }).await?;
-    for gpu in &mut list.gpus {
-        gpu.leased_by = leases.iter().find(|lease| lease.gpu == gpu.uuid).map(|lease| lease.holder.clone());
-    }
-    Ok(list)
+    // To find the names of users may take long.
+    let viewed = tokio::task::spawn_blocking(move || view(&found, &leases, uid));
+    viewed.await.map_err(|_| ApiError::Ending)
 }
 
-fn view(found: &Arc<Inventory>) -> GpuList {
+/// As the user `caller` may see it.
+fn view(found: &Arc<Inventory>, leases: &[Lease], caller: u32) -> GpuList {
     let (driver, cuda, missing) = match &found.driver {
         Driver::Loaded { version, cuda } => (Some(version.clone()), cuda.clone(), None),
         Driver::Missing { reason } => (None, None, Some(reason.clone())),
     };
-    let cards = found.cards.iter().enumerate();
+    let one = |(index, card): (usize, &Card)| {
+        let lease = leases.iter().find(|lease| lease.gpu == card.facts.uuid);
+        card_view(index, card, found, lease, caller)
+    };
     GpuList {
         driver,
         cuda,
         missing,
         at: found.at.map(|at| at.to_string()),
         stale: found.is_stale(crate::sys::now()),
-        gpus: cards.map(|(index, card)| card_view(index, card, &found.topology, found.cards.len())).collect(),
+        gpus: found.cards.iter().enumerate().map(one).collect(),
         nameless: found.nameless.clone(),
     }
 }
 
-fn card_view(index: usize, card: &Card, topology: &Topology, count: usize) -> GpuView {
+fn card_view(index: usize, card: &Card, found: &Inventory, lease: Option<&Lease>, caller: u32) -> GpuView {
     let usage = card.usage.clone().unwrap_or_default();
     let slices = card.slices.iter();
     let findings = card.findings.iter();
-    let link = |other: usize| if other == index { "X".to_owned() } else { topology.link(index, other).to_string() };
+    let link =
+        |other: usize| if other == index { "X".to_owned() } else { found.topology.link(index, other).to_string() };
+    let told = |process: Process| told(process, lease, caller);
     GpuView {
         index,
         uuid: card.facts.uuid.clone(),
@@ -144,12 +152,12 @@ fn card_view(index: usize, card: &Card, topology: &Topology, count: usize) -> Gp
                 says: one.says.clone(),
             })
             .collect(),
-        leased_by: None,
+        leased_by: lease.map(|lease| lease.holder.clone()),
         slices: slices
             .map(|slice| SliceView { uuid: slice.uuid.clone(), profile: slice.profile.clone(), memory: slice.memory })
             .collect(),
-        processes: usage.processes.into_iter().flatten().map(process_view).collect(),
-        links: (0..count).map(link).collect(),
+        processes: usage.processes.into_iter().flatten().map(told).collect(),
+        links: (0..found.cards.len()).map(link).collect(),
     }
 }
 
@@ -160,10 +168,22 @@ fn level_name(level: health::Level) -> &'static str {
     }
 }
 
+/// Everybody sees that a card is used, by how much and by whom: the process only of jobs that they may see, and what it runs if
+/// it is their own.
+fn told(process: Process, lease: Option<&Lease>, caller: u32) -> ProcessView {
+    let is_own = caller == 0 || process.uid == Some(caller);
+    if !is_own && lease.is_some_and(|lease| !lease.visible) {
+        let Process { memory, slice, .. } = process;
+        return ProcessView { pid: None, uid: None, user: None, program: None, memory, slice };
+    }
+    let view = process_view(process);
+    ProcessView { program: view.program.filter(|_| is_own), ..view }
+}
+
 fn process_view(process: Process) -> ProcessView {
     let user = |uid: u32| nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     ProcessView {
-        pid: process.pid,
+        pid: Some(process.pid),
         uid: process.uid,
         user: process.uid.map(|uid| user(uid).map_or_else(|| format!("user {uid}"), |user| user.name)),
         program: process.program,
@@ -188,6 +208,25 @@ fn ranges(numbers: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_process_runs_is_told_to_its_user_and_to_root_alone_and_of_hidden_jobs_only_the_memory() {
+        let lease = |visible| Lease { gpu: "GPU-0".parse().unwrap(), holder: String::new(), visible };
+        let seen = |caller, lease: Option<Lease>| {
+            let program = Some("train".to_owned());
+            let process = Process { pid: 7, uid: Some(4_000_001), program, memory: Some(5), slice: None };
+            let view = told(process, lease.as_ref(), caller);
+            assert_eq!(view.memory, Some(5));
+            (view.pid.is_some(), view.user.is_some() && view.uid.is_some(), view.program.is_some())
+        };
+        for lease in [None, Some(lease(true))] {
+            assert_eq!(seen(4_000_002, lease), (true, true, false));
+        }
+        assert_eq!(seen(4_000_002, Some(lease(false))), (false, false, false));
+        for caller in [0, 4_000_001] {
+            assert_eq!([seen(caller, None), seen(caller, Some(lease(false)))], [(true, true, true); 2]);
+        }
+    }
 
     #[test]
     fn processors_are_told_as_the_kernel_does() {

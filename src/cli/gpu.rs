@@ -99,7 +99,7 @@ fn processes(gpu: &GpuView) -> Vec<Vec<String>> {
     let row = |process: &crate::api::gpus::ProcessView| {
         vec![
             gpu.index.to_string(),
-            process.pid.to_string(),
+            or_none(process.pid, |pid| pid.to_string()),
             or_none(process.user.as_deref(), escape),
             or_none(process.memory, |bytes| format!("{}MiB", bytes >> 20)),
             or_none(process.program.as_deref(), escape),

@@ -37,12 +37,13 @@ pub(super) fn sure_end(live: &Live, now: Timestamp) -> End {
     let since = live.running_since.unwrap_or(now);
     let is_limit = live.on_overrun == OnOverrun::Stop;
     let limit = live.expected_duration.filter(|_| is_limit).into_iter().chain(live.max_duration).min();
-    let guess = || {
-        expected_end(live)
-            .filter(|end| *end > now)
-            .unwrap_or(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0))))
-    };
-    limit.map_or_else(|| End::Guessed(guess()), |limit| End::Said(later(since, limit).max(now)))
+    let guess = || expected_end(live).filter(|end| *end > now).map_or_else(|| guessed_end(since, now), End::Guessed);
+    limit.map_or_else(guess, |limit| End::Said(later(since, limit).max(now)))
+}
+
+/// It goes on for as long again.
+pub(super) fn guessed_end(since: Timestamp, now: Timestamp) -> End {
+    End::Guessed(Timestamp(now.0.saturating_add(now.0.saturating_sub(since.0))))
 }
 
 /// When it should give it back: by what its file expects, and once that has passed by what is enforced. For people.

@@ -65,11 +65,14 @@ struct Filling<'a> {
     ports: BTreeMap<u16, (&'a JobKey, Holding)>,
 }
 
-/// What of the machine is held, by the attempts that have not given it back.
+/// What of the machine is held, by the attempts that have not given it back and of cards also by others.
 pub(super) fn machine(snapshot: &Snapshot<'_>, ends: Ends) -> Limit {
     let mut machine = Limit::new(Load { amount: snapshot.inventory, runs: u64::MAX }, snapshot.now);
     for live in snapshot.live.iter().filter(|live| !live.released) {
         machine.hold(&live.amount, ends(live, snapshot.now));
+    }
+    for since in &snapshot.away {
+        machine.hold(&Amount { gpu: 1, ..Amount::default() }, attempt::guessed_end(*since, snapshot.now));
     }
     machine
 }

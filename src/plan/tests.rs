@@ -76,7 +76,18 @@ fn run_within(live: Vec<Live>, queue: &Queue, cpu: u64, quotas: &Quotas) -> Plan
     let shares = &Shares::new(Duration::from_secs(3600));
     let now = Timestamp(5000);
     let reserved = None;
-    plan(&Snapshot { now, inventory, addresses: RANGE, last_block: None, live, queue, reserved, shares, quotas })
+    plan(&Snapshot {
+        now,
+        inventory,
+        away: Vec::new(),
+        addresses: RANGE,
+        last_block: None,
+        live,
+        queue,
+        reserved,
+        shares,
+        quotas,
+    })
 }
 
 fn no_queue() -> Queue {
@@ -251,4 +262,26 @@ fn the_higher_priority_starts_first_and_of_equal_ones_the_older() {
     let planned = run(vec![], &queue, 10);
     assert_eq!(started(&planned), [key(2), key(3)]);
     assert_eq!(planned.held_up, [HeldUp { key: key(1), why: Why::Room }]);
+}
+
+#[test]
+fn who_waits_for_cards_that_are_away_for_a_while_is_held_up_with_its_reservation() {
+    let gpu = |number, gpu| {
+        let amount = Amount { cpu: 1, memory: 1, gpu };
+        (place(number), Waiting { amount, ..waiting(number, 1, 1) })
+    };
+    let queue = queue([gpu(1, 4), gpu(2, 1)]);
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let planned = |inventory, away| {
+        let now = Timestamp(5000);
+        let (last_block, live, reserved) = (None, Vec::new(), None);
+        let (queue, shares, quotas, addresses) = (&queue, &shares, &quotas, RANGE);
+        plan(&Snapshot { now, inventory, away, addresses, last_block, live, queue, reserved, shares, quotas })
+    };
+    let has = |gpu| Amount { cpu: 8, memory: 8, gpu };
+    let held = planned(has(4), vec![Timestamp(5000), Timestamp(1)]);
+    assert_eq!((started(&held), held.held_up), (vec![], vec![HeldUp { key: key(1), why: Why::Room }]));
+    assert_eq!(started(&planned(has(4), vec![])), [key(1)]);
+    // Three are all that there are: it cannot start whatever ends, and holds up nobody.
+    assert_eq!(started(&planned(has(3), vec![Timestamp(1)])), [key(2)]);
 }

@@ -2,13 +2,14 @@
 //!
 //! A lease is part of the record of the attempt's task, so it is written in the commit that lets the task start, and over
 //! when the attempt is released: then nothing of it is in its control groups. Before somebody else gets the card, it is
-//! looked at once more: what a driver still does for a process that has ended, and what others do there, is seen then.
+//! looked at once more: what a driver still does for a process that has ended, and what others do there, is seen then. What was
+//! seen counts for a few seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Reconciler, Work};
-use crate::gpu::health::{self, Level};
+use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::Amount;
@@ -16,65 +17,160 @@ use crate::spec::JobSpec;
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
 
-/// How soon cards that others use are looked at again, ms.
+/// How soon cards that others use are looked at again, and a driver that does not answer is asked again, ms.
 const LOOK_AGAIN_MS: u64 = 2000;
+/// The same where one was given back as it was looked at, ms.
+const LOOK_SOON_MS: u64 = 100;
+/// What was seen on a card counts for so long, ms: after that anybody may have come. Of a driver that is silent for longer it is told.
+const FRESH_MS: u64 = 5000;
 
 /// What is known of the cards.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Cards {
     seen: Arc<Inventory>,
-    /// What ran on each card, absent if the driver does not say, and when that was looked at.
-    users: BTreeMap<GpuUuid, (Timestamp, Option<Vec<Process>>)>,
+    users: BTreeMap<GpuUuid, Users>,
     /// When somebody gave it back.
     given_back: BTreeMap<GpuUuid, Timestamp>,
     /// They are being looked at.
     looking: bool,
     /// When they were last asked to be.
-    asked_at: Timestamp,
+    asked_at: Option<Timestamp>,
+    /// Since when they are asked to be and nothing new is told.
+    silent_since: Option<Timestamp>,
+    /// Who waits was told of that.
+    silence_told: bool,
 }
 
-impl Default for Cards {
-    fn default() -> Self {
-        Self {
-            seen: Arc::default(),
-            users: BTreeMap::new(),
-            given_back: BTreeMap::new(),
-            looking: false,
-            asked_at: Timestamp(0),
-        }
+/// What ran on a card.
+#[derive(Debug)]
+struct Users {
+    /// When that was looked at.
+    at: Timestamp,
+    /// Since when there is always some.
+    since: Timestamp,
+    /// Absent if the driver does not say.
+    processes: Option<Vec<Process>>,
+}
+
+impl Users {
+    fn are_there(&self) -> bool {
+        self.processes.as_ref().is_none_or(|processes| !processes.is_empty())
     }
 }
 
+/// Why nobody is given a card, leases apart.
+#[derive(Debug, Clone, Copy)]
+enum OutOfUse<'a> {
+    Failed(&'a Finding),
+    CutUp,
+    NoDevice,
+    /// What runs on it was not looked at lately, or not since it was given back.
+    Unseen,
+    /// The driver does not say what runs on it.
+    Unsaid {
+        since: Timestamp,
+    },
+    Used {
+        since: Timestamp,
+        by: &'a Process,
+    },
+}
+
 impl Cards {
-    /// Why nobody is given the card now, leases apart.
-    fn out_of_use(&self, card: &Card, now: Timestamp) -> Option<String> {
-        let uuid = &card.facts.uuid;
-        if self.seen.is_stale(now) {
-            return Some("the driver does not answer".to_owned());
-        }
-        if health::worst(&card.findings) == Some(Level::Failed) {
-            return card.findings.first().map(|finding| format!("{}: {}", finding.rule, finding.says));
+    fn out_of_use<'a>(&'a self, card: &'a Card, now: Timestamp) -> Option<OutOfUse<'a>> {
+        if let Some(finding) = card.findings.first().filter(|_| health::worst(&card.findings) == Some(Level::Failed)) {
+            return Some(OutOfUse::Failed(finding));
         }
         if card.is_cut_up() {
-            return Some("is cut up by MIG".to_owned());
+            return Some(OutOfUse::CutUp);
         }
         if card.facts.minor.is_none() {
-            return Some("the driver does not say which device it is".to_owned());
+            return Some(OutOfUse::NoDevice);
         }
-        match self.users.get(uuid).filter(|(at, _)| self.given_back.get(uuid).is_none_or(|back| at > back)) {
-            None => Some("is being looked at".to_owned()),
-            Some((_, None)) => Some("the driver does not say what runs on it".to_owned()),
-            Some((_, Some(users))) => users.first().map(used_by),
+        match self.users.get(&card.facts.uuid).filter(|users| now.0.abs_diff(users.at.0) <= FRESH_MS) {
+            None => Some(OutOfUse::Unseen),
+            Some(users) => match &users.processes {
+                None => Some(OutOfUse::Unsaid { since: users.since }),
+                Some(processes) => processes.first().map(|by| OutOfUse::Used { since: users.since, by }),
+            },
         }
+    }
+
+    /// Since when it is out of use, where that ends by itself; what is wrong with a card lasts.
+    fn away_since(&self, why: OutOfUse<'_>, now: Timestamp) -> Option<Timestamp> {
+        match why {
+            OutOfUse::Failed(_) | OutOfUse::CutUp | OutOfUse::NoDevice => None,
+            OutOfUse::Unseen => Some(self.silent_since.unwrap_or(now)),
+            OutOfUse::Used { since, .. } | OutOfUse::Unsaid { since } => Some(since),
+        }
+    }
+
+    fn says(&self, why: OutOfUse<'_>, now: Timestamp) -> String {
+        match why {
+            OutOfUse::Failed(finding) => format!("{}: {}", finding.rule, finding.says),
+            OutOfUse::CutUp => "is cut up by MIG".to_owned(),
+            OutOfUse::NoDevice => "the driver does not say which device it is".to_owned(),
+            OutOfUse::Unseen => match self.silent_since.filter(|_| self.silent_for(now) >= FRESH_MS) {
+                Some(since) => {
+                    format!("is being looked at, but NVML has not answered since {}", since.to_seconds())
+                }
+                None => "is being looked at".to_owned(),
+            },
+            OutOfUse::Unsaid { .. } => "the driver does not say what runs on it".to_owned(),
+            OutOfUse::Used { by, .. } => used_by(by),
+        }
+    }
+
+    fn silent_for(&self, now: Timestamp) -> u64 {
+        self.silent_since.map_or(0, |since| now.0.saturating_sub(since.0))
+    }
+
+    /// What was seen before what is known is none, unless the clock was set back.
+    fn is_news(&self, seen: &Inventory, now: Timestamp) -> bool {
+        match (self.seen.at, seen.at) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(before), Some(at)) => at >= before || before > now,
+        }
+    }
+
+    fn see_users(&mut self, seen: &Inventory) {
+        let Some(at) = seen.at else { return };
+        if self.seen.at != Some(at) {
+            (self.silent_since, self.silence_told) = (None, false);
+        }
+        for card in &seen.cards {
+            let (uuid, Some(usage)) = (&card.facts.uuid, &card.usage) else { continue };
+            let is_before = self.given_back.get(uuid).is_some_and(|back| at <= *back);
+            if !is_before {
+                let were = self.users.get(uuid).filter(|users| users.are_there());
+                let since = were.map_or(at, |users| users.since);
+                self.users.insert(uuid.clone(), Users { at, since, processes: usage.processes.clone() });
+            }
+        }
+    }
+
+    /// Where the clock was set back, what lies ahead was just now: it locks nothing until then.
+    fn keep_time(&mut self, now: Timestamp) {
+        let times = self.given_back.values_mut().chain(&mut self.asked_at).chain(&mut self.silent_since);
+        times.for_each(|time| *time = (*time).min(now));
+    }
+
+    /// When they may be asked to be looked at again.
+    fn may_ask_at(&self) -> Option<Timestamp> {
+        let asked = self.asked_at?;
+        let is_news = self.given_back.values().any(|back| *back >= asked);
+        Some(Timestamp(asked.0 + if is_news { LOOK_SOON_MS } else { LOOK_AGAIN_MS }))
     }
 }
 
 fn used_by(process: &Process) -> String {
-    let user = |uid: u32| nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    let user = process.uid.map(|uid| user(uid).map_or_else(|| format!("user {uid}"), |user| user.name));
+    let user = process.uid.map_or(String::new(), |uid| match uid {
+        0 => " of root".to_owned(),
+        uid => format!(" of user {uid}"),
+    });
     let program = process.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
     let memory = process.memory.map_or(String::new(), |bytes| format!(", {} MiB", bytes >> 20));
-    let user = user.map_or(String::new(), |user| format!(" of {user}"));
     format!("is used by process {}{program}{user}{memory}", process.pid)
 }
 
@@ -86,13 +182,11 @@ fn wanted(spec: &JobSpec) -> Vec<usize> {
 impl<S: Store> Reconciler<S> {
     /// They were looked at.
     pub(super) fn cards_seen(&mut self, seen: Arc<Inventory>) {
-        if let Some(at) = seen.at {
-            for card in &seen.cards {
-                if let Some(usage) = &card.usage {
-                    self.cards.users.insert(card.facts.uuid.clone(), (at, usage.processes.clone()));
-                }
-            }
+        self.cards.keep_time(self.now);
+        if !self.cards.is_news(&seen, self.now) {
+            return;
         }
+        self.cards.see_users(&seen);
         let before = std::mem::replace(&mut self.cards.seen, seen);
         self.tell_holders(&before);
         self.queue_changed = true;
@@ -153,26 +247,39 @@ impl<S: Store> Reconciler<S> {
         self.live.iter().flat_map(of_job).collect()
     }
 
-    /// What the machine has, with the cards that are held or can be handed out now.
-    pub(super) fn inventory(&self) -> Amount {
+    /// By their places in what was seen, and why nobody is given them now.
+    fn unleased(&self) -> impl Iterator<Item = (usize, &Card, Option<OutOfUse<'_>>)> {
         let leased = self.leased();
-        let free = self.free_cards(&leased).len();
-        Amount { gpu: (leased.len() + free) as u64, ..self.settings.inventory }
-    }
-
-    /// What the machine has, with all cards that are known. Before they have been looked at that may be any number.
-    pub(super) fn all_there_is(&self) -> Amount {
-        let whole = self.cards.seen.cards.iter().filter(|card| !card.is_cut_up()).count();
-        let gpu = if self.cards.seen.at.is_none() { u64::MAX } else { whole as u64 };
-        Amount { gpu, ..self.settings.inventory }
-    }
-
-    /// By their places in what was seen.
-    fn free_cards(&self, leased: &BTreeSet<&GpuUuid>) -> Vec<usize> {
         let cards = self.cards.seen.cards.iter().enumerate();
-        let is_free =
-            |card: &Card| !leased.contains(&card.facts.uuid) && self.cards.out_of_use(card, self.now).is_none();
-        cards.filter(|(_, card)| is_free(card)).map(|(place, _)| place).collect()
+        let cards = cards.filter(move |(_, card)| !leased.contains(&card.facts.uuid));
+        cards.map(|(place, card)| (place, card, self.cards.out_of_use(card, self.now)))
+    }
+
+    /// Cards that nobody is given now and that will be had again: since when each.
+    pub(super) fn cards_away(&self) -> Vec<Timestamp> {
+        self.unleased().filter_map(|(_, _, why)| self.cards.away_since(why?, self.now)).collect()
+    }
+
+    /// What the machine has, with all cards that can be had sooner or later: what is only being looked at, or used by others,
+    /// goes on being reckoned with, so that who waits for it keeps its place.
+    pub(super) fn inventory(&self) -> Amount {
+        let unleased = self.unleased();
+        let is_had = |why: Option<OutOfUse<'_>>| why.is_none_or(|why| self.cards.away_since(why, self.now).is_some());
+        let gpu = self.leased().len() + unleased.filter(|(_, _, why)| is_had(*why)).count();
+        Amount { gpu: gpu as u64, ..self.settings.inventory }
+    }
+
+    /// What the machine has, with all cards that may be there. That is any number before they have been looked at, and while
+    /// there is no driver.
+    pub(super) fn all_there_is(&self) -> Amount {
+        let seen = &self.cards.seen;
+        let whole = seen.cards.iter().filter(|card| !card.is_cut_up()).count() + seen.nameless.len();
+        let is_known = seen.at.is_some() && matches!(seen.driver, Driver::Loaded { .. });
+        Amount { gpu: if is_known { whole as u64 } else { u64::MAX }, ..self.settings.inventory }
+    }
+
+    fn free_cards(&self) -> Vec<usize> {
+        self.unleased().filter(|(_, _, why)| why.is_none()).map(|(place, ..)| place).collect()
     }
 
     /// Cards for each task, in order; `None` if there are not as many as the plan was made with.
@@ -182,7 +289,7 @@ impl<S: Store> Reconciler<S> {
             return Some(vec![Vec::new(); wanted.len()]);
         }
         let seen = &self.cards.seen;
-        let chosen = placement::place(&seen.topology, &self.free_cards(&self.leased()), &wanted)?;
+        let chosen = placement::place(&seen.topology, &self.free_cards(), &wanted)?;
         let lease = |place: &usize| {
             let facts = &seen.cards.get(*place)?.facts;
             Some(GpuLease { uuid: facts.uuid.clone(), minor: facts.minor? })
@@ -193,61 +300,59 @@ impl<S: Store> Reconciler<S> {
     /// Before others get them they are looked at once more.
     pub(super) fn give_back(&mut self, attempt: &AttemptRecord) {
         for lease in attempt.tasks.iter().flat_map(|task| &task.gpus) {
+            self.cards.users.remove(&lease.uuid);
             self.cards.given_back.insert(lease.uuid.clone(), self.now);
         }
     }
 
     /// Has the cards looked at while somebody waits for one of which it is not known whether it can be had.
     pub(super) fn look_at_cards(&mut self) {
-        if self.cards.looking || self.draining || self.queue.wants_no_cards() {
+        self.cards.keep_time(self.now);
+        if self.draining || self.queue.wants_no_cards() {
             return;
         }
-        let leased = self.leased();
+        self.tell_silence();
         // What is lost or failed is told when it is well again.
-        let may_be_had =
-            |card: &&Card| !leased.contains(&card.facts.uuid) && health::worst(&card.findings) != Some(Level::Failed);
-        let uuids = || self.cards.seen.cards.iter().filter(may_be_had).map(|card| &card.facts.uuid);
-        let is_used = uuids().any(|uuid| self.cards.is_used(uuid));
-        let is_new = !uuids().any(|uuid| self.cards.is_old(uuid, self.now));
-        let is_stale = self.cards.seen.is_stale(self.now);
-        // A driver that hangs is asked again some time later.
-        let is_time = self.now.0 >= self.cards.asked_at.0 + LOOK_AGAIN_MS;
-        if !is_new || (is_stale && is_time) {
-            self.cards.looking = true;
-            self.cards.asked_at = self.now;
-            self.works.push(Work::LookAtCards);
-        } else if is_used || is_stale {
-            // Others may let go of it.
-            self.retry_within(LOOK_AGAIN_MS);
+        let is_wanted = self.cards.seen.at.is_none() || !self.cards_away().is_empty();
+        if self.cards.looking || !is_wanted {
+            return;
+        }
+        match self.cards.may_ask_at().filter(|at| *at > self.now) {
+            Some(at) => self.retry_within(at.0 - self.now.0),
+            None => {
+                self.cards.looking = true;
+                self.cards.asked_at = Some(self.now);
+                self.cards.silent_since.get_or_insert(self.now);
+                self.works.push(Work::LookAtCards);
+                self.tell_silence();
+            }
+        }
+    }
+
+    /// Who waits is told when NVML does not answer.
+    fn tell_silence(&mut self) {
+        if self.cards.silent_since.is_none() || self.cards.silence_told {
+            return;
+        }
+        match FRESH_MS.saturating_sub(self.cards.silent_for(self.now)) {
+            0 => {
+                self.cards.silence_told = true;
+                self.queue_changed = true;
+            }
+            left => self.retry_within(left),
         }
     }
 
     /// Cards that nobody is given, and why, one line; empty where there are none such.
     pub(super) fn cards_out_of_use(&self) -> String {
-        let leased = self.leased();
-        let cards = self.cards.seen.cards.iter().filter(|card| !leased.contains(&card.facts.uuid));
-        let told = cards.filter_map(|card| {
-            let why = self.cards.out_of_use(card, self.now)?;
-            Some(format!("; {} {why}", self.name_of(&card.facts.uuid)))
+        let told = self.unleased().filter_map(|(_, card, why)| {
+            Some(format!("; {} {}", self.name_of(&card.facts.uuid), self.cards.says(why?, self.now)))
         });
-        let told: String = told.collect();
-        match &self.cards.seen.driver {
+        let seen = &self.cards.seen;
+        let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();
+        match &seen.driver {
             Driver::Missing { reason } if told.is_empty() => format!("; no GPUs: {reason}"),
             _ => told,
         }
-    }
-}
-
-impl Cards {
-    fn is_used(&self, uuid: &GpuUuid) -> bool {
-        self.users.get(uuid).is_some_and(|(_, users)| users.as_ref().is_none_or(|users| !users.is_empty()))
-    }
-
-    /// What runs on it was not looked at since it was given back, or was in use and may no longer be.
-    fn is_old(&self, uuid: &GpuUuid, now: Timestamp) -> bool {
-        let Some((at, users)) = self.users.get(uuid) else { return true };
-        let before = self.given_back.get(uuid).is_some_and(|back| at <= back);
-        let is_unused = users.as_ref().is_some_and(Vec::is_empty);
-        before || (!is_unused && now.0 >= at.0 + LOOK_AGAIN_MS)
     }
 }

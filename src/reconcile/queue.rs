@@ -67,6 +67,7 @@ impl<S: Store> Reconciler<S> {
         look(&Snapshot {
             now: self.now,
             inventory: self.inventory(),
+            away: self.cards_away(),
             addresses: self.settings.addresses,
             last_block: self.last_block,
             live: self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect(),

@@ -94,6 +94,8 @@ pub struct Lease {
     pub gpu: GpuUuid,
     /// The job and its task, or, of a job that the caller may not see, its workspace.
     pub holder: String,
+    /// The caller may see the job.
+    pub visible: bool,
 }
 
 /// One job with its history.
@@ -205,12 +207,13 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {
-        let holder = |key: &JobKey, task: &TaskName| match self.jobs.get(key).is_some_and(|job| may(caller, job)) {
-            true => format!("{key} {task}"),
-            false => format!("a job of workspace {}", key.workspace),
+        let lease = |(gpu, key, task): (GpuUuid, JobKey, TaskName)| {
+            let visible = self.jobs.get(&key).is_some_and(|job| may(caller, job));
+            let holder =
+                if visible { format!("{key} {task}") } else { format!("a job of workspace {}", key.workspace) };
+            Lease { gpu, holder, visible }
         };
-        let held = self.lease_holders().into_iter();
-        held.map(|(gpu, key, task)| Lease { gpu, holder: holder(&key, &task) }).collect()
+        self.lease_holders().into_iter().map(lease).collect()
     }
 
     /// Runs that are not over.

@@ -24,7 +24,7 @@ impl<S: Store> Reconciler<S> {
         let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
         let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {
             (Some(Why::Room), _) if standing.wanted.gpu > outlook.free.gpu => {
-                format!("{}{}", room(key, outlook, standing), self.cards_out_of_use())
+                self.room_for_cards(key, outlook, standing)
             }
             (Some(Why::Room), _) => room(key, outlook, standing),
             (Some(Why::Quota), _) => self.quota_reason(key, outlook, standing),
@@ -34,15 +34,21 @@ impl<S: Store> Reconciler<S> {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
             (None, None) if standing.wanted.gpu > outlook.inventory.gpu => {
-                let has = outlook.inventory.gpu;
-                let others = self.cards_out_of_use();
-                format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", standing.wanted.gpu)
+                cards(&standing.wanted, outlook.inventory.gpu, &self.cards_out_of_use())
             }
             (None, None) => turn(key, outlook, standing),
         };
         match standing.estimate {
             Some(start) if start > outlook.at => format!("{why}; should start by {}", start.to_seconds()),
             _ => why,
+        }
+    }
+
+    fn room_for_cards(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+        let others = self.cards_out_of_use();
+        match lacking(outlook, standing).is_empty() && !others.is_empty() {
+            true => cards(&standing.wanted, outlook.free.gpu, &others),
+            false => format!("{}{others}", room(key, outlook, standing)),
         }
     }
 
@@ -136,6 +142,10 @@ fn cause(why: Option<&Why>, outlook: &Outlook, standing: &Standing) -> &'static 
 
 fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
     outlook.holders_of(&standing.wanted, &outlook.free).collect()
+}
+
+fn cards(wanted: &Amount, has: u64, others: &str) -> String {
+    format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", wanted.gpu)
 }
 
 fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {

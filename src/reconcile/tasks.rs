@@ -3,11 +3,16 @@
 use super::world::{Job, kind_of};
 use super::{Look, Reconciler, Work};
 use crate::engine::EngineError;
-use crate::ids::{AttemptId, JobKey, TaskId};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::rundir::{Found, KeptRecord};
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
 use crate::store::Store;
 use crate::store::record::TaskPhase;
+
+/// How soon what failed is tried again, ms.
+const RETRY_MS: u64 = 1000;
+/// How soon it is tried again to have what a stranger on the machine has, ms.
+const HELD_BACK_MS: u64 = 5000;
 
 impl<S: Store> Reconciler<S> {
     /// Nothing was started: the run waits on, as if its turn had not come, and tries again.
@@ -46,9 +51,44 @@ impl<S: Store> Reconciler<S> {
         self.wait_a_while(key);
     }
 
+    pub(super) fn retry_what_failed(&mut self) {
+        // Also when the clock was set back: nothing waits longer than it was meant to.
+        let due = |at: Timestamp| self.now >= at || at.0 > self.now.0 + HELD_BACK_MS;
+        if !self.retry_at.is_some_and(due) {
+            return;
+        }
+        self.retry_at = None;
+        for (task, after) in std::mem::take(&mut self.look_again) {
+            self.works.push(Work::Look { task, after });
+        }
+        for (task, cause) in std::mem::take(&mut self.stop_again) {
+            self.works.push(Work::Stop { task, cause });
+        }
+        for key in std::mem::take(&mut self.held_back) {
+            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+                run.held_back = None;
+            }
+            self.settle(&key);
+        }
+        for key in self.live.clone() {
+            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+                run.release_failed = false;
+            }
+        }
+    }
+
+    pub(super) fn retry_soon(&mut self) {
+        self.retry_within(RETRY_MS);
+    }
+
+    pub(super) fn retry_within(&mut self, ms: u64) {
+        let at = Timestamp(self.now.0 + ms);
+        self.retry_at = Some(self.retry_at.map_or(at, |before| before.min(at)));
+    }
+
     fn wait_a_while(&mut self, key: &JobKey) {
         self.held_back.insert(key.clone());
-        self.retry_within(super::HELD_BACK_MS);
+        self.retry_within(HELD_BACK_MS);
         self.settle(key);
     }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainyard::config::{AddressRange, Quota, Quotas};
+use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Signs, Topology, Usage};
 use trainyard::ids::{JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
@@ -73,6 +74,29 @@ impl Daemon {
 
     fn state(&self, key: &str) -> State {
         self.report(key).state
+    }
+
+    /// The cards were looked at; says whether they are to be again.
+    fn cards(&mut self, seen: Inventory) -> bool {
+        self.reconciler.handle(Event::Gpus(Arc::new(seen)), Timestamp(self.now));
+        self.looked()
+    }
+
+    /// That has been done, whatever came of it.
+    fn looked(&mut self) -> bool {
+        self.reconciler.handle(Event::Done(Outcome::LookedAtCards), Timestamp(self.now));
+        self.asks()
+    }
+
+    /// Somebody is to look at the cards.
+    fn asks(&mut self) -> bool {
+        self.pass().iter().any(|work| matches!(work, Work::LookAtCards))
+    }
+
+    fn later(&mut self, ms: u64) -> bool {
+        self.now += ms;
+        self.reconciler.handle(Event::Tick, Timestamp(self.now));
+        self.asks()
     }
 
     /// Its only task ends well.
@@ -443,4 +467,105 @@ fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
     assert_eq!(stopped(&daemon.pass()), 1, "job");
     assert_eq!(daemon.state("job"), State::Stopping);
     assert_eq!(daemon.state("free"), State::Running);
+}
+
+/// Cards that nobody uses.
+fn idle(count: usize, at: u64) -> Inventory {
+    let card = |index: usize| Card {
+        facts: Facts {
+            uuid: format!("GPU-{index}").parse().unwrap(),
+            name: "card".to_owned(),
+            minor: Some(index as u32),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: 1,
+        },
+        slices: Vec::new(),
+        mig: false,
+        signs: Signs::default(),
+        findings: Vec::new(),
+        usage: Some(Usage::default()),
+    };
+    Inventory {
+        driver: Driver::Loaded { version: "1".to_owned(), cuda: None },
+        cards: (0..count).map(card).collect(),
+        nameless: Vec::new(),
+        topology: Topology::of(count, |_, _| Link::System),
+        at: Some(Timestamp(at)),
+    }
+}
+
+fn gpus(count: usize) -> String {
+    format!("resources = {{ cpu = 1, memory = \"1MiB\", gpu = {count} }}")
+}
+
+#[test]
+fn a_file_waits_for_a_driver_and_for_cards_without_a_name_but_is_refused_where_there_are_fewer() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let driver = Driver::Missing { reason: "the NVIDIA driver is not loaded".to_owned() };
+    daemon.cards(Inventory { driver, ..idle(0, 1000) });
+    daemon.file("a/one", &gpus(1));
+    let one = daemon.report("a/one");
+    assert_eq!(one.state, State::Waiting);
+    assert!(one.reason.ends_with("; no GPUs: the NVIDIA driver is not loaded"), "{}", one.reason);
+    daemon.now += 1;
+    daemon.cards(Inventory { nameless: vec!["card 1 does not answer: lost".to_owned()], ..idle(1, 1001) });
+    assert_eq!(daemon.state("a/one"), State::Running);
+    daemon.file("a/two", &gpus(2));
+    daemon.file("a/three", &gpus(3));
+    assert_eq!(daemon.states(["a/two", "a/three"]), [State::Waiting, State::Invalid]);
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.contains("; card 1 does not answer: lost"), "{reason}");
+    let reason = daemon.report("a/three").reason;
+    assert!(reason.contains("3 GPU(s) of 2 that this machine can give"), "{reason}");
+}
+
+#[test]
+fn what_was_seen_long_ago_is_looked_at_first_and_a_driver_is_blamed_only_if_it_was_asked() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    assert!(!daemon.later(HOUR), "nobody waits");
+    let asked = daemon.now;
+    daemon.reconciler.handle(Event::Files(vec![accepted("a/one", &gpus(1))]), Timestamp(asked));
+    assert!(daemon.asks());
+    let reason = daemon.report("a/one").reason;
+    assert_eq!(reason, "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is being looked at");
+    assert!(!daemon.later(5000), "it is being done");
+    let reason = daemon.report("a/one").reason;
+    let silent =
+        format!("; GPU 0 is being looked at, but NVML has not answered since {}", Timestamp(asked).to_seconds());
+    assert!(reason.ends_with(&silent), "{reason}");
+    assert!(daemon.looked(), "it came to nothing");
+    // What is older than what is known says nothing.
+    let driver = Driver::Missing { reason: "gone".to_owned() };
+    assert!(!daemon.looked());
+    daemon.reconciler.handle(Event::Gpus(Arc::new(Inventory { driver, ..idle(0, 999) })), Timestamp(daemon.now));
+    daemon.pass();
+    assert!(daemon.report("a/one").reason.ends_with(&silent));
+    assert!(daemon.later(2000));
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("a/one"), State::Running);
+}
+
+#[test]
+fn a_clock_that_is_set_back_locks_no_card() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.now += 2 * HOUR;
+    daemon.file("a/one", &gpus(1));
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("a/one"), State::Running);
+    daemon.file("a/two", &gpus(1));
+    daemon.end("a/one");
+    assert_eq!(daemon.state("a/two"), State::Waiting, "it was given back since it was looked at");
+    daemon.now -= HOUR;
+    assert!(!daemon.asks(), "it is not asked for again and again");
+    // Neither when it was asked for nor when it was given back counts until then.
+    let mut rounds = 0;
+    while daemon.state("a/two") != State::Running {
+        daemon.later(500);
+        daemon.cards(idle(1, daemon.now));
+        rounds += 1;
+        assert!(rounds < 10, "{}", daemon.report("a/two").reason);
+    }
 }

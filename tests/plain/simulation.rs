@@ -83,6 +83,10 @@ enum Step {
         which: usize,
         what: usize,
     },
+    /// The cards are told as they were so long ago, without what uses them.
+    Told {
+        ago: u64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -95,6 +99,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => any::<bool>().prop_map(|done| Step::Crash { done }),
         1 => Just(Step::FailCommit),
         2 => (0..1500u64).prop_map(|ms| Step::Wait { ms }),
+        1 => (3000..9000u64).prop_map(|ms| Step::Wait { ms }),
+        1 => (0..2000u64).prop_map(|ago| Step::Told { ago }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
         1 => any::<bool>().prop_map(|full| Step::Room { full }),
         2 => (0..CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
@@ -129,8 +135,8 @@ struct World {
 #[derive(Debug, Default)]
 struct Cards {
     failed: BTreeSet<GpuUuid>,
-    /// Used by somebody else.
-    strange: BTreeSet<GpuUuid>,
+    /// Used by somebody else, and since when.
+    strange: BTreeMap<GpuUuid, u64>,
     /// What an attempt has left there, which has ended in all other ways.
     left: BTreeSet<GpuUuid>,
     held: BTreeMap<GpuUuid, AttemptId>,
@@ -140,6 +146,8 @@ struct Cards {
 }
 
 const CARDS: usize = 3;
+/// So long what was seen on a card counts, ms.
+const FRESH: u64 = 5000;
 
 fn card(index: usize) -> GpuUuid {
     format!("GPU-{index}").parse().unwrap()
@@ -157,7 +165,7 @@ impl Cards {
         let uuid = card(index);
         let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
         let signs = Signs { lost, ..Signs::default() };
-        let in_use = self.strange.contains(&uuid) || self.left.contains(&uuid);
+        let in_use = self.strange.contains_key(&uuid) || self.left.contains(&uuid);
         let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None };
         let facts = Facts {
             uuid,
@@ -182,7 +190,7 @@ impl Cards {
     }
 
     /// The attempt uses its cards from now on.
-    fn take(&mut self, launch: &Launch) {
+    fn take(&mut self, launch: &Launch, created: u64) {
         for lease in launch.gpus.iter().flatten() {
             let holder = *self.held.entry(lease.uuid.clone()).or_insert(launch.attempt);
             assert_eq!(holder, launch.attempt, "{} has one holder", lease.uuid);
@@ -190,6 +198,8 @@ impl Cards {
             // What had its lease before goes on with it.
             let is_later = launch.attempt.0 > self.seen_after;
             assert!(!is_later || !self.seen_strange.contains(&lease.uuid), "{} was seen in use", lease.uuid);
+            let since = self.strange.get(&lease.uuid).copied().unwrap_or(u64::MAX);
+            assert!(since.saturating_add(FRESH) >= created, "{} was looked at lately", lease.uuid);
         }
     }
 }
@@ -326,6 +336,7 @@ impl World {
                 self.handle(Event::Full(self.full_workspaces()));
             }
             Step::Card { which, what } => self.card(&card(*which), *what),
+            Step::Told { ago } => self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now - ago), false))),
             Step::Wait { ms } => {
                 self.now += ms;
                 self.handle(Event::Tick);
@@ -348,11 +359,28 @@ impl World {
         self.handle(Event::Done(outcome));
     }
 
+    /// All that there is to do but to look at the cards.
+    fn work_without_looks(&mut self) {
+        let is_other = |work: &Work| !matches!(work, Work::LookAtCards);
+        while let Some(which) = self.works.iter().position(is_other) {
+            self.work(which);
+        }
+    }
+
+    fn look_at_cards(&mut self) {
+        let which = self.works.iter().position(|work| matches!(work, Work::LookAtCards)).expect("a look is asked for");
+        self.work(which);
+    }
+
+    fn state(&self, job: usize) -> State {
+        self.daemon.as_ref().unwrap().report(&key(job)).unwrap().state
+    }
+
     fn card(&mut self, uuid: &GpuUuid, what: usize) {
         match what {
             0 => drop(self.cards.failed.insert(uuid.clone())),
             1 => drop(self.cards.failed.remove(uuid)),
-            2 => drop(self.cards.strange.insert(uuid.clone())),
+            2 => drop(self.cards.strange.entry(uuid.clone()).or_insert(self.now)),
             _ => drop((self.cards.strange.remove(uuid), self.cards.left.remove(uuid))),
         }
         if what < 2 {
@@ -362,7 +390,7 @@ impl World {
 
     fn see_cards(&mut self, work: &Work) {
         if matches!(work, Work::LookAtCards) {
-            self.cards.seen_strange = self.cards.strange.clone();
+            self.cards.seen_strange = self.cards.strange.keys().cloned().collect();
             self.cards.seen_after = self.last_attempt();
             self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), true)));
         }
@@ -380,7 +408,8 @@ impl World {
                 }
                 // What is gone on with after a crash has them.
                 if !self.held.contains_key(&launch.attempt) {
-                    self.cards.take(&launch);
+                    let attempt = runs.iter().flat_map(|run| &run.attempts).find(|one| one.id == launch.attempt);
+                    self.cards.take(&launch, attempt.unwrap().created.0);
                 }
                 self.held.insert(launch.attempt, Amount::of(&launch.spec));
                 for task in launch.tasks {
@@ -536,4 +565,44 @@ fn a_quiet_history_ends_as_it_should() {
     world.step(&Step::Drop { job: 0, spec: 1 });
     world.step(&Step::Crash { done: false });
     assert_eq!(world.starts.len(), 2);
+}
+
+#[test]
+fn a_big_job_keeps_its_place_while_cards_are_looked_at_or_used_by_others() {
+    let (small, big) = (5, 7);
+    let mut world = World::new(Quota::default());
+    world.step(&Step::Drop { job: 0, spec: small });
+    world.work_without_looks();
+    world.look_at_cards();
+    world.work_without_looks();
+    assert_eq!(world.state(0), State::Starting);
+    // It waits for all three.
+    world.step(&Step::Drop { job: 1, spec: big });
+    world.work_without_looks();
+    world.step(&Step::Drop { job: 2, spec: small });
+    world.task(0, 1);
+    world.work_without_looks();
+    assert_eq!([world.state(0), world.state(1), world.state(2)], [State::Running, State::Waiting, State::Waiting]);
+    // A card is given back, and the others were not looked at for long.
+    world.step(&Step::Wait { ms: 60_000 });
+    world.card(&card(2), 2);
+    world.task(0, 2);
+    world.work_without_looks();
+    assert_eq!([world.state(0), world.state(1), world.state(2)], [State::Succeeded, State::Waiting, State::Waiting]);
+    // A stranger has the third.
+    world.step(&Step::Wait { ms: 100 });
+    world.look_at_cards();
+    world.work_without_looks();
+    assert_eq!([world.state(1), world.state(2)], [State::Waiting, State::Waiting]);
+    let report = world.daemon.as_ref().unwrap().report(&key(1)).unwrap();
+    let why = "waits for 3 GPU(s): this machine has 2 that can be used now; GPU 2 is used by process 1 of root";
+    assert!(report.reason.starts_with(why), "{}", report.reason);
+    assert_eq!(report.waiting.unwrap().cause, "room");
+    world.card(&card(2), 3);
+    world.step(&Step::Wait { ms: 2000 });
+    world.look_at_cards();
+    world.work_without_looks();
+    assert_eq!([world.state(1), world.state(2)], [State::Starting, State::Waiting]);
+    world.settle();
+    world.check_end();
 }
