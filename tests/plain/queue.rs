@@ -485,7 +485,7 @@ fn idle(count: usize, at: u64) -> Inventory {
         mig: false,
         signs: Signs::default(),
         findings: Vec::new(),
-        usage: Some(Usage::default()),
+        usage: Some(Usage { processes: Some(Vec::new()), ..Usage::default() }),
     };
     Inventory {
         driver: Driver::Loaded { version: "1".to_owned(), cuda: None },
