@@ -309,6 +309,10 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn look_at_cards(&mut self) {
         self.cards.keep_time(self.now);
         if self.draining || self.queue.wants_no_cards() {
+            if !self.cards.looking {
+                // Nobody asks any more: that nothing is told is no silence.
+                (self.cards.silent_since, self.cards.silence_told) = (None, false);
+            }
             return;
         }
         self.tell_silence();

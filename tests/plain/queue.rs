@@ -497,7 +497,7 @@ fn idle(count: usize, at: u64) -> Inventory {
 }
 
 fn gpus(count: usize) -> String {
-    format!("resources = {{ cpu = 1, memory = \"1MiB\", gpu = {count} }}")
+    format!("resources = {{ cpu = 1, memory = \"16MiB\", gpu = {count} }}")
 }
 
 #[test]
