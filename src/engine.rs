@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::contract::Identity;
-use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
@@ -86,6 +86,8 @@ pub struct Release {
     pub is_last: bool,
     pub verdict: Verdict,
     pub owner: Owner,
+    /// Cards that its tasks had.
+    pub gpus: Vec<GpuUuid>,
 }
 
 /// A port that a task listens on.

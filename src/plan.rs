@@ -99,7 +99,9 @@ pub fn beyond_machine(wanted: &Amount, inventory: &Amount) -> Option<String> {
 /// for it; a run that waits already, when the quota is made smaller, goes on waiting.
 pub fn beyond_quota(wanted: &Amount, workspace: &WorkspaceName, quota: &Quota) -> Option<String> {
     if quota.running == Some(0) {
-        return Some(format!("no job of workspace {workspace} may run (workspaces.{workspace}.running = 0)"));
+        return Some(format!(
+            "no job of workspace {workspace} may run (workspaces.{workspace}.running = 0 in trainyard.toml); whoever administers this machine may raise it"
+        ));
     }
     let missing = wanted.missing(&fill::amount_of(quota));
     let missing = (!missing.is_empty()).then(|| missing.join(" and "))?;

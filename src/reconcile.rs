@@ -454,6 +454,7 @@ impl<S: Store> Reconciler<S> {
             is_last: is_stopped || !run.is_tried_again(attempt, &verdict),
             verdict,
             owner: run.record.source.owner,
+            gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.uuid.clone()).collect(),
         };
         run.releasing = true;
         self.works.push(Work::Release { key: key.clone(), release });

@@ -239,11 +239,12 @@ impl LocalEngine {
         }
         let cards = gpus::Cards::of(launch, task);
         crate::contract::gpus::tell(&mut view.env, &cards.told());
-        if !cards.devices()?.is_empty() {
+        let devices = cards.devices()?;
+        if !devices.is_empty() {
             gpus::reach(&mut view.env);
         }
         let own = root::Own {
-            devices: cards.devices()?,
+            devices,
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),

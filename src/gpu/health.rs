@@ -89,14 +89,16 @@ const RULES: [Rule; 13] = [
     ("pages-retired", Level::Failed, |signs| {
         let retired = signs.retired?;
         let count = retired.single_bit.saturating_add(retired.double_bit);
-        (count >= RETIRED_MAX).then(|| format!("{count} pages of memory are retired, {RETIRED_MAX} are too many"))
+        (count >= RETIRED_MAX).then(|| {
+            format!("{count} pages of memory are retired, {RETIRED_MAX} are too many; the card is to be exchanged")
+        })
     }),
     ("pages-retire-fast", Level::Failed, |signs| {
         let retired = signs.retired?;
         let fast = retired.double_bit > RETIRED_DOUBLE_MAX && retired.double_bit_lately > 1;
         fast.then(|| {
             let (all, lately) = (retired.double_bit, retired.double_bit_lately);
-            format!("{all} pages of memory are retired for double-bit errors, {lately} of them in the last week")
+            format!("{all} pages of memory are retired for double-bit errors, {lately} of them in the last week; the card is to be exchanged")
         })
     }),
     ("memory-repair-pending", Level::Warning, |signs| {

@@ -72,22 +72,31 @@ fn run(live: Vec<Live>, queue: &Queue, cpu: u64) -> Plan {
 }
 
 fn run_within(live: Vec<Live>, queue: &Queue, cpu: u64, quotas: &Quotas) -> Plan {
+    let shares = Shares::new(Duration::from_secs(3600));
     let inventory = Amount { cpu, memory: cpu, gpu: 0 };
-    let shares = &Shares::new(Duration::from_secs(3600));
-    let now = Timestamp(5000);
-    let reserved = None;
-    plan(&Snapshot {
-        now,
+    plan(&snapshot(5000, inventory, live, queue, (&shares, quotas)))
+}
+
+/// Without cards that are away, and with nobody's place kept.
+fn snapshot<'a>(
+    now: u64,
+    inventory: Amount,
+    live: Vec<Live>,
+    queue: &'a Queue,
+    (shares, quotas): (&'a Shares, &'a Quotas),
+) -> Snapshot<'a> {
+    Snapshot {
+        now: Timestamp(now),
         inventory,
         away: Vec::new(),
         addresses: RANGE,
         last_block: None,
         live,
         queue,
-        reserved,
+        reserved: None,
         shares,
         quotas,
-    })
+    }
 }
 
 fn no_queue() -> Queue {

@@ -349,9 +349,9 @@ impl<S: Store> Reconciler<S> {
 
     /// Cards that nobody is given, and why, one line; empty where there are none such.
     pub(super) fn cards_out_of_use(&self) -> String {
-        let told = self.unleased().filter_map(|(_, card, why)| {
-            Some(format!("; {} {}", self.name_of(&card.facts.uuid), self.cards.says(why?, self.now)))
-        });
+        let told = self
+            .unleased()
+            .filter_map(|(place, _, why)| Some(format!("; GPU {place} {}", self.cards.says(why?, self.now))));
         let seen = &self.cards.seen;
         let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();
         match &seen.driver {

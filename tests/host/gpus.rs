@@ -37,7 +37,7 @@ fn a_driver_that_comes_while_the_daemon_runs_is_noticed_and_so_is_a_card_that_go
     fake.shows(&cards(2));
     fake.install();
     // Nobody asks.
-    instance.wait_for_log("GPUs");
+    instance.wait_for_log("cards=2");
     assert_eq!(list(&instance)["gpus"].as_array().unwrap().len(), 2);
     fake.shows(&cards(1));
     instance.wait_for_log("a card is not well");
@@ -132,6 +132,8 @@ impl Nodes {
         }
         let own = minors.iter().map(|minor| {
             let path = PathBuf::from(format!("/dev/nvidia{minor}"));
+            // Of a test that was killed.
+            let _ = std::fs::remove_file(&path);
             make(&path, *minor).unwrap();
             path
         });
@@ -253,7 +255,7 @@ fn cards_that_others_use_or_that_have_failed_are_waited_for_by_name() {
     fake.shows(&cards_at(&minors, busy));
     fake.install();
     wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 4).then_some(()));
-    instance.drop_job("waits", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    instance.drop_job("waits", "image = \"host\"\ncommand = \"echo m > /model/m\"\nresources.gpu = 1\n");
     let wanted = [
         "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is used by process ".to_owned(),
         format!("{own} ("),
@@ -267,6 +269,9 @@ fn cards_that_others_use_or_that_have_failed_are_waited_for_by_name() {
     });
     fake.shows(&cards_at(&minors, |index| if index == 0 { String::new() } else { busy(index) }));
     assert_eq!(instance.wait_end("waits", 1)["state"], "succeeded");
+    let model = instance.root().join("var/lib/trainyard/workspaces/default/models/waits/1/MODEL.toml");
+    let about = std::fs::read_to_string(model).unwrap();
+    assert!(about.contains(&format!("gpus = [\"{}\"]", uuid(0))), "{about}");
     // More than there are is refused at once.
     instance.drop_job("much", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 4\n");
     let invalid = instance.wait_state("much", "invalid");

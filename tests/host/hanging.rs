@@ -6,31 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use super::crash::left_of_attempts;
 use super::support::{Instance, pids_with, text, wait_for};
 
-/// Mounts a FUSE file system into the mount namespace of process `argv[1]`, answers that it is there, and nothing else:
-/// what it has read of the questions is waited for without end.
-const SILENT: &str = r#"
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-fuse = os.open('/dev/fuse', os.O_RDWR)
-if libc.setns(os.open(f'/proc/{sys.argv[1]}/ns/mnt', os.O_RDONLY), 0x20000):
-    raise OSError(ctypes.get_errno(), 'setns')
-os.makedirs('/tmp/silent')
-options = f'fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other'.encode()
-if libc.mount(b'silent', b'/tmp/silent', b'fuse.silent', 0, options):
-    raise OSError(ctypes.get_errno(), 'mount')
-question = os.read(fuse, 1 << 17)
-unique = struct.unpack_from('=Q', question, 8)[0]
-body = struct.pack('=IIIIHHIIHH', 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b'\0')
-os.write(fuse, struct.pack('=IiQ', 16 + len(body), 0, unique) + body)
-print('mounted', flush=True)
-while True:
-    question = os.read(fuse, 1 << 17)
-    print(struct.unpack_from('=I', question, 4)[0], flush=True)
-"#;
-
 fn silent(beside: i32) -> (Child, Lines<BufReader<ChildStdout>>) {
     let mut child = Command::new("/usr/bin/python3")
-        .args(["-c", SILENT, &beside.to_string()])
+        .args(["-c", include_str!("silent.py"), "/tmp/silent", &beside.to_string()])
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();

@@ -368,26 +368,7 @@ fn what_was_shown_directly_goes_with_an_upgrade_after_which_nothing_is() {
     instance.shutdown();
 }
 
-/// Mounts over the directory `argv[1]` a FUSE file system that answers nothing after its beginning: who asks waits in the
-/// kernel, and no signal ends that.
-const SILENT: &str = r#"
-import ctypes, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-fuse = os.open('/dev/fuse', os.O_RDWR)
-options = f'fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other'.encode()
-if libc.mount(b'silent', sys.argv[1].encode(), b'fuse.silent', 0, options):
-    raise OSError(ctypes.get_errno(), 'mount')
-question = os.read(fuse, 1 << 17)
-unique = struct.unpack_from('=Q', question, 8)[0]
-body = struct.pack('=IIIIHHIIHH', 7, 31, 0, 0, 0, 0, 4096, 1, 0, 0).ljust(64, b'\0')
-os.write(fuse, struct.pack('=IiQ', 16 + len(body), 0, unique) + body)
-print('mounted', flush=True)
-while True:
-    question = os.read(fuse, 1 << 17)
-    print(struct.unpack_from('=I', question, 4)[0], flush=True)
-"#;
-
-/// Ends it also when a test fails: nobody else lets go of who waits for it.
+/// A file system that never answers. Ends it also when a test fails: nobody else lets go of who waits for it.
 struct Silent(Peer);
 
 impl Drop for Silent {
@@ -423,7 +404,7 @@ fn a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_w
     let mut open = File::create_new(draft.join("open")).unwrap();
     let slow = instance.root().join("var/lib/trainyard/workspaces/slow/datasets");
     wait_for("the other workspace", || slow.is_dir().then_some(()));
-    let mut silent = Silent(Peer::start(Command::new("python3").args(["-c", SILENT]).arg(&slow)));
+    let mut silent = Silent(Peer::start(Command::new("python3").args(["-c", include_str!("silent.py")]).arg(&slow)));
     assert_eq!(silent.0.hear(), "mounted");
     // The same program once more: it looks through all workspaces.
     let pid = mount_pid(&instance);

@@ -15,7 +15,9 @@ use trainyard::spec::{JobSpec, parse};
 use trainyard::status::{EndRecord, State, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{Owner, SourceRecord, SweepRecord};
+use trainyard::store::record::{SourceRecord, SweepRecord};
+
+use super::simulation;
 
 const HOUR: u64 = 3_600_000;
 
@@ -124,18 +126,7 @@ impl Daemon {
 }
 
 fn source(text: &str) -> (SourceRecord, JobSpec) {
-    let text = format!("command = \"x\"\nnetwork = \"host\"\n{text}");
-    let (spec, found) = parse("job.toml", &text);
-    let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
-    let source = SourceRecord {
-        meaning: spec.meaning(),
-        text,
-        owner: Owner { uid: 1000, gid: 1000 },
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-    };
-    (source, spec)
+    simulation::source(format!("command = \"x\"\nnetwork = \"host\"\n{text}"), 1000)
 }
 
 fn accepted(key: &str, text: &str) -> Arrival {

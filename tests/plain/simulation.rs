@@ -15,7 +15,7 @@ use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
 use trainyard::rundir::Found;
-use trainyard::spec::parse;
+use trainyard::spec::{JobSpec, parse};
 use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
@@ -209,17 +209,23 @@ fn key(job: usize) -> JobKey {
 }
 
 fn arrival(key: &JobKey, spec: usize) -> Arrival {
-    let text = SPECS[spec].to_owned();
-    let parsed = parse("job.toml", &text).0.unwrap();
+    let (source, spec) = source(SPECS[spec].to_owned(), 0);
+    Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) }
+}
+
+/// A job file of a user's.
+pub(super) fn source(text: String, user: u32) -> (SourceRecord, JobSpec) {
+    let (spec, found) = parse("job.toml", &text);
+    let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
     let source = SourceRecord {
-        meaning: parsed.meaning(),
+        meaning: spec.meaning(),
         text,
-        owner: Owner { uid: 0, gid: 0 },
+        owner: Owner { uid: user, gid: user },
         warnings: Vec::new(),
         template: None,
         sweep: None,
     };
-    Arrival::Accepted { key: key.clone(), source, spec: Box::new(parsed) }
+    (source, spec)
 }
 
 impl World {

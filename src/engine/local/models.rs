@@ -106,8 +106,8 @@ fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
     set("owner", user.as_str().into());
     set("started", attempt.started.to_string().into());
     set("ended", attempt.ended.to_string().into());
-    // None can be had yet.
-    set("gpus", Value::Array(Vec::new()));
+    let gpus = attempt.gpus.iter().map(|uuid| Value::from(uuid.as_str()));
+    set("gpus", Value::Array(gpus.collect()));
     let datasets = attempt.spec.datasets.iter().map(|dataset| resolved(paths, &attempt.identity, dataset));
     set("datasets", datasets.collect::<Result<Vec<_>, _>>()?.into());
     set("images", images(paths, attempt)?.into());

@@ -61,19 +61,7 @@ fn quotas() -> impl Strategy<Value = Quotas> {
 
 fn snapshot<'a>(live: Vec<Live>, queue: &'a Queue, shares: &'a Shares, quotas: &'a Quotas) -> Snapshot<'a> {
     let inventory = Amount { cpu: MACHINE, memory: 1 << 40, gpu: 0 };
-    let (now, reserved) = (Timestamp(NOW), None);
-    Snapshot {
-        now,
-        inventory,
-        away: Vec::new(),
-        addresses: RANGE,
-        last_block: None,
-        live,
-        queue,
-        reserved,
-        shares,
-        quotas,
-    }
+    super::snapshot(NOW, inventory, live, queue, (shares, quotas))
 }
 
 /// Some cores, until when in ms, and whether that is sure.

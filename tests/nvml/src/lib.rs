@@ -389,7 +389,7 @@ fn link_of(card: &Card, link: c_uint) -> Answer<String> {
 
 fn pci(bus: &str) -> nvml::nvmlPciInfo_t {
     let mut text = [0 as c_char; 32];
-    text.iter_mut().zip(bus.bytes()).for_each(|(place, byte)| *place = byte as c_char);
+    text.iter_mut().take(31).zip(bus.bytes()).for_each(|(place, byte)| *place = byte as c_char);
     let (busIdLegacy, busId) = ([0; 16], text);
     nvml::nvmlPciInfo_t { busIdLegacy, domain: 0, bus: 0, device: 0, pciDeviceId: 0, pciSubSystemId: 0, busId }
 }
