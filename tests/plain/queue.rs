@@ -11,7 +11,7 @@ use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
 use trainyard::report::JobReport;
 use trainyard::rundir::Found;
-use trainyard::spec::{JobSpec, parse};
+use trainyard::spec::JobSpec;
 use trainyard::status::{EndRecord, State, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
