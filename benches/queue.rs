@@ -226,6 +226,8 @@ fn live(key: JobKey, job: &Job, now: u64) -> Live {
         expected_duration: None,
         on_overrun: OnOverrun::Alert,
         overrun_told: false,
+        idle: None,
+        gpu_failure: None,
         wanted_stop: None,
         verdict: None,
         released: false,

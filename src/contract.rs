@@ -69,9 +69,19 @@ pub struct TaskPlace {
     /// Ports of the machine through which they are reached from elsewhere, where that is so; in the same order.
     #[serde(default)]
     pub published: Vec<(String, Vec<u16>)>,
-    /// Processor cores that it is kept to; any when empty.
+    /// Processor cores that it has for itself.
     #[serde(default)]
     pub cores: Vec<u32>,
+    /// Where it has none: those that are near to its cards, and others' as well.
+    #[serde(default)]
+    pub near: Vec<u32>,
+}
+
+impl TaskPlace {
+    /// Processor cores that it is kept to; any when empty.
+    pub fn kept_to(&self) -> &[u32] {
+        if self.cores.is_empty() { &self.near } else { &self.cores }
+    }
 }
 
 /// What the image brings to a task.
@@ -157,6 +167,7 @@ impl Sample {
             ports: Vec::new(),
             published: Vec::new(),
             cores: Vec::new(),
+            near: Vec::new(),
         };
         let tasks = spec.tasks().zip((1..=254).cycle()).map(|(_, number)| place(number)).collect();
         Self {

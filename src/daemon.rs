@@ -412,13 +412,11 @@ impl<S: Store> Driver<S> {
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
-            if matches!(work, Work::LookAtCards) {
-                works::look_at_cards(self.gpus.clone(), events);
-                continue;
-            }
-            match works::is_long(&work) {
-                true => drop(tokio::spawn(works::spawn_long(work, engine, events))),
-                false => works::spawn(work, engine, events),
+            match work {
+                Work::LookAtCards => works::look_at_cards(self.gpus.clone(), events),
+                Work::Measure { tasks } => works::measure(self.gpus.clone(), engine, tasks, events),
+                work if works::is_long(&work) => drop(tokio::spawn(works::spawn_long(work, engine, events))),
+                work => works::spawn(work, engine, events),
             }
         }
         if !round.published.is_empty() {

@@ -5,6 +5,7 @@
 
 pub mod local;
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,8 @@ pub struct Launch {
     pub stop_grace: Duration,
     /// The cards of each task of the attempt, by its place.
     pub gpus: Vec<Vec<GpuLease>>,
+    /// Processor cores near to the cards of each task, by its place; empty where that is not known.
+    pub near: Vec<BTreeSet<u32>>,
     /// Tasks to start; the others have ended.
     pub tasks: Vec<TaskId>,
 }
@@ -111,8 +114,8 @@ pub struct EngineError(pub String);
 /// What came of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launched {
-    /// The tasks that could not be started; the others are.
-    Tried(Vec<(TaskId, EngineError)>),
+    /// The tasks that could not be started; the others are. And what is to be told of the attempt.
+    Tried { failures: Vec<(TaskId, EngineError)>, remarks: Vec<String> },
     /// Nothing was started or made: something of the machine is in use, and will be free again.
     NotYet { reason: String },
 }

@@ -12,6 +12,8 @@ mod topology;
 mod watch;
 mod xids;
 
+use std::collections::BTreeMap;
+
 use crate::ids::{GpuUuid, Timestamp};
 use health::Finding;
 
@@ -163,6 +165,25 @@ pub struct Slowed {
     pub by_heat: bool,
     /// The machine's power supply asks for it.
     pub by_power_brake: bool,
+}
+
+/// What cards did at one time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    pub at: Timestamp,
+    /// Without those that did not answer.
+    pub cards: BTreeMap<GpuUuid, Sample>,
+}
+
+/// What one of them did; what it does not tell is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sample {
+    /// Percent of the last moment in which something ran; absent for cards that are cut up.
+    pub utilisation: Option<u32>,
+    /// Bytes in use, the driver's own included.
+    pub memory: Option<u64>,
+    /// Thousandths of a watt.
+    pub power: Option<u32>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

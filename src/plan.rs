@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::config::{AddressRange, Quota, Quotas};
 use crate::ids::{Bytes, Cpu, JobKey, Timestamp, WorkspaceName};
-use crate::spec::{JobSpec, Network, OnOverrun};
+use crate::spec::{GpuIdle, JobSpec, Network, OnOverrun};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
 pub use queue::{Place, Queue};
@@ -134,6 +134,10 @@ pub struct Live {
     pub on_overrun: OnOverrun,
     /// That it takes longer than expected has been told.
     pub overrun_told: bool,
+    /// Its cards have been idle for as long as its file says.
+    pub idle: Option<Idle>,
+    /// One of its cards has failed, of which its file says that it is stopped.
+    pub gpu_failure: Option<String>,
     /// Somebody wants the run stopped.
     pub wanted_stop: Option<StopCause>,
     pub verdict: Option<Verdict>,
@@ -145,6 +149,13 @@ pub struct Live {
     pub attempts_left: u32,
     /// A failure of this kind is tried again.
     pub retried: bool,
+}
+
+/// That the cards of a job are idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Idle {
+    pub rule: GpuIdle,
+    pub is_told: bool,
 }
 
 /// A run that may start.
@@ -207,6 +218,8 @@ pub enum Step {
     Decide { key: JobKey, verdict: Verdict, cause: StopCause },
     /// The attempt takes longer than expected: tell its owner, once.
     TellOverrun { key: JobKey, expected: Duration },
+    /// The cards of the attempt are idle: tell its owner, once.
+    TellIdle { key: JobKey, rule: GpuIdle },
     /// All its tasks have ended: clean up after it.
     Release { key: JobKey },
     /// The run makes another attempt when it fits.
@@ -277,6 +290,7 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Plan {
     for live in &snapshot.live {
         plan.steps.extend(attempt::next_step(live, snapshot.now));
         plan.steps.extend(attempt::overrun(live, snapshot.now));
+        plan.steps.extend(attempt::idle(live));
         let next = earliest(
             attempt::deadline(live),
             attempt::expected_end(live).filter(|_| {

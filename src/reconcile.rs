@@ -7,6 +7,7 @@
 
 mod cards;
 mod files;
+mod idle;
 mod preparing;
 mod publishing;
 mod queue;
@@ -25,8 +26,8 @@ use std::time::Duration;
 use crate::config::{AddressRange, Quotas};
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
-use crate::gpu::Inventory;
-use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
+use crate::gpu::{Inventory, Measured};
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::outlook::Outlook;
 use crate::plan::{Amount, HeldUp, Queue, Shares, Step, Why};
@@ -40,6 +41,7 @@ use crate::store::record::{
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
+use idle::Idleness;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Verb};
 use world::Job;
@@ -63,6 +65,10 @@ pub enum Event {
     Full(BTreeMap<WorkspaceName, String>),
     /// The cards were looked at.
     Gpus(Arc<Inventory>),
+    /// Leased cards were measured.
+    Measured(Arc<Measured>),
+    /// What is to be told of an attempt that was started.
+    Remark { attempt: AttemptId, remark: String },
     /// Time has passed.
     Tick,
     /// Stop all jobs, then end.
@@ -82,6 +88,10 @@ pub enum Work {
     Launch(Launch),
     /// What uses the cards; told by [`Event::Gpus`].
     LookAtCards,
+    /// What the cards of these tasks do, also to be told to the tasks' shims; told by [`Event::Measured`].
+    Measure {
+        tasks: Vec<(TaskId, Vec<GpuUuid>)>,
+    },
     Stop {
         task: TaskId,
         cause: StopCause,
@@ -192,6 +202,7 @@ pub struct Reconciler<S> {
     told_at: Timestamp,
     last_block: Option<AddressBlock>,
     cards: Cards,
+    idleness: Idleness,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
     draining: bool,
@@ -253,6 +264,7 @@ impl<S: Store> Reconciler<S> {
             told_at: Timestamp(0),
             last_block: None,
             cards: Cards::default(),
+            idleness: Idleness::default(),
             strays: BTreeMap::new(),
             draining: false,
             look_again: BTreeMap::new(),
@@ -333,6 +345,8 @@ impl<S: Store> Reconciler<S> {
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
             Event::Gpus(seen) => self.cards_seen(seen),
+            Event::Measured(measured) => self.measured(measured),
+            Event::Remark { attempt, remark } => self.remark(attempt, remark),
             Event::Tick => self.try_again(),
             Event::Shutdown => self.drain(),
         }
@@ -388,12 +402,13 @@ impl<S: Store> Reconciler<S> {
             self.admit();
         }
         self.look_at_cards();
+        let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
         self.commit()?;
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let wake_at = [wake_at, self.retry_at, next, look_again].into_iter().flatten().min();
+        let wake_at = [wake_at, self.retry_at, next, look_again, measure_at].into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }
 
@@ -401,6 +416,7 @@ impl<S: Store> Reconciler<S> {
         match step {
             Step::Decide { key, verdict, cause } => self.decide(&key, verdict, cause),
             Step::TellOverrun { key, expected } => self.tell_overrun(&key, expected),
+            Step::TellIdle { key, rule } => self.tell_idle(&key, &rule),
             Step::Release { key } => self.release(&key),
             Step::Retry { key, reason } => self.retry(&key, &reason),
             Step::End { key, verdict } => self.end(&key, verdict),
@@ -441,6 +457,7 @@ impl<S: Store> Reconciler<S> {
     fn release(&mut self, key: &JobKey) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let is_stopped = job.wanted_stop().is_some();
+        let on_gpu_failure = job.on_gpu_failure();
         let Some(run) = job.open_run_mut() else { return };
         let Some(attempt) = run.live_attempt() else { return };
         let Some(verdict) = attempt.verdict.clone() else { return };
@@ -451,7 +468,7 @@ impl<S: Store> Reconciler<S> {
             text: run.record.source.text.clone(),
             started: attempt.created,
             ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
-            is_last: is_stopped || !run.is_tried_again(attempt, &verdict),
+            is_last: is_stopped || !run.is_tried_again(attempt, &verdict, on_gpu_failure),
             verdict,
             owner: run.record.source.owner,
             gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.uuid.clone()).collect(),
@@ -518,6 +535,8 @@ impl<S: Store> Reconciler<S> {
             block,
             running_since: None,
             overrun_told: false,
+            idle_since: None,
+            failed_gpus: BTreeSet::new(),
             stopping: None,
             verdict: None,
             ended: None,
@@ -555,6 +574,7 @@ impl<S: Store> Reconciler<S> {
             text: run.record.source.text.clone(),
             stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
             gpus: attempt.tasks.iter().map(|task| task.gpus.clone()).collect(),
+            near: attempt.tasks.iter().map(|task| self.near(&task.gpus)).collect(),
             tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
         }));
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Bytes, Timestamp, format_duration};
+use crate::ids::{Bytes, GpuUuid, Timestamp, format_duration};
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
@@ -59,6 +59,24 @@ pub struct TaskReport {
     pub started: Option<String>,
     pub ended: Option<String>,
     pub memory_peak: Option<u64>,
+}
+
+/// What a card of a task did when it was measured last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuReport {
+    /// `ROLE-I`.
+    pub task: String,
+    /// As `trainyard gpu` calls it.
+    pub gpu: String,
+    pub uuid: GpuUuid,
+    /// Percent.
+    pub utilisation: Option<u32>,
+    /// Bytes in use.
+    pub memory: Option<u64>,
+    /// Thousandths of a watt.
+    pub power: Option<u32>,
+    /// When that was; absent where it was not measured lately.
+    pub at: Option<String>,
 }
 
 /// How long an attempt of a run that is not over may take; then it is stopped.

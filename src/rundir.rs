@@ -89,6 +89,9 @@ pub struct LaunchRecord {
     /// Where its scalars are to be found.
     #[serde(default)]
     pub scalars: Option<ScalarsRecord>,
+    /// How many graphics cards it has.
+    #[serde(default)]
+    pub gpus: usize,
     /// How much of its output is kept.
     #[serde(default)]
     pub logs: LogLimits,
@@ -98,6 +101,25 @@ pub struct LaunchRecord {
     pub stop_grace_ms: u64,
     /// Datagram socket of the daemon.
     pub news_socket: PathBuf,
+}
+
+/// What the cards of a task did when the daemon measured them last.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    pub at: Timestamp,
+    /// In the order in which the task counts them.
+    pub cards: Vec<CardUsage>,
+}
+
+/// What one of them did; what it does not tell is absent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CardUsage {
+    /// Percent.
+    pub utilisation: Option<u32>,
+    /// Bytes in use.
+    pub memory: Option<u64>,
+    /// Thousandths of a watt.
+    pub power: Option<u32>,
 }
 
 /// Where scalars of a task are found.
@@ -336,6 +358,19 @@ impl TaskDir {
 
     pub fn write_kept(&self, kept: &KeptRecord) -> Result<(), RunDirError> {
         write_json(&self.kept_file(), kept, Durability::Machine)
+    }
+
+    fn gpu_usage_file(&self) -> PathBuf {
+        self.0.join("gpus.json")
+    }
+
+    /// For the shim, which knows no cards.
+    pub fn write_gpu_usage(&self, usage: &GpuUsage) -> Result<(), RunDirError> {
+        write_json(&self.gpu_usage_file(), usage, Durability::Process)
+    }
+
+    pub fn read_gpu_usage(&self) -> Result<Option<GpuUsage>, RunDirError> {
+        read_json(&self.gpu_usage_file())
     }
 
     fn init_file(&self) -> PathBuf {

@@ -210,7 +210,7 @@ impl Task {
         }
         let mut watch = Watch {
             grace: Deadline::unset().map_err(failed("make a timer"))?,
-            sampler: Sampler::start(&self.launch).map_err(failed("make a timer"))?,
+            sampler: Sampler::start(&self.launch, &self.dir).map_err(failed("make a timer"))?,
             scalars,
             untold: None,
             hanging: None,

@@ -28,8 +28,8 @@ mod wire;
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
-    Code, Command, DataSource, Dataset, DesiredState, GitCode, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit,
-    OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount, Resources, Retry, RetryOn, Role, Scalars, Submodules,
+    Code, Command, DataSource, Dataset, DesiredState, GitCode, GpuIdle, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit,
+    OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount, Resources, Retry, RetryOn, Role, Scalars, Submodules,
     SyncAt,
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};

@@ -86,6 +86,10 @@ pub enum StopCause {
     TimedOut { limit_ms: u64 },
     /// It took longer than `expected_duration`, and `on_overrun = "stop"`.
     Overrun { expected_ms: u64 },
+    /// A card of it has failed, and its file says `on_gpu_failure`; which one, and how.
+    GpuFailed { says: String },
+    /// Its cards were idle, and `then = "stop"`.
+    GpuIdle { below: u32, lasting_ms: u64 },
     /// The attempt is decided; what still ran was stopped.
     Decided,
     /// Trainyard itself was asked to stop everything.
@@ -109,6 +113,11 @@ impl fmt::Display for StopCause {
             StopCause::Overrun { expected_ms } => {
                 let expected = crate::ids::format_duration(std::time::Duration::from_millis(*expected_ms));
                 write!(f, "stopped since it took longer than its expected_duration of {expected}")
+            }
+            StopCause::GpuFailed { says } => write!(f, "stopped since {says} (on_gpu_failure)"),
+            StopCause::GpuIdle { below, lasting_ms } => {
+                let lasting = crate::ids::format_duration(std::time::Duration::from_millis(*lasting_ms));
+                write!(f, "stopped since its GPUs were used less than {below} % for {lasting} (alerts.gpu_idle)")
             }
             StopCause::Decided => f.write_str("stopped because the attempt was decided"),
             StopCause::ShimSignalled => {

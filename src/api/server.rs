@@ -401,6 +401,7 @@ async fn stream_logs(
 fn view(context: &Context, detail: JobDetail) -> JobView {
     JobView {
         ports: ports(context, &detail.runs),
+        gpus: detail.gpus,
         report: detail.report,
         events: detail.events.into_iter().map(Into::into).collect(),
         runs: detail.runs.iter().map(RunView::from).collect(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::images::ImageRecord;
-use crate::report::JobReport;
+use crate::report::{GpuReport, JobReport};
 use crate::report::TaskReport;
 pub use crate::rundir::entry::OWN_FAILURE;
 use crate::rundir::entry::{Order, Terminal};
@@ -32,6 +32,9 @@ pub struct JobView {
     /// Ports that its tasks listen on while they run.
     #[serde(default)]
     pub ports: Vec<PortView>,
+    /// What the cards of its tasks do while they run.
+    #[serde(default)]
+    pub gpus: Vec<GpuReport>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

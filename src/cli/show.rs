@@ -14,7 +14,7 @@ use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
 use crate::spec::{
-    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Role, Stack, SyncAt, parse,
+    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Role, Stack, SyncAt, parse,
 };
 use crate::sys::terminal;
 
@@ -142,6 +142,10 @@ fn policies(spec: &JobSpec) -> String {
         if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
         if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
     );
+    let _ = writeln!(out, "on_gpu_failure = \"{}\"", spec.on_gpu_failure);
+    if let Some(idle) = spec.gpu_idle {
+        let _ = writeln!(out, "alerts.gpu_idle = {idle}");
+    }
     if let Some(expected) = spec.expected_duration {
         let _ = writeln!(out, "expected_duration = \"{}s\"", expected.as_secs_f64());
     }
@@ -318,6 +322,10 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "on_edit": if spec.on_edit == OnEdit::Restart { "restart" } else { "after" },
         "expected_duration_s": spec.expected_duration.map(|d| d.as_secs_f64()),
         "on_overrun": if spec.on_overrun == OnOverrun::Stop { "stop" } else { "alert" },
+        "on_gpu_failure": spec.on_gpu_failure.to_string(),
+        "alerts": spec.gpu_idle.map(|idle| json!({ "gpu_idle": {
+            "below": idle.below, "for_s": idle.lasting.as_secs_f64(), "then": if idle.then == OnIdle::Stop { "stop" } else { "alert" },
+        } })),
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras_as_json(),
         "requirements": spec.requirements,
         "scalars": spec.scalars.as_ref().map(|scalars| json!({ "log_dir": scalars.log_dir, "lines": scalars.lines })),
@@ -343,12 +351,15 @@ mod tests {
             "",
             "command = \"a\\nb\"\ncode = { git = \"https://lab/x\", ref = \"v1\", submodules = true }",
             "contract = \"openpai\"\nuser = \"1000\"\nextras.\"a b\" = [1]\ndescription = \"x\\u007f\\n\"",
+            "alerts.gpu_idle.below = 7\nalerts.gpu_idle.then = \"stop\"\non_gpu_failure = \"stop\"",
             "command = \"x\"\nenv.\"a.b\" = \"\\u0001 'y'\"\nroles.\"a.b\".ports = { \"x.y\" = 2, z.begin = 80 }",
         ] {
             let (before, after) = (parse("j.toml", text).0.unwrap(), parse("j.toml", &shown(text)));
             let (after, found) = (after.0, after.1);
             let after = after.unwrap_or_else(|| panic!("{found:?}\n{}", shown(text)));
             assert_eq!((after.contract, &after.extras), (before.contract, &before.extras), "{}", shown(text));
+            let of_cards = |spec: &JobSpec| (spec.gpu_idle, spec.on_gpu_failure);
+            assert_eq!(of_cards(&after), of_cards(&before), "{}", shown(text));
             let said = |spec: &JobSpec| {
                 let role = &spec.roles[0];
                 (role.user.clone(), role.code.clone(), role.env.clone(), role.ports.clone(), role.resources)

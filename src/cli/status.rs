@@ -8,7 +8,7 @@ use super::output::{self, Format};
 use crate::api::client::Client;
 use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
-use crate::report::{JobReport, TaskReport, WaitReport};
+use crate::report::{GpuReport, JobReport, TaskReport, WaitReport};
 
 /// So many earlier attempts are listed, the newest ones.
 const EARLIER: usize = 10;
@@ -25,7 +25,7 @@ pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format:
         }
     }
     match format {
-        Format::Json => output::json(&Shown { report: &view.report, ports: &view.ports, runs: &view.runs })?,
+        Format::Json => output::json(&Shown { report: &view.report, ports: &view.ports, gpus: &view.gpus, runs: &view.runs })?,
         Format::People => print(key, &view)?,
     }
     Ok(Exit::Success)
@@ -37,6 +37,7 @@ struct Shown<'a> {
     #[serde(flatten)]
     report: &'a JobReport,
     ports: &'a [PortView],
+    gpus: &'a [GpuReport],
     runs: &'a [RunView],
 }
 
@@ -104,6 +105,11 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         let rows: Vec<_> = view.ports.iter().map(port).collect();
         output::table(&["TASK", "PORT", "INSIDE", "AT"], &rows)?;
     }
+    if !view.gpus.is_empty() {
+        output::line("")?;
+        let rows: Vec<_> = view.gpus.iter().map(gpu).collect();
+        output::table(&["TASK", "GPU", "USE", "MEMORY", "POWER"], &rows)?;
+    }
     print_earlier(report, &view.runs)?;
     for diagnostic in &report.diagnostics {
         output::line("")?;
@@ -136,6 +142,17 @@ fn port(port: &PortView) -> Vec<String> {
     let only = if port.published.is_none() { " (from this machine)" } else { "" };
     let at = format!("{at}{only}");
     vec![port.task.clone(), port.label.clone(), port.port.to_string(), at]
+}
+
+fn gpu(gpu: &GpuReport) -> Vec<String> {
+    let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    vec![
+        gpu.task.clone(),
+        gpu.gpu.clone(),
+        or_none(gpu.utilisation.map(|percent| format!("{percent}%"))),
+        or_none(gpu.memory.map(|bytes| Bytes(bytes).roughly())),
+        or_none(gpu.power.map(|milliwatts| format!("{}W", milliwatts / 1000))),
+    ]
 }
 
 fn task(task: &TaskReport) -> Vec<String> {

@@ -19,6 +19,7 @@ fn seen(text: &str, ordinal: usize) -> View {
             ports: role.ports.iter().map(ports).collect(),
             published: Vec::new(),
             cores: Vec::new(),
+            near: Vec::new(),
         }
     };
     let tasks = (2..).zip(spec.tasks()).map(place).collect();

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 
+use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, EngineError, Launched};
 use crate::gpu::Gpus;
-use crate::ids::TaskId;
+use crate::ids::{GpuUuid, TaskId};
 use crate::reconcile::{Event, Look, Outcome, Work};
 
 /// Preparations that may wait for registries and disks at once; more wait for their turn.
@@ -33,6 +34,30 @@ pub(super) fn look_at_cards(gpus: Arc<Gpus>, events: UnboundedSender<Event>) {
         drop(events.send(Event::Done(Outcome::LookedAtCards)));
     };
     tokio::task::spawn_blocking(look);
+}
+
+/// What leased cards do is known within this time, or this time not.
+const SAMPLE_PATIENCE: Duration = Duration::from_secs(4);
+
+/// Measures the cards of these tasks, for their shims and for the loop.
+pub(super) fn measure(
+    gpus: Arc<Gpus>,
+    engine: Arc<LocalEngine>,
+    tasks: Vec<(TaskId, Vec<GpuUuid>)>,
+    events: UnboundedSender<Event>,
+) {
+    let measure = move || {
+        let wanted = tasks.iter().flat_map(|(_, cards)| cards.iter().cloned()).collect();
+        let measured = gpus.measure(wanted, SAMPLE_PATIENCE);
+        for (task, cards) in &tasks {
+            if let Err(error) = engine.tell_gpu_usage(*task, cards, &measured) {
+                tracing::warn!(%task, %error, "what the task's cards do is missing in its metrics");
+            }
+        }
+        // The receiver is gone only when the daemon ends.
+        drop(events.send(Event::Measured(Arc::new(measured))));
+    };
+    tokio::task::spawn_blocking(measure);
 }
 
 /// As [`spawn`], for what may take hours: not on a thread that stops and looks are waiting for.
@@ -71,7 +96,11 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
             Outcome::Prepared { key, run, result }
         }
         Work::Launch(launch) => match engine.launch(&launch) {
-            Launched::Tried(failures) => Outcome::Launched { attempt: launch.attempt, failures },
+            Launched::Tried { failures, remarks } => {
+                let attempt = launch.attempt;
+                remarks.into_iter().for_each(|remark| drop(events.send(Event::Remark { attempt, remark })));
+                Outcome::Launched { attempt, failures }
+            }
             Launched::NotYet { reason } => Outcome::NotYet { attempt: launch.attempt, tasks: launch.tasks, reason },
         },
         Work::Stop { task, cause } => Outcome::Stopped { task, result: engine.stop(task, &cause) },
@@ -85,6 +114,8 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
         }
         // Needs no engine: `look_at_cards` does it.
         Work::LookAtCards => Outcome::LookedAtCards,
+        // As `measure` does this.
+        Work::Measure { .. } => Outcome::Told,
         Work::GiveUp(preparation) => {
             engine.give_up(&preparation);
             Outcome::Told
@@ -101,7 +132,7 @@ fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
         Work::Release { key, release } => vec![Outcome::Released { key, attempt: release.attempt, result }],
         Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
         Work::LookAtCards => vec![Outcome::LookedAtCards],
-        Work::Deliver { .. } | Work::GiveUp(_) => Vec::new(),
+        Work::Deliver { .. } | Work::GiveUp(_) | Work::Measure { .. } => Vec::new(),
         // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
         Work::Launch(launch) => {
             let looked = |task: TaskId| Outcome::Looked { task, after: Look::Sign, result: Err(error.clone()) };

@@ -42,7 +42,7 @@ use nix::sys::signal::Signal;
 use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
 use crate::config::{Config, Paths};
 use crate::contract::mpi::PEERS;
-use crate::contract::{Identity, Inside, Placement, Task, view};
+use crate::contract::{Identity, Inside, Placement, Task, TaskPlace, view};
 use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
@@ -262,7 +262,7 @@ impl LocalEngine {
             ids: &base.ids,
             holder: &self.holder,
             keep_failed,
-            cores: task.place().map_or(&[], |place| place.cores.as_slice()),
+            cores: task.place().map_or(&[], TaskPlace::kept_to),
             group: &self.cgroup_of(id),
             hidden: self.hidden(base),
         };
@@ -284,6 +284,7 @@ impl LocalEngine {
             end_files: crate::contract::layout::has_end_files(launch.spec.contract)
                 .then(|| self.paths.run(&launch.identity.key, launch.identity.run).join("output")),
             scalars,
+            gpus: launch.gpus.get(task.ordinal as usize).map_or(0, Vec::len),
             logs: self.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
@@ -406,11 +407,11 @@ impl LocalEngine {
     }
 
     /// Everything of an attempt that is not one task's own.
-    fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement), EngineError> {
+    fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement, Vec<String>), EngineError> {
         // After a restart the tasks of one attempt may be started one by one, side by side.
         let _one_at_a_time = lock(&self.sharing);
         self.prepare_here(run, &|_| ())?;
-        let (mut shared, placement) = (self.share(launch)?, self.placement(launch)?);
+        let (mut shared, (placement, remarks)) = (self.share(launch)?, self.placement(launch)?);
         shared.shown = shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
         shared.shown.extend(self.carrier.mounts(run)?);
         // What lies in another one comes after it.
@@ -420,7 +421,7 @@ impl LocalEngine {
             let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
             shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
         }
-        Ok((shared, placement))
+        Ok((shared, placement, remarks))
     }
 
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
@@ -708,9 +709,12 @@ impl Engine for LocalEngine {
             given_up: GivenUp::default(),
         };
         let everyone =
-            |error: EngineError| Launched::Tried(attempt.tasks.iter().map(|task| (*task, error.clone())).collect());
+            |error: EngineError| Launched::Tried {
+                failures: attempt.tasks.iter().map(|task| (*task, error.clone())).collect(),
+                remarks: Vec::new(),
+            };
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
-        let ((shared, placement), bases) = match common {
+        let ((shared, placement, remarks), bases) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
         };
@@ -723,7 +727,7 @@ impl Engine for LocalEngine {
             let task = Task { inside: &base.inside, ..*task };
             (id, self.launch_task(attempt, id, &task, base, &shared))
         });
-        Launched::Tried(launched.filter_map(|(id, result)| Some((id, result.err()?))).collect())
+        Launched::Tried { failures: launched.filter_map(|(id, result)| Some((id, result.err()?))).collect(), remarks }
     }
 
     fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError> {

@@ -18,7 +18,7 @@ use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::library::NAME;
-use super::{Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Signs, Slice, Slowed, Topology, Usage};
+use super::{Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage};
 use crate::ids::{GpuUuid, Timestamp};
 
 /// The first of the libraries that there is and that comes up; else why there are no cards.
@@ -233,11 +233,20 @@ fn recovery_of(number: u64) -> Recovery {
     }
 }
 
-pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Usage {
-    Usage {
+pub(super) fn sample(device: &Device<'_>) -> Sample {
+    Sample {
         memory: device.memory_info().ok().map(|memory| memory.used),
         utilisation: device.utilization_rates().ok().map(|rates| rates.gpu),
         power: device.power_usage().ok(),
+    }
+}
+
+pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Usage {
+    let Sample { memory, utilisation, power } = sample(device);
+    Usage {
+        memory,
+        utilisation,
+        power,
         power_limit: device.enforced_power_limit().ok(),
         processes: processes_of_all(device, slices),
     }

@@ -7,7 +7,7 @@
 //! NVML counts the cards when it is initialised, and not again. So it is initialised anew as long as a card that there
 //! was is missing, and when the kernel lists other cards than before.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
 use super::nvml::{self, Heard, Placed};
 use super::xids::Xids;
-use super::{Card, Driver, Inventory, Signs, Topology, health, library};
+use super::{Card, Driver, Inventory, Measured, Signs, Topology, health, library};
 use crate::ids::{GpuUuid, Timestamp};
 use crate::sys::now;
 
@@ -57,6 +57,7 @@ pub struct Gpus {
 enum Word {
     /// Look now, with usage.
     Look(Sender<Arc<Inventory>>),
+    Measure(Question),
     Xid {
         uuid: Option<GpuUuid>,
         number: u64,
@@ -64,6 +65,14 @@ enum Word {
     /// No more XIDs will be heard from this initialisation.
     Deaf,
     End,
+}
+
+/// What these cards do; nobody waits for an answer after `until`.
+#[derive(Debug)]
+struct Question {
+    wanted: BTreeSet<GpuUuid>,
+    until: Instant,
+    answer: Sender<Measured>,
 }
 
 impl Gpus {
@@ -99,6 +108,15 @@ impl Gpus {
         let asked = self.words.send(Word::Look(sender));
         let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
         found.unwrap_or_else(|| self.last())
+    }
+
+    /// What these cards do now, and nothing else, so that it costs little; nothing of them if that takes too long. Blocks.
+    pub fn measure(&self, wanted: BTreeSet<GpuUuid>, patience: Duration) -> Measured {
+        let (answer, receiver) = channel();
+        let question = Question { wanted, until: Instant::now() + patience, answer };
+        let asked = self.words.send(Word::Measure(question));
+        let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
+        found.unwrap_or_else(|| Measured { at: now(), cards: BTreeMap::new() })
     }
 }
 
@@ -165,14 +183,20 @@ impl Watcher {
     /// Until it is time to look again: who asks for that. `None` at the end.
     fn hear(&mut self) -> Option<Vec<Sender<Arc<Inventory>>>> {
         let mut asked = Vec::new();
-        let mut next = match self.inbox.recv_timeout(LOOK_EVERY) {
-            Ok(word) => Some(word),
-            Err(RecvTimeoutError::Timeout) => None,
-            Err(RecvTimeoutError::Disconnected) => return None,
+        let due = Instant::now() + LOOK_EVERY;
+        let mut next = loop {
+            match self.inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                // That is no reason to look at everything.
+                Ok(Word::Measure(question)) => self.measure(question),
+                Ok(word) => break Some(word),
+                Err(RecvTimeoutError::Timeout) => break None,
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
         };
         while let Some(word) = next {
             match word {
                 Word::Look(asking) => asked.push(asking),
+                Word::Measure(question) => self.measure(question),
                 Word::Xid { uuid, number } => self.heard(uuid, number),
                 Word::Deaf => self.opened.iter_mut().for_each(|opened| opened.is_deaf = true),
                 Word::End => return None,
@@ -180,6 +204,22 @@ impl Watcher {
             next = self.inbox.try_recv().ok();
         }
         Some(asked)
+    }
+
+    fn measure(&self, question: Question) {
+        if Instant::now() >= question.until {
+            return;
+        }
+        let at = now();
+        let cards = self.opened.iter().flat_map(|opened| {
+            let wanted = opened.cards.iter().filter(|(_, facts)| question.wanted.contains(&facts.uuid));
+            wanted.filter_map(|(index, facts)| {
+                let device = opened.nvml.device_by_index(*index).ok()?;
+                Some((facts.uuid.clone(), nvml::sample(&device)))
+            })
+        });
+        // Who has lost patience no longer hears.
+        let _ = question.answer.send(Measured { at, cards: cards.collect() });
     }
 
     fn heard(&mut self, uuid: Option<GpuUuid>, number: u64) {

@@ -9,7 +9,7 @@ use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun, Param, Priority,
+    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure, OnOverrun, Param, Priority,
     RemoteMount, Retry, Role,
 };
 
@@ -202,6 +202,10 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if spec.on_overrun == OnOverrun::Stop {
         out.push(("on_overrun", quoted(&"stop")));
     }
+    if spec.on_gpu_failure != OnGpuFailure::Alert {
+        out.push(("on_gpu_failure", quoted(&spec.on_gpu_failure)));
+    }
+    out.extend(spec.gpu_idle.map(|idle| ("alerts", format!("{{ gpu_idle = {idle} }}"))));
     if spec.priority != Priority::NORMAL {
         out.push(("priority", spec.priority.to_string()));
     }

@@ -732,6 +732,7 @@ fn whatever_is_exported_comes_back() {
         "[scalars]\nlog_dir = \"/output/x\"\nlines = 'a=(?<a>\\d+)'\n[tensorboard]\nlog_dir = \"/output\"",
         "framework = \"mpi\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\nslots = 3",
         "expected_duration = \"1h\"\non_overrun = \"stop\"",
+        "on_gpu_failure = \"stop\"\nalerts.gpu_idle = { for = \"1h\", then = \"stop\" }",
         "extras.trainyard = 1",
         "extras.a = 1979-05-27",
         "[extras]\nfirst = [{ at = 1979-05-27T07:32:00Z, x = 1.5 }, 07:32:00]\ntrainyard.on = 1979-05-27\nplain = \"1979-05-27\"",

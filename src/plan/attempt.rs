@@ -3,7 +3,7 @@
 use super::limit::{End, later};
 use super::{Live, Step};
 use crate::ids::{RoleName, Timestamp};
-use crate::spec::OnOverrun;
+use crate::spec::{OnIdle, OnOverrun};
 use crate::status::{Decision, StopCause, Verdict, judge};
 
 /// What to do about a live attempt now, if anything.
@@ -64,11 +64,20 @@ pub(super) fn overrun(live: &Live, now: Timestamp) -> Option<Step> {
     Some(Step::TellOverrun { key: live.key.clone(), expected })
 }
 
+/// That its cards are idle, the first time that it is seen.
+pub(super) fn idle(live: &Live) -> Option<Step> {
+    let idle = live.idle.filter(|idle| live.verdict.is_none() && !idle.is_told)?;
+    Some(Step::TellIdle { key: live.key.clone(), rule: idle.rule })
+}
+
 fn decide(live: &Live, now: Timestamp) -> Option<Step> {
     let (verdict, cause) = if let Some(decision) = judge(&live.tallies) {
         (verdict_of(live, decision), StopCause::Decided)
     } else if let Some(cause) = &live.wanted_stop {
         (Verdict::Stopped { cause: cause.clone() }, cause.clone())
+    } else if let Some(says) = &live.gpu_failure {
+        let cause = StopCause::GpuFailed { says: says.clone() };
+        (Verdict::Failed { reason: cause.to_string() }, cause)
     } else if deadline(live).is_some_and(|deadline| now >= deadline) {
         let limit_ms = live.max_duration.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         let cause = StopCause::TimedOut { limit_ms };
@@ -76,6 +85,10 @@ fn decide(live: &Live, now: Timestamp) -> Option<Step> {
     } else if live.on_overrun == OnOverrun::Stop && expected_end(live).is_some_and(|end| now >= end) {
         let expected_ms = live.expected_duration.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let cause = StopCause::Overrun { expected_ms };
+        (Verdict::Stopped { cause: cause.clone() }, cause)
+    } else if let Some(idle) = live.idle.filter(|idle| idle.rule.then == OnIdle::Stop) {
+        let lasting_ms = u64::try_from(idle.rule.lasting.as_millis()).unwrap_or(u64::MAX);
+        let cause = StopCause::GpuIdle { below: idle.rule.below, lasting_ms };
         (Verdict::Stopped { cause: cause.clone() }, cause)
     } else {
         return None;

@@ -58,6 +58,8 @@ fn live(number: u64, cpu: u64) -> Live {
         expected_duration: None,
         on_overrun: OnOverrun::Alert,
         overrun_told: false,
+        idle: None,
+        gpu_failure: None,
         wanted_stop: None,
         verdict: None,
         released: false,

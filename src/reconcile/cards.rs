@@ -13,7 +13,7 @@ use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::Amount;
-use crate::spec::JobSpec;
+use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
 
@@ -187,8 +187,8 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         self.cards.see_users(&seen);
-        let before = std::mem::replace(&mut self.cards.seen, seen);
-        self.tell_holders(&before);
+        self.cards.seen = seen;
+        self.tell_holders();
         self.queue_changed = true;
     }
 
@@ -196,55 +196,67 @@ impl<S: Store> Reconciler<S> {
         self.cards.looking = false;
     }
 
-    /// Jobs on cards that have failed since are told.
-    fn tell_holders(&mut self, before: &Inventory) {
-        let failed = |found: &Inventory| -> BTreeMap<GpuUuid, String> {
-            let cards = found.cards.iter().filter_map(|card| {
-                let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;
-                Some((card.facts.uuid.clone(), worst.says.clone()))
-            });
-            cards.collect()
-        };
-        let old = failed(before);
-        let new = failed(&self.cards.seen);
-        for (uuid, says) in new.iter().filter(|(uuid, _)| !old.contains_key(uuid)) {
-            if let Some(key) = self.holder(uuid) {
-                self.note(&key, format!("alarm: {} has failed: {says}", self.name_of(uuid)));
+    /// Jobs on cards that have failed are told, once of each.
+    fn tell_holders(&mut self) {
+        for key in self.live.clone() {
+            let told = self.live_attempt(&key).map(|attempt| attempt.failed_gpus.clone()).unwrap_or_default();
+            for (uuid, says) in self.failures_of(&key).into_iter().filter(|(uuid, _)| !told.contains(uuid)) {
+                self.note(&key, format!("alarm: {says}"));
+                self.attempt_mut(&key).into_iter().for_each(|attempt| attempt.failed_gpus.extend([uuid.clone()]));
             }
         }
     }
 
-    fn name_of(&self, uuid: &GpuUuid) -> String {
+    /// Cards of a job that have failed as they were seen last, and what is said of each.
+    fn failures_of(&self, key: &JobKey) -> Vec<(GpuUuid, String)> {
+        let failure = |(_, lease): (&TaskRecord, &GpuLease)| {
+            let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid)?;
+            let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;
+            Some((lease.uuid.clone(), format!("{} has failed: {}", self.name_of(&lease.uuid), worst.says)))
+        };
+        self.leases_of(key).filter_map(failure).collect()
+    }
+
+    /// A failed card for which the job's file wants it stopped.
+    pub(super) fn failure_to_stop_for(&self, key: &JobKey) -> Option<String> {
+        let is_stopped = self.jobs.get(key)?.on_gpu_failure() != OnGpuFailure::Alert;
+        is_stopped.then(|| self.failures_of(key)).into_iter().flatten().map(|(_, says)| says).next()
+    }
+
+    /// Processor cores near to these cards, as far as the cards were seen.
+    pub(super) fn near(&self, leases: &[GpuLease]) -> BTreeSet<u32> {
+        let is_held = |card: &&Card| {
+            let of = |lease: &GpuLease| {
+                card.facts.uuid == lease.uuid || card.slices.iter().any(|slice| slice.uuid == lease.uuid)
+            };
+            leases.iter().any(of)
+        };
+        self.cards.seen.cards.iter().filter(is_held).flat_map(|card| card.facts.cpus.iter().copied()).collect()
+    }
+
+    pub(super) fn name_of(&self, uuid: &GpuUuid) -> String {
         let place = self.cards.seen.cards.iter().position(|card| card.facts.uuid == *uuid);
         place.map_or_else(|| uuid.to_string(), |place| format!("GPU {place}"))
     }
 
-    fn holder(&self, uuid: &GpuUuid) -> Option<JobKey> {
-        let holds = |key: &&JobKey| self.leases_of(key).any(|lease| lease.uuid == *uuid);
-        self.live.iter().find(holds).cloned()
+    fn live_attempt(&self, key: &JobKey) -> Option<&AttemptRecord> {
+        self.jobs.get(key)?.open_run()?.live_attempt()
     }
 
-    fn leases_of(&self, key: &JobKey) -> impl Iterator<Item = &GpuLease> {
-        let attempt = self.jobs.get(key).and_then(|job| job.open_run()?.live_attempt());
-        let held = attempt.filter(|attempt| !attempt.released).into_iter();
-        held.flat_map(|attempt| attempt.tasks.iter().flat_map(|task| &task.gpus))
+    /// With its tasks, in their order.
+    fn leases_of(&self, key: &JobKey) -> impl Iterator<Item = (&TaskRecord, &GpuLease)> {
+        let held = self.live_attempt(key).filter(|attempt| !attempt.released).into_iter();
+        held.flat_map(|attempt| &attempt.tasks).flat_map(|task| task.gpus.iter().map(move |lease| (task, lease)))
     }
 
     fn leased(&self) -> BTreeSet<&GpuUuid> {
-        self.live.iter().flat_map(|key| self.leases_of(key)).map(|lease| &lease.uuid).collect()
+        self.live.iter().flat_map(|key| self.leases_of(key)).map(|(_, lease)| &lease.uuid).collect()
     }
 
     /// Who holds which, as `WORKSPACE/JOB ROLE-I`.
     pub(super) fn lease_holders(&self) -> Vec<(GpuUuid, JobKey, TaskName)> {
-        let of_job = |key: &JobKey| {
-            let attempt = self.jobs.get(key).and_then(|job| job.open_run()?.live_attempt());
-            let tasks = attempt.filter(|attempt| !attempt.released).map_or(&[][..], |attempt| &attempt.tasks);
-            let of_task = |task: &TaskRecord| {
-                task.gpus.iter().map(|lease| (lease.uuid.clone(), key.clone(), task.name())).collect::<Vec<_>>()
-            };
-            tasks.iter().flat_map(of_task).collect::<Vec<_>>()
-        };
-        self.live.iter().flat_map(of_job).collect()
+        let held = self.live.iter().flat_map(|key| self.leases_of(key).map(move |held| (key, held)));
+        held.map(|(key, (task, lease))| (lease.uuid.clone(), key.clone(), task.name())).collect()
     }
 
     /// By their places in what was seen, and why nobody is given them now.

@@ -234,10 +234,17 @@ fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
     }
     if attempt.running_since.is_some() {
         let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
-        let late = if attempt.overrun_told { ", longer than expected" } else { "" };
-        return (State::Running, format!("{running} of {} task(s) running{late}", attempt.tasks.len()));
+        return (State::Running, format!("{running} of {} task(s) running{}", attempt.tasks.len(), alarms(attempt)));
     }
     (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
+}
+
+/// What its owner was told of, and still holds.
+fn alarms(attempt: &AttemptRecord) -> String {
+    let late = if attempt.overrun_told { ", longer than expected" } else { "" };
+    let idle = attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
+    let failed: String = attempt.failed_gpus.iter().map(|uuid| format!(", {uuid} has failed")).collect();
+    format!("{late}{idle}{failed}")
 }
 
 /// What was seen at the ends of its tasks, such as a process that does not go: it is what an attempt that is over waits for.

@@ -7,7 +7,7 @@ use super::{Reconciler, Refusal};
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
-use crate::plan::{self, Amount, HeldUp, Plan, Queue, Snapshot, Why};
+use crate::plan::{self, Amount, HeldUp, Live, Plan, Queue, Snapshot, Why};
 use crate::spec::JobSpec;
 use crate::store::Store;
 use crate::store::record::UsageRecord;
@@ -70,12 +70,17 @@ impl<S: Store> Reconciler<S> {
             away: self.cards_away(),
             addresses: self.settings.addresses,
             last_block: self.last_block,
-            live: self.live.iter().filter_map(|key| self.jobs.get(key)?.live(key)).collect(),
+            live: self.live.iter().filter_map(|key| self.live_of(key)).collect(),
             queue: if self.draining { &none } else { &self.queue },
             reserved: self.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| &held_up.key),
             shares: &self.shares,
             quotas: &self.settings.quotas,
         })
+    }
+
+    fn live_of(&self, key: &JobKey) -> Option<Live> {
+        let live = self.jobs.get(key)?.live(key)?;
+        Some(Live { idle: self.idle(key), gpu_failure: self.failure_to_stop_for(key), ..live })
     }
 
     pub(super) fn quota(&self, workspace: &WorkspaceName) -> Option<&Quota> {

@@ -8,7 +8,7 @@ use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
-use crate::report::JobReport;
+use crate::report::{GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
 use crate::store::record::{EventRecord, RunRecord, UsageRecord};
@@ -104,6 +104,8 @@ pub struct JobDetail {
     pub report: JobReport,
     /// Its newest run is not over.
     pub is_open: bool,
+    /// What the cards of its tasks do.
+    pub gpus: Vec<GpuReport>,
     pub events: Vec<EventRecord>,
     pub runs: Vec<RunRecord>,
     /// The last good version of the job file.
@@ -236,8 +238,8 @@ impl<S: Store> Reconciler<S> {
         let runs = self.store.runs(key).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
         let text = job.record.source.as_ref().map(|source| source.text.clone());
-        let is_open = job.open_run().is_some();
-        Ok(JobDetail { report, is_open, events, runs, text })
+        let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
+        Ok(JobDetail { report, is_open, gpus, events, runs, text })
     }
 
     fn stop(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {

@@ -106,6 +106,13 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// Something that its owner should know of an attempt that was started.
+    pub(super) fn remark(&mut self, attempt: AttemptId, remark: String) {
+        if let Some(key) = self.attempts.get(&attempt).cloned() {
+            self.note(&key, remark);
+        }
+    }
+
     pub(super) fn looked(&mut self, task: TaskId, after: Look, result: Result<Found, EngineError>) {
         if !self.is_current(task) {
             return;

@@ -12,7 +12,7 @@ use crate::ids::{JobKey, Timestamp};
 use crate::plan::{Amount, Live, Place, Waiting};
 
 use crate::report::LimitReport;
-use crate::spec::{DesiredState, JobSpec, Main, OnEdit, OnOverrun, RetryOn, Role};
+use crate::spec::{DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord};
 
@@ -201,6 +201,17 @@ impl Job {
         Some(expected.saturating_add(if is_limit { run.extended() } else { Duration::ZERO }))
     }
 
+    /// When its cards count as idle, if somebody wants to know.
+    pub(super) fn gpu_idle(&self) -> Option<GpuIdle> {
+        self.live_word(self.open_run()?, "alerts").gpu_idle
+    }
+
+    /// What is done when a card of its open run fails.
+    pub(super) fn on_gpu_failure(&self) -> OnGpuFailure {
+        let run = self.open_run();
+        run.map_or(OnGpuFailure::Alert, |run| self.live_word(run, "on_gpu_failure").on_gpu_failure)
+    }
+
     /// When an attempt of the newest run is stopped if it has not ended: how long it may take.
     pub(super) fn time_limit(&self) -> Option<Duration> {
         self.limit_of(self.open_run()?)
@@ -253,12 +264,14 @@ impl Job {
             expected_duration: self.expected_duration(run),
             on_overrun: self.live_word(run, "on_overrun").on_overrun,
             overrun_told: attempt.overrun_told,
+            idle: None,
+            gpu_failure: None,
             wanted_stop: self.wanted_stop(),
             verdict: attempt.verdict.clone(),
             released: attempt.released,
             releasing: run.releasing || run.release_failed,
             attempts_left: run.attempts_left(),
-            retried: run.is_retried(attempt),
+            retried: run.is_retried(attempt, self.on_gpu_failure()),
         })
     }
 }
@@ -355,12 +368,21 @@ impl Run {
     }
 
     /// Whether another attempt follows this one, which has come to `verdict`.
-    pub(super) fn is_tried_again(&self, attempt: &AttemptRecord, verdict: &Verdict) -> bool {
-        matches!(verdict, Verdict::Failed { .. }) && self.attempts_left() > 0 && self.is_retried(attempt)
+    pub(super) fn is_tried_again(
+        &self,
+        attempt: &AttemptRecord,
+        verdict: &Verdict,
+        on_gpu_failure: OnGpuFailure,
+    ) -> bool {
+        let is_retried = || self.attempts_left() > 0 && self.is_retried(attempt, on_gpu_failure);
+        matches!(verdict, Verdict::Failed { .. }) && is_retried()
     }
 
     /// Whether a failure like that of this attempt is tried again.
-    fn is_retried(&self, attempt: &AttemptRecord) -> bool {
+    fn is_retried(&self, attempt: &AttemptRecord, on_gpu_failure: OnGpuFailure) -> bool {
+        if matches!(attempt.stopping, Some(StopCause::GpuFailed { .. })) {
+            return on_gpu_failure == OnGpuFailure::Retry;
+        }
         let kind = failure_kind(&self.spec, attempt);
         let is_lost = |attempt: &&AttemptRecord| failure_kind(&self.spec, attempt) == RetryOn::Lost;
         let lost = self.record.attempts.iter().filter(is_lost).count();

@@ -1,26 +1,31 @@
 //! Samples what a task uses into `metrics.csv` beside its logs: every 5 s, and once at the end.
 //!
+//! What its graphics cards do the daemon measures, and leaves in the task's directory: of that each row has what is known, unless
+//! it is old. While there is no daemon these fields are empty, and the others are not.
+//!
 //! A figure that the kernel does not tell is an empty field. A sample that cannot be written is dropped: the file holds
 //! whole rows only, and a task is never held up by it.
 
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::ids::Timestamp;
 use crate::logs;
-use crate::rundir::LaunchRecord;
+use crate::rundir::{CardUsage, LaunchRecord, TaskDir};
 use crate::sys::cgroup::{Usage, usage};
 use crate::sys::signals::Deadline;
 
 const FILE: &str = "metrics.csv";
 const EVERY: Duration = Duration::from_secs(5);
-const HEADER: &str =
-    "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,memory_peak_bytes,io_read_bytes,io_written_bytes,pids\n";
+const HEADER: &str = "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,memory_peak_bytes,io_read_bytes,io_written_bytes,pids";
+/// For each card, by its number in the task.
+const OF_CARD: [&str; 3] = ["percent", "memory_bytes", "power_w"];
+/// What was measured so long ago, ms, is not what the card does now: two periods, since those of the daemon are others than ours.
+const GPU_FRESH_MS: u64 = 10_000;
 
 /// Readable when a sample is due.
 pub(super) struct Sampler {
@@ -31,13 +36,25 @@ pub(super) struct Sampler {
     /// Periods that have begun.
     periods: u32,
     previous: (Instant, Option<u64>),
-    /// Opened with the first sample, and how much of it is whole rows.
-    file: Option<(File, u64)>,
+    /// Where the daemon leaves what the task's cards do, and how many it has.
+    task: TaskDir,
+    gpus: usize,
+    /// Opened with the first sample.
+    file: Option<Table>,
+}
+
+/// The file.
+struct Table {
+    file: File,
+    /// So much of it is whole rows.
+    written: u64,
+    /// In each row. An earlier program may have begun the file, with fewer.
+    columns: usize,
 }
 
 impl Sampler {
     /// To be called when the command has just been started.
-    pub(super) fn start(launch: &LaunchRecord) -> io::Result<Self> {
+    pub(super) fn start(launch: &LaunchRecord, task: &TaskDir) -> io::Result<Self> {
         let started = Instant::now();
         let mut sampler = Self {
             dir: launch.log_dir.clone(),
@@ -46,6 +63,8 @@ impl Sampler {
             started,
             periods: 0,
             previous: (started, usage(&launch.cgroup).cpu_usec),
+            task: task.clone(),
+            gpus: launch.gpus,
             file: None,
         };
         sampler.wait_for_next()?;
@@ -68,6 +87,7 @@ impl Sampler {
             since: taken.duration_since(self.previous.0),
             cpu_before: self.previous.1,
             used,
+            gpus: self.gpu_usage(now),
         };
         self.previous = (taken, used.cpu_usec);
         if let Err(error) = self.write(&sample.row()) {
@@ -75,20 +95,69 @@ impl Sampler {
         }
     }
 
-    fn write(&mut self, row: &str) -> io::Result<()> {
-        let (file, written) = match &mut self.file {
+    /// For each card; nothing of one that was not measured lately.
+    fn gpu_usage(&self, now: Timestamp) -> Vec<CardUsage> {
+        let mut cards = Vec::new();
+        if self.gpus > 0 {
+            let told = self.task.read_gpu_usage().unwrap_or_else(|error| {
+                tracing::warn!(%error, "what the cards do cannot be read");
+                None
+            });
+            let fresh = told.filter(|told| now.0.abs_diff(told.at.0) <= GPU_FRESH_MS);
+            cards = fresh.map(|told| told.cards).unwrap_or_default();
+        }
+        cards.resize(self.gpus, CardUsage::default());
+        cards
+    }
+
+    fn write(&mut self, row: &[String]) -> io::Result<()> {
+        let table = match &mut self.file {
             Some(open) => open,
-            none => none.insert(logs::open_beside(&self.dir, FILE)?),
+            none => none.insert(Table::open(&self.dir, self.gpus)?),
         };
-        let text = if *written == 0 { format!("{HEADER}{row}") } else { row.to_owned() };
-        if let Err(error) = file.write_all_at(text.as_bytes(), *written) {
+        table.write(row)
+    }
+}
+
+impl Table {
+    fn open(dir: &Path, gpus: usize) -> io::Result<Self> {
+        let (file, written) = logs::open_beside(dir, FILE)?;
+        let mut table = Self { file, written, columns: header(gpus).split(',').count() };
+        if written > 0 {
+            table.columns = table.columns.min(table.columns_there()?);
+        } else {
+            table.append(&format!("{}\n", header(gpus)))?;
+        }
+        Ok(table)
+    }
+
+    fn columns_there(&self) -> io::Result<usize> {
+        // Longer than the header for as many cards as a task may have.
+        let mut start = vec![0; 8 << 10];
+        let length = self.file.read_at(&mut start, 0)?;
+        let first = start.get(..length).unwrap_or_default().split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Ok(first.split(|byte| *byte == b',').count())
+    }
+
+    fn write(&mut self, row: &[String]) -> io::Result<()> {
+        let row = row.get(..self.columns).unwrap_or(row);
+        self.append(&format!("{}\n", row.join(",")))
+    }
+
+    fn append(&mut self, text: &str) -> io::Result<()> {
+        if let Err(error) = self.file.write_all_at(text.as_bytes(), self.written) {
             // The part of a row that had room.
-            file.set_len(*written)?;
+            self.file.set_len(self.written)?;
             return Err(error);
         }
-        *written += text.len() as u64;
+        self.written += text.len() as u64;
         Ok(())
     }
+}
+
+fn header(gpus: usize) -> String {
+    let of_cards = (0..gpus).flat_map(|gpu| OF_CARD.map(|figure| format!(",gpu{gpu}_{figure}")));
+    format!("{HEADER}{}", of_cards.collect::<String>())
 }
 
 impl AsFd for Sampler {
@@ -112,27 +181,23 @@ struct Sample {
     since: Duration,
     cpu_before: Option<u64>,
     used: Usage,
+    gpus: Vec<CardUsage>,
 }
 
 impl Sample {
-    fn row(&self) -> String {
-        let mut row = format!("{},{:.3},", self.time, self.elapsed.as_secs_f64());
-        if let Some(usec) = self.used.cpu_usec {
-            let _ = write!(row, "{:.3}", usec as f64 / 1e6);
-        }
-        row.push(',');
-        if let Some(percent) = self.cpu_percent() {
-            let _ = write!(row, "{percent:.1}");
-        }
+    fn row(&self) -> Vec<String> {
         let used = &self.used;
-        for figure in [used.memory, used.memory_peak, used.io_read, used.io_written, used.pids] {
-            row.push(',');
-            if let Some(figure) = figure {
-                let _ = write!(row, "{figure}");
-            }
-        }
-        row.push('\n');
-        row
+        let decimals = |value: Option<f64>, places: usize| value.map(|value| format!("{value:.places$}"));
+        let cpu = [decimals(used.cpu_usec.map(|usec| usec as f64 / 1e6), 3), decimals(self.cpu_percent(), 1)];
+        let counts = [used.memory, used.memory_peak, used.io_read, used.io_written, used.pids];
+        let counts = counts.map(|count| count.map(|count| count.to_string()));
+        let of_card = |card: &CardUsage| {
+            let watts = card.power.map(|milliwatts| f64::from(milliwatts) / 1e3);
+            [card.utilisation.map(|percent| percent.to_string()), card.memory.map(|bytes| bytes.to_string()), decimals(watts, 1)]
+        };
+        let begin = [Some(self.time.to_string()), Some(format!("{:.3}", self.elapsed.as_secs_f64()))];
+        let figures = begin.into_iter().chain(cpu).chain(counts).chain(self.gpus.iter().flat_map(of_card));
+        figures.map(Option::unwrap_or_default).collect()
     }
 
     /// Of one core.
@@ -145,9 +210,8 @@ impl Sample {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+    use crate::rundir::GpuUsage;
 
     fn sampler(dir: &Path) -> Sampler {
         let started = Instant::now();
@@ -158,6 +222,8 @@ mod tests {
             started,
             periods: 0,
             previous: (started, None),
+            task: TaskDir::at(dir.join("task")),
+            gpus: 0,
             file: None,
         }
     }
@@ -171,11 +237,38 @@ mod tests {
             since: Duration::from_millis(5000),
             cpu_before: Some(2_500_000),
             used,
+            gpus: vec![CardUsage { utilisation: Some(97), memory: None, power: Some(71_250) }, CardUsage::default()],
         };
-        assert_eq!(sample.row(), "2026-11-28T06:05:48.123Z,5.000,7.500,100.0,4096,,,,0\n");
-        assert_eq!(sample.row().split(',').count(), HEADER.split(',').count());
-        let unknown = Sample { used: Usage::default(), ..sample };
-        assert_eq!(unknown.row(), "2026-11-28T06:05:48.123Z,5.000,,,,,,,\n");
+        assert_eq!(sample.row().join(","), "2026-11-28T06:05:48.123Z,5.000,7.500,100.0,4096,,,,0,97,,71.2,,,");
+        assert_eq!(sample.row().len(), header(2).split(',').count());
+        let unknown = Sample { used: Usage::default(), gpus: Vec::new(), ..sample };
+        assert_eq!(unknown.row().join(","), "2026-11-28T06:05:48.123Z,5.000,,,,,,,");
+    }
+
+    #[test]
+    fn what_cards_do_stands_in_the_rows_while_it_is_known_and_a_file_without_it_keeps_its_columns() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut first = Sampler { gpus: 2, ..sampler(dir.path()) };
+        std::fs::create_dir(first.task.path()).unwrap();
+        first.sample(Timestamp(1_000_000));
+        let card = CardUsage { utilisation: Some(3), memory: Some(7), power: Some(1000) };
+        first.task.write_gpu_usage(&GpuUsage { at: Timestamp(1_004_000), cards: vec![card] }).unwrap();
+        // While there is no daemon it grows old.
+        for at in [1_005_000, 1_014_000, 1_014_001, 994_000] {
+            first.sample(Timestamp(at));
+        }
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        let of_cards: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').skip(9).collect()).collect();
+        let known = ["3", "7", "1.0", "", "", ""];
+        let [header, rows @ ..] = of_cards.as_slice() else { panic!("{text}") };
+        assert_eq!(header, &["gpu0_percent", "gpu0_memory_bytes", "gpu0_power_w", "gpu1_percent", "gpu1_memory_bytes", "gpu1_power_w"]);
+        assert_eq!(rows, [[""; 6], known, known, [""; 6], known], "{text}");
+        // Begun by a program that knew no cards.
+        std::fs::write(dir.path().join(FILE), format!("{HEADER}\n")).unwrap();
+        let mut again = Sampler { gpus: 2, ..sampler(dir.path()) };
+        again.sample(Timestamp(1_005_000));
+        let text = std::fs::read_to_string(dir.path().join(FILE)).unwrap();
+        assert!(text.lines().count() == 2 && text.lines().all(|line| line.split(',').count() == 9), "{text}");
     }
 
     #[test]

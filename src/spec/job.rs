@@ -48,6 +48,9 @@ pub struct JobSpec {
     /// How long an attempt should take.
     pub expected_duration: Option<Duration>,
     pub on_overrun: OnOverrun,
+    pub on_gpu_failure: OnGpuFailure,
+    /// When its cards count as idle, if somebody wants to know.
+    pub gpu_idle: Option<GpuIdle>,
     pub state: DesiredState,
     /// A changed number asks for a new run.
     pub rerun: u64,
@@ -234,6 +237,56 @@ pub enum OnOverrun {
     Alert,
     /// It is stopped as well.
     Stop,
+}
+
+/// What is done about an attempt one of whose cards has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnGpuFailure {
+    /// Its owner is told.
+    Alert,
+    /// It is stopped as well, and the run has failed.
+    Stop,
+    /// It is stopped and tried again, on other cards.
+    Retry,
+}
+
+impl fmt::Display for OnGpuFailure {
+    /// As a job file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alert => "alert",
+            Self::Stop => "stop",
+            Self::Retry => "retry",
+        })
+    }
+}
+
+/// When the cards of a job count as idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuIdle {
+    /// Percent.
+    pub below: u32,
+    /// Without a break.
+    pub lasting: Duration,
+    pub then: OnIdle,
+}
+
+/// What is done about an attempt whose cards are idle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnIdle {
+    /// Its owner is told.
+    Alert,
+    /// It is stopped as well.
+    Stop,
+}
+
+impl fmt::Display for GpuIdle {
+    /// As a job file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let then = if self.then == OnIdle::Stop { "stop" } else { "alert" };
+        let lasting = self.lasting.as_secs_f64();
+        write!(f, "{{ below = {}, for = \"{lasting}s\", then = \"{then}\" }}", self.below)
+    }
 }
 
 /// Which failures are tried again, and when.
@@ -429,6 +482,8 @@ impl JobSpec {
             max_duration: None,
             expected_duration: None,
             on_overrun: OnOverrun::Alert,
+            on_gpu_failure: OnGpuFailure::Alert,
+            gpu_idle: None,
             priority: Priority::NORMAL,
             rerun: 0,
             extras: toml::Table::new(),

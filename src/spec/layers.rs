@@ -23,12 +23,14 @@ use crate::ids::JobName;
 pub const OVERRIDES_MAX: usize = 64;
 pub(super) const WITH_ALONE: &str = "`with` gives values to a template, but no `template` is named";
 /// Keys that make no new run: what [`JobSpec::meaning`] leaves out.
-const LIVE: [&str; 9] = [
+const LIVE: [&str; 11] = [
+    "alerts",
     "description",
     "expected_duration",
     "extras",
     "max_duration",
     "on_edit",
+    "on_gpu_failure",
     "on_overrun",
     "priority",
     "rerun",

@@ -6,6 +6,7 @@ mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::time::Duration;
 
 use toml::Spanned;
 
@@ -13,13 +14,13 @@ use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, DataSource, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun,
-    OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
+    Code, Command, DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, MinSucceeded, Network, OnEdit,
+    OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, Platform, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
-    WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
+    WireAlerts, WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
     WireRole,
 };
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
@@ -27,6 +28,11 @@ use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 const DEFAULT_CPU: Cpu = Cpu(1000);
 const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 const DEFAULT_PIDS: u32 = 8192;
+/// What counts as idle where the file does not say, in percent, and from how long on.
+const IDLE_BELOW: u32 = 5;
+const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
+/// The least that may be said of that.
+const IDLE_LEAST: Duration = Duration::from_secs(10);
 /// What OpenPAI gives a task that asks for none.
 const OPENPAI_SHM: Bytes = Bytes(64 << 20);
 /// Ports that every task has there, one of each.
@@ -43,6 +49,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let strategy = reader.strategy(wire.strategy.as_ref(), framework);
     reader.kinds = Kinds { contract: contract.unwrap_or(Contract::NATIVE), framework, strategy };
     let retry = reader.retry(&wire.retry);
+    let on_gpu_failure = reader.on_gpu_failure(wire.on_gpu_failure.as_ref(), wire.retries);
+    let gpu_idle = reader.gpu_idle(&wire.alerts);
     let after = reader.after(&wire.after);
     let datasets = reader.datasets(&wire.datasets);
     let defaults = RoleDefaults {
@@ -102,6 +110,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
         extras: wire.extras,
         expected_duration: wire.expected_duration.and_then(|text| parse_duration(&text).ok()),
+        on_gpu_failure,
+        gpu_idle,
         on_overrun: if wire.on_overrun.as_deref() == Some("stop") { OnOverrun::Stop } else { OnOverrun::Alert },
         max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
         state: state(wire.state.as_deref()),
@@ -290,6 +300,35 @@ impl Reader<'_> {
         let message = format!("`retry.on`: {:?} is no kind of failure; these are {}", word.get_ref(), known.join(", "));
         self.error(word.span(), "retry.on", message);
         None
+    }
+
+    fn on_gpu_failure(&mut self, word: Option<&Spanned<String>>, retries: u32) -> OnGpuFailure {
+        match word.map(|word| (word.get_ref().as_str(), word.span())) {
+            Some(("stop", _)) => OnGpuFailure::Stop,
+            Some(("retry", span)) => {
+                if retries == 0 {
+                    let message = "`on_gpu_failure` = \"retry\" makes another attempt only of those that `retries` allows, \
+                                   which is 0";
+                    self.found.push(self.source.warning(span, "on_gpu_failure", message));
+                }
+                OnGpuFailure::Retry
+            }
+            _ => OnGpuFailure::Alert,
+        }
+    }
+
+    fn gpu_idle(&mut self, wire: &WireAlerts) -> Option<GpuIdle> {
+        let wire = wire.gpu_idle.as_ref()?;
+        let lasting = wire.lasting.as_ref().and_then(|text| Some((parse_duration(text.get_ref()).ok()?, text.span())));
+        if let Some((_, span)) = lasting.as_ref().filter(|(lasting, _)| *lasting < IDLE_LEAST) {
+            let message = "`alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more";
+            self.error(span.clone(), "alerts.gpu_idle.for", message);
+        }
+        Some(GpuIdle {
+            below: wire.below.unwrap_or(IDLE_BELOW),
+            lasting: lasting.map_or(IDLE_LASTING, |(lasting, _)| lasting),
+            then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
+        })
     }
 
     fn after(&mut self, names: &[Spanned<String>]) -> Vec<JobName> {

@@ -90,7 +90,14 @@ fn every_error_names_its_place_and_what_to_do() {
         ("[roles.\"w\"]\n[roles.\"w\"]", "x.toml:2:8: `roles.\"w\"` stands here a second time"),
         ("retries = -1", "x.toml:1:11: `retries`: is -1, must be at least 0 and at most 1000"),
         ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
-        ("alerts = 3", "x.toml:1:1: `alerts` is known, but not supported by this version yet; remove it"),
+        (
+            "alerts.gpu_idle.for = \"9s\"",
+            "x.toml:1:23: `alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more",
+        ),
+        (
+            "on_gpu_failure = \"retry\"",
+            "x.toml:1:18: warning: `on_gpu_failure` = \"retry\" makes another attempt only of those that `retries` allows, which is 0",
+        ),
         (
             "[roles.w]\ncount = 2\nmin_failed = 3",
             "x.toml:3:14: `roles.w.min_failed` is 3, but the role has only 2 task(s)",

@@ -34,6 +34,8 @@ pub(super) struct WireJob {
     pub(super) max_duration: Option<String>,
     pub(super) expected_duration: Option<String>,
     pub(super) on_overrun: Option<String>,
+    pub(super) on_gpu_failure: Option<Spanned<String>>,
+    pub(super) alerts: WireAlerts,
     pub(super) state: Option<String>,
     pub(super) rerun: u64,
     pub(super) params: WireMap<toml::Value>,
@@ -47,6 +49,21 @@ pub(super) struct WireJob {
     pub(super) services: WireMap<WireService>,
     pub(super) tensorboard: Option<Spanned<WireTensorboard>>,
     pub(super) scalars: Option<WireScalars>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireAlerts {
+    pub(super) gpu_idle: Option<WireGpuIdle>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireGpuIdle {
+    pub(super) below: Option<u32>,
+    #[serde(rename = "for")]
+    pub(super) lasting: Option<Spanned<String>>,
+    pub(super) then: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]

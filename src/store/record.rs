@@ -164,6 +164,12 @@ pub struct AttemptRecord {
     /// That it takes longer than expected has been told.
     #[serde(default)]
     pub overrun_told: bool,
+    /// That its cards are idle has been told, and since when they were; absent again once they are busy.
+    #[serde(default)]
+    pub idle_since: Option<Timestamp>,
+    /// Cards of it of which it was told that they have failed.
+    #[serde(default)]
+    pub failed_gpus: BTreeSet<GpuUuid>,
     /// Why its tasks are being stopped.
     pub stopping: Option<StopCause>,
     /// What ended it; known before its last tasks have gone.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::engine::{EngineError, Launch};
-use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Process, Signs, Topology, Usage, health};
+use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, health};
 use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
@@ -25,7 +25,7 @@ use trainyard::store::record::{Owner, RunRecord, SourceRecord};
 use super::invariants;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 9] = [
+const SPECS: [&str; 11] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
     "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
@@ -34,6 +34,8 @@ const SPECS: [&str; 9] = [
     "command = 'g'\nretries = 1\nresources.gpu = 1",
     "command = 'h'\n[roles.w]\ncount = 2\nretries = 1\nresources.gpu = 1\n[roles.ps]",
     "command = 'i'\nresources.gpu = 3",
+    "command = 'j'\nretries = 2\nresources.gpu = 1\non_gpu_failure = 'retry'",
+    "command = 'k'\nresources.gpu = 2\non_gpu_failure = 'stop'\nalerts.gpu_idle = { for = '10s', then = 'stop' }",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
@@ -395,6 +397,13 @@ impl World {
     }
 
     fn see_cards(&mut self, work: &Work) {
+        if let Work::Measure { tasks } = work {
+            // Busy at odd times; those that have failed do not tell.
+            let sample = Sample { utilisation: Some((self.now % 2) as u32 * 50), ..Sample::default() };
+            let wanted = tasks.iter().flat_map(|(_, cards)| cards).filter(|uuid| !self.cards.failed.contains(uuid));
+            let cards = wanted.map(|uuid| (uuid.clone(), sample)).collect();
+            self.handle(Event::Measured(Arc::new(Measured { at: Timestamp(self.now), cards })));
+        }
         if matches!(work, Work::LookAtCards) {
             self.cards.seen_strange = self.cards.strange.keys().cloned().collect();
             self.cards.seen_after = self.last_attempt();
@@ -455,6 +464,8 @@ impl World {
                 Outcome::Released { key, attempt: release.attempt, result }
             }
             Work::LookAtCards => Outcome::LookedAtCards,
+            // As told by `see_cards`.
+            Work::Measure { .. } => Outcome::Told,
             Work::Deliver { .. } | Work::GiveUp(_) => Outcome::Told,
         }
     }

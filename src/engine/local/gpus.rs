@@ -9,7 +9,11 @@ use std::path::{Path, PathBuf};
 
 use crate::contract::Task;
 use crate::contract::gpus::Told;
+use super::{LocalEngine, told};
 use crate::engine::{EngineError, Launch};
+use crate::gpu::Measured;
+use crate::ids::{GpuUuid, TaskId};
+use crate::rundir::{CardUsage, GpuUsage};
 use crate::spec::Network;
 use crate::store::record::GpuLease;
 use crate::sys::devices::Device;
@@ -32,6 +36,23 @@ pub(super) fn reach(env: &mut Vec<(String, String)>) {
         let programs = folder.with_file_name("bin");
         if programs.join("nvidia-smi").exists() {
             before("PATH", &programs);
+        }
+    }
+}
+
+impl LocalEngine {
+    /// Tells a task's shim what its cards did, for its metrics.
+    pub fn tell_gpu_usage(&self, task: TaskId, cards: &[GpuUuid], measured: &Measured) -> Result<(), EngineError> {
+        let of_card = |uuid: &GpuUuid| {
+            let sample = measured.cards.get(uuid).copied().unwrap_or_default();
+            CardUsage { utilisation: sample.utilisation, memory: sample.memory, power: sample.power }
+        };
+        let usage = GpuUsage { at: measured.at, cards: cards.iter().map(of_card).collect() };
+        let dir = self.task_dir(task);
+        match dir.write_gpu_usage(&usage) {
+            // It has just been cleaned up after.
+            Err(_) if !dir.path().exists() => Ok(()),
+            result => result.map_err(told),
         }
     }
 }

@@ -6,12 +6,13 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
+use super::cores::Cores;
 use super::network::{Publishing, is_taken};
 use super::ports::{Outside, of_the_machine, place, published};
 use super::{LocalEngine, cores, failed, lock, told};
 use crate::contract::{Placement, TaskPlace};
 use crate::engine::{EngineError, Launch, ListeningPort, Prepare};
-use crate::ids::AttemptId;
+use crate::ids::{AttemptId, TaskName};
 use crate::rundir::{read_json, write_json};
 use crate::spec::{Image, JobSpec, Network, Role};
 use crate::sys::cgroup;
@@ -21,18 +22,23 @@ use crate::sys::file::{Durability, remove_if_there};
 const FIRST_OPEN_PORT: u16 = 1024;
 
 impl LocalEngine {
-    /// Addresses and ports, chosen once: tasks that already run must not be told others.
-    pub(super) fn placement(&self, launch: &Launch) -> Result<Placement, EngineError> {
+    /// Addresses, ports and cores, chosen once: tasks that already run must not be told others. With what is to be told of the
+    /// choice.
+    pub(super) fn placement(&self, launch: &Launch) -> Result<(Placement, Vec<String>), EngineError> {
         let _one_at_a_time = lock(&self.placing);
         if let Some(placement) = self.read_placement(launch.attempt) {
-            return Ok(placement);
+            return Ok((placement, Vec::new()));
         }
         let taken = self.taken_ports().map_err(failed("look at the ports of other attempts"))?;
         let outside = Outside { taken, publishing: self.networks.publishing() };
         let mut placement = place(&launch.spec, launch.block, outside).map_err(failed("allot ports"))?;
-        let free = self.free_cores().map_err(failed("look at the cores of other attempts"))?;
-        for (place, cores) in placement.tasks.iter_mut().zip(cores::assign(&launch.spec, free)) {
-            place.cores = cores;
+        let cores = self.cores().map_err(failed("look at the cores of other attempts"))?;
+        let mut remarks = Vec::new();
+        let assigned = cores::assign(&launch.spec, &launch.near, cores);
+        for ((place, kept), (role, index)) in placement.tasks.iter_mut().zip(assigned).zip(launch.spec.tasks()) {
+            let task = TaskName { role: role.name.clone(), index };
+            remarks.extend(kept.remark.map(|remark| format!("{task} {remark}")));
+            (place.cores, place.near) = (kept.own, kept.near);
         }
         let path = self.placement_file(launch.attempt);
         write_json(&path, &placement, Durability::Process).map_err(told)?;
@@ -41,7 +47,7 @@ impl LocalEngine {
             let _ = remove_if_there(&path);
             failed("publish the task's ports")(error)
         })?;
-        Ok(placement)
+        Ok((placement, remarks))
     }
 
     fn placement_file(&self, attempt: AttemptId) -> PathBuf {
@@ -102,19 +108,20 @@ impl LocalEngine {
         remove_if_there(&self.placement_file(attempt))
     }
 
-    /// Cores that no other attempt has for itself.
-    fn free_cores(&self) -> io::Result<BTreeSet<u32>> {
+    /// Cores of this machine, as far as they are ours, and those of them that no other attempt has for itself.
+    fn cores(&self) -> io::Result<Cores> {
         if !cgroup::knows_cores(&self.tasks_group) {
-            return Ok(BTreeSet::new());
+            return Ok(Cores::default());
         }
-        let mut cores = crate::sys::process::own_cores()?;
+        let all = crate::sys::process::own_cores()?;
+        let mut free = all.clone();
         for (_, placement) in self.placements()? {
             let taken = placement.tasks.iter().flat_map(|task| &task.cores);
             for core in taken {
-                cores.remove(core);
+                free.remove(core);
             }
         }
-        Ok(cores)
+        Ok(Cores { all, free })
     }
 
     /// Ports of the machine that tasks of other attempts have, or that lead to them.

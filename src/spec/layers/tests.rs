@@ -189,6 +189,8 @@ fn what_only_the_template_says_is_not_the_job_s_own() {
         "expected_duration = '1h'",
         "max_duration = '1h'",
         "on_overrun = 'stop'",
+        "on_gpu_failure = 'stop'",
+        "alerts = { gpu_idle = { below = 9 } }",
         "extras = { a = 1 }",
         "on_edit = 'restart'",
         "rerun = 2",
