@@ -474,6 +474,7 @@ fn pass_of_the_daemon(count: usize) -> (Duration, Duration) {
         addresses: addresses(),
         stop_grace: Duration::from_secs(10),
         half_life: Duration::from_secs(7 * 24 * 3600),
+        usage_keep: Duration::from_secs(400 * 24 * 3600),
         quotas: Quotas::new(),
     };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();

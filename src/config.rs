@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 pub use pools::Pool;
 use pools::WirePool;
-use quotas::WireQueue;
-pub use quotas::{QueueConfig, Quota, Quotas};
+pub use quotas::{QueueConfig, Quota, Quotas, UsageConfig};
+use quotas::{WireQueue, WireUsage};
 use specs::WireSpec;
 
 use crate::spec::ResourceSpecs;
@@ -62,6 +62,7 @@ pub struct Config {
     /// Sizes of tasks that jobs may name.
     pub specs: ResourceSpecs,
     pub queue: QueueConfig,
+    pub usage: UsageConfig,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
@@ -189,6 +190,7 @@ struct WireConfig {
     workspaces: BTreeMap<String, WireWorkspace>,
     specs: BTreeMap<String, WireSpec>,
     queue: WireQueue,
+    usage: WireUsage,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -281,6 +283,7 @@ impl Config {
             gpu: gpu(wire.gpu).map_err(|(key, message)| value(&path, key, message))?,
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
+            usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),

@@ -191,6 +191,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         addresses: config.network.range,
         stop_grace: config.limits.stop_grace,
         half_life: config.queue.half_life,
+        usage_keep: config.usage.keep,
         quotas: config.quotas.clone(),
     };
     let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;

@@ -85,14 +85,8 @@ fn journal() {
     subscriber.with_writer(std::io::stderr).init();
 }
 
-/// The error and its causes, one line; no text repeats its source.
 fn tell(error: &(dyn Error + 'static)) {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
+    let text = trainyard::sys::told(error);
     // Nobody is left to tell when standard error is closed.
     let lines: Vec<String> = text.lines().map(trainyard::sys::terminal::escape).collect();
     let _ = writeln!(std::io::stderr(), "trainyard: {}", lines.join("\n"));

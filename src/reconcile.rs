@@ -43,7 +43,7 @@ use crate::store::{Store, StoreError};
 use cards::Cards;
 use idle::Idleness;
 use queue::Waiters;
-pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Verb};
+pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
 use world::Job;
 
 /// Everything that can wake the daemon.
@@ -165,6 +165,8 @@ pub struct Settings {
     pub stop_grace: Duration,
     /// After this time what a workspace has used counts half.
     pub half_life: Duration,
+    /// After this time sums are left of what attempts have used.
+    pub usage_keep: Duration,
     pub quotas: Quotas,
 }
 
@@ -231,6 +233,8 @@ pub struct Reconciler<S> {
     events: Vec<(JobKey, EventRecord)>,
     /// Of attempts that are over.
     usage: Vec<UsageRecord>,
+    /// When old records of that are looked for next.
+    fold_usage_at: Timestamp,
     works: Vec<Work>,
     answers: Vec<Box<dyn FnOnce() + Send>>,
     retry_at: Option<Timestamp>,
@@ -243,8 +247,7 @@ impl<S: Store> Reconciler<S> {
         let contents = store.load()?;
         let mut shares = Shares::new(settings.half_life);
         for used in store.usage(shares.matters_since(now))? {
-            let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
-            shares.add(&used.workspace, &amount, used.from, used.to);
+            shares.account(&used);
         }
         let mut this = Self {
             store,
@@ -281,6 +284,7 @@ impl<S: Store> Reconciler<S> {
             last_words: Vec::new(),
             events: Vec::new(),
             usage: Vec::new(),
+            fold_usage_at: now,
             works: Vec::new(),
             answers: Vec::new(),
             retry_at: None,
@@ -405,6 +409,7 @@ impl<S: Store> Reconciler<S> {
         let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
         self.commit()?;
+        self.fold_usage();
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
         let next = self.backing_off.values().min().copied();

@@ -7,11 +7,12 @@ pub mod fault;
 pub mod memory;
 pub mod record;
 pub mod redb;
+pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{JobKey, Timestamp};
-use record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord};
+use record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum};
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -77,6 +78,10 @@ pub trait Store: Send {
     fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError>;
     /// What attempts have used that ended at `from` or later, in the order of their ends.
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError>;
+    /// What is left of older records, of days that had not ended at `from`.
+    fn usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, StoreError>;
+    /// Leaves sums by day, workspace and user of what ended before that time; so many records at most, and says how many it were.
+    fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError>;
 }
 
 #[cfg(test)]

@@ -26,9 +26,21 @@ pub mod terminal;
 pub mod walk;
 pub mod watch;
 
+use std::error::Error;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::ids::Timestamp;
+
+/// An error and its causes, one line; no text repeats its source.
+pub fn told(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
+}
 
 /// The wall clock. Called in the loops and in `main` only; everything else is handed a time.
 pub fn now() -> Timestamp {

@@ -206,7 +206,9 @@ fn open_left<T: Tree>(running: &Running<T>) -> io::Result<()> {
         for fh in left {
             // One that hangs is waited for like a request, so that this thread is gone when another program goes on.
             let Some(_turn) = gate.enter() else { return };
-            served.ops.open_left(fh);
+            if let Err(error) = served.ops.open_left(fh) {
+                warn!(fh, %error, "cannot go on with an open file");
+            }
         }
     };
     thread::Builder::new().name("open-again".into()).spawn(open).map(drop)

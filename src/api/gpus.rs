@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::server::{ApiError, Context, ask};
+use super::server::{ApiError, Context, ask, user_name};
 use crate::gpu::{Card, Driver, Inventory, Process, health};
 use crate::ids::GpuUuid;
 use crate::reconcile::{Caller, Lease, Request};
@@ -181,11 +181,10 @@ fn told(process: Process, lease: Option<&Lease>, caller: u32) -> ProcessView {
 }
 
 fn process_view(process: Process) -> ProcessView {
-    let user = |uid: u32| nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     ProcessView {
         pid: Some(process.pid),
         uid: process.uid,
-        user: process.uid.map(|uid| user(uid).map_or_else(|| format!("user {uid}"), |user| user.name)),
+        user: process.uid.map(user_name),
         program: process.program,
         memory: process.memory,
         slice: process.slice,

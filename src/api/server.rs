@@ -100,8 +100,13 @@ async fn connection(stream: UnixStream, context: Arc<Context>) {
 }
 
 fn caller_of(uid: u32) -> Caller {
+    Caller { uid, name: user_name(uid) }
+}
+
+/// A user by name, or by number where it has none here.
+pub(super) fn user_name(uid: u32) -> String {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    Caller { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name) }
+    user.map_or_else(|| format!("user {uid}"), |user| user.name)
 }
 
 /// Root may ask for somebody else: the mount does, for whoever writes to it.

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::server::{ApiError, Context, ask};
 use super::storage::may_enter;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
-use crate::reconcile::{Caller, Request};
-use crate::store::record::UsageRecord;
+use crate::reconcile::{Caller, Request, Used};
+use crate::store::record::UsageSum;
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,38 +83,44 @@ pub(super) async fn list(
 ) -> Result<Vec<UsageView>, ApiError> {
     let mut used = ask(context, |answer| Request::Usage { since, answer }).await?;
     let mut entered: BTreeMap<WorkspaceName, bool> = BTreeMap::new();
-    used.retain(|used| match by {
-        By::User | By::Job => caller.uid == 0 || used.owner == caller.uid,
-        By::Workspace => *entered
-            .entry(used.workspace.clone())
-            .or_insert_with(|| may_enter(&context.paths, &used.workspace, caller.uid)),
-    });
+    let mut is_told = |workspace: &WorkspaceName, owner: u32| match by {
+        By::User | By::Job => caller.uid == 0 || owner == caller.uid,
+        By::Workspace => {
+            let enter = || may_enter(&context.paths, workspace, caller.uid);
+            *entered.entry(workspace.clone()).or_insert_with(enter)
+        }
+    };
+    used.attempts.retain(|used| is_told(&used.workspace, used.owner));
+    used.days.retain(|day| is_told(&day.workspace, day.owner));
     Ok(sums(&used, by, since))
 }
 
 const MS_PER_H: f64 = 3_600_000.0;
 
-/// The largest first.
-fn sums(used: &[UsageRecord], by: By, since: Timestamp) -> Vec<UsageView> {
-    let mut sums: BTreeMap<String, UsageView> = BTreeMap::new();
-    for used in used {
+/// The largest first. Of jobs whose records are too old the names are no longer known.
+fn sums(used: &Used, by: By, since: Timestamp) -> Vec<UsageView> {
+    let mut sums: BTreeMap<String, UsageSum> = BTreeMap::new();
+    for used in &used.attempts {
         let name = match by {
             By::User => used.owner.to_string(),
             By::Workspace => used.workspace.to_string(),
             By::Job => JobKey::new(used.workspace.clone(), used.job.clone()).to_string(),
         };
-        let sum = sums.entry(name.clone()).or_insert_with(|| UsageView {
-            name,
-            attempts: 0,
-            gpu_hours: 0.0,
-            cpu_hours: 0.0,
-            memory_gib_hours: 0.0,
-            price: None,
-            unpriced: 0,
-        });
-        add(sum, used, since);
+        let none = || UsageSum::none(Timestamp(0), used.workspace.clone(), used.owner);
+        // What of it lies in the time that is asked for.
+        let hours = used.to.0.saturating_sub(used.from.max(since).0) as f64 / MS_PER_H;
+        sums.entry(name).or_insert_with(none).take(used, hours);
     }
-    let mut sums: Vec<_> = sums.into_values().collect();
+    for day in &used.days {
+        let name = match by {
+            By::User => day.owner.to_string(),
+            By::Workspace => day.workspace.to_string(),
+            By::Job => format!("{}/*", day.workspace),
+        };
+        let none = || UsageSum::none(day.day, day.workspace.clone(), day.owner);
+        sums.entry(name).or_insert_with(none).add(day);
+    }
+    let mut sums: Vec<_> = sums.into_iter().map(|(name, sum)| view(name, &sum)).collect();
     let weight = |view: &UsageView| (view.gpu_hours, view.cpu_hours);
     sums.sort_by(|a, b| {
         let ((gpus_a, cpus_a), (gpus_b, cpus_b)) = (weight(a), weight(b));
@@ -123,16 +129,15 @@ fn sums(used: &[UsageRecord], by: By, since: Timestamp) -> Vec<UsageView> {
     sums
 }
 
-/// Adds what of an attempt lies in the time that is asked for.
-fn add(sum: &mut UsageView, used: &UsageRecord, since: Timestamp) {
-    let hours = used.to.0.saturating_sub(used.from.max(since).0) as f64 / MS_PER_H;
-    sum.attempts += 1;
-    sum.gpu_hours += used.gpu as f64 * hours;
-    sum.cpu_hours += used.cpu as f64 / 1000.0 * hours;
-    sum.memory_gib_hours += used.memory as f64 / f64::from(1 << 30) * hours;
-    match used.price {
-        Some(price) => sum.price = Some(sum.price.unwrap_or(0.0) + price * hours),
-        None => sum.unpriced += 1,
+fn view(name: String, sum: &UsageSum) -> UsageView {
+    UsageView {
+        name,
+        attempts: sum.attempts,
+        gpu_hours: sum.gpu_hours,
+        cpu_hours: sum.cpu_hours,
+        memory_gib_hours: sum.memory_gib_hours,
+        price: sum.price,
+        unpriced: sum.unpriced,
     }
 }
 
@@ -140,6 +145,8 @@ fn add(sum: &mut UsageView, used: &UsageRecord, since: Timestamp) {
 mod tests {
     use super::*;
     use crate::ids::AttemptId;
+    use crate::store::record::UsageRecord;
+    use crate::store::usage::by_day;
 
     fn used(job: &str, owner: u32, hours: std::ops::Range<u64>, gpu: u64, price: Option<f64>) -> UsageRecord {
         let key: JobKey = job.parse().unwrap();
@@ -161,12 +168,13 @@ mod tests {
 
     #[test]
     fn what_is_used_is_added_up_by_job_user_and_workspace_from_the_time_that_is_asked_for() {
-        let all = [
+        let attempts = vec![
             used("v/a", 1000, 0..4, 2, Some(0.5)),
             used("v/a", 1000, 4..5, 2, None),
             used("v/b", 1001, 0..3, 1, Some(0.25)),
             used("c", 1000, 0..10, 0, None),
         ];
+        let all = Used { attempts, days: Vec::new() };
         let told = |by, since: u64| {
             let sums = sums(&all, by, Timestamp(since * 3_600_000));
             sums.into_iter().map(|sum| (sum.name, sum.gpu_hours, sum.cpu_hours, sum.price)).collect::<Vec<_>>()
@@ -180,6 +188,15 @@ mod tests {
         assert_eq!(told(By::Workspace, 2), [row("v", 7.0, 8.0, Some(1.25)), row("default", 0.0, 16.0, None)]);
         let whole = sums(&all, By::Workspace, Timestamp(0));
         assert_eq!((whole[0].attempts, whole[0].unpriced, whole[0].memory_gib_hours), (3, 1, 24.0));
+        // What is left of old ones counts as before, but for the names of jobs.
+        let (old, new) = all.attempts.split_at(2);
+        let later = Used { attempts: new.to_vec(), days: old.iter().flat_map(by_day).collect() };
+        for by in [By::User, By::Workspace] {
+            assert_eq!(sums(&later, by, Timestamp(0)), sums(&all, by, Timestamp(0)));
+        }
+        let names = sums(&later, By::Job, Timestamp(0)).into_iter().map(|sum| (sum.name, sum.gpu_hours));
+        let wanted = [("v/*", 10.0), ("v/b", 3.0), ("c", 0.0)].map(|(name, hours)| (name.to_owned(), hours));
+        assert_eq!(names.collect::<Vec<_>>(), wanted);
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::images::ImageRecord;
-use crate::report::{GpuReport, JobReport};
 use crate::report::TaskReport;
+use crate::report::{GpuReport, JobReport};
 pub use crate::rundir::entry::OWN_FAILURE;
 use crate::rundir::entry::{Order, Terminal};
 use crate::spec::Diagnostic;

@@ -14,7 +14,8 @@ use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
 use crate::spec::{
-    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Role, Stack, SyncAt, parse,
+    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Role, Stack, SyncAt,
+    parse,
 };
 use crate::sys::terminal;
 

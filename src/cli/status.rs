@@ -25,7 +25,9 @@ pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format:
         }
     }
     match format {
-        Format::Json => output::json(&Shown { report: &view.report, ports: &view.ports, gpus: &view.gpus, runs: &view.runs })?,
+        Format::Json => {
+            output::json(&Shown { report: &view.report, ports: &view.ports, gpus: &view.gpus, runs: &view.runs })?
+        }
         Format::People => print(key, &view)?,
     }
     Ok(Exit::Success)

@@ -1,5 +1,5 @@
-//! How much of the machine workspaces may have at a time, and how fast it is forgotten who has used it: `[workspaces.NAME]` and
-//! `[queue]`.
+//! How much of the machine workspaces may have at a time, and how fast it is forgotten who has used it: `[workspaces.NAME]`,
+//! `[queue]` and `[usage]`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,6 +40,25 @@ impl Default for QueueConfig {
     }
 }
 
+/// What becomes of records of what was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UsageConfig {
+    /// For so long there is one of each attempt; then sums by day.
+    pub keep: Duration,
+}
+
+impl Default for UsageConfig {
+    fn default() -> Self {
+        Self { keep: Duration::from_secs(400 * 24 * 3600) }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireUsage {
+    keep: Option<String>,
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireQueue {
@@ -59,6 +78,19 @@ pub(super) fn queue(wire: &WireQueue) -> Result<QueueConfig, BadValue> {
     match HALF_LIFE.contains(&half_life) {
         true => Ok(QueueConfig { half_life }),
         false => Err(at("must be from 1m to 3650d".to_owned())),
+    }
+}
+
+const KEEP: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(24 * 3600)..=Duration::from_secs(100 * 365 * 24 * 3600);
+
+pub(super) fn usage(wire: &WireUsage) -> Result<UsageConfig, BadValue> {
+    let Some(text) = &wire.keep else { return Ok(UsageConfig::default()) };
+    let at = |message: String| ("usage.keep".to_owned(), message);
+    let keep = parse_duration(text).map_err(|error| at(error.to_string()))?;
+    match KEEP.contains(&keep) {
+        true => Ok(UsageConfig { keep }),
+        false => Err(at("must be from 1d to 36500d".to_owned())),
     }
 }
 
@@ -99,13 +131,14 @@ mod tests {
     fn quotas_are_of_the_workspaces_that_have_one() {
         let config = load(
             "[workspaces.vision]\ngpu = 4\ncpu = 2.5\nmemory = \"64GiB\"\nrunning = 0\nwaiting = 100\n[workspaces.free]\n\
-             [workspaces.disk]\nstorage = \"1GiB\"\n[queue]\nhalf_life = \"2d\"",
+             [workspaces.disk]\nstorage = \"1GiB\"\n[queue]\nhalf_life = \"2d\"\n[usage]\nkeep = \"30d\"",
         )
         .unwrap();
         let vision =
             Quota { gpu: Some(4), cpu: Some(2500), memory: Some(64 << 30), running: Some(0), waiting: Some(100) };
         assert_eq!(config.quotas, Quotas::from([("vision".parse().unwrap(), vision)]));
         assert_eq!(config.queue.half_life, Duration::from_secs(2 * 24 * 3600));
+        assert_eq!(config.usage.keep, Duration::from_secs(30 * 24 * 3600));
         assert_eq!(load("").unwrap().queue.half_life, Duration::from_secs(7 * 24 * 3600));
     }
 
@@ -118,6 +151,7 @@ mod tests {
             ("[workspaces.v]\nwaiting = 0", "workspaces.v.waiting: must be 1 or more"),
             ("[workspaces.\"a/b\"]\ngpu = 1", "workspaces.a/b: "),
             ("[queue]\nhalf_life = \"1s\"", "queue.half_life: must be from"),
+            ("[usage]\nkeep = \"1h\"", "usage.keep: must be from"),
             ("[queue]\nhalf_life = \"soon\"", "queue.half_life: "),
             ("[queue]\nhalflife = \"1d\"", "halflife"),
         ] {

@@ -618,13 +618,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 fn told(error: impl std::error::Error) -> EngineError {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        text = format!("{text}: {inner}");
-        source = inner.source();
-    }
-    EngineError(text)
+    EngineError(crate::sys::told(&error))
 }
 
 fn make_shm(path: &Path, size: u64) -> io::Result<()> {
@@ -708,11 +702,10 @@ impl Engine for LocalEngine {
             text: attempt.text.clone(),
             given_up: GivenUp::default(),
         };
-        let everyone =
-            |error: EngineError| Launched::Tried {
-                failures: attempt.tasks.iter().map(|task| (*task, error.clone())).collect(),
-                remarks: Vec::new(),
-            };
+        let everyone = |error: EngineError| Launched::Tried {
+            failures: attempt.tasks.iter().map(|task| (*task, error.clone())).collect(),
+            remarks: Vec::new(),
+        };
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
         let ((shared, placement, remarks), bases) = match common {
             Ok(common) => common,

@@ -18,7 +18,9 @@ use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::library::NAME;
-use super::{Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage};
+use super::{
+    Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage,
+};
 use crate::ids::{GpuUuid, Timestamp};
 
 /// The first of the libraries that there is and that comes up; else why there are no cards.

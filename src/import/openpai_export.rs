@@ -9,8 +9,8 @@ use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure, OnOverrun, Param, Priority,
-    RemoteMount, Retry, Role,
+    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure, OnOverrun,
+    Param, Priority, RemoteMount, Retry, Role,
 };
 
 /// Our own field of `extras`.

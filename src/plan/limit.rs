@@ -98,7 +98,7 @@ impl Limit {
     }
 
     /// Whether any attempt of this amount may start from now on; room only shrinks while a plan is made.
-    pub(super) fn may_fit(&self, amount: &Amount) -> bool {
+    fn may_fit(&self, amount: &Amount) -> bool {
         self.reservations.is_empty() || Load::of(*amount).fits(&self.room)
     }
 

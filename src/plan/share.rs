@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::limit::later;
 use super::{Amount, Live, Snapshot, Waiting};
 use crate::ids::{Timestamp, WorkspaceName};
+use crate::store::record::UsageRecord;
 
 /// What runs counts as if it went on for so long: else whoever comes first would have the whole of an idle machine.
 const AHEAD_H: f64 = 1.0;
@@ -88,6 +89,12 @@ impl Shares {
     fn held(&self, amount: &Amount, from: Timestamp, to: Timestamp) -> Hours {
         let counted = self.half_life_h / std::f64::consts::LN_2 * (1.0 - self.left_after(hours(from, to)));
         hourly(amount).scaled(counted)
+    }
+
+    /// An attempt is over, of which this was recorded.
+    pub fn account(&mut self, used: &UsageRecord) {
+        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
+        self.add(&used.workspace, &amount, used.from, used.to);
     }
 
     /// An attempt is over.

@@ -164,14 +164,14 @@ impl Cards {
     }
 }
 
+/// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
 fn used_by(process: &Process) -> String {
     let user = process.uid.map_or(String::new(), |uid| match uid {
         0 => " of root".to_owned(),
         uid => format!(" of user {uid}"),
     });
-    let program = process.program.as_ref().map_or(String::new(), |program| format!(" ({program})"));
     let memory = process.memory.map_or(String::new(), |bytes| format!(", {} MiB", bytes >> 20));
-    format!("is used by process {}{program}{user}{memory}", process.pid)
+    format!("is used by process {}{user}{memory}", process.pid)
 }
 
 /// Cards that the tasks of a job want, in their order.
@@ -208,7 +208,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Cards of a job that have failed as they were seen last, and what is said of each.
-    fn failures_of(&self, key: &JobKey) -> Vec<(GpuUuid, String)> {
+    pub(super) fn failures_of(&self, key: &JobKey) -> Vec<(GpuUuid, String)> {
         let failure = |(_, lease): (&TaskRecord, &GpuLease)| {
             let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid)?;
             let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;

@@ -242,7 +242,8 @@ fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
 /// What its owner was told of, and still holds.
 fn alarms(attempt: &AttemptRecord) -> String {
     let late = if attempt.overrun_told { ", longer than expected" } else { "" };
-    let idle = attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
+    let idle =
+        attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
     let failed: String = attempt.failed_gpus.iter().map(|uuid| format!(", {uuid} has failed")).collect();
     format!("{late}{idle}{failed}")
 }

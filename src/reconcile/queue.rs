@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::Job;
-use super::{Reconciler, Refusal};
+use super::{Reconciler, Refusal, Used};
 use crate::config::Quota;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
 use crate::plan::{self, Amount, HeldUp, Live, Plan, Queue, Snapshot, Why};
 use crate::spec::JobSpec;
-use crate::store::Store;
 use crate::store::record::UsageRecord;
+use crate::store::usage::DAY_MS;
+use crate::store::{Store, StoreError};
 
 /// Files that tell of places in the queue are written anew so often at most, ms.
 const TOLD_MS: u64 = 1000;
@@ -19,6 +20,10 @@ const LONG: usize = 256;
 const LONG_SEEN_MS: u64 = 10_000;
 /// So many of the first in the queue are looked at when nobody asks; who stands behind them is told that.
 pub(super) const SEEN: usize = 1000;
+
+/// So many records of usage are made sums of at once, and the next ones so much later, ms: everybody else waits meanwhile.
+const FOLDED_AT_ONCE: usize = 1000;
+const FOLD_PAUSE_MS: u64 = 1000;
 
 /// Runs that wait, and jobs that may not.
 #[derive(Debug, Default)]
@@ -195,17 +200,36 @@ impl<S: Store> Reconciler<S> {
     /// An attempt is over: what it had is accounted, in the commit that records its end.
     pub(super) fn account(&mut self, key: &JobKey) {
         let Some(used) = self.jobs.get(key).and_then(|job| used(key, job, self.now)) else { return };
-        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
-        self.shares.add(&key.workspace, &amount, used.from, used.to);
+        self.shares.account(&used);
         self.usage.push(used);
     }
 
     /// What attempts have used since then, those that run until now.
-    pub(super) fn usage_since(&self, since: Timestamp) -> Result<Vec<UsageRecord>, Refusal> {
-        let mut all = self.store.usage(since).map_err(|error| Refusal::Store(error.to_string()))?;
-        all.extend(self.usage.iter().filter(|used| used.to >= since).cloned());
-        all.extend(self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now)));
-        Ok(all)
+    pub(super) fn usage_since(&self, since: Timestamp) -> Result<Used, Refusal> {
+        let stored = |error: StoreError| Refusal::Store(error.to_string());
+        let mut attempts = self.store.usage(since).map_err(stored)?;
+        attempts.extend(self.usage.iter().filter(|used| used.to >= since).cloned());
+        attempts.extend(self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now)));
+        Ok(Used { attempts, days: self.store.usage_sums(since).map_err(stored)? })
+    }
+
+    /// Now and then leaves sums of what attempts have used that ended long ago, as far as it no longer matters for whose turn it
+    /// is.
+    pub(super) fn fold_usage(&mut self) {
+        if !self.is_due(Some(self.fold_usage_at), DAY_MS) {
+            return;
+        }
+        let keep = u64::try_from(self.settings.usage_keep.as_millis()).unwrap_or(u64::MAX);
+        let before = Timestamp(self.now.0.saturating_sub(keep)).min(self.shares.matters_since(self.now));
+        let pause = match self.store.fold_usage(before, FOLDED_AT_ONCE) {
+            Ok(count) if count < FOLDED_AT_ONCE => DAY_MS,
+            Ok(_) => FOLD_PAUSE_MS,
+            Err(error) => {
+                tracing::warn!(%error, "old records of usage stay, will be tried again tomorrow");
+                DAY_MS
+            }
+        };
+        self.fold_usage_at = Timestamp(self.now.0.saturating_add(pause));
     }
 
     pub(super) fn set_held_up(&mut self, held_up: Vec<HeldUp>) {
@@ -244,12 +268,14 @@ impl<S: Store> Reconciler<S> {
         at.is_none_or(|at| self.now >= at || at.0 > self.now.0.saturating_add(within))
     }
 
-    /// For those who ask: as it is now, or was a moment ago where it is long.
-    pub(super) fn look_ahead_for_answer(&mut self) {
-        let age = self.outlook.as_ref().map_or(u64::MAX, |outlook| self.now.0.abs_diff(outlook.at.0));
+    /// For those who ask: so many of the first, as they are now, or were a moment ago where the queue is long.
+    pub(super) fn look_ahead_for_answer(&mut self, most: usize) {
+        let seen = self.outlook.as_ref();
+        let age = seen.map_or(u64::MAX, |outlook| self.now.0.abs_diff(outlook.at.0));
+        let is_short = seen.is_some_and(|outlook| outlook.seen() < most.min(outlook.waiting));
         let has_changed = self.queue_changed || !self.dirty.is_empty();
-        if age >= TOLD_MS || (has_changed && self.queue.len() <= LONG) {
-            self.refresh_outlook(usize::MAX);
+        if age >= TOLD_MS || is_short || (has_changed && self.queue.len() <= LONG) {
+            self.refresh_outlook(most);
         }
     }
 

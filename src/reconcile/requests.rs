@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::queue::SEEN;
 use super::world::Job;
 use super::{Reconciler, Work};
 use crate::contract::Identity;
@@ -11,7 +12,7 @@ use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
 use crate::report::{GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
-use crate::store::record::{EventRecord, RunRecord, UsageRecord};
+use crate::store::record::{EventRecord, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
 
 /// Who asks.
@@ -49,7 +50,7 @@ pub enum Request {
     /// What attempts have used that had not ended before then; who may see what is for the one who asks to say.
     Usage {
         since: Timestamp,
-        answer: Answer<Vec<UsageRecord>>,
+        answer: Answer<Used>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -86,6 +87,15 @@ pub struct Listing {
     pub jobs: Vec<JobReport>,
     /// Files that cannot be anybody's job.
     pub strays: Vec<Diagnostic>,
+}
+
+/// What was used.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Used {
+    /// By attempts that ended since, or run.
+    pub attempts: Vec<UsageRecord>,
+    /// What is left of older ones, by whole days.
+    pub days: Vec<UsageSum>,
 }
 
 /// A card that is held.
@@ -160,13 +170,16 @@ const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
-        let tells_of_queue = match &request {
-            Request::List { .. } => !self.queue.is_empty(),
-            Request::Show { key, .. } => self.queue.contains(key),
-            _ => false,
-        };
-        if tells_of_queue {
-            self.look_ahead_for_answer();
+        match &request {
+            Request::List { .. } if !self.queue.is_empty() => self.look_ahead_for_answer(SEEN),
+            Request::Show { key, .. } if self.queue.contains(key) => {
+                self.look_ahead_for_answer(SEEN);
+                // Of one that is asked for by name its place is told, however far behind it is.
+                if self.standing(key).is_none() {
+                    self.look_ahead_for_answer(usize::MAX);
+                }
+            }
+            _ => {}
         }
         match request {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),

@@ -224,13 +224,16 @@ impl<S: Store> Reconciler<S> {
     /// attempt is touched.
     fn started_again(&mut self, task: TaskId, end: &EndRecord) -> bool {
         let Some(key) = self.attempts.get(&task.attempt).cloned() else { return false };
+        let failed: Vec<_> = self.failures_of(&key).into_iter().map(|(uuid, _)| uuid).collect();
         let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { return false };
         let spec = run.spec.clone();
         let Some(attempt) = run.live_attempt_mut() else { return false };
         let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.draining;
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return false };
         let retries = spec.roles.iter().find(|role| role.name == record.role).map_or(0, |role| role.retries);
-        let is_forgiven = end.end.is_failure() && spec.retry.on.contains(&kind_of(&end.end));
+        // In its place it would have the same card again.
+        let lacks_card = record.gpus.iter().any(|lease| failed.contains(&lease.uuid));
+        let is_forgiven = !lacks_card && end.end.is_failure() && spec.retry.on.contains(&kind_of(&end.end));
         if is_over || record.phase.end().is_some() || !is_forgiven || record.again >= retries {
             return false;
         }

@@ -21,7 +21,8 @@ use crate::sys::signals::Deadline;
 
 const FILE: &str = "metrics.csv";
 const EVERY: Duration = Duration::from_secs(5);
-const HEADER: &str = "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,memory_peak_bytes,io_read_bytes,io_written_bytes,pids";
+const HEADER: &str =
+    "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,memory_peak_bytes,io_read_bytes,io_written_bytes,pids";
 /// For each card, by its number in the task.
 const OF_CARD: [&str; 3] = ["percent", "memory_bytes", "power_w"];
 /// What was measured so long ago, ms, is not what the card does now: two periods, since those of the daemon are others than ours.
@@ -193,7 +194,11 @@ impl Sample {
         let counts = counts.map(|count| count.map(|count| count.to_string()));
         let of_card = |card: &CardUsage| {
             let watts = card.power.map(|milliwatts| f64::from(milliwatts) / 1e3);
-            [card.utilisation.map(|percent| percent.to_string()), card.memory.map(|bytes| bytes.to_string()), decimals(watts, 1)]
+            [
+                card.utilisation.map(|percent| percent.to_string()),
+                card.memory.map(|bytes| bytes.to_string()),
+                decimals(watts, 1),
+            ]
         };
         let begin = [Some(self.time.to_string()), Some(format!("{:.3}", self.elapsed.as_secs_f64()))];
         let figures = begin.into_iter().chain(cpu).chain(counts).chain(self.gpus.iter().flat_map(of_card));
@@ -261,7 +266,10 @@ mod tests {
         let of_cards: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').skip(9).collect()).collect();
         let known = ["3", "7", "1.0", "", "", ""];
         let [header, rows @ ..] = of_cards.as_slice() else { panic!("{text}") };
-        assert_eq!(header, &["gpu0_percent", "gpu0_memory_bytes", "gpu0_power_w", "gpu1_percent", "gpu1_memory_bytes", "gpu1_power_w"]);
+        assert_eq!(
+            header,
+            &["gpu0_percent", "gpu0_memory_bytes", "gpu0_power_w", "gpu1_percent", "gpu1_memory_bytes", "gpu1_power_w"]
+        );
         assert_eq!(rows, [[""; 6], known, known, [""; 6], known], "{text}");
         // Begun by a program that knew no cards.
         std::fs::write(dir.path().join(FILE), format!("{HEADER}\n")).unwrap();

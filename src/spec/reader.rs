@@ -20,8 +20,8 @@ use super::job::{
 use super::platform::{Contract, FRAMEWORKS, Framework, Platform, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
-    WireAlerts, WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
-    WireRole,
+    WireAlerts, WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources,
+    WireRetry, WireRole,
 };
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::record::{EventRecord, RunRecord, UsageRecord};
+use super::record::{EventRecord, RunRecord, UsageRecord, UsageSum};
 use super::{Batch, Contents, Store, StoreError};
 use crate::ids::{JobKey, Timestamp};
 
@@ -76,6 +76,14 @@ impl<S: Store + Sync> Store for FaultStore<S> {
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
         self.inner.usage(from)
+    }
+
+    fn usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, StoreError> {
+        self.inner.usage_sums(from)
+    }
+
+    fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError> {
+        self.inner.fold_usage(before, most)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord};
-use super::{Batch, Contents, Store, StoreError};
-use crate::ids::{AttemptId, JobKey, Timestamp};
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum};
+use super::{Batch, Contents, Store, StoreError, usage};
+use crate::ids::{AttemptId, JobKey, Timestamp, WorkspaceName};
 
 /// Clones share the content, as two openings of one file would.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +18,7 @@ struct Tables {
     runs: BTreeMap<(JobKey, u32), RunRecord>,
     events: BTreeMap<(JobKey, u64), EventRecord>,
     usage: BTreeMap<(Timestamp, AttemptId), UsageRecord>,
+    usage_sums: BTreeMap<(Timestamp, WorkspaceName, u32), UsageSum>,
 }
 
 impl MemoryStore {
@@ -69,5 +70,26 @@ impl Store for MemoryStore {
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
         Ok(self.with(|tables| tables.usage.range((from, AttemptId(0))..).map(|(_, used)| used.clone()).collect()))
+    }
+
+    fn usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, StoreError> {
+        let lasts = |sum: &&UsageSum| sum.day.0 + usage::DAY_MS > from.0;
+        Ok(self.with(|tables| tables.usage_sums.values().filter(lasts).cloned().collect()))
+    }
+
+    fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError> {
+        Ok(self.with(|tables| {
+            let old = tables.usage.range(..(before, AttemptId(0))).take(most);
+            let old: Vec<UsageRecord> = old.map(|(_, used)| used.clone()).collect();
+            for used in &old {
+                tables.usage.remove(&(used.to, used.attempt));
+                for sum in usage::by_day(used) {
+                    let key = (sum.day, sum.workspace.clone(), sum.owner);
+                    let none = || UsageSum::none(sum.day, sum.workspace.clone(), sum.owner);
+                    tables.usage_sums.entry(key).or_insert_with(none).add(&sum);
+                }
+            }
+            old.len()
+        }))
     }
 }

@@ -276,6 +276,26 @@ pub struct UsageRecord {
     pub price: Option<f64>,
 }
 
+/// What attempts of a user in a workspace had in one day, once the records of these attempts are old.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageSum {
+    /// Its first millisecond, in UTC.
+    pub day: Timestamp,
+    pub workspace: WorkspaceName,
+    /// User id.
+    pub owner: u32,
+    /// That ended in it.
+    pub attempts: u64,
+    pub gpu_hours: f64,
+    pub cpu_hours: f64,
+    /// GiB times hours.
+    pub memory_gib_hours: f64,
+    /// Absent where none has one.
+    pub price: Option<f64>,
+    /// Of `attempts` those that have no price.
+    pub unpriced: u64,
+}
+
 /// One thing that happened to a job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EventRecord {

@@ -7,8 +7,8 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, VERSION, Versioned};
-use super::{Batch, Contents, Store, StoreError};
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum, VERSION, Versioned};
+use super::{Batch, Contents, Store, StoreError, usage};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 
 /// `counters` under the one key "all".
@@ -21,6 +21,8 @@ const RUNS: TableDefinition<'_, (&str, &str, u32), &[u8]> = TableDefinition::new
 const EVENTS: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("events");
 /// (end in ms, attempt) → [`UsageRecord`].
 const USAGE: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("usage");
+/// (first ms of the day, workspace, user) → [`UsageSum`].
+const USAGE_SUMS: TableDefinition<'_, (u64, &str, u32), &[u8]> = TableDefinition::new("usage_sums");
 
 /// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
 const CACHE: usize = 8 << 20;
@@ -48,6 +50,7 @@ impl RedbStore {
         transaction.open_table(RUNS)?;
         transaction.open_table(EVENTS)?;
         transaction.open_table(USAGE)?;
+        transaction.open_table(USAGE_SUMS)?;
         Ok(transaction.commit()?)
     }
 
@@ -127,6 +130,41 @@ impl RedbStore {
         let range = table.range((from.0, 0)..).map_err(access)?;
         range.map(|entry| decode("usage", entry.map_err(access)?.1.value())).collect()
     }
+
+    fn read_usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let table = transaction.open_table(USAGE_SUMS).map_err(access)?;
+        let range = table.range((usage::day_of(from).0, "", 0)..).map_err(access)?;
+        range.map(|entry| decode("usage_sums", entry.map_err(access)?.1.value())).collect()
+    }
+
+    /// The first records of those that ended before that time.
+    fn old_usage(&self, before: Timestamp, most: usize) -> Result<Vec<UsageRecord>, ReadError> {
+        let transaction = self.database.begin_read().map_err(access)?;
+        let table = transaction.open_table(USAGE).map_err(access)?;
+        let range = table.range(..(before.0, 0)).map_err(access)?.take(most);
+        range.map(|entry| decode("usage", entry.map_err(access)?.1.value())).collect()
+    }
+
+    /// In one transaction: each of these is in its record or in the sums.
+    fn fold(&self, old: &[UsageRecord]) -> Result<(), BoxError> {
+        let transaction = self.database.begin_write()?;
+        {
+            let (mut records, mut sums) = (transaction.open_table(USAGE)?, transaction.open_table(USAGE_SUMS)?);
+            for used in old {
+                records.remove((used.to.0, used.attempt.0))?;
+                for mut sum in usage::by_day(used) {
+                    let (day, workspace) = (sum.day.0, sum.workspace.to_string());
+                    let key = (day, workspace.as_str(), sum.owner);
+                    let before =
+                        sums.get(key)?.map(|bytes| decode::<UsageSum>("usage_sums", bytes.value())).transpose()?;
+                    before.iter().for_each(|before| sum.add(before));
+                    sums.insert(key, encode(&sum)?.as_slice())?;
+                }
+            }
+        }
+        Ok(transaction.commit()?)
+    }
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -186,5 +224,17 @@ impl Store for RedbStore {
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {
         self.read_usage(from)
+    }
+
+    fn usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, StoreError> {
+        self.read_usage_sums(from)
+    }
+
+    fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError> {
+        let old = self.old_usage(before, most)?;
+        if !old.is_empty() {
+            self.fold(&old).map_err(|source| StoreError::Access { what: "write", source })?;
+        }
+        Ok(old.len())
     }
 }

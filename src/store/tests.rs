@@ -90,6 +90,75 @@ proptest! {
     }
 }
 
+fn used(attempt: u64, workspace: &str, owner: u32, times: std::ops::Range<u64>, price: Option<f64>) -> UsageRecord {
+    UsageRecord {
+        attempt: crate::ids::AttemptId(attempt),
+        workspace: workspace.parse().unwrap(),
+        job: format!("j{attempt}").parse().unwrap(),
+        run: 1,
+        owner,
+        from: Timestamp(times.start),
+        to: Timestamp(times.end),
+        cpu: 500,
+        memory: 1 << 29,
+        gpu: 2,
+        price,
+    }
+}
+
+fn usages() -> impl Strategy<Value = Vec<UsageRecord>> {
+    // Times in quarters of an hour, of five days.
+    let one = (prop::sample::select(vec!["v", "w"]), 0..2u32, 0..480u64, 0..200u64, prop::option::of(0..3u8));
+    prop::collection::vec(one, 0..20).prop_map(|all| {
+        let record = |(attempt, (workspace, owner, from, lasts, price)): (u64, (&str, u32, u64, u64, Option<u8>))| {
+            used(attempt, workspace, owner, from * 900_000..(from + lasts) * 900_000, price.map(f64::from))
+        };
+        (1..).zip(all).map(record).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn of_old_usage_sums_are_left_by_which_each_day_is_as_it_was(
+        all in usages(),
+        before in 0..700u64,
+        most in 1..8usize,
+        since in 0..7u64,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, model) = (RedbStore::open(&dir.path().join("state.redb")).unwrap(), MemoryStore::default());
+        let (before, since) = (Timestamp(before * 900_000), Timestamp(since * usage::DAY_MS));
+        let sums = |store: &dyn Store| {
+            let mut sums: BTreeMap<(String, u32), UsageSum> = BTreeMap::new();
+            let mut add = |sum: &UsageSum| {
+                let none = || UsageSum::none(Timestamp(0), sum.workspace.clone(), sum.owner);
+                sums.entry((sum.workspace.to_string(), sum.owner)).or_insert_with(none).add(sum);
+            };
+            store.usage_sums(since).unwrap().iter().for_each(&mut add);
+            let later = store.usage(since).unwrap();
+            later.iter().flat_map(usage::by_day).filter(|sum| sum.day >= since).for_each(|sum| add(&sum));
+            // Quarters of hours and whole prices: sums of these are the same in any order.
+            sums
+        };
+        for store in [&disk as &dyn Store, &model] {
+            store.commit(&Batch { usage: all.clone(), ..Batch::default() }).unwrap();
+            let (whole, old) = (sums(store), all.iter().filter(|used| used.to < before).count());
+            let mut folded = 0;
+            loop {
+                match store.fold_usage(before, most).unwrap() {
+                    0 => break,
+                    count => folded += count,
+                }
+                prop_assert_eq!(sums(store), whole.clone());
+            }
+            prop_assert_eq!(folded, old);
+            prop_assert!(store.usage(Timestamp(0)).unwrap().iter().all(|used| used.to >= before));
+        }
+        prop_assert_eq!(disk.usage_sums(since).unwrap(), model.usage_sums(since).unwrap());
+    }
+}
+
 #[test]
 fn a_failed_commit_leaves_nothing() {
     let model = MemoryStore::default();

@@ -258,8 +258,7 @@ fn cards_that_others_use_or_that_have_failed_are_waited_for_by_name() {
     instance.drop_job("waits", "image = \"host\"\ncommand = \"echo m > /model/m\"\nresources.gpu = 1\n");
     let wanted = [
         "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is used by process ".to_owned(),
-        format!("{own} ("),
-        ") of root, 2048 MiB".to_owned(),
+        format!("process {own} of root, 2048 MiB; GPU 1"),
         "; GPU 1 needs-reboot: the driver asks for a reboot of the machine".to_owned(),
         "; GPU 2 is cut up by MIG; GPU 3 the driver does not say what runs on it".to_owned(),
     ];
@@ -313,5 +312,101 @@ fn tasks_of_one_job_may_open_each_other_s_cards_where_they_share_a_network() {
     instance.wait_state("apart", "running");
     assert_eq!(opened("2230", &minors), [MAY, MAY_NOT, MAY_NOT].concat());
     assert_eq!(opened("2231", &minors), [MAY_NOT, MAY, MAY_NOT].concat());
+    instance.shutdown();
+}
+
+/// The last core of this machine that is ours.
+fn last_core() -> usize {
+    let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)).unwrap();
+    (0..nix::sched::CpuSet::count()).filter(|core| set.is_set(*core).unwrap()).max().unwrap()
+}
+
+#[test]
+fn a_task_is_kept_to_cores_near_to_its_cards_but_to_no_fewer_than_it_asks_for() {
+    let Some((instance, fake)) = instance("a_task_is_kept_to_cores_near_to_its_cards") else { return };
+    let minors = [231];
+    let _nodes = Nodes::make(&minors);
+    let near = last_core();
+    fake.shows(&cards_at(&minors, |_| String::new()).replace("cpus = [0, 1]", &format!("cpus = [{near}]")));
+    fake.install();
+    let job = |cpu: &str| {
+        format!(
+            "image = \"host\"\ncommand = \"grep Cpus_allowed_list /proc/self/status\"\nresources = {{ cpu = {cpu}, gpu = 1 }}\n"
+        )
+    };
+    for (name, cpu) in [("whole", "1"), ("part", "0.5")] {
+        instance.drop_job(name, &job(cpu));
+        assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
+        assert_eq!(instance.log(name, "main-0"), format!("Cpus_allowed_list:\t{near}\n"), "{name}");
+        assert!(!instance.ok(&["events", name]).contains("near to its GPUs"), "{name}");
+    }
+    instance.drop_job("more", &job("2"));
+    assert_eq!(instance.wait_end("more", 1)["state"], "succeeded");
+    assert_ne!(instance.log("more", "main-0"), format!("Cpus_allowed_list:\t{near}\n"));
+    let events = instance.ok(&["events", "more"]);
+    assert!(events.contains("main-0 asks for 2 core(s), and 1 near to its GPUs can be had: "), "{events}");
+    instance.shutdown();
+}
+
+#[test]
+fn what_cards_do_is_in_the_metrics_and_the_status_of_their_task_and_idle_ones_end_it() {
+    let Some((mut instance, fake)) = instance("what_cards_do_is_in_the_metrics") else { return };
+    let minors = [241];
+    let _nodes = Nodes::make(&minors);
+    let shows =
+        |percent: u32| fake.shows(&cards_at(&minors, |_| format!("used = 3221225472\nutilisation = {percent}")));
+    shows(97);
+    fake.install();
+    let rule = "alerts.gpu_idle = { for = \"10s\", then = \"stop\" }";
+    instance.drop_job("busy", &format!("image = \"host\"\ncommand = \"exec sleep 1241\"\nresources.gpu = 1\n{rule}\n"));
+    instance.wait_state("busy", "running");
+    let path = instance.run_dir("busy", 1).join("attempts/1/main-0/metrics.csv");
+    let rows = || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let told = wait_for("a row with what the card does", || {
+        rows().into_iter().find(|row| row.ends_with(",97,3221225472,71.0"))
+    });
+    let header = rows().remove(0);
+    assert!(header.ends_with(",pids,gpu0_percent,gpu0_memory_bytes,gpu0_power_w"), "{header}");
+    assert_eq!(told.split(',').count(), header.split(',').count());
+    let status = instance.ok(&["status", "busy"]);
+    assert!(status.contains("TASK    GPU    USE  MEMORY  POWER\nmain-0  GPU 0  97%  3GiB    71W\n"), "{status}");
+    // A daemon that is started anew goes on with it.
+    instance.kill_daemon();
+    shows(98);
+    instance.restart_daemon();
+    wait_for("what is measured after a restart", || {
+        rows().into_iter().find(|row| row.ends_with(",98,3221225472,71.0"))
+    });
+    shows(0);
+    let end = instance.wait_end("busy", 1);
+    assert_eq!(end["state"], "stopped");
+    assert!(end["reason"].as_str().unwrap().contains("used less than 5 % for 10s (alerts.gpu_idle)"), "{end}");
+    let idle = rows().iter().filter(|row| row.contains(",0,3221225472,")).count();
+    assert!(idle >= 2, "{:?}", rows());
+    instance.shutdown();
+}
+
+#[test]
+fn a_job_whose_card_fails_goes_on_with_another_one_if_its_file_says_so() {
+    let Some((instance, fake)) = instance("a_job_whose_card_fails_goes_on_with_another_one") else { return };
+    let minors = [251, 253];
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |_| String::new()));
+    fake.install();
+    let policy = "retries = 1\non_gpu_failure = \"retry\"";
+    instance
+        .drop_job("moves", &format!("image = \"host\"\ncommand = \"exec sleep 1251\"\nresources.gpu = 1\n{policy}\n"));
+    instance.wait_state("moves", "running");
+    let holder = |index: usize| list(&instance)["gpus"][index]["leased_by"].as_str().map(str::to_owned);
+    assert_eq!([holder(0), holder(1)], [Some("moves main-0".to_owned()), None]);
+    fake.shows(&cards_at(&minors, |index| if index == 0 { "fields = { 230 = 2 }".to_owned() } else { String::new() }));
+    wait_for("the second attempt", || {
+        (holder(1) == Some("moves main-0".to_owned()) && holder(0).is_none()).then_some(())
+    });
+    let events = instance.ok(&["events", "moves"]);
+    assert!(events.contains("alarm: GPU 0 has failed: the driver asks for a reboot"), "{events}");
     instance.shutdown();
 }

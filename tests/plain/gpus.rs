@@ -1,12 +1,14 @@
 //! Cards by NVIDIA's library: our own, loaded through the wrapper as the real one is.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 use trainyard::gpu::health::{self, Level};
-use trainyard::gpu::{Card, Driver, Gpus, Inventory, Link, Settings};
+use trainyard::gpu::{Card, Driver, Gpus, Inventory, Link, Sample, Settings};
+use trainyard::ids::GpuUuid;
 
 use super::nvml::{FakeNvml, card, cards, uuid};
 
@@ -393,4 +395,22 @@ fn who_asks_a_slow_library_gets_what_was_found_last() {
     let at = before.at.unwrap();
     let later = |seconds: u64| trainyard::ids::Timestamp(at.0 + seconds * 1000);
     assert_eq!([29, 30, 31].map(|seconds| found.is_stale(later(seconds))), [false, false, true]);
+}
+
+#[test]
+fn those_cards_are_measured_that_are_asked_for_and_one_that_does_not_answer_is_left_out() {
+    let busy = |index| card(index, "used = 7\nutilisation = 42");
+    let silent = card(2, "errors.nvmlDeviceGetUtilizationRates = \"NOT_SUPPORTED\"");
+    let machine = Machine::with(&format!("driver = \"1\"\ncuda = 13000\n{}{}{silent}", busy(0), busy(1)));
+    machine.look();
+    let wanted: BTreeSet<GpuUuid> = [1, 2, 5].map(|index| uuid(index).parse().unwrap()).into();
+    let measured = machine.gpus.measure(wanted.clone(), PATIENCE);
+    let told: Vec<_> = measured.cards.iter().map(|(uuid, sample)| (uuid.as_str().to_owned(), *sample)).collect();
+    let sample = |utilisation, memory| Sample { utilisation, memory: Some(memory), power: Some(71_000) };
+    assert_eq!(told, [(uuid(1), sample(Some(42), 7)), (uuid(2), sample(None, 0))]);
+    // Nobody waits for a library that hangs.
+    machine.fake.shows(&format!("slow.nvmlDeviceGetUtilizationRates = 3000\n{}", cards(3)));
+    let asked = std::time::Instant::now();
+    assert!(machine.gpus.measure(wanted, Duration::from_millis(100)).cards.is_empty());
+    assert!(asked.elapsed() < Duration::from_secs(2));
 }

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainyard::config::{AddressRange, Quota, Quotas};
-use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Signs, Topology, Usage};
-use trainyard::ids::{JobKey, TaskId, Timestamp};
+use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Measured, Sample, Signs, Topology, Usage, health};
+use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
@@ -95,6 +95,31 @@ impl Daemon {
         self.pass().iter().any(|work| matches!(work, Work::LookAtCards))
     }
 
+    /// Leased cards are measured, so long after the last time; each was so busy, in percent.
+    fn measured(&mut self, later: u64, busy: &[Option<u32>]) -> Vec<Work> {
+        self.now += later;
+        let sample = |(index, utilisation): (usize, &Option<u32>)| {
+            (gpu(index), Sample { utilisation: *utilisation, ..Sample::default() })
+        };
+        let cards = busy.iter().enumerate().map(sample).collect();
+        let measured = Arc::new(Measured { at: Timestamp(self.now), cards });
+        self.reconciler.handle(Event::Measured(measured), Timestamp(self.now));
+        self.pass()
+    }
+
+    /// How often its events say so.
+    fn told(&self, key: &str, what: &str) -> usize {
+        let events = self.store.events(&key.parse().unwrap(), 0).unwrap();
+        events.iter().filter(|event| event.message.contains(what)).count()
+    }
+
+    /// The cards of the newest attempt of a job with one task.
+    fn cards_of(&self, key: &str) -> Vec<GpuUuid> {
+        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        let task = &runs.last().unwrap().attempts.last().unwrap().tasks[0];
+        task.gpus.iter().map(|lease| lease.uuid.clone()).collect()
+    }
+
     fn later(&mut self, ms: u64) -> bool {
         self.now += ms;
         self.reconciler.handle(Event::Tick, Timestamp(self.now));
@@ -156,6 +181,7 @@ fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStor
         addresses: AddressRange { base: 0x0ad5_0000, prefix: 24 },
         stop_grace: Duration::from_secs(1),
         half_life: Duration::from_secs(3600),
+        usage_keep: Duration::from_secs(400 * 24 * 3600),
         quotas: quotas.clone(),
     };
     Reconciler::open(store.clone(), settings, Timestamp(now)).unwrap()
@@ -460,11 +486,15 @@ fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
     assert_eq!(daemon.state("free"), State::Running);
 }
 
+fn gpu(index: usize) -> GpuUuid {
+    format!("GPU-{index}").parse().unwrap()
+}
+
 /// Cards that nobody uses.
 fn idle(count: usize, at: u64) -> Inventory {
     let card = |index: usize| Card {
         facts: Facts {
-            uuid: format!("GPU-{index}").parse().unwrap(),
+            uuid: gpu(index),
             name: "card".to_owned(),
             minor: Some(index as u32),
             bus: String::new(),
@@ -559,4 +589,161 @@ fn a_clock_that_is_set_back_locks_no_card() {
         rounds += 1;
         assert!(rounds < 10, "{}", daemon.report("a/two").reason);
     }
+}
+
+#[test]
+fn a_job_whose_cards_are_idle_is_told_so_once_or_stopped_and_never_for_what_was_not_seen() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let file = |rule: &str| format!("alerts.gpu_idle = {{ {rule} }}\n{}", gpus(2));
+    daemon.file("a/job", &file("for = '20s'"));
+    daemon.cards(idle(2, 1000));
+    assert_eq!(daemon.state("a/job"), State::Running);
+    let (still, alarm) = ([Some(0), Some(4)], "alarm: its GPUs have been used less than 5 % for 20s");
+    let idle_for = |daemon: &mut Daemon, samples: usize| (0..samples).for_each(|_| drop(daemon.measured(5000, &still)));
+    // One card is busy, one does not tell, a sample is missing, the clock is set: each begins it anew.
+    for (later, busy) in [(5000, [Some(0), Some(5)]), (5000, [Some(0), None]), (12_501, still), (60_000, still)] {
+        idle_for(&mut daemon, 3);
+        daemon.measured(later, &busy);
+        assert_eq!(daemon.told("a/job", alarm), 0, "{busy:?} after {later}");
+    }
+    daemon.now -= 30_000;
+    idle_for(&mut daemon, 4);
+    assert_eq!(daemon.told("a/job", alarm), 0);
+    idle_for(&mut daemon, 1);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    let since = format!("1 of 1 task(s) running, its GPUs idle since {}", Timestamp(daemon.now - 20_000).to_seconds());
+    assert_eq!(daemon.report("a/job").reason, since);
+    // It is told once, also by a daemon that counts anew.
+    idle_for(&mut daemon, 6);
+    daemon.restart();
+    idle_for(&mut daemon, 6);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    assert!(daemon.report("a/job").reason.contains("its GPUs idle since"));
+    daemon.measured(5000, &[Some(90), Some(0)]);
+    assert_eq!(daemon.report("a/job").reason, "1 of 1 task(s) running");
+    // The restarted daemon has seen less than all of it.
+    idle_for(&mut daemon, 4);
+    daemon.restart();
+    idle_for(&mut daemon, 4);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    idle_for(&mut daemon, 1);
+    assert_eq!(daemon.told("a/job", alarm), 2);
+    // A newer word acts at once, and makes no new run.
+    daemon.file("a/job", &file("for = '40s', then = 'stop'"));
+    idle_for(&mut daemon, 3);
+    assert_eq!(daemon.state("a/job"), State::Running);
+    let stops = daemon.measured(5000, &still);
+    assert!(stops.iter().any(|work| matches!(work, Work::Stop { .. })), "{stops:?}");
+    daemon.end("a/job");
+    let report = daemon.report("a/job");
+    assert_eq!((report.state, report.run), (State::Stopped, 1));
+    assert!(report.reason.contains("used less than 5 % for 40s (alerts.gpu_idle)"), "{}", report.reason);
+}
+
+#[test]
+fn leased_cards_alone_are_measured_and_only_while_tasks_run_on_them() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let measured = |works: &[Work]| {
+        let cards = works.iter().filter_map(|work| match work {
+            Work::Measure { tasks } => Some(tasks.iter().flat_map(|(_, cards)| cards.clone()).collect::<Vec<_>>()),
+            _ => None,
+        });
+        cards.collect::<Vec<_>>()
+    };
+    daemon.file("a/none", &cores(1, ""));
+    daemon.reconciler.handle(Event::Gpus(Arc::new(idle(3, 1000))), Timestamp(1000));
+    assert_eq!(measured(&daemon.pass()), [[]; 0]);
+    daemon.reconciler.handle(Event::Files(vec![accepted("a/one", &gpus(1))]), Timestamp(1000));
+    assert_eq!(measured(&daemon.pass()), [[gpu(0)]]);
+    daemon.now += 5000;
+    assert_eq!(measured(&daemon.pass()), [[]; 0], "it is being done");
+    assert_eq!(measured(&daemon.measured(0, &[Some(1)])), [[gpu(0)]]);
+    assert_eq!(measured(&daemon.measured(4999, &[Some(1)])), [[]; 0]);
+    daemon.now += 1;
+    assert_eq!(measured(&daemon.pass()), [[gpu(0)]]);
+    daemon.end("a/one");
+    assert_eq!(measured(&daemon.measured(60_000, &[])), [[]; 0]);
+}
+
+#[test]
+fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_elsewhere_if_its_file_says_so() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let file = |policy: &str| format!("retries = 1\non_gpu_failure = '{policy}'\n{}", gpus(1));
+    for policy in ["alert", "stop", "retry"] {
+        daemon.file(&format!("a/{policy}"), &file(policy));
+    }
+    daemon.cards(idle(4, 1000));
+    let all = ["a/alert", "a/stop", "a/retry"];
+    assert_eq!(daemon.states(all), [State::Running; 3]);
+    let failed = |at: u64| {
+        let mut seen = idle(4, at);
+        for card in &mut seen.cards[..3] {
+            card.signs.lost = Some("fell off the bus".to_owned());
+            card.findings = health::judge(&card.signs);
+        }
+        seen
+    };
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    assert_eq!(daemon.states(all), [State::Running, State::Stopping, State::Stopping]);
+    for key in all {
+        assert_eq!(
+            daemon.told(key, "has failed: does not answer (fell off the bus)"),
+            if key == all[0] { 1 } else { 2 }
+        );
+        assert_eq!(daemon.told(key, "alarm: GPU "), 1, "{key}");
+    }
+    assert!(daemon.report("a/alert").reason.contains(&format!(", {} has failed", daemon.cards_of("a/alert")[0])));
+    daemon.end("a/stop");
+    daemon.end("a/retry");
+    let stopped = daemon.report("a/stop");
+    assert_eq!((stopped.state, stopped.attempt), (State::Failed, 1));
+    assert!(
+        stopped.reason.starts_with("stopped since GPU ") && stopped.reason.ends_with("(on_gpu_failure)"),
+        "{stopped:?}"
+    );
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    let retried = daemon.report("a/retry");
+    assert_eq!((retried.state, retried.attempt), (State::Running, 2));
+    assert_eq!(daemon.cards_of("a/retry"), [gpu(3)]);
+    // Whoever is started anew tells nothing twice.
+    daemon.restart();
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    assert_eq!(daemon.told("a/alert", "alarm: GPU "), 1);
+    // A newer word acts at once, as long as the card has not come back.
+    daemon.file("a/alert", &file("stop"));
+    assert_eq!(daemon.state("a/alert"), State::Stopping);
+}
+
+#[test]
+fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_however_far_behind() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"16MiB\" }");
+    daemon.files((0..1200).map(file).collect());
+    let caller = || Caller { uid: 1000, name: "ada".to_owned() };
+    let heard = Arc::new(Mutex::new(None));
+    let list = |daemon: &mut Daemon| {
+        let answered = heard.clone();
+        let answer = Box::new(move |listing| drop(answered.lock().unwrap().replace(listing)));
+        daemon.reconciler.handle(Event::Request(Request::List { caller: caller(), answer }), Timestamp(daemon.now));
+        heard.lock().unwrap().take().unwrap().unwrap().jobs
+    };
+    daemon.now += HOUR;
+    let jobs = list(&mut daemon);
+    let place = |report: &JobReport| report.waiting.as_ref().map(|waiting| waiting.place);
+    assert_eq!(
+        (jobs.len(), place(&jobs[1]), place(&jobs[1000]), place(&jobs[1199])),
+        (1200, Some(1), Some(1000), None)
+    );
+    assert_eq!(jobs[1199].reason, "waits for its turn, behind 1000 others or more");
+    let shown = Arc::new(Mutex::new(None));
+    let answered = shown.clone();
+    let answer = Box::new(move |detail| drop(answered.lock().unwrap().replace(detail)));
+    let key = "a/j1199".parse().unwrap();
+    let request = Request::Show { caller: caller(), key, answer };
+    daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
+    let detail = shown.lock().unwrap().take().unwrap().unwrap();
+    assert_eq!(place(&detail.report), Some(1199));
 }

@@ -258,6 +258,7 @@ impl World {
             addresses,
             stop_grace: Duration::from_secs(1),
             half_life: Duration::from_secs(3600),
+            usage_keep: Duration::from_secs(400 * 24 * 3600),
             quotas: self.quotas.clone(),
         };
         let store = FaultStore::new(self.store.clone(), fault);

@@ -17,7 +17,6 @@ use nix::fcntl::{FallocateFlags, OFlag, fallocate};
 use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
-use tracing::warn;
 
 use super::charges::{allocated, size};
 use super::{Entry, Ops, check_unlinked, lock};
@@ -288,10 +287,11 @@ impl<T: Tree> Ops<T> {
         lock(&self.files).numbers(|open| matches!(open.source, Source::Left { .. }))
     }
 
-    /// Opens one of them, before what it shows changes.
-    pub(crate) fn open_left(&self, fh: u64) {
-        if let Err(error) = self.file(fh) {
-            warn!(fh, %error, "cannot go on with an open file");
+    /// Opens one of them, before what it shows changes, unless it has been closed meanwhile.
+    pub(crate) fn open_left(&self, fh: u64) -> Result<()> {
+        match self.file(fh) {
+            Err(Error::BadHandle { .. }) => Ok(()),
+            opened => opened.map(drop),
         }
     }
 

@@ -717,10 +717,10 @@ fn what_was_open_and_generated_is_looked_for_when_it_is_asked_for() {
     let mut left = ops.left();
     left.sort_unstable();
     assert_eq!(left, [first, second], "one that cannot be looked at holds up nobody");
-    ops.open_left(first);
+    assert!(ops.open_left(first).is_err());
     assert_eq!(ops.left().len(), 2);
     *lock(&bench.tree.fails) = false;
-    ops.open_left(first);
+    ops.open_left(first).unwrap();
     assert_eq!(ops.left(), [second]);
     let mut buf = [0; 8];
     for fh in [first, second] {
@@ -729,6 +729,7 @@ fn what_was_open_and_generated_is_looked_for_when_it_is_asked_for() {
     assert!(ops.left().is_empty());
     ops.release(second);
     assert_eq!(errno(ops.read(second, 0, &mut buf)), Errno::EBADF);
+    assert!(ops.open_left(second).is_ok(), "nobody misses it");
 }
 
 #[test]

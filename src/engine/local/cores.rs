@@ -67,7 +67,9 @@ fn own(cpu: Cpu, near: &BTreeSet<u32>, free: &BTreeSet<u32>) -> Vec<u32> {
 fn remark(wanted: usize, near: &BTreeSet<u32>, own: &[u32]) -> String {
     let had = if own.is_empty() { near.len() } else { own.iter().filter(|core| near.contains(core)).count() };
     let has = if own.is_empty() { "it may run on any" } else { "the others are farther away" };
-    format!("asks for {wanted} core(s), and {had} near to its GPUs can be had: {has}, by which data takes longer to a card")
+    format!(
+        "asks for {wanted} core(s), and {had} near to its GPUs can be had: {has}, by which data takes longer to a card"
+    )
 }
 
 /// The first run of `wanted` consecutive cores or, where there is none, the first ones: neighbours share caches.
@@ -131,13 +133,20 @@ mod tests {
         assert_eq!((parts.own, parts.near, parts.remark), (vec![], vec![4, 5, 6, 7], None));
         let busy = near("resources.cpu = 4", &[4, 5, 6, 7], [1, 2, 3, 6, 7]);
         assert_eq!((busy.own.as_slice(), busy.near.as_slice()), (&[1, 2, 6, 7][..], &[][..]));
-        assert!(busy.remark.unwrap().starts_with("asks for 4 core(s), and 2 near to its GPUs can be had: the others are"));
+        assert!(
+            busy.remark.unwrap().starts_with("asks for 4 core(s), and 2 near to its GPUs can be had: the others are")
+        );
         // Nobody's own are left, but these may be shared.
         let shared = near("resources.cpu = 4", &[4, 5, 6, 7], [1]);
         assert_eq!((shared.own, shared.near, shared.remark), (vec![], vec![4, 5, 6, 7], None));
         let widened = near("resources.cpu = 4.5", &[4, 5], 0..8);
         assert_eq!((widened.own.as_slice(), widened.near.as_slice()), (&[][..], &[][..]));
-        assert!(widened.remark.unwrap().contains("asks for 5 core(s), and 2 near to its GPUs can be had: it may run on any"));
+        assert!(
+            widened
+                .remark
+                .unwrap()
+                .contains("asks for 5 core(s), and 2 near to its GPUs can be had: it may run on any")
+        );
         // Those of a part of the machine that is not ours are as if they were not known.
         assert_eq!(near("resources.cpu = 1.5", &[64, 65], 0..8), Kept::default());
     }

@@ -7,9 +7,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::{LocalEngine, told};
 use crate::contract::Task;
 use crate::contract::gpus::Told;
-use super::{LocalEngine, told};
 use crate::engine::{EngineError, Launch};
 use crate::gpu::Measured;
 use crate::ids::{GpuUuid, TaskId};

@@ -82,7 +82,8 @@ struct Allotter {
 
 impl Allotter {
     fn task(&mut self, role: &Role, index: u32, address: Ipv4Addr) -> io::Result<TaskPlace> {
-        let mut place = TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new(), near: Vec::new() };
+        let mut place =
+            TaskPlace { address, ports: Vec::new(), published: Vec::new(), cores: Vec::new(), near: Vec::new() };
         for port in &role.ports {
             let numbers = self.inside(port, index)?;
             if self.publishes(port) {

@@ -325,7 +325,7 @@ pub extern "C" fn nvmlDeviceGetFieldValues(
     values: *mut nvml::nvmlFieldValue_t,
 ) -> nvmlReturn_t {
     match at_card("nvmlDeviceGetFieldValues", device, |_, card| Ok(card)) {
-        Ok(card) => fill_in(&card, count as usize, values),
+        Ok(card) => usize::try_from(count).map_or(INVALID, |count| fill_in(&card, count, values)),
         Err(code) => code,
     }
 }
