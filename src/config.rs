@@ -86,11 +86,19 @@ impl StorageConfig {
 }
 
 /// Graphics cards.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GpuConfig {
     /// NVIDIA's library; it is looked for when absent.
     pub library: Option<PathBuf>,
+    /// Where descriptions of the cards for containers (CDI) lie; a later place goes before.
+    pub cdi: Vec<PathBuf>,
+}
+
+impl Default for GpuConfig {
+    fn default() -> Self {
+        Self { library: None, cdi: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec() }
+    }
 }
 
 /// Published versions and `code/` that are shown by mounts of their directories. The machine's table of mounts, with their
@@ -361,11 +369,12 @@ fn mounts_below(places: Option<Vec<PathBuf>>) -> Result<Option<Vec<PathBuf>>, Ba
 }
 
 fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
-    match &gpu.library {
-        Some(path) if !path.is_absolute() => {
-            Err(("gpu.library", format!("{} is not an absolute path", path.display())))
-        }
-        _ => Ok(gpu),
+    let is_relative = |path: &&PathBuf| !path.is_absolute();
+    let wrong = |key, path: &PathBuf| Err((key, format!("{} is not an absolute path", path.display())));
+    match (gpu.library.iter().find(is_relative), gpu.cdi.iter().find(is_relative)) {
+        (Some(path), _) => wrong("gpu.library", path),
+        (None, Some(path)) => wrong("gpu.cdi", path),
+        (None, None) => Ok(gpu),
     }
 }
 

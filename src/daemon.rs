@@ -23,7 +23,7 @@ use crate::api::sessions::Sessions;
 use crate::assets::{self, enforced};
 use crate::config::{Config, Paths};
 use crate::contract::Identity;
-use crate::engine::local::{Delivered, LocalEngine};
+use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
 use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
@@ -200,7 +200,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
     let images = Arc::new(open_images(config)?);
-    let engine = open_engine(config, images.clone(), &events)?;
+    let gpus = Arc::new(watch_gpus(config, events.clone()).map_err(failed("watch the GPUs"))?);
+    let engine = open_engine(config, images.clone(), gpus.clone(), &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
     engine.resume_deliveries(&reconciler.open_runs()).map_err(failed("go on copying output to stores"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
@@ -215,7 +216,6 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
-    let gpus = Arc::new(watch_gpus(config, events.clone()).map_err(failed("watch the GPUs"))?);
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
@@ -288,6 +288,7 @@ fn open_runs(events: &UnboundedSender<Event>) -> io::Result<Vec<Identity>> {
 fn open_engine(
     config: &Config,
     images: Arc<Images>,
+    gpus: Arc<Gpus>,
     events: &UnboundedSender<Event>,
 ) -> Result<Arc<LocalEngine>, DaemonError> {
     let news = events.clone();
@@ -297,7 +298,8 @@ fn open_engine(
     let deliveries = Box::new(move |key: &JobKey, run, Delivered { state, note }| {
         drop(deliveries.send(Event::Delivering { key: key.clone(), run, state, note }));
     });
-    let engine = LocalEngine::open(config, images, tokio::runtime::Handle::current(), notify, deliveries);
+    let means = Means { images, gpus, runtime: tokio::runtime::Handle::current() };
+    let engine = LocalEngine::open(config, means, notify, deliveries);
     let engine = engine.map_err(failed("prepare the machine for containers"))?;
     if let Err(reason) = engine.reaches_out() {
         tracing::warn!(%reason, "tasks cannot reach beyond this machine");

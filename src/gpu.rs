@@ -1,9 +1,13 @@
-//! Graphics cards: what there is, how each is, how they are connected, which of them to hand out.
+//! Graphics cards: what there is, how each is, how they are connected, which of them to hand out, and what containers need of their
+//! driver.
 //!
 //! The one module that knows NVML. [`Gpus`] looks at the cards from threads of its own, since NVML may take seconds or hang
 //! with a card; everybody else sees what was found last. What is decided from that, [`health`] and [`placement`], is pure.
 //! Nothing here changes a card: no modes, no clocks, no resets.
 
+pub mod cdi;
+pub mod driver_files;
+pub mod elf;
 pub mod health;
 mod library;
 mod nvml;

@@ -191,6 +191,9 @@ pub struct Root {
     /// Nodes in `/dev` that the task may open, beside those that every task has.
     #[serde(default)]
     pub devices: Vec<PathBuf>,
+    /// What of the driver of its cards is shown in an image, which lacks it.
+    #[serde(default)]
+    pub driver: Option<Driver>,
     pub shm: Shm,
     /// The task's own files, such as `/etc/hosts`.
     pub files: Vec<OwnFile>,
@@ -245,6 +248,30 @@ pub struct Mount {
     /// It is a place of the machine that the job asked to see: nothing is made in it but by the task.
     #[serde(default)]
     pub is_of_machine: bool,
+}
+
+/// Files of a driver, and how programs in an image find them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Driver {
+    pub version: String,
+    pub files: Vec<DriverFile>,
+    pub links: Vec<DriverLink>,
+    /// Names of libraries, and where the loader is to find them.
+    pub libraries: Vec<(String, PathBuf)>,
+}
+
+/// A file, directory or socket of the machine, which is seen read-only, whatever the image has there.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverFile {
+    /// No link leads there.
+    pub source: PathBuf,
+    pub target: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DriverLink {
+    pub path: PathBuf,
+    pub leads_to: PathBuf,
 }
 
 /// The task's `/dev/shm`.

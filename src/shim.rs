@@ -8,6 +8,7 @@
 
 mod confine;
 mod container;
+mod driver;
 pub mod enter;
 mod init;
 mod metrics;

@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod devices;
 pub mod file;
 pub mod idmap;
+pub mod ld_cache;
 pub mod lock;
 pub mod measure;
 pub mod mounts;

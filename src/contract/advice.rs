@@ -3,7 +3,7 @@
 
 mod lost;
 
-use super::{Sample, azureml, modelarts, topology};
+use super::{Sample, azureml, gpus, modelarts, topology};
 use crate::ids::{Bytes, Cpu, JobName};
 use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
 
@@ -33,6 +33,7 @@ pub fn diagnostics(file: &str, text: &str, name: &JobName, spec: &JobSpec) -> Ve
 /// What keeps a job of this name from running under its contract.
 pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = name_problem(name.as_str(), spec).into_iter().collect();
+    out.extend(gpus::refusals(spec));
     match spec.contract.platform {
         Platform::AzureMl => out.extend(inputs_that_nobody_gives(spec)),
         Platform::OpenPai => out.extend(spec.members().filter_map(too_small)),
@@ -45,6 +46,7 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
 /// What its owner should know.
 pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
+    out.extend(gpus::warnings(spec));
     out.extend(uneven_servers(spec));
     out.extend(beyond_the_platform(spec));
     out.extend(lost::roles(spec));

@@ -1,6 +1,64 @@
 //! What a task is told of its cards, by the variables that NVIDIA's programs read.
 
+use super::advice::Advice;
+use crate::gpu::driver_files::{CAPABILITIES, Capabilities};
 use crate::ids::GpuUuid;
+use crate::spec::{Image, JobSpec, Role};
+
+/// What a job wants to be seen of its cards: what it says of `NVIDIA_VISIBLE_DEVICES`, as NVIDIA's container tools take it. Which
+/// cards it has is not for it to say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visible {
+    Cards,
+    /// `none`: the driver's files, and no card.
+    DriverAlone,
+    /// `void`, or nothing.
+    Nothing,
+}
+
+/// By the variables that the job file sets; what an image says is meant for others.
+pub fn visible(env: &[(String, String)]) -> Visible {
+    match value(env, VISIBLE) {
+        Some("none") => Visible::DriverAlone,
+        Some("void" | "") => Visible::Nothing,
+        Some(_) | None => Visible::Cards,
+    }
+}
+
+/// What of the driver is asked for; what is set last counts.
+pub fn capabilities(env: &[(String, String)]) -> Result<Capabilities, String> {
+    Capabilities::parse(value(env, CAPABILITIES))
+}
+
+fn value<'e>(env: &'e [(String, String)], name: &str) -> Option<&'e str> {
+    env.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+}
+
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// What is wrong with what a job's tasks say of their cards.
+pub(super) fn refusals(spec: &JobSpec) -> Vec<Advice> {
+    let of_images = spec.roles.iter().filter(|role| role.resources.gpu > 0 && role.image != Image::Host);
+    let wrong = of_images.filter_map(|role| {
+        let text = format!("role {}: {}", role.name, capabilities(&role.env).err()?);
+        Some(Advice { key: "env", text })
+    });
+    wrong.collect()
+}
+
+pub(super) fn warnings(spec: &JobSpec) -> Vec<Advice> {
+    let with_cards = spec.roles.iter().filter(|role| role.resources.gpu > 0);
+    let says = with_cards.filter(|role| value(&role.env, VISIBLE).is_some());
+    let told = |role: &Role| {
+        let what = match visible(&role.env) {
+            Visible::Cards => "which cards a task has Trainyard tells it: what the job says is not heard; leave it out",
+            Visible::DriverAlone => "its tasks see the driver and none of the cards that they hold",
+            Visible::Nothing => "its tasks see neither the cards that they hold nor the driver",
+        };
+        Advice { key: "env", text: format!("role {} sets {VISIBLE}: {what}", role.name) }
+    };
+    says.map(told).collect()
+}
 
 /// The cards of a task among those of its attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,8 +75,8 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
     }
     let own = told.own.iter().map(|uuid| uuid.as_str()).collect::<Vec<_>>().join(",");
     // What an image says of cards is meant for others.
-    env.retain(|(name, _)| name != "NVIDIA_VISIBLE_DEVICES");
-    env.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), own.clone()));
+    env.retain(|(name, _)| name != VISIBLE);
+    env.push((VISIBLE.to_owned(), own.clone()));
     let mut unless_said = |name: &str, value: String| {
         if env.iter().all(|(known, _)| known != name) {
             env.push((name.to_owned(), value));
@@ -41,6 +99,17 @@ mod tests {
         let mut env: Vec<_> = before.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         tell(&mut env, &Told { own: own.to_vec(), shared: shared.map(str::to_owned) });
         env
+    }
+
+    #[test]
+    fn a_job_may_do_without_its_cards_but_not_choose_them() {
+        let said = |value: &str| visible(&[("NVIDIA_VISIBLE_DEVICES".to_owned(), value.to_owned())]);
+        assert_eq!(["none", "void", ""].map(said), [Visible::DriverAlone, Visible::Nothing, Visible::Nothing]);
+        assert_eq!(["all", "0", "GPU-b"].map(said), [Visible::Cards; 3]);
+        assert_eq!(visible(&[]), Visible::Cards);
+        let image = ("NVIDIA_DRIVER_CAPABILITIES".to_owned(), "utility".to_owned());
+        let job = ("NVIDIA_DRIVER_CAPABILITIES".to_owned(), "all".to_owned());
+        assert_eq!(capabilities(&[image, job]), Capabilities::parse(Some("all")), "the job's goes before the image's");
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod acquire;
 mod bundle;
 mod code_limits;
 mod cores;
+mod driver;
 mod entry;
 mod git;
 mod gpus;
@@ -43,6 +44,7 @@ use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, R
 use crate::config::{Config, Paths};
 use crate::contract::mpi::PEERS;
 use crate::contract::{Identity, Inside, Placement, Task, TaskPlace, view};
+use crate::gpu::Gpus;
 use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
@@ -53,6 +55,7 @@ use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
 use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
 use crate::sys::{cgroup, mounts};
+use driver::DriverFinder;
 use host::HostImage;
 use network::{Networks, Peers};
 use outbox::Outbox;
@@ -77,6 +80,7 @@ pub struct LocalEngine {
     /// Where shims put root file systems together.
     holder: PathBuf,
     host_workspaces: Vec<String>,
+    driver: DriverFinder,
     mounts_below: Option<Vec<PathBuf>>,
     carrier: Arc<Carrier>,
     outbox: Arc<Outbox>,
@@ -102,12 +106,18 @@ fn failed(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> EngineError
     move |error| EngineError(format!("cannot {what}: {error}"))
 }
 
+/// What the engine uses of the daemon.
+pub struct Means {
+    pub images: Arc<Images>,
+    pub gpus: Arc<Gpus>,
+    pub runtime: tokio::runtime::Handle,
+}
+
 impl LocalEngine {
     /// Takes hold of what the engine needs of the machine.
     pub fn open(
         config: &Config,
-        images: Arc<Images>,
-        runtime: tokio::runtime::Handle,
+        Means { images, gpus, runtime }: Means,
         notify: Notify,
         deliveries: Deliveries,
     ) -> io::Result<Self> {
@@ -128,6 +138,7 @@ impl LocalEngine {
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             holder: root::holder(paths.root()),
             host_workspaces: config.network.host_workspaces.clone(),
+            driver: DriverFinder::new(&config.gpu, gpus),
             mounts_below: config.mounts_below.clone(),
             networks: Networks::open(&instance, &config.network)?,
             resolv_conf: config.network.resolv_conf.clone(),
@@ -239,12 +250,22 @@ impl LocalEngine {
         }
         let cards = gpus::Cards::of(launch, task);
         crate::contract::gpus::tell(&mut view.env, &cards.told());
-        let devices = cards.devices()?;
-        if !devices.is_empty() {
-            gpus::reach(&mut view.env);
+        let mut devices = cards.devices()?;
+        let mut driver = None;
+        match &base.kind {
+            root::Kind::Image(image) if cards.have_driver() => {
+                let (shown, further) = self.driver.show(&cards.openable(), image, &mut view.env)?;
+                devices.extend(further.into_iter().filter(|_| !cards.openable().is_empty()));
+                driver = Some(shown);
+            }
+            root::Kind::Host if !devices.is_empty() => gpus::reach(&mut view.env),
+            root::Kind::Host | root::Kind::Image(_) => {}
         }
+        devices.sort();
+        devices.dedup();
         let own = root::Own {
             devices,
+            driver,
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
             shm: shared.shm(task.role),
@@ -427,13 +448,13 @@ impl LocalEngine {
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
-        Self::check_cards(run)?;
         self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
         shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
-        Bases::of(self, run).map(drop)
+        let bases = Bases::of(self, run)?;
+        run.spec.roles.iter().try_for_each(|role| self.driver.check(role, bases.of_role(role)))
     }
 
     /// What the tasks of the attempt share, made before the first of them starts.

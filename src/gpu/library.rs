@@ -15,7 +15,7 @@ pub(super) fn candidates(configured: Option<&Path>, root: &Path) -> Vec<PathBuf>
     if let Some(path) = configured {
         return vec![path.to_owned()];
     }
-    let folders = folders_of(root, &root.join("etc/ld.so.conf"), 0);
+    let folders = folders_of_loader(root);
     let there = folders.into_iter().map(|folder| folder.join(NAME)).filter(|path| path.exists());
     std::iter::once(PathBuf::from(NAME)).chain(there).collect()
 }
@@ -28,9 +28,14 @@ pub fn driver_folders() -> Vec<PathBuf> {
         !["/lib", "/lib64", "/usr/lib", "/usr/lib64"].iter().any(|system| folder.starts_with(system))
             && folder.join("libcuda.so.1").exists()
     };
-    let mut folders: Vec<PathBuf> = folders_of(root, &root.join("etc/ld.so.conf"), 0).into_iter().filter(own).collect();
+    let mut folders: Vec<PathBuf> = folders_of_loader(root).into_iter().filter(own).collect();
     folders.dedup();
     folders
+}
+
+/// All folders of the loader's configuration.
+pub(super) fn folders_of_loader(root: &Path) -> Vec<PathBuf> {
+    folders_of(root, &root.join("etc/ld.so.conf"), 0)
 }
 
 /// How deep files may include others; one that includes itself comes to an end.

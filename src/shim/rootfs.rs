@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::MsFlags;
 
+use super::driver;
 use crate::rundir::{LaunchRecord, Lower, Mount, Overlay, Root, Shm, TaskDir};
 use crate::sys::idmap::outside;
 use crate::sys::mounts::{self, Access, Depth, Detached};
@@ -30,7 +31,7 @@ pub(super) struct MountError {
     source: io::Error,
 }
 
-fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> MountError {
+pub(super) fn failed(what: impl Into<String>) -> impl FnOnce(io::Error) -> MountError {
     move |source| MountError { what: what.into(), source }
 }
 
@@ -43,6 +44,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let layers = layers(root, &namespace)?;
     let binds = binds(&root.mounts)?;
     let devices = devices(&root.devices)?;
+    let of_driver = root.driver.as_ref().map(driver::take).transpose()?;
     let shm = shared_memory(&root.shm)?;
     let scratch = Detached::copy(dir.path(), Depth::One).map_err(failed("the scratch layer"))?;
     mounts::let_go_of_attempts().map_err(failed("nothing of other attempts"))?;
@@ -79,6 +81,9 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     for (path, device) in root.devices.iter().zip(devices) {
         let placed = inside.file(path, ids).and_then(|place| device.attach(place));
         placed.map_err(failed(path.display().to_string()))?;
+    }
+    if let Some((driver, taken)) = root.driver.as_ref().zip(of_driver) {
+        driver::show(&inside, driver, taken, ids)?;
     }
     for file in &root.files {
         inside

@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, fchownat, symlinkat, unlinkat};
 
 /// Who is to own what is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,22 @@ impl Rooted {
         file.write_all(content)?;
         fchown(&file, Some(ids.uid), Some(ids.gid))?;
         Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
+    }
+
+    /// Makes a symbolic link in place of whatever file or link lies there.
+    pub fn link(&self, path: &Path, leads_to: &Path, ids: Ids) -> io::Result<()> {
+        let path = relative(path);
+        let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let above = path.parent().unwrap_or(Path::new(""));
+        self.directory(above, ids)?;
+        let parent = self.resolve(above, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        self.check_making_in(&parent, &path)?;
+        match unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(in_image(&path, errno.into())),
+        }
+        symlinkat(leads_to, &parent, name)?;
+        Ok(fchownat(&parent, name, Some(ids.uid.into()), Some(ids.gid.into()), AtFlags::AT_SYMLINK_NOFOLLOW)?)
     }
 
     /// Opens a directory to be listed.
@@ -241,6 +257,13 @@ mod tests {
         assert_eq!(std::fs::read(root.join("usr/share/file")).unwrap(), b"inside");
         rooted.write(Path::new("../../../up"), b"still inside", 0o644, ids).unwrap();
         assert!(root.join("up").exists());
+        assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+        // A link is made inside as well, and takes the place of one.
+        assert!(rooted.link(Path::new("absolute/lib.so"), Path::new("lib.so.1"), ids).is_err());
+        rooted.link(Path::new("relative"), Path::new("/etc"), ids).unwrap();
+        rooted.link(Path::new("share/lib.so"), Path::new("lib.so.1"), ids).unwrap();
+        assert_eq!(std::fs::read_link(root.join("relative")).unwrap(), Path::new("/etc"));
+        assert_eq!(std::fs::read_link(root.join("usr/share/lib.so")).unwrap(), Path::new("lib.so.1"));
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
     }
 

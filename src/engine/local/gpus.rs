@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::{LocalEngine, told};
 use crate::contract::Task;
-use crate::contract::gpus::Told;
+use crate::contract::gpus::{Told, Visible, visible};
 use crate::engine::{EngineError, Launch};
 use crate::gpu::Measured;
 use crate::ids::{GpuUuid, TaskId};
@@ -26,17 +26,21 @@ const OPTIONAL: [&str; 2] = ["/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
 
 /// Lets a task find the driver's libraries and programs where the loader may not know them.
 pub(super) fn reach(env: &mut Vec<(String, String)>) {
-    let mut before = |name: &str, first: &Path| match env.iter_mut().find(|(known, _)| known == name) {
+    for folder in crate::gpu::driver_folders() {
+        put_before(env, "LD_LIBRARY_PATH", &folder);
+        let programs = folder.with_file_name("bin");
+        if programs.join("nvidia-smi").exists() {
+            put_before(env, "PATH", &programs);
+        }
+    }
+}
+
+/// Puts a folder before all others of a variable that lists some.
+pub(super) fn put_before(env: &mut Vec<(String, String)>, name: &str, first: &Path) {
+    match env.iter_mut().find(|(known, _)| known == name) {
         Some((_, value)) if !value.is_empty() => *value = format!("{}:{value}", first.display()),
         Some((_, value)) => *value = first.display().to_string(),
         None => env.push((name.to_owned(), first.display().to_string())),
-    };
-    for folder in crate::gpu::driver_folders() {
-        before("LD_LIBRARY_PATH", &folder);
-        let programs = folder.with_file_name("bin");
-        if programs.join("nvidia-smi").exists() {
-            before("PATH", &programs);
-        }
     }
 }
 
@@ -62,6 +66,7 @@ pub(super) struct Cards<'a> {
     /// Those of the whole attempt, where tasks may open each other's.
     all: Option<&'a [Vec<GpuLease>]>,
     attempt: String,
+    visible: Visible,
 }
 
 impl<'a> Cards<'a> {
@@ -72,20 +77,35 @@ impl<'a> Cards<'a> {
             own: launch.gpus.get(task.ordinal as usize).map_or(&[], Vec::as_slice),
             all: shares.then_some(launch.gpus.as_slice()),
             attempt: launch.attempt.to_string(),
+            visible: visible(&task.role.env),
+        }
+    }
+
+    /// Whether the task is to see the driver's files.
+    pub(super) fn have_driver(&self) -> bool {
+        !self.own.is_empty() && self.visible != Visible::Nothing
+    }
+
+    /// Those that the task can open.
+    pub(super) fn openable(&self) -> Vec<GpuLease> {
+        match self.visible {
+            Visible::Cards if self.own.is_empty() => Vec::new(),
+            Visible::Cards => self.all.map_or_else(|| self.own.to_vec(), <[Vec<GpuLease>]>::concat),
+            Visible::DriverAlone | Visible::Nothing => Vec::new(),
         }
     }
 
     pub(super) fn told(&self) -> Told<'a> {
         let shared = self.all.map(|_| format!("trainyard-{}", self.attempt));
-        Told { own: self.own.iter().map(|lease| &lease.uuid).collect(), shared }
+        let own = if self.visible == Visible::Cards { self.own } else { &[] };
+        Told { own: own.iter().map(|lease| &lease.uuid).collect(), shared }
     }
 
     pub(super) fn devices(&self) -> Result<Vec<PathBuf>, EngineError> {
-        if self.own.is_empty() {
-            return Ok(Vec::new());
+        match self.openable() {
+            leases if leases.is_empty() => Ok(Vec::new()),
+            leases => nodes(&leases, Device::of),
         }
-        let leases = self.all.map_or_else(|| self.own.to_vec(), <[Vec<GpuLease>]>::concat);
-        nodes(&leases, Device::of)
     }
 }
 

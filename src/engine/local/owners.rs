@@ -206,10 +206,16 @@ impl<'a> Fields<'a> {
 }
 
 fn topmost(layers: &[PathBuf], path: &Path) -> io::Result<String> {
+    let content = topmost_file(layers, path, ACCOUNTS_MAX)?.unwrap_or_default();
+    Ok(String::from_utf8_lossy(&content).into_owned())
+}
+
+/// What a regular file holds, up to `limit` bytes, as layers show it, top first; links are followed within a layer alone.
+pub(super) fn topmost_file(layers: &[PathBuf], path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     for files in layers {
         let layer = Rooted::open(files)?;
-        if let Some(content) = layer.read(path, ACCOUNTS_MAX)? {
-            return Ok(String::from_utf8_lossy(&content).into_owned());
+        if let Some(content) = layer.read(path, limit)? {
+            return Ok(Some(content));
         }
         let mut above = path.ancestors().skip(1);
         if path.ancestors().any(|part| layer.is_white_out(part))
@@ -218,7 +224,7 @@ fn topmost(layers: &[PathBuf], path: &Path) -> io::Result<String> {
             break;
         }
     }
-    Ok(String::new())
+    Ok(None)
 }
 
 #[cfg(test)]

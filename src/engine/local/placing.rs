@@ -14,7 +14,7 @@ use crate::contract::{Placement, TaskPlace};
 use crate::engine::{EngineError, Launch, ListeningPort, Prepare};
 use crate::ids::{AttemptId, TaskName};
 use crate::rundir::{read_json, write_json};
-use crate::spec::{Image, JobSpec, Network, Role};
+use crate::spec::{JobSpec, Network};
 use crate::sys::cgroup;
 use crate::sys::file::{Durability, remove_if_there};
 
@@ -128,19 +128,6 @@ impl LocalEngine {
     fn taken_ports(&self) -> io::Result<BTreeSet<u16>> {
         let all = self.placements()?;
         Ok(all.iter().flat_map(|(_, placement)| of_the_machine(placement)).collect())
-    }
-
-    /// An image lacks the driver's libraries, which must be of the version that the kernel has.
-    pub(super) fn check_cards(run: &Prepare) -> Result<(), EngineError> {
-        let lacks = |role: &&Role| role.resources.gpu > 0 && role.image != Image::Host;
-        match run.spec.roles.iter().find(lacks) {
-            None => Ok(()),
-            Some(role) => Err(EngineError(format!(
-                "role {} asks for GPUs and for an image of its own, which would lack the driver's libraries: this version \
-                 gives cards to image = \"host\" alone",
-                role.name
-            ))),
-        }
     }
 
     /// Whoever is in the machine's network reaches what listens on its loopback.

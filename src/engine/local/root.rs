@@ -9,7 +9,7 @@ use super::owners::{Accounts, InsideUser, Subordinates};
 use crate::contract::{FileKind, Inside, View};
 use crate::engine::EngineError;
 use crate::images::{Image, Images};
-use crate::rundir::{Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
+use crate::rundir::{Driver, Lower, Mount, Overlay, OwnFile, Root, Shm, TaskDir};
 use crate::store::record::Owner;
 use crate::sys::file::create_dir_for;
 use crate::sys::idmap::{IdMap, outside};
@@ -63,6 +63,7 @@ pub(super) struct Own<'a> {
     pub(super) workspace: Vec<Mount>,
     /// Of the machine.
     pub(super) devices: Vec<PathBuf>,
+    pub(super) driver: Option<Driver>,
 }
 
 impl Base {
@@ -153,6 +154,7 @@ impl Base {
             lower: self.lower,
             mounts,
             devices: own.devices,
+            driver: own.driver,
             shm: own.shm,
             files: own_files(own.view, own.resolv_conf),
             directories: directories(own.view).chain(self.volumes()).collect(),

@@ -1,0 +1,269 @@
+//! Cards in images: a made-up driver of two libraries and a program, which tells which of them its loader has found.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+
+use super::super::support::images::{debian, run, small};
+use super::super::support::{Instance, has_tools, wait_for};
+use super::{FakeNvml, Nodes, cards_at, list, uuid};
+
+const VERSION: &str = "580.95.05";
+const MAKERS: [&str; 4] = ["mmdebstrap", "umoci", "busybox", "cc"];
+/// As Debian calls the folder of its libraries.
+#[cfg(target_arch = "x86_64")]
+const FOLDER: &str = "/usr/lib/x86_64-linux-gnu";
+#[cfg(target_arch = "aarch64")]
+const FOLDER: &str = "/usr/lib/aarch64-linux-gnu";
+
+/// A machine with a driver in a folder of its own, and cards with these minor numbers.
+struct Machine {
+    instance: Instance,
+    _nodes: Nodes,
+}
+
+impl Machine {
+    fn start(test: &str, minors: &[u64], gpu: &str) -> Option<Self> {
+        if !has_tools(test, &MAKERS) {
+            return None;
+        }
+        let mut instance = Instance::prepare(test, "")?;
+        let driver = instance.root().join("driver");
+        make_driver(&driver);
+        let fake = FakeNvml::without_driver(&driver.join("lib64"));
+        fake.shows(&cards_at(minors, |_| String::new()));
+        fake.install();
+        let gpu = gpu.replace("ROOT", &instance.root().display().to_string());
+        let config = format!(
+            "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n\
+             [gpu]\nlibrary = \"{}\"\n{gpu}\n",
+            fake.library().display()
+        );
+        fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
+        let nodes = Nodes::make(minors);
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        wait_for("the cards", || (list(&instance)["gpus"].as_array()?.len() == minors.len()).then_some(()));
+        Some(Self { instance, _nodes: nodes })
+    }
+
+    /// What a job with one card says that runs `script` in `image`.
+    fn said(&self, name: &str, image: &str, more: &str, script: &str) -> String {
+        let text = format!("image = {image:?}\nresources.gpu = 1\ncommand = {script:?}\n{more}");
+        let report = self.instance.run_job(name, &text);
+        assert_eq!(report["state"], "succeeded", "{report:#}\n{}", self.instance.log(name, "main-0"));
+        self.instance.log(name, "main-0")
+    }
+
+    /// Why a job with one card does not run in `image`.
+    fn refused(&self, name: &str, image: &str) -> String {
+        self.instance.drop_job(name, &format!("image = {image:?}\nresources.gpu = 1\ncommand = \"true\"\n"));
+        let report = self.instance.wait_end(name, 1);
+        assert_eq!(report["state"], "failed", "{report:#}");
+        report["reason"].as_str().unwrap().to_owned()
+    }
+}
+
+/// `lib64/libcuda.so.VERSION` with its links, and `bin/nvidia-smi`, which loads it and says whence.
+fn make_driver(place: &Path) {
+    let (lib, bin) = (place.join("lib64"), place.join("bin"));
+    for folder in [&lib, &bin] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let library = "#include <pthread.h>\nstatic void *idle(void *x) { return x; }\n\
+                   int version(void) { pthread_t t; return pthread_create(&t, 0, idle, 0) ? 0 : 58095; }\n";
+    let real = lib.join(format!("libcuda.so.{VERSION}"));
+    compile(place, library, &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"], &real);
+    symlink(real.file_name().unwrap(), lib.join("libcuda.so.1")).unwrap();
+    symlink("libcuda.so.1", lib.join("libcuda.so")).unwrap();
+    let program = "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n\
+                   int main(int n, char **args) {\n\
+                   void *lib = dlopen(n > 1 ? args[1] : \"libcuda.so.1\", RTLD_NOW);\n\
+                   if (!lib) { puts(dlerror()); return 1; }\n\
+                   int (*version)(void) = (int (*)(void))dlsym(lib, \"version\");\n\
+                   Dl_info info; dladdr((void *)version, &info);\n\
+                   printf(\"%d from %s\\n\", version(), info.dli_fname); return 0; }\n";
+    compile(place, program, &[], &bin.join("nvidia-smi"));
+}
+
+fn compile(place: &Path, source: &str, options: &[&str], target: &Path) {
+    let file = place.join("source.c");
+    fs::write(&file, source).unwrap();
+    let (file, target) = (file.display().to_string(), target.display().to_string());
+    run("cc", &[options, &["-o", &target, &file]].concat());
+}
+
+#[test]
+fn an_image_has_the_driver_of_its_cards_whatever_a_program_makes_of_its_variables() {
+    const TEST: &str = "an_image_has_the_driver_of_its_cards";
+    let Some(machine) = Machine::start(TEST, &[231, 233], "cdi = []") else { return };
+    let image = format!("oci:{}:py", debian().display());
+    let script = "nvidia-smi; env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; \
+                  ldconfig -p | grep libcuda; ldconfig; env -i /usr/bin/nvidia-smi; \
+                  ls /dev | grep nvidia; grep libcuda /proc/mounts; env | grep NVIDIA_V; \
+                  (echo x > /usr/bin/nvidia-smi) 2>&1; rm /usr/bin/nvidia-smi 2>&1";
+    let found = machine.said("plain", &image, "", &format!("{script}; true"));
+    let own = format!("58095 from {FOLDER}/libcuda.so.1\n");
+    assert_eq!(found.matches(&own).count(), 3, "{found}");
+    assert!(found.contains(&format!("58095 from {FOLDER}/libcuda.so\n")), "{found}");
+    for name in ["libcuda.so.1", "libcuda.so"] {
+        let listed = |line: &str| {
+            line.trim().starts_with(&format!("{name} (libc6,")) && line.ends_with(&format!("=> {FOLDER}/{name}"))
+        };
+        assert!(found.lines().any(listed), "{name}: {found}");
+    }
+    assert!(found.contains("nvidia231\n") && !found.contains("nvidia233"), "{found}");
+    assert!(found.contains(&format!("NVIDIA_VISIBLE_DEVICES={}\n", uuid(0))), "{found}");
+    let mounted = found.lines().find(|line| line.contains(&format!("{FOLDER}/libcuda.so.{VERSION} "))).unwrap();
+    let options: Vec<&str> = mounted.split(' ').nth(3).unwrap().split(',').collect();
+    assert!(["ro", "nosuid", "nodev"].iter().all(|option| options.contains(option)), "{mounted}");
+    assert!(found.contains("Read-only file system") && found.contains("busy"), "{found}");
+
+    let listing = format!("ls -d /dev/nvidia231 {FOLDER}/libcuda.so.1 /usr/bin/nvidia-smi 2>/dev/null; true");
+    let of = |name: &str, env: &str| machine.said(name, &image, &format!("[env]\n{env}\n"), &listing);
+    let (node, library, program) = ("/dev/nvidia231\n", format!("{FOLDER}/libcuda.so.1\n"), "/usr/bin/nvidia-smi\n");
+    assert_eq!(of("compute", "NVIDIA_DRIVER_CAPABILITIES = \"compute\""), [node, &library].concat());
+    assert_eq!(of("utility", "NVIDIA_DRIVER_CAPABILITIES = \"utility\""), [node, program].concat());
+    assert_eq!(of("others", "NVIDIA_VISIBLE_DEVICES = \"all\""), [node, program, &library].concat());
+    assert_eq!(of("driver", "NVIDIA_VISIBLE_DEVICES = \"none\""), [program, &library].concat());
+    assert_eq!(of("nothing", "NVIDIA_VISIBLE_DEVICES = \"void\""), "");
+    // Before it runs.
+    let file = machine.instance.root().join("wrong.toml");
+    let wrong = "resources.gpu = 1\ncommand = \"true\"\n[env]\nNVIDIA_DRIVER_CAPABILITIES = \"compute,vidio\"\n";
+    fs::write(&file, format!("image = {image:?}\n{wrong}")).unwrap();
+    let checked = machine.instance.cli(&["check", &file.display().to_string()]);
+    let said = String::from_utf8_lossy(&[checked.stdout, checked.stderr].concat()).into_owned();
+    assert!(!checked.status.success() && said.contains("NVIDIA_DRIVER_CAPABILITIES has \"vidio\""), "{said}");
+    machine.instance.shutdown();
+}
+
+#[test]
+fn an_image_s_links_lead_the_driver_s_files_to_no_place_of_the_machine() {
+    const TEST: &str = "an_image_s_links_lead_the_driver_s_files_nowhere";
+    let Some(machine) = Machine::start(TEST, &[235], "cdi = []") else { return };
+    let outside = tempfile::tempdir().unwrap();
+    let kept = outside.path().join("kept");
+    fs::write(&kept, "kept").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let image = small(&dir.path().join("links"), &[], |root| {
+        for folder in ["usr/bin", "etc", "usr/lib"] {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        symlink(outside.path(), root.join(FOLDER.trim_start_matches('/'))).unwrap();
+        symlink(&kept, root.join("etc/ld.so.cache")).unwrap();
+        symlink(format!("/../../../../..{}", kept.display()), root.join("usr/bin/nvidia-smi")).unwrap();
+    });
+    // busybox brings no libraries: it has the driver's all the same, and the node.
+    let script = "ls /dev | grep nvidia235; ls -l /usr/bin/nvidia-smi | cut -c1-10; cat /etc/ld.so.cache | head -c 20";
+    let found =
+        machine.said("links", &image, "", &format!("PATH=/bin:$PATH; busybox sh -c {script:?}").replace('"', "'"));
+    assert_eq!(found, "nvidia235\n-rwxr-xr-x\nglibc-ld.so.cache1.1");
+    assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
+    let left: Vec<PathBuf> = fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(left, [kept]);
+
+    let blocked = small(&dir.path().join("blocked"), &[], |root| {
+        fs::create_dir_all(root.join("usr/bin/nvidia-smi/in the way")).unwrap();
+    });
+    let why = machine.refused("blocked", &blocked);
+    assert!(why.contains("cannot mount /usr/bin/nvidia-smi for the task"), "{why}");
+    machine.instance.shutdown();
+}
+
+#[test]
+fn an_image_whose_libraries_do_not_go_with_the_driver_is_refused_by_name() {
+    const TEST: &str = "an_image_whose_libraries_do_not_go_with_the_driver";
+    let Some(machine) = Machine::start(TEST, &[237], "cdi = []") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let loader = format!("lib/ld-musl-{}.so.1", std::env::consts::ARCH);
+    let musl = small(&dir.path().join("musl"), &[], |root| {
+        fs::create_dir_all(root.join("lib")).unwrap();
+        fs::write(root.join(&loader), "").unwrap();
+    });
+    let why = machine.refused("musl", &musl);
+    assert!(why.contains(&format!("image {musl} is built upon musl (/{loader})")), "{why}");
+    let report = machine.instance.run_job(
+        "without",
+        &format!("image = {musl:?}\nresources.gpu = 1\ncommand = [\"/bin/busybox\", \"true\"]\nenv.NVIDIA_VISIBLE_DEVICES = \"void\"\n"),
+    );
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let old = small(&dir.path().join("old"), &[], |root| {
+        fs::create_dir_all(root.join("usr/lib64")).unwrap();
+        let script = dir.path().join("versions");
+        fs::write(&script, "GLIBC_2.2.5 { global: old; };\nGLIBC_2.17 { global: newer; } GLIBC_2.2.5;\n").unwrap();
+        let versions = format!("-Wl,--version-script={}", script.display());
+        let options = ["-shared", "-fPIC", "-nostdlib", "-Wl,-soname,libc.so.6", &versions];
+        compile(dir.path(), "void old(void) {}\nvoid newer(void) {}\n", &options, &root.join("usr/lib64/libc.so.6"));
+    });
+    let why = machine.refused("old", &old);
+    assert!(why.contains(&format!("image {old} has glibc 2.17, and /")), "{why}");
+    assert!(why.contains(&format!("libcuda.so.{VERSION} of this machine's driver needs 2.")), "{why}");
+    // Where no library is missed, the image is not to blame: the driver is.
+    fs::remove_file(machine.instance.root().join("driver/lib64").join(format!("libcuda.so.{VERSION}"))).unwrap();
+    let why = machine.refused("missing", &format!("oci:{}:py", debian().display()));
+    assert!(why.contains(&format!("the driver's libcuda.so.{VERSION} is in none of ")), "{why}");
+    machine.instance.shutdown();
+}
+
+#[test]
+fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes() {
+    const TEST: &str = "a_machine_s_description_for_containers_is_followed";
+    let minors = [241, 243];
+    let Some(mut machine) = Machine::start(TEST, &minors, "cdi = [\"ROOT/cdi\"]") else { return };
+    let root = machine.instance.root().to_owned();
+    fs::create_dir_all(root.join("cdi")).unwrap();
+    let device = |minor: u64| {
+        format!(
+            r#"{{"name": "{}", "containerEdits": {{"deviceNodes": [{{"path": "/dev/nvidia{minor}"}}],
+                "env": ["CARD_OF_DESCRIPTION={minor}"]}}}}"#,
+            minor - 241
+        )
+    };
+    let lib = root.join("driver/lib64").join(format!("libcuda.so.{VERSION}")).display().to_string();
+    let program = root.join("driver/bin/nvidia-smi").display().to_string();
+    let witness = root.join("a-hook-was-run").display().to_string();
+    let description = format!(
+        r#"{{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{}, {}], "containerEdits": {{
+            "env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK_LIBCUDA_DIR=/opt/driver"],
+            "deviceNodes": [{{"path": "/dev/nvidiactl"}}, {{"path": "/dev/nvidia243"}}],
+            "mounts": [{{"hostPath": "{lib}", "containerPath": "/opt/driver/libcuda.so.{VERSION}", "options": ["rw"]}},
+                       {{"hostPath": "{program}", "containerPath": "/usr/bin/nvidia-smi"}}],
+            "hooks": [
+                {{"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args":
+                  ["nvidia-ctk", "hook", "create-symlinks", "--link", "libcuda.so.1::/opt/driver/libcuda.so"]}},
+                {{"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args":
+                  ["nvidia-ctk", "hook", "update-ldcache", "--folder", "/opt/driver"]}},
+                {{"hookName": "createContainer", "path": "/usr/bin/touch", "args": ["touch", "{witness}"]}}]
+        }}}}"#,
+        device(241),
+        device(243)
+    );
+    fs::write(root.join("cdi/nvidia.json"), description).unwrap();
+    let image = format!("oci:{}:py", debian().display());
+    let script = "env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; ls /dev | grep nvidia2; env | grep -E 'NVIDIA_V|DESCR|CTK'; \
+                  (echo x > /opt/driver/libcuda.so) 2>&1; true";
+    let found = machine.said("described", &image, "", script);
+    for wanted in [
+        "58095 from /opt/driver/libcuda.so.1\n".to_owned(),
+        "58095 from /opt/driver/libcuda.so\n".to_owned(),
+        "nvidia241\n".to_owned(),
+        "CARD_OF_DESCRIPTION=241\n".to_owned(),
+        "NVIDIA_CTK_LIBCUDA_DIR=/opt/driver\n".to_owned(),
+        format!("NVIDIA_VISIBLE_DEVICES={}\n", uuid(0)),
+        "Read-only file system".to_owned(),
+    ] {
+        assert!(found.contains(&wanted), "{wanted:?} is missing in {found}");
+    }
+    assert!(!found.contains("nvidia243") && !found.contains("=243"), "{found}");
+    let told = machine.instance.wait_for_log("the hook touch");
+    assert!(told.contains("is not run"), "{told}");
+    assert!(fs::metadata(&witness).is_err(), "no hook is run");
+    // One of another driver is not followed, but told of.
+    let old = fs::read_to_string(root.join("cdi/nvidia.json")).unwrap().replace(VERSION, "111.22.33");
+    fs::write(root.join("cdi/nvidia.json"), old).unwrap();
+    let found = machine.said("old", &image, "", script);
+    assert!(found.contains(&format!("58095 from {FOLDER}/libcuda.so.1\n")), "{found}");
+    machine.instance.wait_for_log("`nvidia-ctk cdi generate` makes it anew");
+    assert_eq!(fs::metadata(root.join("driver/bin/nvidia-smi")).unwrap().uid(), 0);
+    machine.instance.shutdown();
+}
