@@ -250,19 +250,7 @@ impl LocalEngine {
         }
         let cards = gpus::Cards::of(launch, task);
         crate::contract::gpus::tell(&mut view.env, &cards.told());
-        let mut devices = cards.devices()?;
-        let mut driver = None;
-        match &base.kind {
-            root::Kind::Image(image) if cards.have_driver() => {
-                let (shown, further) = self.driver.show(&cards.openable(), image, &mut view.env)?;
-                devices.extend(further.into_iter().filter(|_| !cards.openable().is_empty()));
-                driver = Some(shown);
-            }
-            root::Kind::Host if !devices.is_empty() => gpus::reach(&mut view.env),
-            root::Kind::Host | root::Kind::Image(_) => {}
-        }
-        devices.sort();
-        devices.dedup();
+        let (devices, driver) = self.driver.reach(&cards, base, &mut view.env)?;
         let own = root::Own {
             devices,
             driver,

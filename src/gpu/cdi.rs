@@ -22,9 +22,9 @@ const KIND: &str = "nvidia.com/gpu";
 const ALL: &str = "all";
 /// Largest description, bytes.
 const SIZE_MAX: u64 = 4 << 20;
-/// Of nodes of cards; the numbers of those that belong to all of them are at its end.
+/// Of nodes of cards, and of `nvidia-modeset` and `nvidiactl`, which belong to all of them.
 const CARDS_MAJOR: u64 = 195;
-const FIRST_COMMON_MINOR: u64 = 250;
+const COMMON_MINORS: [u64; 2] = [254, 255];
 
 /// A card that a task may open.
 #[derive(Debug, Clone, Copy)]
@@ -261,7 +261,7 @@ impl Taken<'_> {
             let what = format!("{} is not given: this machine has no such node there", node.path.display());
             return self.remark(described_in, &what);
         };
-        let is_of_card = number.0 == CARDS_MAJOR && number.1 < FIRST_COMMON_MINOR;
+        let is_of_card = number.0 == CARDS_MAJOR && !COMMON_MINORS.contains(&number.1);
         let is_leased = self.cards.iter().any(|card| u64::from(card.minor) == number.1);
         if (!is_of_card || is_leased) && !self.files.devices.contains(&node.path) {
             self.files.devices.push(node.path.clone());
@@ -300,7 +300,9 @@ impl Taken<'_> {
     fn link(&mut self, described_in: &Path, text: &str) {
         match text.split_once("::").map(|(leads_to, path)| (PathBuf::from(leads_to), PathBuf::from(path))) {
             Some((leads_to, path)) if is_plain(&path) => {
-                if self.capabilities.want(&path) && self.files.links.iter().all(|other| other.path != path) {
+                // What it leads to is not there if that was not asked for.
+                let is_asked = self.capabilities.want(&path) && self.capabilities.want(&leads_to);
+                if is_asked && self.files.links.iter().all(|other| other.path != path) {
                     self.files.links.push(DriverLink { path, leads_to });
                 }
             }

@@ -225,6 +225,8 @@ const GRAPHICS_FILES: [&str; 10] = [
 ];
 /// Parts of paths that files for graphics alone have.
 const GRAPHICS_PLACES: [&str; 6] = ["vulkan", "glvnd", "egl", "egl_external_platform.d", "gbm", "xorg"];
+/// Interfaces of the driver's libraries have numbers below this.
+const LINKS_MAX: u32 = 10;
 /// Programs of the card's own processor, by the driver's version.
 const FIRMWARE: [&str; 2] = ["/lib/firmware/nvidia", "/usr/lib/firmware/nvidia"];
 
@@ -419,15 +421,17 @@ fn add_library(found: &mut DriverFiles, source: PathBuf, place: &Path) {
     found.files.push(file);
 }
 
-/// Names of links beside a library that lead to it.
+/// Names of links beside a library that lead to it. Its folder may hold thousands of others, so they are asked for by name.
 fn links_to(folder: &Path, source: &Path) -> Vec<String> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let links = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_symlink()));
-    let lead_there = links.filter(|entry| entry.path().canonicalize().is_ok_and(|real| real == source));
-    let mut names: Vec<String> = lead_there.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.retain(|name| library_name(Path::new(name)).is_some());
-    names.sort();
-    names
+    let stem = library_name(source).unwrap_or_default();
+    let numbered = (0..LINKS_MAX).map(|number| format!("{stem}.so.{number}"));
+    let further = (stem == "libGLX_nvidia").then(|| "libGLX_indirect.so.0".to_owned());
+    let names = std::iter::once(format!("{stem}.so")).chain(numbered).chain(further);
+    let leads_there = |name: &String| {
+        let path = folder.join(name);
+        path.is_symlink() && path.canonicalize().is_ok_and(|real| real == source)
+    };
+    names.filter(leads_there).collect()
 }
 
 fn services(sources: &Sources, capabilities: &Capabilities) -> Vec<DriverFile> {

@@ -183,7 +183,7 @@ pub const KEYS: &[Key] = &[
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
     now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
-    now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task."),
+    now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task. An image is shown the driver's libraries and programs of this machine; one upon musl has no use for them and is refused."),
     now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),
     now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
     now("roles.*.count", COUNT, "1", "1 to 1000", "How many tasks the role has, numbered from 0."),

@@ -96,6 +96,53 @@ def hold(path):
     sys.stdin.read()
 
 
+def driver():
+    """What CUDA's driver says in an image, without any package: the cards, and whether one keeps what is written to it."""
+    import ctypes
+
+    listed = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True).stdout
+    named = sorted(line.split()[0] for line in listed.splitlines() if "libcuda.so" in line or "libnvidia-ml.so" in line)
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return {"absent": str(error), "named": named}
+    smi = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+
+    def call(name, *arguments):
+        code = getattr(cuda, name)(*arguments)
+        assert code == 0, f"{name} fails with {code}"
+
+    count, uuids = ctypes.c_int(), []
+    call("cuInit", 0)
+    call("cuDeviceGetCount", ctypes.byref(count))
+    for card in range(count.value):
+        raw = (ctypes.c_ubyte * 16)()
+        call("cuDeviceGetUuid", raw, card)
+        digits = bytes(raw).hex()
+        parts = [digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]]
+        uuids.append("GPU-" + "-".join(parts))
+    context, place = ctypes.c_void_p(), ctypes.c_uint64()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    call("cuCtxSetCurrent", context)
+    size = 64 << 20
+    sent, back = os.urandom(1 << 20) * (size >> 20), ctypes.create_string_buffer(size)
+    call("cuMemAlloc_v2", ctypes.byref(place), ctypes.c_size_t(size))
+    call("cuMemcpyHtoD_v2", place, sent, ctypes.c_size_t(size))
+    call("cuMemcpyDtoH_v2", back, place, ctypes.c_size_t(size))
+    call("cuMemFree_v2", place)
+    with open("/proc/self/maps") as maps:
+        loaded = sorted({line.split()[5] for line in maps if "libcuda.so" in line})
+    return {
+        "smi": smi.stdout.strip() or smi.stderr.strip(),
+        "uuids": uuids,
+        "kept": back.raw == sent,
+        "named": named,
+        "loaded": loaded,
+        "glibc": os.confstr("CS_GNU_LIBC_VERSION"),
+        "release": open("/etc/os-release").readline().strip(),
+    }
+
+
 def refused(*minors):
     """What opening the cards of these numbers comes to."""
     found = {}

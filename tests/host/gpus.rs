@@ -1,8 +1,6 @@
 //! Machines whose cards are made up, by a library of our own and nodes of devices without a driver: to open one that may be opened
 //! fails for want of the device, not for want of rights.
 
-mod images;
-
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -27,7 +25,7 @@ fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
     Some((instance, fake))
 }
 
-fn list(instance: &Instance) -> Value {
+pub(crate) fn list(instance: &Instance) -> Value {
     serde_json::from_str(&instance.ok(&["gpu", "--json"])).unwrap()
 }
 
@@ -104,7 +102,7 @@ fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
 }
 
 /// Nodes of cards that no machine has, from 200 on, and those that all cards need.
-struct Nodes {
+pub(crate) struct Nodes {
     own: Vec<PathBuf>,
     /// Those of all tests that run: who holds this alone is the last one.
     common: File,
@@ -116,7 +114,7 @@ const COMMON: [(&str, u64); 2] = [("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0
 const COMMON_MADE: &str = "/run/trainyard-tests-nvidia";
 
 impl Nodes {
-    fn make(minors: &[u64]) -> Self {
+    pub(crate) fn make(minors: &[u64]) -> Self {
         let make = |path: &Path, minor: u64| {
             mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(195, minor))?;
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -157,7 +155,7 @@ impl Drop for Nodes {
 }
 
 /// Cards whose devices are these.
-fn cards_at(minors: &[u64], more: impl Fn(usize) -> String) -> String {
+pub(crate) fn cards_at(minors: &[u64], more: impl Fn(usize) -> String) -> String {
     let one = |(index, minor): (usize, &u64)| {
         card(index, &more(index)).replace(&format!("minor = {}\n", 7 - index), &format!("minor = {minor}\n"))
     };

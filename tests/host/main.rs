@@ -16,6 +16,7 @@ mod delegation;
 mod direct;
 mod exec;
 mod git;
+mod gpu_images;
 mod gpus;
 mod hanging;
 mod host_image;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::gpus::put_before;
+use super::gpus::{Cards, put_before};
 use super::owners::topmost_file;
 use super::root::{Base, Kind};
 use super::{failed, lock};
@@ -100,8 +100,34 @@ impl DriverFinder {
         }
     }
 
+    /// The devices of a task's cards, and what of their driver its image is shown; variables are added to `env`.
+    pub(super) fn reach(
+        &self,
+        cards: &Cards<'_>,
+        base: &Base,
+        env: &mut Vec<(String, String)>,
+    ) -> Result<(Vec<PathBuf>, Option<Driver>), EngineError> {
+        let mut devices = cards.devices()?;
+        match &base.kind {
+            Kind::Image(image) if cards.have_driver() => {
+                let openable = cards.openable();
+                let (driver, further) = self.show(&openable, image, env)?;
+                // The common ones are of no use without any.
+                devices.extend(further.into_iter().filter(|_| !openable.is_empty()));
+                devices.sort();
+                devices.dedup();
+                Ok((devices, Some(driver)))
+            }
+            Kind::Host if !devices.is_empty() => {
+                super::gpus::reach(env);
+                Ok((devices, None))
+            }
+            Kind::Host | Kind::Image(_) => Ok((devices, None)),
+        }
+    }
+
     /// What a task with these cards is shown in its image, and further nodes of devices; variables are added to `env`.
-    pub(super) fn show(
+    fn show(
         &self,
         cards: &[GpuLease],
         image: &Image,
