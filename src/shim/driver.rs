@@ -15,6 +15,8 @@ use crate::sys::mounts::{self, Access, Depth, Detached};
 use crate::sys::rooted::{Ids, Rooted};
 
 const CACHE: &str = "/etc/ld.so.cache";
+/// What `ldconfig` reads first of the folders to look in.
+const FOLDERS: &str = "/etc/ld.so.conf.d/00-trainyard.conf";
 /// Where NVIDIA's images have libraries by which older drivers serve newer versions of CUDA.
 const COMPATIBLE: &str = "/usr/local/cuda/compat";
 /// Most entries of that which are looked at.
@@ -57,6 +59,7 @@ fn tell_loader(inside: &Rooted, driver: &Driver, ids: Ids) -> io::Result<()> {
     let is_new = |(name, _): &&(String, PathBuf)| libraries.iter().all(|(other, _)| other != name);
     let own: Vec<_> = driver.libraries.iter().filter(is_new).cloned().collect();
     libraries.extend(own);
+    tell_ldconfig(inside, &libraries, ids)?;
     let entry = |(name, path): (String, PathBuf)| (name.into_bytes(), path.into_os_string().into_encoded_bytes());
     let entries: Vec<_> = libraries.into_iter().map(entry).collect();
     let cache = inside.read(Path::new(CACHE), ld_cache::SIZE_MAX)?;
@@ -68,6 +71,24 @@ fn tell_loader(inside: &Rooted, driver: &Driver, ids: Ids) -> io::Result<()> {
             Ok(())
         }
     }
+}
+
+/// So that a task that makes the cache anew, as packages do when they are installed, finds them again.
+fn tell_ldconfig(inside: &Rooted, libraries: &[(String, PathBuf)], ids: Ids) -> io::Result<()> {
+    let is_usual =
+        |folder: &Path| ["/lib", "/lib64", "/usr/lib", "/usr/lib64"].iter().any(|usual| folder.starts_with(usual));
+    let mut folders: Vec<&Path> = Vec::new();
+    for folder in libraries.iter().filter_map(|(_, path)| path.parent()) {
+        if !is_usual(folder) && !folders.contains(&folder) {
+            folders.push(folder);
+        }
+    }
+    let has_place = Path::new(FOLDERS).parent().is_some_and(|place| inside.handle(place).is_ok());
+    if folders.is_empty() || !has_place {
+        return Ok(());
+    }
+    let lines: String = folders.iter().map(|folder| format!("{}\n", folder.display())).collect();
+    inside.write(Path::new(FOLDERS), lines.as_bytes(), 0o644, ids)
 }
 
 /// Libraries that the image has for newer versions of CUDA than this driver, if they are newer than it.
@@ -142,6 +163,21 @@ mod tests {
         for older in ["580.10.01", "99.1"] {
             assert_eq!(path(&of(older), "libcuda.so.1"), "/lib64/libcuda.so.1", "{older}");
         }
+    }
+
+    #[test]
+    fn folders_that_no_loader_knows_are_told_to_ldconfig_before_others() {
+        let image = root(&[
+            "etc/ld.so.conf.d/libc.conf",
+            "usr/local/cuda/compat/libcuda.so.1",
+            "usr/local/cuda/compat/libcuda.so.590.1",
+        ]);
+        told(&image);
+        let own = image.path().join("etc/ld.so.conf.d/00-trainyard.conf");
+        assert_eq!(fs::read_to_string(own).unwrap(), "/usr/local/cuda/compat\n");
+        let plain = root(&["etc/ld.so.conf.d/libc.conf"]);
+        told(&plain);
+        assert_eq!(fs::read_dir(plain.path().join("etc/ld.so.conf.d")).unwrap().count(), 1, "glibc's own are known");
     }
 
     #[test]

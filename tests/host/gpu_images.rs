@@ -249,7 +249,7 @@ fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes()
     );
     fs::write(root.join("cdi/nvidia.json"), description).unwrap();
     let image = format!("oci:{}:py", debian().display());
-    let script = "env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; ls /dev | grep nvidia3; env | grep -E 'NVIDIA_V|DESCR|CTK'; \
+    let script = "env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; ldconfig; env -i /usr/bin/nvidia-smi; ls /dev | grep nvidia3; env | grep -E 'NVIDIA_V|DESCR|CTK'; \
                   (echo x > /opt/driver/libcuda.so) 2>&1; true";
     let found = machine.said("described", &image, "", script);
     for wanted in [
@@ -263,6 +263,8 @@ fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes()
     ] {
         assert!(found.contains(&wanted), "{wanted:?} is missing in {found}");
     }
+    let own = found.matches("58095 from /opt/driver/libcuda.so.1\n");
+    assert_eq!(own.count(), 2, "also after the task's own ldconfig: {found}");
     assert!(!found.contains("nvidia343") && !found.contains("=343"), "{found}");
     let told = machine.instance.wait_for_log("the hook touch");
     assert!(told.contains("is not run"), "{told}");
