@@ -121,9 +121,12 @@ fn an_image_has_the_driver_of_its_cards_whatever_a_program_makes_of_its_variable
     assert!(["ro", "nosuid", "nodev"].iter().all(|option| options.contains(option)), "{mounted}");
     assert!(found.contains("Read-only file system") && found.contains("busy"), "{found}");
 
-    let listing = format!("ls -d /dev/nvidia331 {FOLDER}/libcuda.so.1 /usr/bin/nvidia-smi 2>/dev/null; true");
+    // A job gets either of the cards.
+    let listing = format!(
+        "ls -d /dev/nvidia33? {FOLDER}/libcuda.so.1 /usr/bin/nvidia-smi 2>/dev/null | sed 's/33[13]/CARD/'; true"
+    );
     let of = |name: &str, env: &str| machine.said(name, &image, &format!("[env]\n{env}\n"), &listing);
-    let (node, library, program) = ("/dev/nvidia331\n", format!("{FOLDER}/libcuda.so.1\n"), "/usr/bin/nvidia-smi\n");
+    let (node, library, program) = ("/dev/nvidiaCARD\n", format!("{FOLDER}/libcuda.so.1\n"), "/usr/bin/nvidia-smi\n");
     assert_eq!(of("compute", "NVIDIA_DRIVER_CAPABILITIES = \"compute\""), [node, &library].concat());
     assert_eq!(of("utility", "NVIDIA_DRIVER_CAPABILITIES = \"utility\""), [node, program].concat());
     assert_eq!(of("others", "NVIDIA_VISIBLE_DEVICES = \"all\""), [node, program, &library].concat());
@@ -166,7 +169,7 @@ fn an_image_s_links_lead_the_driver_s_files_to_no_place_of_the_machine() {
     let report = machine.instance.run_job("links", &command);
     assert_eq!(report["state"], "succeeded", "{report:#}");
     let found = machine.instance.log("links", "main-0");
-    assert_eq!(found, "nvidia335\n-rwxr-xr-x\nglibc-ld.so.cache1.1");
+    assert_eq!(found, "nvidia335\n-rwxr-xr-x\nglibc-ld.so.cache1.1\n");
     assert_eq!(fs::read_to_string(&kept).unwrap(), "kept");
     let left: Vec<PathBuf> = fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(left, [kept]);
