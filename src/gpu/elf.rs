@@ -98,6 +98,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a program of the tests")]
     fn this_machine_s_own_library_tells_its_name_and_version() {
         let path = own_libc();
         assert_eq!(name(&path).as_deref(), Some("libc.so.6"));

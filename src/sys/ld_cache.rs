@@ -45,6 +45,9 @@ const TEXTS_MAX: usize = 16 << 20;
 #[error("it is no cache of glibc's loader in a form that is known (version 1.1)")]
 pub struct Unknown;
 
+/// A name, as programs give it to the loader, and a path.
+pub type Library = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     flags: u32,
@@ -60,14 +63,14 @@ struct Cache {
 }
 
 /// Where libraries of this machine's kind lie, by name, as a cache says.
-pub fn libraries(cache: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Unknown> {
+pub fn libraries(cache: &[u8]) -> Result<Vec<Library>, Unknown> {
     let cache = Cache::read(cache)?;
     let own = cache.entries.into_iter().filter(|entry| entry.flags == FLAGS);
     Ok(own.map(|entry| (entry.name, entry.path)).collect())
 }
 
 /// The cache of an image, if it has one, in which these names lead to these paths, and nowhere else.
-pub fn with(cache: Option<&[u8]>, libraries: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<u8>, Unknown> {
+pub fn with(cache: Option<&[u8]>, libraries: &[Library]) -> Result<Vec<u8>, Unknown> {
     let mut cache = cache.map_or(Ok(Cache::default()), Cache::read)?;
     cache.entries.retain(|entry| entry.flags != FLAGS || libraries.iter().all(|(name, _)| *name != entry.name));
     for (name, path) in libraries {
@@ -238,10 +241,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn pairs(pairs: &[(&str, &str)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    fn pairs(pairs: &[(&str, &str)]) -> Vec<Library> {
         pairs.iter().map(|(name, path)| (name.as_bytes().to_vec(), path.as_bytes().to_vec())).collect()
     }
 
+    #[expect(clippy::disallowed_methods, reason = "a program of the tests")]
     fn lines(program: &str, cache: &std::path::Path) -> Vec<String> {
         let listed = std::process::Command::new(program).args(["-p", "-C"]).arg(cache).output().unwrap();
         assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));

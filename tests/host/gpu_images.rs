@@ -132,6 +132,8 @@ fn an_image_has_the_driver_of_its_cards_whatever_a_program_makes_of_its_variable
     assert_eq!(of("others", "NVIDIA_VISIBLE_DEVICES = \"all\""), [node, program, &library].concat());
     assert_eq!(of("driver", "NVIDIA_VISIBLE_DEVICES = \"none\""), [program, &library].concat());
     assert_eq!(of("nothing", "NVIDIA_VISIBLE_DEVICES = \"void\""), "");
+    let found = machine.said("nobody", &image, "user = \"nobody\"\n", "id -u; env -i /usr/bin/nvidia-smi");
+    assert_eq!(found, format!("65534\n58095 from {FOLDER}/libcuda.so.1\n"));
     // Before it runs.
     let file = machine.instance.root().join("wrong.toml");
     let wrong = "resources.gpu = 1\ncommand = \"true\"\n[env]\nNVIDIA_DRIVER_CAPABILITIES = \"compute,vidio\"\n";

@@ -79,7 +79,7 @@ impl DriverFinder {
                 source.display()
             ))
         };
-        NEEDED.iter().find_map(|name| needs(&name)).map_or(Ok(()), Err)
+        NEEDED.iter().find_map(needs).map_or(Ok(()), Err)
     }
 
     fn find(&self, capabilities: &Capabilities, cards: &[Wanted<'_>], place: &Path) -> Result<DriverFiles, String> {
