@@ -48,6 +48,12 @@ impl Machine {
         Some(Self { instance, _nodes: nodes })
     }
 
+    /// Brought in before a job asks for it, which may take longer than jobs do.
+    fn debian(&self) -> String {
+        self.instance.ok(&["image", "import", "--name", "debian:py", &format!("oci:{}:py", debian().display())]);
+        "debian:py".to_owned()
+    }
+
     /// What a job with one card says that runs `script` in `image`.
     fn said(&self, name: &str, image: &str, more: &str, script: &str) -> String {
         let text = format!("image = {image:?}\nresources.gpu = 1\ncommand = {script:?}\n{more}");
@@ -98,7 +104,7 @@ fn compile(place: &Path, source: &str, options: &[&str], target: &Path) {
 fn an_image_has_the_driver_of_its_cards_whatever_a_program_makes_of_its_variables() {
     const TEST: &str = "an_image_has_the_driver_of_its_cards";
     let Some(machine) = Machine::start(TEST, &[331, 333], "cdi = []") else { return };
-    let image = format!("oci:{}:py", debian().display());
+    let image = machine.debian();
     let script = "nvidia-smi; env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; \
                   ldconfig -p | grep libcuda; ldconfig; env -i /usr/bin/nvidia-smi; \
                   ls /dev | grep nvidia; grep libcuda /proc/mounts; env | grep NVIDIA_V; \
@@ -214,7 +220,7 @@ fn an_image_whose_libraries_do_not_go_with_the_driver_is_refused_by_name() {
     assert!(why.contains(&format!("libcuda.so.{VERSION} of this machine's driver needs 2.")), "{why}");
     // Where no library is missed, the image is not to blame: the driver is.
     fs::remove_file(machine.instance.root().join("driver/lib64").join(format!("libcuda.so.{VERSION}"))).unwrap();
-    let why = machine.refused("missing", &format!("oci:{}:py", debian().display()));
+    let why = machine.refused("missing", &machine.debian());
     assert!(why.contains(&format!("the driver's libcuda.so.{VERSION} is in none of ")), "{why}");
     machine.instance.shutdown();
 }
@@ -253,7 +259,7 @@ fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes()
         device(343)
     );
     fs::write(root.join("cdi/nvidia.json"), description).unwrap();
-    let image = format!("oci:{}:py", debian().display());
+    let image = machine.debian();
     let script = "env -i /usr/bin/nvidia-smi; env -i /usr/bin/nvidia-smi libcuda.so; ldconfig; env -i /usr/bin/nvidia-smi; ls /dev | grep nvidia3; env | grep -E 'NVIDIA_V|DESCR|CTK'; \
                   (echo x > /opt/driver/libcuda.so) 2>&1; true";
     let found = machine.said("described", &image, "", script);
