@@ -12,7 +12,7 @@ use trainyard::config::{AddressRange, Quotas};
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::intake::Arrival;
 use trainyard::plan::{Amount, Live, Place, Plan, Queue, Shares, Snapshot, Step, Waiting, Why, plan};
-use trainyard::reconcile::{Event, Reconciler, Settings};
+use trainyard::reconcile::{Caller, Event, Reconciler, Request, Settings};
 use trainyard::spec::{Main, MinSucceeded, Network, OnOverrun, Priority, parse};
 use trainyard::status::RoleTally;
 use trainyard::store::memory::MemoryStore;
@@ -466,8 +466,26 @@ fn arrival(number: usize) -> Arrival {
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }
 
-/// A file is dropped while so many wait: all that the daemon does about it but for the store and the files.
-fn pass_of_the_daemon(count: usize) -> (Duration, Duration) {
+/// What the daemon takes, but for the store and the files, while so many wait.
+struct Daemon {
+    /// A file is dropped.
+    usual: Duration,
+    /// The same, once in ten seconds, when the places of the first are looked at.
+    looking: Duration,
+    /// `ps` of somebody who may see none of the jobs, and of root, who sees all.
+    list_of_none: Duration,
+    list_of_all: Duration,
+}
+
+fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duration {
+    let caller = Caller { uid, name: String::new() };
+    let answer = Box::new(|listing| drop(std::hint::black_box(listing)));
+    let from = Instant::now();
+    reconciler.handle(Event::Request(Request::List { caller, answer }), Timestamp(now));
+    from.elapsed()
+}
+
+fn of_the_daemon(count: usize) -> Daemon {
     let inventory = Amount { cpu: 1000, memory: 1 << 40, gpu: 0 };
     let settings = Settings {
         inventory,
@@ -490,20 +508,26 @@ fn pass_of_the_daemon(count: usize) -> (Duration, Duration) {
     let mut all: Vec<Duration> =
         (1..=PASSES).map(|more| timed(&mut reconciler, count + more as usize, 20_001 + u64::from(more))).collect();
     all.sort_unstable();
-    // And the one in ten seconds in which the places of all are looked at.
-    (all[all.len() / 2], timed(&mut reconciler, count + 1000, 40_000))
+    Daemon {
+        usual: all[all.len() / 2],
+        looking: timed(&mut reconciler, count + 1000, 40_000),
+        list_of_none: list(&mut reconciler, 1000, 50_000),
+        list_of_all: list(&mut reconciler, 0, 60_000),
+    }
 }
 
 fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(JOBS);
     println!(
-        "{:<10}{:>16}{:>18}{:>20}{:>20}",
-        "waiting", "plan, alike", "plan, all differ", "daemon, a new job", "with all places"
+        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}",
+        "waiting", "plan, alike", "plan, all differ", "daemon, a new job", "with places", "ps of no job", "ps of all jobs"
     );
     for waiting in [1000, 10_000, 100_000] {
-        let (usual, looking) = pass_of_the_daemon(waiting);
+        let Daemon { usual, looking, list_of_none, list_of_all } = of_the_daemon(waiting);
         let (alike, all_differ) = (pass_of_the_plan(waiting, 1), pass_of_the_plan(waiting, u64::MAX));
-        println!("{waiting:<10}{alike:>16.1?}{all_differ:>18.1?}{usual:>20.1?}{looking:>20.1?}");
+        println!(
+            "{waiting:<10}{alike:>16.1?}{all_differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{list_of_none:>20.1?}{list_of_all:>20.1?}"
+        );
     }
     SAID.into_iter().for_each(|said| compare(count, said));
 }
