@@ -6,9 +6,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trainyard::config::{AddressRange, Quotas};
+use trainyard::gpu::deck::{CARD, Part, Wish};
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::intake::Arrival;
 use trainyard::plan::{Amount, Live, Place, Plan, Queue, Shares, Snapshot, Step, Waiting, Why, plan};
@@ -181,13 +183,19 @@ fn key(number: usize, job: &Job) -> JobKey {
 }
 
 fn amount(cards: u64) -> Amount {
-    Amount { cpu: cards * 4000, memory: cards << 34, gpu: cards }
+    Amount { cpu: cards * 4000, memory: cards << 34, gpu: cards * CARD }
+}
+
+fn wishes(cards: u64) -> Arc<[Wish]> {
+    let count = u32::try_from(cards).unwrap();
+    [Wish { tasks: 1, count, part: Part::Whole, kind: None }].into()
 }
 
 fn waiting(number: usize, job: &Job) -> (Place, Waiting) {
     let waiting = Waiting {
         key: key(number, job),
         amount: amount(job.cards),
+        wishes: wishes(job.cards),
         tasks: 1,
         network: Network::Host,
         ports: Vec::new(),
@@ -214,6 +222,8 @@ fn live(key: JobKey, job: &Job, now: u64) -> Live {
     Live {
         key,
         amount: amount(job.cards),
+        pieces: Vec::new(),
+        over_share: None,
         block: None,
         ports: Vec::new(),
         tallies: vec![tally],
@@ -271,6 +281,7 @@ impl Scheduler for Trainyard {
             now: Timestamp(now),
             inventory: self.inventory,
             away: Vec::new(),
+            one_by_one: None,
             addresses: addresses(),
             last_block: None,
             live: std::mem::take(&mut self.live),
@@ -441,6 +452,7 @@ fn pass_of_the_plan(count: usize, shapes: u64) -> Duration {
         now: Timestamp(1),
         inventory: amount(65),
         away: Vec::new(),
+        one_by_one: None,
         addresses: addresses(),
         last_block: None,
         live: lives,

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -33,7 +34,7 @@ use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
-use crate::sys::bell;
+use crate::sys::{bell, cgroup};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
@@ -200,8 +201,11 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
     let images = Arc::new(open_images(config)?);
-    let gpus = Arc::new(watch_gpus(config, events.clone()).map_err(failed("watch the GPUs"))?);
-    let engine = open_engine(config, images.clone(), gpus.clone(), &events)?;
+    let tasks_group = cgroup::prepare_tasks_group(&format!("/trainyard-{}", config.paths.instance()))
+        .map_err(failed("make a control group for tasks"))?;
+    let gpus = Arc::new(watch_gpus(config, &tasks_group, events.clone()).map_err(failed("watch the GPUs"))?);
+    let means = Means { images: images.clone(), gpus: gpus.clone(), runtime: Handle::current(), tasks_group };
+    let engine = open_engine(config, means, &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
     engine.resume_deliveries(&reconciler.open_runs()).map_err(failed("go on copying output to stores"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
@@ -244,8 +248,12 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     Ok(())
 }
 
-fn watch_gpus(config: &Config, events: UnboundedSender<Event>) -> io::Result<Gpus> {
-    let settings = gpu::Settings { library: config.gpu.library.clone(), xids: config.paths.xids() };
+fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>) -> io::Result<Gpus> {
+    let settings = gpu::Settings {
+        library: config.gpu.library.clone(),
+        xids: config.paths.xids(),
+        tasks_group: Some(tasks_group.to_owned()),
+    };
     // The receiver is gone only when the daemon ends.
     Gpus::start(settings, move |seen| drop(events.send(Event::Gpus(seen))))
 }
@@ -287,8 +295,7 @@ fn open_runs(events: &UnboundedSender<Event>) -> io::Result<Vec<Identity>> {
 
 fn open_engine(
     config: &Config,
-    images: Arc<Images>,
-    gpus: Arc<Gpus>,
+    means: Means,
     events: &UnboundedSender<Event>,
 ) -> Result<Arc<LocalEngine>, DaemonError> {
     let news = events.clone();
@@ -298,7 +305,6 @@ fn open_engine(
     let deliveries = Box::new(move |key: &JobKey, run, Delivered { state, note }| {
         drop(deliveries.send(Event::Delivering { key: key.clone(), run, state, note }));
     });
-    let means = Means { images, gpus, runtime: tokio::runtime::Handle::current() };
     let engine = LocalEngine::open(config, means, notify, deliveries);
     let engine = engine.map_err(failed("prepare the machine for containers"))?;
     if let Err(reason) = engine.reaches_out() {

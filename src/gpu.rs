@@ -6,6 +6,7 @@
 //! Nothing here changes a card: no modes, no clocks, no resets.
 
 pub mod cdi;
+pub mod deck;
 pub mod driver_files;
 pub mod elf;
 pub mod health;
@@ -18,9 +19,10 @@ mod xids;
 
 use std::collections::BTreeMap;
 
-use crate::ids::{GpuUuid, Timestamp};
+use crate::ids::{GpuUuid, TaskId, Timestamp};
 use health::Finding;
 
+pub use crate::sys::mig::Instances;
 pub use library::driver_folders;
 pub use topology::{Link, Topology};
 pub use watch::{Gpus, Settings};
@@ -98,6 +100,8 @@ pub struct Slice {
     pub profile: String,
     /// Bytes.
     pub memory: u64,
+    /// By which its devices are found; nobody is given one that does not tell.
+    pub instances: Option<Instances>,
 }
 
 /// What its health is judged by. What a card does not tell is absent: older ones know no remapped rows, newer ones no retired pages.
@@ -214,4 +218,6 @@ pub struct Process {
     pub memory: Option<u64>,
     /// The slice on which it runs.
     pub slice: Option<GpuUuid>,
+    /// The task that it is of, by its control group.
+    pub task: Option<TaskId>,
 }

@@ -374,6 +374,16 @@ impl fmt::Display for Cpu {
     }
 }
 
+/// Graphics cards, in thousandths of one: a share or a slice is part of a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CardAmount(pub u64);
+
+impl fmt::Display for CardAmount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0 as f64 / 1000.0)
+    }
+}
+
 /// How much of a task's output is kept: parts of each stream, and the size from which one is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLimits {

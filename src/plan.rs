@@ -7,6 +7,7 @@
 
 pub mod address;
 mod attempt;
+mod cards;
 mod fill;
 mod limit;
 pub mod outlook;
@@ -14,13 +15,16 @@ mod queue;
 mod share;
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{AddressRange, Quota, Quotas};
-use crate::ids::{Bytes, Cpu, JobKey, Timestamp, WorkspaceName};
-use crate::spec::{GpuIdle, JobSpec, Network, OnOverrun};
+use crate::gpu::deck::{CARD, Deck, Piece, Sizes, Wish, weight_of_slice};
+use crate::ids::{Bytes, CardAmount, Cpu, JobKey, Timestamp, WorkspaceName};
+use crate::spec::{GpuIdle, GpuPart, JobSpec, Network, OnOverrun, Resources};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
+pub use cards::{described, wishes};
 pub use queue::{Place, Queue};
 pub use share::Shares;
 
@@ -31,17 +35,27 @@ pub struct Amount {
     pub cpu: u64,
     /// Bytes.
     pub memory: u64,
-    /// Cards.
+    /// Thousandths of a card.
     pub gpu: u64,
 }
 
+/// Of a task. A slice counts by its sevenths of a card, a share by its part of the smallest card that it may be of.
+fn cards_of(resources: &Resources, sizes: &Sizes) -> u64 {
+    let one = match &resources.gpu_part {
+        GpuPart::Whole => CARD,
+        GpuPart::Share { memory, .. } => sizes.weight(memory.0, resources.gpu_type.as_deref()),
+        GpuPart::Slice(profile) => weight_of_slice(profile),
+    };
+    one * u64::from(resources.gpu)
+}
+
 impl Amount {
-    /// What all tasks of one attempt hold.
-    pub fn of(spec: &JobSpec) -> Self {
+    /// What all tasks of one attempt hold, on a machine with such cards.
+    pub fn of(spec: &JobSpec, sizes: &Sizes) -> Self {
         spec.roles.iter().fold(Self::default(), |sum, role| Self {
             cpu: sum.cpu.saturating_add(role.resources.cpu.0.saturating_mul(u64::from(role.count))),
             memory: sum.memory.saturating_add(role.resources.memory.0.saturating_mul(u64::from(role.count))),
-            gpu: sum.gpu.saturating_add(u64::from(role.resources.gpu) * u64::from(role.count)),
+            gpu: sum.gpu.saturating_add(cards_of(&role.resources, sizes).saturating_mul(u64::from(role.count))),
         })
     }
 
@@ -75,7 +89,7 @@ impl Amount {
             missing.push(format!("{} of memory of {}", Bytes(self.memory), Bytes(room.memory)));
         }
         if self.gpu > room.gpu {
-            missing.push(format!("{} GPU(s) of {}", self.gpu, room.gpu));
+            missing.push(format!("{} GPU(s) of {}", CardAmount(self.gpu), CardAmount(room.gpu)));
         }
         missing
     }
@@ -83,7 +97,7 @@ impl Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cards = if self.gpu > 0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
+        let cards = if self.gpu > 0 { format!(", {} GPU(s)", CardAmount(self.gpu)) } else { String::new() };
         write!(f, "{} cpu and {} of memory{cards}", Cpu(self.cpu), Bytes(self.memory))
     }
 }
@@ -116,6 +130,10 @@ pub fn beyond_quota(wanted: &Amount, workspace: &WorkspaceName, quota: &Quota) -
 pub struct Live {
     pub key: JobKey,
     pub amount: Amount,
+    /// What its amount of cards is of, one by one.
+    pub pieces: Vec<Piece>,
+    /// One of its tasks uses more of a card than its share, for so long that it is stopped.
+    pub over_share: Option<StopCause>,
     pub block: Option<AddressBlock>,
     /// Ports of the machine that it has taken because its file names them.
     pub ports: Vec<u16>,
@@ -163,6 +181,8 @@ pub struct Idle {
 pub struct Waiting {
     pub key: JobKey,
     pub amount: Amount,
+    /// What its amount of cards is of.
+    pub wishes: Arc<[Wish]>,
     pub tasks: u32,
     pub network: Network,
     /// Ports of the machine that its file names.
@@ -199,6 +219,8 @@ pub struct Snapshot<'a> {
     pub inventory: Amount,
     /// Cards of it that no attempt has and that cannot be had now, since others use them or they are looked at: since when each.
     pub away: Vec<Timestamp>,
+    /// The same one by one, where to count them is not enough.
+    pub one_by_one: Option<OneByOne>,
     pub addresses: AddressRange,
     /// The block that was handed out last.
     pub last_block: Option<AddressBlock>,
@@ -209,6 +231,15 @@ pub struct Snapshot<'a> {
     /// What workspaces have used before.
     pub shares: &'a Shares,
     pub quotas: &'a Quotas,
+}
+
+/// Cards one by one.
+#[derive(Debug, Clone)]
+pub struct OneByOne {
+    /// All that can be had sooner or later, as if nobody held any.
+    pub all: Deck,
+    /// What of it no attempt has and cannot be had now, and since when.
+    pub away: Vec<(Piece, Timestamp)>,
 }
 
 /// One thing to do. Each may be repeated safely.
@@ -226,8 +257,8 @@ pub enum Step {
     Retry { key: JobKey, reason: String },
     /// The run is over.
     End { key: JobKey, verdict: Verdict },
-    /// Start all tasks of a new attempt.
-    Start { key: JobKey, block: Option<AddressBlock> },
+    /// Start all tasks of a new attempt. With these pieces of cards, task by task; where that is open, with any that are free.
+    Start { key: JobKey, block: Option<AddressBlock>, pieces: Option<Vec<Vec<Piece>>> },
 }
 
 /// How a port that somebody waits for is held.

@@ -26,6 +26,7 @@ use std::time::Duration;
 use crate::config::{AddressRange, Quotas};
 use crate::contract::Identity;
 use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
+use crate::gpu::deck::Piece;
 use crate::gpu::{Inventory, Measured};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
@@ -425,7 +426,7 @@ impl<S: Store> Reconciler<S> {
             Step::Release { key } => self.release(&key),
             Step::Retry { key, reason } => self.retry(&key, &reason),
             Step::End { key, verdict } => self.end(&key, verdict),
-            Step::Start { key, block } => self.start(&key, block),
+            Step::Start { key, block, pieces } => self.start(&key, block, pieces),
         }
     }
 
@@ -476,7 +477,7 @@ impl<S: Store> Reconciler<S> {
             is_last: is_stopped || !run.is_tried_again(attempt, &verdict, on_gpu_failure),
             verdict,
             owner: run.record.source.owner,
-            gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.uuid.clone()).collect(),
+            gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.device().clone()).collect(),
         };
         run.releasing = true;
         self.works.push(Work::Release { key: key.clone(), release });
@@ -520,11 +521,13 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn start(&mut self, key: &JobKey, block: Option<AddressBlock>) {
+    fn start(&mut self, key: &JobKey, block: Option<AddressBlock>, pieces: Option<Vec<Vec<Piece>>>) {
         let id = AttemptId(self.counters.attempt + 1);
         let now = self.now;
         let Some(spec) = self.jobs.get(key).and_then(Job::open_run).map(|run| run.spec.clone()) else { return };
-        let Some(gpus) = self.lease(&spec) else { return self.hold_back(key, "waits for GPUs that were just lost") };
+        let Some(gpus) = self.lease(&spec, pieces) else {
+            return self.hold_back(key, "waits for GPUs that were just lost");
+        };
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
         let tasks = spec.tasks().zip(gpus).map(|((role, index), gpus)| TaskRecord {
             role: role.name.clone(),

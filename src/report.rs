@@ -126,8 +126,8 @@ pub struct AmountReport {
     pub cpu: f64,
     /// Bytes.
     pub memory: u64,
-    /// Cards.
-    pub gpu: u64,
+    /// Cards; a share or a slice is part of one.
+    pub gpu: f64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -278,7 +278,7 @@ impl WaitReport {
 
 impl fmt::Display for AmountReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cards = if self.gpu > 0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
+        let cards = if self.gpu > 0.0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
         write!(f, "{} cpu and {} of memory{cards}", self.cpu, Bytes(self.memory))
     }
 }

@@ -28,9 +28,9 @@ mod wire;
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
-    Code, Command, DataSource, Dataset, DesiredState, GitCode, GpuIdle, HostMount, JobSpec, Main, MinSucceeded,
-    Network, OnEdit, OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount, Resources,
-    Retry, RetryOn, Role, Scalars, Submodules, SyncAt,
+    Code, Command, DataSource, Dataset, DesiredState, GitCode, GpuIdle, GpuPart, HostMount, JobSpec, Main,
+    MinSucceeded, Network, OnEdit, OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount,
+    Resources, Retry, RetryOn, Role, Scalars, ShareOver, Submodules, SyncAt,
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};

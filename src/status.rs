@@ -11,7 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{RoleName, Timestamp};
+use crate::ids::{RoleName, TaskName, Timestamp};
 use crate::spec::{Main, MinSucceeded, Role};
 
 /// What a job or a run is doing.
@@ -90,6 +90,8 @@ pub enum StopCause {
     GpuFailed { says: String },
     /// Its cards were idle, and `then = "stop"`.
     GpuIdle { below: u32, lasting_ms: u64 },
+    /// One of its tasks went on using more of a card than its share, bytes, and `gpu_memory_over = "stop"`.
+    OverShare { task: TaskName, used: u64, share: u64 },
     /// The attempt is decided; what still ran was stopped.
     Decided,
     /// Trainyard itself was asked to stop everything.
@@ -119,6 +121,12 @@ impl fmt::Display for StopCause {
                 let lasting = crate::ids::format_duration(std::time::Duration::from_millis(*lasting_ms));
                 write!(f, "stopped since its GPUs were used less than {below} % for {lasting} (alerts.gpu_idle)")
             }
+            StopCause::OverShare { task, used, share } => write!(
+                f,
+                "stopped since {task} used {} of a GPU, more than its share of {} (resources.gpu_memory)",
+                crate::ids::Bytes(*used).roughly(),
+                crate::ids::Bytes(*share)
+            ),
             StopCause::Decided => f.write_str("stopped because the attempt was decided"),
             StopCause::ShimSignalled => {
                 f.write_str("ended because its shim was told to by a signal; the machine may have been going down")

@@ -11,6 +11,7 @@ pub mod idmap;
 pub mod ld_cache;
 pub mod lock;
 pub mod measure;
+pub mod mig;
 pub mod mounts;
 pub mod namespaces;
 pub mod netns;

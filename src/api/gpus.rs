@@ -6,9 +6,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::server::{ApiError, Context, ask, user_name};
-use crate::gpu::{Card, Driver, Inventory, Process, health};
+use crate::gpu::{Card, Driver, Inventory, Process, Slice, health};
 use crate::ids::GpuUuid;
 use crate::reconcile::{Caller, Lease, Request};
+use crate::store::record::GpuPartLease;
 
 /// How long who asks waits for NVML; after that they get what was found last.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -56,6 +57,8 @@ pub struct GpuView {
     pub findings: Vec<FindingView>,
     /// The job and task that hold it, or, of a job that is not the caller's to see, its workspace.
     pub leased_by: Option<String>,
+    /// Who has shares of it.
+    pub shares: Vec<ShareView>,
     pub slices: Vec<SliceView>,
     pub processes: Vec<ProcessView>,
     /// The way to each card of the list, as `nvidia-smi topo -m` has it.
@@ -74,6 +77,16 @@ pub struct SliceView {
     pub uuid: GpuUuid,
     pub profile: String,
     /// Bytes.
+    pub memory: u64,
+    /// As `leased_by` of a card.
+    pub leased_by: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareView {
+    /// As `leased_by` of a card.
+    pub holder: String,
+    /// Bytes that it may use.
     pub memory: u64,
 }
 
@@ -109,8 +122,8 @@ fn view(found: &Arc<Inventory>, leases: &[Lease], caller: u32) -> GpuList {
         Driver::Missing { reason } => (None, None, Some(reason.clone())),
     };
     let one = |(index, card): (usize, &Card)| {
-        let lease = leases.iter().find(|lease| lease.gpu == card.facts.uuid);
-        card_view(index, card, found, lease, caller)
+        let own: Vec<&Lease> = leases.iter().filter(|lease| lease.gpu == card.facts.uuid).collect();
+        card_view(index, card, found, &own, caller)
     };
     GpuList {
         driver,
@@ -123,13 +136,25 @@ fn view(found: &Arc<Inventory>, leases: &[Lease], caller: u32) -> GpuList {
     }
 }
 
-fn card_view(index: usize, card: &Card, found: &Inventory, lease: Option<&Lease>, caller: u32) -> GpuView {
+fn card_view(index: usize, card: &Card, found: &Inventory, leases: &[&Lease], caller: u32) -> GpuView {
     let usage = card.usage.clone().unwrap_or_default();
     let slices = card.slices.iter();
     let findings = card.findings.iter();
     let link =
         |other: usize| if other == index { "X".to_owned() } else { found.topology.link(index, other).to_string() };
-    let told = |process: Process| told(process, lease, caller);
+    let told = |process: Process| {
+        let lease = lease_of(&process, leases);
+        told(process, lease, caller)
+    };
+    let shares = leases.iter().filter_map(|lease| match &lease.part {
+        Some(GpuPartLease::Share { bytes, .. }) => Some(ShareView { holder: lease.holder.clone(), memory: *bytes }),
+        _ => None,
+    });
+    let slice_holder = |slice: &Slice| {
+        let is_of =
+            |lease: &&&Lease| matches!(&lease.part, Some(GpuPartLease::Slice { uuid, .. }) if *uuid == slice.uuid);
+        leases.iter().find(is_of).map(|lease| lease.holder.clone())
+    };
     GpuView {
         index,
         uuid: card.facts.uuid.clone(),
@@ -152,13 +177,26 @@ fn card_view(index: usize, card: &Card, found: &Inventory, lease: Option<&Lease>
                 says: one.says.clone(),
             })
             .collect(),
-        leased_by: lease.map(|lease| lease.holder.clone()),
+        leased_by: leases.iter().find(|lease| lease.part.is_none()).map(|lease| lease.holder.clone()),
+        shares: shares.collect(),
         slices: slices
-            .map(|slice| SliceView { uuid: slice.uuid.clone(), profile: slice.profile.clone(), memory: slice.memory })
+            .map(|slice| SliceView {
+                uuid: slice.uuid.clone(),
+                profile: slice.profile.clone(),
+                memory: slice.memory,
+                leased_by: slice_holder(slice),
+            })
             .collect(),
         processes: usage.processes.into_iter().flatten().map(told).collect(),
         links: (0..found.cards.len()).map(link).collect(),
     }
+}
+
+/// Whose process it is, among those who hold the card or parts of it. One that is known to be of no task is nobody's.
+fn lease_of<'a>(process: &Process, leases: &[&'a Lease]) -> Option<&'a Lease> {
+    let whole = leases.iter().find(|lease| lease.part.is_none());
+    let own = || leases.iter().find(|lease| process.task.is_some_and(|task| task.attempt == lease.attempt));
+    whole.or_else(own).copied()
 }
 
 fn level_name(level: health::Level) -> &'static str {
@@ -210,10 +248,16 @@ mod tests {
 
     #[test]
     fn what_a_process_runs_is_told_to_its_user_and_to_root_alone_and_of_hidden_jobs_only_the_memory() {
-        let lease = |visible| Lease { gpu: "GPU-0".parse().unwrap(), holder: String::new(), visible };
+        let lease = |visible| Lease {
+            gpu: "GPU-0".parse().unwrap(),
+            part: None,
+            attempt: crate::ids::AttemptId(1),
+            holder: String::new(),
+            visible,
+        };
         let seen = |caller, lease: Option<Lease>| {
             let program = Some("train".to_owned());
-            let process = Process { pid: 7, uid: Some(4_000_001), program, memory: Some(5), slice: None };
+            let process = Process { pid: 7, uid: Some(4_000_001), program, memory: Some(5), slice: None, task: None };
             let view = told(process, lease.as_ref(), caller);
             assert_eq!(view.memory, Some(5));
             (view.pid.is_some(), view.user.is_some() && view.uid.is_some(), view.program.is_some())

@@ -162,6 +162,7 @@ mod tests {
             cpu: 2000,
             memory: 3 << 30,
             gpu,
+            gpu_part: 0,
             price,
         }
     }

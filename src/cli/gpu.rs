@@ -19,7 +19,8 @@ pub(super) async fn run(client: &Client, format: Format) -> anyhow::Result<Exit>
     }
     output::table(&["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"], &rows(&list, |gpu| vec![state(gpu)]))?;
     part(&["GPU", "LEASED BY"], &rows(&list, lease))?;
-    part(&["GPU", "SLICE", "MEMORY", "UUID"], &rows(&list, slices))?;
+    part(&["GPU", "SHARE", "HELD BY"], &rows(&list, shares))?;
+    part(&["GPU", "SLICE", "MEMORY", "UUID", "LEASED BY"], &rows(&list, slices))?;
     part(&["GPU", "PID", "USER", "MEMORY", "PROGRAM"], &rows(&list, processes))?;
     findings(&list)?;
     let numbers: Vec<String> = list.gpus.iter().map(|gpu| gpu.index.to_string()).collect();
@@ -87,10 +88,23 @@ fn lease(gpu: &GpuView) -> Vec<Vec<String>> {
     gpu.leased_by.iter().map(|holder| vec![gpu.index.to_string(), escape(holder)]).collect()
 }
 
+fn shares(gpu: &GpuView) -> Vec<Vec<String>> {
+    let row = |share: &crate::api::gpus::ShareView| {
+        vec![gpu.index.to_string(), Bytes(share.memory).to_string(), escape(&share.holder)]
+    };
+    gpu.shares.iter().map(row).collect()
+}
+
 fn slices(gpu: &GpuView) -> Vec<Vec<String>> {
     let row = |slice: &crate::api::gpus::SliceView| {
         let memory = Bytes(slice.memory).roughly();
-        vec![gpu.index.to_string(), escape(&slice.profile), memory, slice.uuid.to_string()]
+        vec![
+            gpu.index.to_string(),
+            escape(&slice.profile),
+            memory,
+            slice.uuid.to_string(),
+            or_none(slice.leased_by.as_deref(), escape),
+        ]
     };
     gpu.slices.iter().map(row).collect()
 }

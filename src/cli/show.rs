@@ -14,8 +14,8 @@ use crate::api::client::Client;
 use crate::contract::{Sample, Task, command};
 use crate::ids::JobKey;
 use crate::spec::{
-    Command, DesiredState, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Role, Stack, SyncAt,
-    parse,
+    Command, DesiredState, GpuPart, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Resources,
+    Role, Stack, SyncAt, parse,
 };
 use crate::sys::terminal;
 
@@ -222,12 +222,34 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     out
 }
 
+/// Which cards, and how much of each.
+fn cards_as_text(resources: &Resources) -> String {
+    let kind = resources.gpu_type.as_ref().map(|kind| format!(", gpu_type = {}", quoted(kind)));
+    let part = match &resources.gpu_part {
+        GpuPart::Whole => String::new(),
+        GpuPart::Share { memory, over } => {
+            format!(", gpu_memory = \"{memory}\", gpu_memory_over = \"{}\"", over.word())
+        }
+        GpuPart::Slice(profile) => format!(", mig = {}", quoted(profile)),
+    };
+    format!("{}{part}", kind.unwrap_or_default())
+}
+
+fn cards_as_json(resources: &Resources) -> Value {
+    let (memory, over, mig) = match &resources.gpu_part {
+        GpuPart::Whole => (None, None, None),
+        GpuPart::Share { memory, over } => (Some(memory.0), Some(over.word()), None),
+        GpuPart::Slice(profile) => (None, None, Some(profile)),
+    };
+    json!({ "type": resources.gpu_type, "memory": memory, "memory_over": over, "mig": mig })
+}
+
 fn role_as_text(role: &Role) -> String {
     let min_failed = role.min_failed.map_or_else(|| "\"never\"".to_owned(), |count| count.to_string());
-    let resources = role.resources;
+    let resources = &role.resources;
     let mut out = format!(
         "\n[roles.{}]\nimage = {}\n{}\ncount = {}\nmain = {}\nserves = {}\nmin_failed = {min_failed}\nmin_succeeded = {}\nretries = {}\n\
-         resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {} }}\n",
+         resources = {{ cpu = {}, memory = \"{}\", shm = \"{}\", pids = {}, gpu = {}{} }}\n",
         key(role.name.as_str()),
         quoted(&role.image.to_string()),
         role.user.as_ref().map_or("# user: the image's".to_owned(), |user| format!("user = {}", quoted(user))),
@@ -240,7 +262,8 @@ fn role_as_text(role: &Role) -> String {
         resources.memory,
         resources.shm,
         resources.pids,
-        resources.gpu
+        resources.gpu,
+        cards_as_text(resources)
     );
     if let Some(code) = &role.code {
         let _ = writeln!(out, "code = {}", code.written());
@@ -305,6 +328,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
             "resources": {
                 "cpu": role.resources.cpu.0 as f64 / 1000.0, "memory": role.resources.memory.0,
                 "shm": role.resources.shm.0, "pids": role.resources.pids, "gpu": role.resources.gpu,
+                "gpu_part": cards_as_json(&role.resources),
             },
             "env": role.env.iter().map(|(name, value)| json!([name, value])).collect::<Vec<_>>(),
             "ports": role.ports.iter().map(|port| json!([port.label, port.count, port.begin])).collect::<Vec<_>>(),
@@ -363,7 +387,7 @@ mod tests {
             assert_eq!(of_cards(&after), of_cards(&before), "{}", shown(text));
             let said = |spec: &JobSpec| {
                 let role = &spec.roles[0];
-                (role.user.clone(), role.code.clone(), role.env.clone(), role.ports.clone(), role.resources)
+                (role.user.clone(), role.code.clone(), role.env.clone(), role.ports.clone(), role.resources.clone())
             };
             assert_eq!(said(&after), said(&before), "{}", shown(text));
         }

@@ -92,10 +92,10 @@ fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
 /// OpenPAI takes whole cores, and `memoryMB` from 100 on.
 fn too_small(role: &Role) -> Option<Advice> {
     const MEMORY_MIN: Bytes = Bytes(100_000_000);
-    let Resources { cpu, memory, .. } = role.resources;
+    let Resources { cpu, memory, .. } = &role.resources;
     let (what, least) = match () {
-        () if cpu < Cpu(1000) => (format!("cpu = {cpu}"), "1 core (cpuNumber)"),
-        () if memory < MEMORY_MIN => (format!("memory = \"{memory}\""), "100 MB (memoryMB)"),
+        () if *cpu < Cpu(1000) => (format!("cpu = {cpu}"), "1 core (cpuNumber)"),
+        () if *memory < MEMORY_MIN => (format!("memory = \"{memory}\""), "100 MB (memoryMB)"),
         () => return None,
     };
     let text = format!("under contract openpai a task has {least} at least, role {} has {what}", role.name);

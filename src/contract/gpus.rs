@@ -64,9 +64,16 @@ pub(super) fn warnings(spec: &JobSpec) -> Vec<Advice> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told<'a> {
     pub own: Vec<&'a GpuUuid>,
+    /// Of a card that it has with others: its share, bytes.
+    pub share: Option<u64>,
+    /// They are slices of cards, which CUDA is to be told by name.
+    pub are_slices: bool,
     /// It can open those of other tasks as well, by which NCCL reaches their memory; the name that all of these tasks have in common.
     pub shared: Option<String>,
 }
+
+/// The memory of its card that a task may use, bytes.
+pub const SHARE: &str = "TRAINYARD_GPU_MEMORY";
 
 /// A task without cards is told nothing: it can open none.
 pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
@@ -84,8 +91,13 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
     };
     // So that CUDA counts them as `nvidia-smi` does.
     unless_said("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
-    if let Some(name) = &told.shared {
+    if told.shared.is_some() || told.are_slices {
         unless_said("CUDA_VISIBLE_DEVICES", own);
+    }
+    if let Some(bytes) = told.share {
+        unless_said(SHARE, bytes.to_string());
+    }
+    if let Some(name) = &told.shared {
         // Tasks have host names of their own, by which NCCL would take them for different machines.
         unless_said("NCCL_HOSTID", name.clone());
     }
@@ -97,7 +109,8 @@ mod tests {
 
     fn told(own: &[&GpuUuid], shared: Option<&str>, before: &[(&str, &str)]) -> Vec<(String, String)> {
         let mut env: Vec<_> = before.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        tell(&mut env, &Told { own: own.to_vec(), shared: shared.map(str::to_owned) });
+        let shared = shared.map(str::to_owned);
+        tell(&mut env, &Told { own: own.to_vec(), share: None, are_slices: false, shared });
         env
     }
 
@@ -129,5 +142,20 @@ mod tests {
             ("NCCL_HOSTID", "trainyard-a7"),
         ];
         assert_eq!(told(&[&b], Some("trainyard-a7"), &[order]), pairs(&shared));
+    }
+
+    #[test]
+    fn a_task_with_a_share_is_told_how_much_and_one_with_a_slice_which() {
+        let (card, slice): (GpuUuid, GpuUuid) = ("GPU-a".parse().unwrap(), "MIG-b".parse().unwrap());
+        let told = |own: &GpuUuid, share, are_slices| {
+            let mut env = Vec::new();
+            tell(&mut env, &Told { own: vec![own], share, are_slices, shared: None });
+            env.into_iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+        };
+        let order = "CUDA_DEVICE_ORDER=PCI_BUS_ID";
+        let share = ["NVIDIA_VISIBLE_DEVICES=GPU-a", order, "TRAINYARD_GPU_MEMORY=21474836480"];
+        assert_eq!(told(&card, Some(20 << 30), false), share);
+        let of_slice = ["NVIDIA_VISIBLE_DEVICES=MIG-b", order, "CUDA_VISIBLE_DEVICES=MIG-b"];
+        assert_eq!(told(&slice, None, true), of_slice);
     }
 }

@@ -95,7 +95,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
     }]);
     let program = program(task).unwrap_or_default();
-    let resources = task.role.resources;
+    let resources = &task.role.resources;
     let plain = [
         ("SM_INPUT_DIR", "/opt/ml/input"),
         ("SM_INPUT_CONFIG_DIR", "/opt/ml/input/config"),

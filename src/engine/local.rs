@@ -111,13 +111,15 @@ pub struct Means {
     pub images: Arc<Images>,
     pub gpus: Arc<Gpus>,
     pub runtime: tokio::runtime::Handle,
+    /// The control group below which tasks have theirs.
+    pub tasks_group: String,
 }
 
 impl LocalEngine {
     /// Takes hold of what the engine needs of the machine.
     pub fn open(
         config: &Config,
-        Means { images, gpus, runtime }: Means,
+        Means { images, gpus, runtime, tasks_group }: Means,
         notify: Notify,
         deliveries: Deliveries,
     ) -> io::Result<Self> {
@@ -142,7 +144,7 @@ impl LocalEngine {
             mounts_below: config.mounts_below.clone(),
             networks: Networks::open(&instance, &config.network)?,
             resolv_conf: config.network.resolv_conf.clone(),
-            tasks_group: cgroup::prepare_tasks_group(&format!("/trainyard-{instance}"))?,
+            tasks_group,
             logs: config.logs,
             debug_keep: config.limits.debug_keep,
             paths,
@@ -265,7 +267,7 @@ impl LocalEngine {
         let is_last = launch.identity.attempt > launch.spec.retries && id.again >= task.role.retries;
         let keep_failed = launch.spec.debug && is_last;
         let bundle = bundle::Bundle {
-            resources: task.role.resources,
+            resources: task.role.resources.clone(),
             view: &view,
             user: &base.user,
             ids: &base.ids,

@@ -22,6 +22,7 @@ use super::{
     Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage,
 };
 use crate::ids::{GpuUuid, Timestamp};
+use crate::sys::{cgroup, mig};
 
 /// The first of the libraries that there is and that comes up; else why there are no cards.
 pub(super) fn open(candidates: &[PathBuf]) -> Result<Nvml, String> {
@@ -109,7 +110,8 @@ fn slice(device: Device<'_>) -> Option<(Slice, Device<'_>)> {
     let profile = name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned();
     let memory = device.memory_info().ok()?.total;
     let uuid = device.uuid().ok()?.parse().ok()?;
-    Some((Slice { uuid, profile, memory }, device))
+    let instances = mig::instances(device.nvml(), &device);
+    Some((Slice { uuid, profile, memory, instances }, device))
 }
 
 /// The card itself is gone, or is to be reset; anything else may be the library's.
@@ -243,15 +245,24 @@ pub(super) fn sample(device: &Device<'_>) -> Sample {
     }
 }
 
-pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Usage {
+/// Tasks have their control groups below `tasks`.
+pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], tasks: Option<&str>) -> Usage {
     let Sample { memory, utilisation, power } = sample(device);
     Usage {
         memory,
         utilisation,
         power,
         power_limit: device.enforced_power_limit().ok(),
-        processes: processes_of_all(device, slices),
+        processes: processes_of_all(device, slices).map(|found| with_tasks(found, tasks)),
     }
+}
+
+fn with_tasks(mut found: Vec<Process>, tasks: Option<&str>) -> Vec<Process> {
+    for process in &mut found {
+        let group = tasks.and_then(|tasks| cgroup::group_of_process(process.pid, tasks));
+        process.task = group.and_then(|group| group.parse().ok());
+    }
+    found
 }
 
 fn processes_of_all(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Option<Vec<Process>> {
@@ -280,7 +291,7 @@ fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<Vec<Process
             UsedGpuMemory::Unavailable => None,
         };
         let (uid, program) = whose(info.pid);
-        found.push(Process { pid: info.pid, uid, program, memory, slice: slice.cloned() });
+        found.push(Process { pid: info.pid, uid, program, memory, slice: slice.cloned(), task: None });
     }
     Some(found)
 }

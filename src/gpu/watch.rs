@@ -44,6 +44,8 @@ pub struct Settings {
     pub library: Option<PathBuf>,
     /// Where XIDs are kept.
     pub xids: PathBuf,
+    /// The control group below which tasks have theirs.
+    pub tasks_group: Option<String>,
 }
 
 /// The cards, as they were found last. Ends its threads when it is dropped.
@@ -300,7 +302,8 @@ impl Watcher {
             return Inventory { driver, ..Inventory::default() };
         }
         let away = &mut self.away;
-        let read = |card: &Placed| read_card(&opened.nvml, card, with_usage, now, away);
+        let usage = with_usage.then_some(Asked { tasks_group: self.settings.tasks_group.as_deref() });
+        let read = |card: &Placed| read_card(&opened.nvml, card, usage, now, away);
         Inventory {
             driver: opened.driver.clone(),
             cards: opened.cards.iter().map(read).collect(),
@@ -335,11 +338,17 @@ impl Watcher {
     }
 }
 
+/// What uses the cards is asked for as well.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    tasks_group: Option<&'a str>,
+}
+
 /// Those that are gone, and not merely not to be asked, come to those that are `away`.
 fn read_card(
     nvml: &Nvml,
     (index, facts): &Placed,
-    with_usage: bool,
+    usage: Option<Asked<'_>>,
     now: Timestamp,
     away: &mut BTreeSet<GpuUuid>,
 ) -> Card {
@@ -365,7 +374,7 @@ fn read_card(
             }
             card.mig = nvml::is_mig(&device);
             let slices = nvml::slices(&device);
-            card.usage = with_usage.then(|| nvml::usage(&device, &slices));
+            card.usage = usage.map(|asked| nvml::usage(&device, &slices, asked.tasks_group));
             card.slices = slices.into_iter().map(|(slice, _)| slice).collect();
         }
     }

@@ -64,6 +64,11 @@ pub(super) struct DraftResources {
     pub(super) shm: Option<Bytes>,
     pub(super) gpu: Option<u64>,
     pub(super) gpu_type: Option<String>,
+    /// A share of one card.
+    pub(super) gpu_memory: Option<Bytes>,
+    pub(super) gpu_memory_over: Option<String>,
+    /// A profile of MIG, of which `gpu` says how many.
+    pub(super) mig: Option<String>,
     /// Processes and threads.
     pub(super) pids: Option<u32>,
 }

@@ -9,8 +9,8 @@ use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure, OnOverrun,
-    Param, Priority, RemoteMount, Retry, Role,
+    Code, Command, DesiredState, GpuPart, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure,
+    OnOverrun, Param, Priority, RemoteMount, Resources, Retry, Role,
 };
 
 /// Our own field of `extras`.
@@ -76,12 +76,32 @@ fn service(role: &Role) -> String {
     parts.extend(role.user.as_ref().map(|user| format!("user = {}", quoted(user))));
     let env = role.env.iter().map(|(name, value)| format!("{} = {}", quoted(name), quoted(value)));
     parts.push(format!("env = {{ {} }}", env.collect::<Vec<_>>().join(", ")));
-    let wanted = role.resources;
+    let wanted = &role.resources;
     parts.push(format!(
-        "resources = {{ cpu = {}, memory = \"{}B\", shm = \"{}B\", pids = {}, gpu = {} }}",
-        wanted.cpu, wanted.memory.0, wanted.shm.0, wanted.pids, wanted.gpu
+        "resources = {{ cpu = {}, memory = \"{}B\", shm = \"{}B\", pids = {}, gpu = {}{} }}",
+        wanted.cpu,
+        wanted.memory.0,
+        wanted.shm.0,
+        wanted.pids,
+        wanted.gpu,
+        cards(wanted).iter().map(|(key, value)| format!(", {key} = {value}")).collect::<String>()
     ));
     format!("{{ {} }}", parts.join(", "))
+}
+
+/// What is said of cards beside their number, as a job file has it.
+fn cards(wanted: &Resources) -> Vec<(&'static str, String)> {
+    let quoted = |text: &str| toml::Value::String(text.to_owned()).to_string();
+    let mut out: Vec<_> = wanted.gpu_type.iter().map(|kind| ("gpu_type", quoted(kind))).collect();
+    match &wanted.gpu_part {
+        GpuPart::Whole => {}
+        GpuPart::Share { memory, over } => {
+            out.push(("gpu_memory", format!("\"{}B\"", memory.0)));
+            out.push(("gpu_memory_over", quoted(over.word())));
+        }
+        GpuPart::Slice(profile) => out.push(("mig", quoted(profile))),
+    }
+    out
 }
 
 /// The job's own notes, and ours.
@@ -118,7 +138,7 @@ fn shared_env(spec: &JobSpec) -> Vec<(String, String)> {
 
 fn task_role(task: &Task<'_>) -> Value {
     let role = task.role;
-    let wanted = role.resources;
+    let wanted = &role.resources;
     json!({
         "name": role.name.as_str(),
         "taskNumber": role.count,
@@ -312,6 +332,11 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
         MinSucceeded::Count(count) => json!(count),
     };
     let env = role.env.iter().filter(|pair| !shared.contains(pair));
+    let (share, over, mig) = match &role.resources.gpu_part {
+        GpuPart::Whole => (None, None, None),
+        GpuPart::Share { memory, over } => (Some(memory.0), Some(over.word()), None),
+        GpuPart::Slice(profile) => (None, None, Some(profile)),
+    };
     json!({
         "main": role.main == Main::Role,
         "first": role.main == Main::FirstTask,
@@ -328,6 +353,10 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
         "memory": role.resources.memory.0,
         "shm": role.resources.shm.0,
         "pids": role.resources.pids,
+        "gpu_type": role.resources.gpu_type,
+        "gpu_memory": share,
+        "gpu_memory_over": over,
+        "mig": mig,
     })
 }
 
@@ -430,6 +459,10 @@ fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
     exactly(&mut role.resources.memory, own.number("memory", 1)?, MEMORY_MB_MIN);
     exactly(&mut role.resources.shm, own.number("shm", 1)?, 1);
     role.resources.pids = own.number("pids", 1)?.and_then(|pids| u32::try_from(pids).ok());
+    role.resources.gpu_type = own.text("gpu_type")?.or(role.resources.gpu_type.take());
+    role.resources.gpu_memory = own.number("gpu_memory", 1)?.map(|bytes| Bytes(bytes.unsigned_abs()));
+    role.resources.gpu_memory_over = own.text("gpu_memory_over")?;
+    role.resources.mig = own.text("mig")?;
     Ok(())
 }
 

@@ -118,6 +118,7 @@ fn read_role(
         gpu: Some(gpu).filter(|gpu| *gpu > 0),
         gpu_type: gpu_type.filter(|_| gpu > 0).map(str::to_owned),
         pids: None,
+        ..DraftResources::default()
     };
     for mut port in fields.objects("portList")? {
         let label = port.needed("label")?;

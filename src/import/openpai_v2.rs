@@ -232,8 +232,8 @@ fn resources(role: &mut DraftRole, fields: &mut Fields, losses: &mut Vec<Loss>) 
         memory: memory.map(|number| Bytes::mib(number.unsigned_abs())),
         shm: Some(Bytes::mib(shm.unsigned_abs())),
         gpu: asked.number("gpu", 0)?.map(i64::unsigned_abs).filter(|gpu| *gpu > 0),
-        gpu_type: None,
         pids: None,
+        ..DraftResources::default()
     };
     let ports = asked.object("ports")?;
     for label in ports.names() {

@@ -26,7 +26,6 @@ const POD: &Fates = &[
     ("dnsPolicy", CLUSTER),
     ("tolerations", CLUSTER),
     ("affinity", Fate::Lost("one machine: tasks cannot be placed")),
-    ("nodeSelector", Fate::Lost("one machine: tasks cannot be placed; a kind of card is asked for by gpu_type")),
     ("imagePullSecrets", LOGIN),
     ("initContainers", Fate::Lost("do it at the beginning of the command")),
     ("serviceAccountName", Fate::Lost("there is no API of Kubernetes here")),
@@ -126,8 +125,14 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
     let security = [pod.object("securityContext")?, container.object("securityContext")?];
     security.into_iter().try_for_each(|security| user(security, role, &mut draft.losses))?;
     volumes(&mut pod, &mut container, role, &mut draft.losses)?;
+    let mut selector = pod.object("nodeSelector")?;
+    let product = selector.text(PRODUCT)?;
+    for name in selector.names() {
+        draft.losses.push(selector.loss(&name, "one machine: tasks cannot be placed"));
+    }
     pod.leave(POD, &mut draft.losses);
     read_container(container, role, &mut draft.losses)?;
+    role.resources.gpu_type = product.filter(|_| role.resources.gpu.is_some_and(|count| count > 0));
     Ok(restarts)
 }
 
@@ -242,10 +247,18 @@ fn in_directory(directory: String, command: Command) -> Command {
     }
 }
 
+/// As NVIDIA's feature discovery labels a node: the name of its cards, with "-" for " ".
+const PRODUCT: &str = "nvidia.com/gpu.product";
+/// As NVIDIA's device plugin names slices: `nvidia.com/mig-1g.10gb`.
+const SLICES: &str = "nvidia.com/mig-";
+/// As HAMi and Volcano name shares of a card's memory, in MiB.
+const SHARES: [&str; 2] = ["nvidia.com/gpumem", "volcano.sh/vgpu-memory"];
+
 /// Limits are what a task gets; requests count where there is no limit.
 pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
     let mut limits = asked.object("limits")?;
     let mut requests = asked.object("requests")?;
+    let slices = limits.names().into_iter().chain(requests.names()).find(|name| name.starts_with(SLICES));
     let mut one = |name: &str, losses: &mut Vec<Loss>| -> Result<Option<String>, ImportError> {
         let (limit, request) = (limits.text(name)?, requests.text(name)?);
         if let (Some(limit), Some(request)) = (&limit, &request)
@@ -258,11 +271,22 @@ pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Ve
     let cpu = one("cpu", losses)?;
     let memory = one("memory", losses)?;
     let gpu = one("nvidia.com/gpu", losses)?;
+    let shares = SHARES.iter().map(|name| one(name, losses)).collect::<Result<Vec<_>, _>>()?;
+    let share = SHARES.iter().zip(shares).find_map(|(name, text)| Some((*name, text?)));
+    let sliced = slices.as_deref().map(|name| one(name, losses)).transpose()?.flatten();
     let bad = |name: &str, text: &str| asked.refuse(name, format!("{text:?} is no quantity of Kubernetes"));
     let number =
         |name: &str, text: Option<String>| text.map(|text| quantity(&text).ok_or_else(|| bad(name, &text))).transpose();
     role.resources.cpu = number("cpu", cpu)?;
     role.resources.gpu = number("nvidia.com/gpu", gpu)?.map(|count| count as u64);
+    if let (Some(name), Some(text)) = (&slices, sliced) {
+        role.resources.gpu = number(name, Some(text))?.map(|count| count as u64);
+        // Where a profile has a "+", a name of a resource has a ".".
+        role.resources.mig = Some(name.replacen(SLICES, "", 1).replace(".me", "+me"));
+    }
+    if let Some((name, text)) = share {
+        role.resources.gpu_memory = number(name, Some(text))?.map(|mebibytes| Bytes::mib(mebibytes as u64));
+    }
     role.resources.memory = memory.map(|text| bytes(&text).ok_or_else(|| bad("memory", &text))).transpose()?;
     if role.resources.memory.is_none() {
         losses.push(asked.loss(

@@ -728,6 +728,8 @@ fn whatever_is_exported_comes_back() {
         "retry = { backoff = \"1s\" }",
         "after = [\"\u{915}\u{902}\"]",
         "priority = 80",
+        "resources = { gpu = 2, gpu_type = \"A100\" }",
+        "[roles.a.resources]\ngpu_memory = \"20GiB\"\ngpu_memory_over = \"alert\"\n[roles.b.resources]\nmig = \"1g.10gb\"\ngpu = 2",
         "code = \"digits@v2\"",
         "[scalars]\nlog_dir = \"/output/x\"\nlines = 'a=(?<a>\\d+)'\n[tensorboard]\nlog_dir = \"/output\"",
         "framework = \"mpi\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\nslots = 3",
@@ -783,4 +785,28 @@ fn a_port_that_openpai_gives_is_exported_where_the_job_asks_for_it_itself() {
         document["taskRoles"][0]["portList"].as_array().unwrap().len()
     };
     assert_eq!((labels("native"), labels("openpai")), (1, 0));
+}
+
+#[test]
+fn what_pods_say_of_cards_is_carried() {
+    let pod = |selector: &str, limits: &str| {
+        format!(
+            "apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: m}}\nspec:\n  tasks:\n    - {{replicas: 1, name: w, \
+             template: {{spec: {{{selector}containers: [{{image: i, resources: {{limits: {{cpu: 1, memory: 1Gi, {limits}}}}}}}]}}}}}}\n"
+        )
+    };
+    let wanted = |selector: &str, limits: &str| {
+        let job = only(&pod(selector, limits));
+        let resources = spec_of(&job).roles[0].resources.clone();
+        (resources.gpu, resources.gpu_part, resources.gpu_type, fields(&job).len())
+    };
+    let product = "nodeSelector: {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}, ";
+    let kind = Some("NVIDIA-H100-80GB-HBM3".to_owned());
+    let without = wanted("", "nvidia.com/gpu: 2").3;
+    assert_eq!(wanted(product, "nvidia.com/gpu: 2"), (2, spec::GpuPart::Whole, kind, without));
+    assert_eq!(wanted(product, "x: 1").2, None);
+    let slice = spec::GpuPart::Slice("1g.10gb+me".to_owned());
+    assert_eq!(wanted("", "nvidia.com/mig-1g.10gb.me: 2"), (2, slice, None, without));
+    let share = spec::GpuPart::Share { memory: crate::ids::Bytes::mib(20_000), over: spec::ShareOver::Stop };
+    assert_eq!(wanted("", "nvidia.com/gpu: 1, nvidia.com/gpumem: 20000"), (1, share, None, without));
 }

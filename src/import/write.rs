@@ -211,6 +211,9 @@ impl Page {
             self.line("gpu", gpu.to_string());
         }
         self.given("gpu_type", wanted.gpu_type.as_deref());
+        self.given("gpu_memory", wanted.gpu_memory.map(written).as_deref());
+        self.given("gpu_memory_over", wanted.gpu_memory_over.as_deref());
+        self.given("mig", wanted.mig.as_deref());
         if let Some(pids) = wanted.pids {
             self.line("pids", pids.to_string());
         }

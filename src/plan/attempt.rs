@@ -82,6 +82,8 @@ fn decide(live: &Live, now: Timestamp) -> Option<Step> {
         let limit_ms = live.max_duration.map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX));
         let cause = StopCause::TimedOut { limit_ms };
         (Verdict::Failed { reason: cause.to_string() }, cause)
+    } else if let Some(cause) = &live.over_share {
+        (Verdict::Failed { reason: cause.to_string() }, cause.clone())
     } else if live.on_overrun == OnOverrun::Stop && expected_end(live).is_some_and(|end| now >= end) {
         let expected_ms = live.expected_duration.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let cause = StopCause::Overrun { expected_ms };

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Bound;
 use std::time::Duration;
 
+use super::cards::Cards;
 use super::limit::{End, Limit, Load};
 use super::queue::{Lane, Place, Shape};
 use super::share::Hours;
@@ -19,6 +20,7 @@ use super::{
     Amount, Holding, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
 };
 use crate::config::Quota;
+use crate::gpu::deck::CARD;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::spec::Priority;
 use crate::store::record::AddressBlock;
@@ -55,6 +57,8 @@ struct Filling<'a> {
     /// The run that had the machine's reservation before, while it waits.
     reserved: Option<(Place, &'a Waiting)>,
     machine: Limit,
+    /// Where cards are looked at one by one; `machine` does not limit them then.
+    cards: Option<Cards>,
     sides: HashMap<&'a WorkspaceName, Side>,
     /// Blocks that are held, or kept for who is held up for room.
     blocks: Vec<AddressBlock>,
@@ -65,14 +69,14 @@ struct Filling<'a> {
     ports: BTreeMap<u16, (&'a JobKey, Holding)>,
 }
 
-/// What of the machine is held, by the attempts that have not given it back and of cards also by others.
-pub(super) fn machine(snapshot: &Snapshot<'_>, ends: Ends) -> Limit {
-    let mut machine = Limit::new(Load { amount: snapshot.inventory, runs: u64::MAX }, snapshot.now);
+/// What of the machine, which has so much, is held, by the attempts that have not given it back and of cards also by others.
+pub(super) fn machine(snapshot: &Snapshot<'_>, has: Amount, ends: Ends) -> Limit {
+    let mut machine = Limit::new(Load { amount: has, runs: u64::MAX }, snapshot.now);
     for live in snapshot.live.iter().filter(|live| !live.released) {
         machine.hold(&live.amount, ends(live, snapshot.now));
     }
     for since in &snapshot.away {
-        machine.hold(&Amount { gpu: 1, ..Amount::default() }, attempt::guessed_end(*since, snapshot.now));
+        machine.hold(&Amount { gpu: CARD, ..Amount::default() }, attempt::guessed_end(*since, snapshot.now));
     }
     machine
 }
@@ -93,13 +97,21 @@ pub(super) fn side<'a>(snapshot: &Snapshot<'a>, workspace: &WorkspaceName, ends:
 pub(super) fn is_possible(snapshot: &Snapshot<'_>, waiting: &Waiting) -> bool {
     let (amount, workspace) = (&waiting.amount, &waiting.key.workspace);
     let quota = snapshot.quotas.get(workspace);
-    amount.gpu <= snapshot.inventory.gpu && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
+    let has_cards = match &snapshot.one_by_one {
+        None => amount.gpu <= snapshot.inventory.gpu,
+        Some(cards) => cards.all.fits(&waiting.wishes),
+    };
+    has_cards && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
+}
+
+fn any_cards(snapshot: &Snapshot<'_>) -> Amount {
+    Amount { gpu: u64::MAX, ..snapshot.inventory }
 }
 
 /// Why a run is over, since all that the machine has but for cards is too little for it.
 fn never(snapshot: &Snapshot<'_>, waiting: &Waiting) -> Option<String> {
-    let any_cards = Amount { gpu: u64::MAX, ..snapshot.inventory };
-    beyond_machine(&waiting.amount, &any_cards).or_else(|| address::never_fits(snapshot.addresses, waiting.addresses()))
+    beyond_machine(&waiting.amount, &any_cards(snapshot))
+        .or_else(|| address::never_fits(snapshot.addresses, waiting.addresses()))
 }
 
 fn capacity(quota: &Quota) -> Load {
@@ -108,17 +120,24 @@ fn capacity(quota: &Quota) -> Load {
 
 pub(super) fn amount_of(quota: &Quota) -> Amount {
     let or_all = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-    Amount { cpu: or_all(quota.cpu), memory: or_all(quota.memory), gpu: or_all(quota.gpu) }
+    Amount {
+        cpu: or_all(quota.cpu),
+        memory: or_all(quota.memory),
+        gpu: or_all(quota.gpu.map(|cards| cards.saturating_mul(CARD))),
+    }
 }
 
 impl<'a> Filling<'a> {
     fn new(snapshot: &'a Snapshot<'a>) -> Self {
         let held = || snapshot.live.iter().filter(|live| !live.released);
+        let cards = Cards::of(snapshot, attempt::sure_end);
+        let has = if cards.is_some() { any_cards(snapshot) } else { snapshot.inventory };
         let ports = held().flat_map(|live| live.ports.iter().map(|port| (*port, (&live.key, Holding::Has))));
         Self {
             snapshot,
             reserved: snapshot.reserved.and_then(|key| snapshot.queue.find(key)),
-            machine: machine(snapshot, attempt::sure_end),
+            machine: machine(snapshot, has, attempt::sure_end),
+            cards,
             sides: HashMap::new(),
             blocks: held().filter_map(|live| live.block).collect(),
             out_of_addresses: false,
@@ -143,7 +162,7 @@ impl<'a> Filling<'a> {
 
     fn gate(&self, workspace: &WorkspaceName) -> Gate<'_> {
         let limits = [&self.machine, &self.sides[workspace].limit];
-        Gate { limits, out_of_addresses: self.out_of_addresses }
+        Gate { limits, cards: self.cards.as_ref(), out_of_addresses: self.out_of_addresses }
     }
 
     fn open(&mut self, workspace: &'a WorkspaceName, lane: &'a Lane) -> Cursor<'a> {
@@ -174,10 +193,11 @@ impl<'a> Filling<'a> {
         let load = Load::of(waiting.amount);
         let side = self.sides.get_mut(&waiting.key.workspace).expect("its lane was opened");
         if !load.fits(&side.limit.room) {
-            side.limit.reserve(&waiting.amount);
+            let at = side.limit.fits_at(&waiting.amount);
+            side.limit.reserve(&waiting.amount, at);
             plan.hold_up(waiting, Why::Quota);
-        } else if !load.fits(&self.machine.room) {
-            self.machine.reserve(&waiting.amount);
+        } else if !load.fits(&self.machine.room) || !self.has_cards(waiting) {
+            self.reserve(waiting);
             self.keep_for(waiting);
             self.claim_block(waiting);
             plan.hold_up(waiting, Why::Room);
@@ -193,6 +213,25 @@ impl<'a> Filling<'a> {
                     plan.hold_up(waiting, Why::Addresses);
                 }
             }
+        }
+    }
+
+    fn has_cards(&self, waiting: &Waiting) -> bool {
+        self.cards.as_ref().is_none_or(|cards| cards.fits(&waiting.wishes))
+    }
+
+    /// It is to start as soon as both the machine and, where they are looked at one by one, its cards have room.
+    fn reserve(&mut self, waiting: &Waiting) {
+        let at = match &self.cards {
+            None => self.machine.fits_at(&waiting.amount),
+            Some(cards) => {
+                let at = self.machine.has_room_at(&waiting.amount);
+                at.zip(cards.fits_at(&waiting.wishes)).map(|(machine, cards)| machine.max(cards))
+            }
+        };
+        self.machine.reserve(&waiting.amount, at);
+        if let Some(cards) = &mut self.cards {
+            cards.reserve(&waiting.wishes, at);
         }
     }
 
@@ -214,7 +253,8 @@ impl<'a> Filling<'a> {
             side.used = side.used.with_start(&waiting.amount);
         }
         self.claim(waiting, Holding::Has);
-        plan.steps.push(Step::Start { key: waiting.key.clone(), block });
+        let pieces = self.cards.as_mut().and_then(|cards| cards.start(&waiting.wishes, waiting.lasts));
+        plan.steps.push(Step::Start { key: waiting.key.clone(), block, pieces });
     }
 
     /// The addresses of an attempt, if it has any of its own.
@@ -254,6 +294,7 @@ impl<'a> Filling<'a> {
 /// What the limits and the addresses let pass. It only ever becomes narrower while a plan is made.
 struct Gate<'b> {
     limits: [&'b Limit; 2],
+    cards: Option<&'b Cards>,
     out_of_addresses: bool,
 }
 
@@ -265,7 +306,8 @@ impl Gate<'_> {
 
     fn admits(&self, shape: &Shape, lasts: Option<Duration>) -> bool {
         let has_addresses = !(shape.addressed && self.out_of_addresses);
-        has_addresses && self.limits.iter().all(|limit| limit.admits(&shape.amount, lasts))
+        let admits_cards = || self.cards.is_none_or(|cards| cards.admits(&shape.wishes, lasts));
+        has_addresses && self.limits.iter().all(|limit| limit.admits(&shape.amount, lasts)) && admits_cards()
     }
 }
 

@@ -152,13 +152,16 @@ impl Limit {
         self.ends(|end| Some(end.foreseen())).into_iter().find_map(fits)
     }
 
-    /// The first run that does not fit is to start as soon as it does; says when that should be.
-    pub(super) fn reserve(&mut self, amount: &Amount) -> Option<Timestamp> {
-        let at = self.fits_at(amount);
+    /// When there is room, now or as what runs ends.
+    pub(super) fn has_room_at(&self, amount: &Amount) -> Option<Timestamp> {
+        if Load::of(*amount).fits(&self.room) { Some(self.now) } else { self.fits_at(amount) }
+    }
+
+    /// The first run that does not fit is to start as soon as it does, which should be `at`.
+    pub(super) fn reserve(&mut self, amount: &Amount, at: Option<Timestamp>) {
         let stays = self.held(|end| end.said().is_none_or(|end| at.is_some_and(|at| end > at)));
         let spare = self.capacity.minus(&stays).minus(&Load::of(*amount));
         self.reservations.push(Reservation { at, spare });
-        at
     }
 
     /// Keeps what a run needs that has room here and waits for something else: nobody else has it from now on.
@@ -176,7 +179,7 @@ impl End {
         }
     }
 
-    fn foreseen(&self) -> Timestamp {
+    pub(super) fn foreseen(&self) -> Timestamp {
         match self {
             Self::Said(end) | Self::Guessed(end) => *end,
         }

@@ -1,13 +1,16 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::attempt::foreseen_end;
+use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
 use super::limit::{Load, later};
 use super::share::Hours;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why};
+use crate::gpu::deck::{CARD, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So many of the first in the queue are told when they may start.
@@ -36,8 +39,22 @@ pub struct Standing {
     /// From 1.
     pub place: usize,
     pub wanted: Amount,
+    /// What its amount of cards is of.
+    pub wishes: Arc<[Wish]>,
+    /// Whether the machine has the cards for it.
+    pub cards: CardsFor,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
     pub estimate: Option<Timestamp>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CardsFor {
+    /// They are free, or it wants none.
+    Free,
+    /// Not now; so many such cards, shares or slices are free.
+    Held { free: u64 },
+    /// Not as the cards are now, whatever ends; there are so many such.
+    Lacking { there: u64 },
 }
 
 /// An attempt that holds something.
@@ -58,15 +75,38 @@ pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outl
         .collect();
     let ordered = ordered(snapshot, most);
     let mut clock = Clock::new(snapshot);
+    let machine = machine(snapshot, snapshot.inventory, foreseen_end);
+    let one_by_one = Cards::of(snapshot, foreseen_end);
+    let cards_for = |waiting: &Waiting| match &one_by_one {
+        Some(cards) => cards.state_for(&waiting.wishes),
+        None => counted(&waiting.amount, &snapshot.inventory, &machine.room.amount),
+    };
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
         let is_told = place <= ESTIMATED && is_possible(snapshot, waiting);
         let estimate = match of_their_own.contains(&waiting.key) {
             _ if !is_told => None,
+            // What pieces of cards those before it are given is not reckoned ahead.
+            false if one_by_one.is_some() && !waiting.wishes.is_empty() => {
+                let cards = one_by_one.as_ref().filter(|_| place == 1);
+                match cards.and_then(|cards| cards.free_at(&waiting.wishes)) {
+                    Some(free) => clock.start_from(waiting, free),
+                    None => clock.no_start_of(waiting),
+                }
+            }
             true => clock.no_start_of(waiting),
             false => clock.start_of(waiting),
         };
-        standings.insert(waiting.key.clone(), Standing { place, wanted: waiting.amount, estimate });
+        standings.insert(
+            waiting.key.clone(),
+            Standing {
+                place,
+                wanted: waiting.amount,
+                wishes: waiting.wishes.clone(),
+                cards: cards_for(waiting),
+                estimate,
+            },
+        );
     }
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
@@ -76,7 +116,7 @@ pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outl
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
-        free: machine(snapshot, foreseen_end).room.amount,
+        free: machine.room.amount,
         waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
@@ -99,9 +139,11 @@ impl Outlook {
         self.standings.len()
     }
 
-    /// Who holds something of what does not suffice for `wanted`, where so much of it is free.
-    pub fn holders_of(&self, wanted: &Amount, free: &Amount) -> impl Iterator<Item = &Holder> {
-        let (cpu, memory, gpu) = (wanted.cpu > free.cpu, wanted.memory > free.memory, wanted.gpu > free.gpu);
+    /// Who holds something of what does not suffice for it.
+    pub fn holders_for(&self, standing: &Standing) -> impl Iterator<Item = &Holder> {
+        let (wanted, free) = (&standing.wanted, &self.free);
+        let gpu = standing.cards != CardsFor::Free;
+        let (cpu, memory) = (wanted.cpu > free.cpu, wanted.memory > free.memory);
         self.holders.iter().filter(move |holder| {
             let held = &holder.amount;
             (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0)
@@ -111,6 +153,15 @@ impl Outlook {
     /// Who of a workspace holds anything.
     pub fn holders_in(&self, workspace: &WorkspaceName) -> impl Iterator<Item = &Holder> {
         self.holders.iter().filter(move |holder| holder.key.workspace == *workspace)
+    }
+}
+
+/// Where to count cards is enough.
+fn counted(wanted: &Amount, inventory: &Amount, free: &Amount) -> CardsFor {
+    match wanted.gpu {
+        gpu if gpu > inventory.gpu => CardsFor::Lacking { there: inventory.gpu / CARD },
+        gpu if gpu > free.gpu => CardsFor::Held { free: free.gpu / CARD },
+        _ => CardsFor::Free,
     }
 }
 
@@ -161,7 +212,11 @@ struct Clock<'a> {
 
 impl<'a> Clock<'a> {
     fn new(snapshot: &'a Snapshot<'a>) -> Self {
-        Self { snapshot, machine: Timeline::of(&machine(snapshot, foreseen_end)), sides: BTreeMap::new() }
+        Self {
+            snapshot,
+            machine: Timeline::of(&machine(snapshot, snapshot.inventory, foreseen_end)),
+            sides: BTreeMap::new(),
+        }
     }
 
     fn side(&mut self, workspace: &'a WorkspaceName) -> &mut Timeline {
@@ -170,7 +225,11 @@ impl<'a> Clock<'a> {
     }
 
     fn start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
-        let Some(start) = self.find(waiting) else { return self.no_start_of(waiting) };
+        self.start_from(waiting, self.snapshot.now)
+    }
+
+    fn start_from(&mut self, waiting: &'a Waiting, from: Timestamp) -> Option<Timestamp> {
+        let Some(start) = self.find(waiting, from) else { return self.no_start_of(waiting) };
         self.take(waiting, start, waiting.expected);
         Some(start)
     }
@@ -187,10 +246,10 @@ impl<'a> Clock<'a> {
         self.side(&waiting.key.workspace).take(start, &load, lasts);
     }
 
-    /// The first time at which both have room.
-    fn find(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
+    /// The first time from then on at which both have room.
+    fn find(&mut self, waiting: &'a Waiting, from: Timestamp) -> Option<Timestamp> {
         let load = Load::of(waiting.amount);
-        let mut at = self.snapshot.now;
+        let mut at = from;
         // Each step goes on in time, to a point of one of the two.
         loop {
             let found = self.machine.earliest(at, &load, waiting.lasts)?;

@@ -4,9 +4,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Amount, Waiting};
+use crate::gpu::deck::Wish;
 use crate::ids::{JobKey, WorkspaceName};
 use crate::spec::Priority;
 
@@ -40,16 +42,17 @@ pub(super) struct Lane {
 }
 
 /// What runs need: those of one shape fit or do not fit together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
     pub(super) amount: Amount,
+    pub(super) wishes: Arc<[Wish]>,
     /// They have addresses of their own.
     pub(super) addressed: bool,
 }
 
 impl Shape {
     pub(super) fn of(waiting: &Waiting) -> Self {
-        Self { amount: waiting.amount, addressed: waiting.addresses() > 0 }
+        Self { amount: waiting.amount, wishes: waiting.wishes.clone(), addressed: waiting.addresses() > 0 }
     }
 }
 
@@ -117,7 +120,16 @@ impl Queue {
 
     /// No run in it needs a card.
     pub fn wants_no_cards(&self) -> bool {
-        self.lanes.values().all(|lane| lane.shapes.keys().all(|shape| shape.amount.gpu == 0))
+        self.lanes.values().all(|lane| lane.shapes.keys().all(|shape| shape.wishes.is_empty()))
+    }
+
+    /// Some run in it needs such cards.
+    pub fn wants(&self, such: impl Fn(&Wish) -> bool) -> bool {
+        self.lanes.values().any(|lane| lane.shapes.keys().any(|shape| shape.wishes.iter().any(&such)))
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = &JobKey> {
+        self.places.keys()
     }
 
     pub fn is_empty(&self) -> bool {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::limit::later;
 use super::{Amount, Live, Snapshot, Waiting};
+use crate::gpu::deck::CARD;
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::store::record::UsageRecord;
 
@@ -93,7 +94,7 @@ impl Shares {
 
     /// An attempt is over, of which this was recorded.
     pub fn account(&mut self, used: &UsageRecord) {
-        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu };
+        let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu * CARD + used.gpu_part };
         self.add(&used.workspace, &amount, used.from, used.to);
     }
 

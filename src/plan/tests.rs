@@ -18,6 +18,7 @@ fn waiting(number: u64, cpu: u64, tasks: u32) -> Waiting {
     Waiting {
         key: key(number),
         amount: Amount { cpu, memory: cpu, gpu: 0 },
+        wishes: Arc::default(),
         tasks,
         network: Network::Task,
         ports: Vec::new(),
@@ -35,6 +36,8 @@ fn live(number: u64, cpu: u64) -> Live {
     Live {
         key: key(number),
         amount: Amount { cpu, memory: cpu, gpu: 0 },
+        pieces: Vec::new(),
+        over_share: None,
         block: None,
         ports: Vec::new(),
         tallies: vec![RoleTally {
@@ -91,6 +94,7 @@ fn snapshot<'a>(
         now: Timestamp(now),
         inventory,
         away: Vec::new(),
+        one_by_one: None,
         addresses: RANGE,
         last_block: None,
         live,
@@ -100,6 +104,8 @@ fn snapshot<'a>(
         quotas,
     }
 }
+
+mod cards;
 
 fn no_queue() -> Queue {
     Queue::default()
@@ -199,7 +205,7 @@ proptest! {
         let mut blocks: Vec<AddressBlock> = Vec::new();
         let mut expected = runs.iter().map(|(_, waiting)| waiting);
         for step in &planned.steps {
-            let Step::Start { key, block } = step else { continue };
+            let Step::Start { key, block, .. } = step else { continue };
             // Of those of which it is not known how long they take only what does not delay the first is taken out of order.
             let next = expected.by_ref().find(|next| next.key == *key);
             prop_assert!(next.is_some(), "in the order of the queue");
@@ -278,7 +284,7 @@ fn the_higher_priority_starts_first_and_of_equal_ones_the_older() {
 #[test]
 fn who_waits_for_cards_that_are_away_for_a_while_is_held_up_with_its_reservation() {
     let gpu = |number, gpu| {
-        let amount = Amount { cpu: 1, memory: 1, gpu };
+        let amount = Amount { cpu: 1, memory: 1, gpu: gpu * CARD };
         (place(number), Waiting { amount, ..waiting(number, 1, 1) })
     };
     let queue = queue([gpu(1, 4), gpu(2, 1)]);
@@ -287,9 +293,22 @@ fn who_waits_for_cards_that_are_away_for_a_while_is_held_up_with_its_reservation
         let now = Timestamp(5000);
         let (last_block, live, reserved) = (None, Vec::new(), None);
         let (queue, shares, quotas, addresses) = (&queue, &shares, &quotas, RANGE);
-        plan(&Snapshot { now, inventory, away, addresses, last_block, live, queue, reserved, shares, quotas })
+        let one_by_one = None;
+        plan(&Snapshot {
+            now,
+            inventory,
+            away,
+            one_by_one,
+            addresses,
+            last_block,
+            live,
+            queue,
+            reserved,
+            shares,
+            quotas,
+        })
     };
-    let has = |gpu| Amount { cpu: 8, memory: 8, gpu };
+    let has = |gpu| Amount { cpu: 8, memory: 8, gpu: gpu * CARD };
     let held = planned(has(4), vec![Timestamp(5000), Timestamp(1)]);
     assert_eq!((started(&held), held.held_up), (vec![], vec![HeldUp { key: key(1), why: Why::Room }]));
     assert_eq!(started(&planned(has(4), vec![])), [key(1)]);

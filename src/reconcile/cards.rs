@@ -5,17 +5,22 @@
 //! looked at once more: what a driver still does for a process that has ended, and what others do there, is seen then. What was
 //! seen counts for a few seconds.
 
+mod pieces;
+mod sharing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Reconciler, Work};
+use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
-use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
-use crate::plan::Amount;
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
+use crate::plan::{Amount, wishes};
 use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
+use sharing::Sharing;
 
 /// How soon cards that others use are looked at again, and a driver that does not answer is asked again, ms.
 const LOOK_AGAIN_MS: u64 = 2000;
@@ -39,6 +44,10 @@ pub(super) struct Cards {
     silent_since: Option<Timestamp>,
     /// Who waits was told of that.
     silence_told: bool,
+    /// What whole cards there are.
+    sizes: Sizes,
+    /// Who uses more than their share.
+    sharing: Sharing,
 }
 
 /// What ran on a card.
@@ -77,12 +86,28 @@ enum OutOfUse<'a> {
 }
 
 impl Cards {
+    pub(super) fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// As a whole.
     fn out_of_use<'a>(&'a self, card: &'a Card, now: Timestamp) -> Option<OutOfUse<'a>> {
+        match self.in_the_way(card, now, |_| false) {
+            Some(OutOfUse::Failed(finding)) => Some(OutOfUse::Failed(finding)),
+            _ if card.is_cut_up() => Some(OutOfUse::CutUp),
+            why => why,
+        }
+    }
+
+    /// Cut up or not; processes that `are_known` are those of who has a part of it.
+    fn in_the_way<'a>(
+        &'a self,
+        card: &'a Card,
+        now: Timestamp,
+        are_known: impl Fn(&Process) -> bool,
+    ) -> Option<OutOfUse<'a>> {
         if let Some(finding) = card.findings.first().filter(|_| health::worst(&card.findings) == Some(Level::Failed)) {
             return Some(OutOfUse::Failed(finding));
-        }
-        if card.is_cut_up() {
-            return Some(OutOfUse::CutUp);
         }
         if card.facts.minor.is_none() {
             return Some(OutOfUse::NoDevice);
@@ -91,7 +116,10 @@ impl Cards {
             None => Some(OutOfUse::Unseen),
             Some(users) => match &users.processes {
                 None => Some(OutOfUse::Unsaid { since: users.since }),
-                Some(processes) => processes.first().map(|by| OutOfUse::Used { since: users.since, by }),
+                Some(processes) => {
+                    let stranger = processes.iter().find(|process| !are_known(process));
+                    stranger.map(|by| OutOfUse::Used { since: users.since, by })
+                }
             },
         }
     }
@@ -189,6 +217,8 @@ impl<S: Store> Reconciler<S> {
         self.cards.see_users(&seen);
         self.cards.seen = seen;
         self.tell_holders();
+        self.reckon_shares_anew();
+        self.watch_shares();
         self.queue_changed = true;
     }
 
@@ -249,14 +279,23 @@ impl<S: Store> Reconciler<S> {
         held.flat_map(|attempt| &attempt.tasks).flat_map(|task| task.gpus.iter().map(move |lease| (task, lease)))
     }
 
+    fn held_by(&self, key: &JobKey) -> impl Iterator<Item = &GpuLease> {
+        self.leases_of(key).map(|(_, lease)| lease)
+    }
+
     fn leased(&self) -> BTreeSet<&GpuUuid> {
         self.live.iter().flat_map(|key| self.leases_of(key)).map(|(_, lease)| &lease.uuid).collect()
     }
 
-    /// Who holds which, as `WORKSPACE/JOB ROLE-I`.
-    pub(super) fn lease_holders(&self) -> Vec<(GpuUuid, JobKey, TaskName)> {
-        let held = self.live.iter().flat_map(|key| self.leases_of(key).map(move |held| (key, held)));
-        held.map(|(key, (task, lease))| (lease.uuid.clone(), key.clone(), task.name())).collect()
+    /// Who holds what.
+    pub(super) fn lease_holders(&self) -> Vec<(GpuLease, JobKey, TaskName, AttemptId)> {
+        let of_job = |key: &JobKey| {
+            let id = self.live_attempt(key).map(|attempt| attempt.id);
+            let held =
+                self.leases_of(key).filter_map(|(task, lease)| Some((lease.clone(), key.clone(), task.name(), id?)));
+            held.collect::<Vec<_>>()
+        };
+        self.live.iter().flat_map(of_job).collect()
     }
 
     /// By their places in what was seen, and why nobody is given them now.
@@ -277,17 +316,22 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn inventory(&self) -> Amount {
         let unleased = self.unleased();
         let is_had = |why: Option<OutOfUse<'_>>| why.is_none_or(|why| self.cards.away_since(why, self.now).is_some());
-        let gpu = self.leased().len() + unleased.filter(|(_, _, why)| is_had(*why)).count();
-        Amount { gpu: gpu as u64, ..self.settings.inventory }
+        let whole = self.leased().len() + unleased.filter(|(_, _, why)| is_had(*why)).count();
+        let gpu = (whole as u64).saturating_mul(CARD).saturating_add(self.slices_there_are());
+        Amount { gpu, ..self.settings.inventory }
     }
 
     /// What the machine has, with all cards that may be there. That is any number before they have been looked at, and while
-    /// there is no driver.
-    pub(super) fn all_there_is(&self) -> Amount {
+    /// there is no driver; and for a job that wants certain cards, or parts of cards, these are looked at one by one.
+    pub(super) fn all_there_is(&self, spec: &JobSpec) -> Amount {
         let seen = &self.cards.seen;
         let whole = seen.cards.iter().filter(|card| !card.is_cut_up()).count() + seen.nameless.len();
-        let is_known = seen.at.is_some() && matches!(seen.driver, Driver::Loaded { .. });
-        Amount { gpu: if is_known { whole as u64 } else { u64::MAX }, ..self.settings.inventory }
+        let is_known = self.are_known() && wishes(spec).iter().all(|wish| wish.is_plain());
+        Amount { gpu: if is_known { whole as u64 * CARD } else { u64::MAX }, ..self.settings.inventory }
+    }
+
+    fn are_known(&self) -> bool {
+        self.cards.seen.at.is_some() && matches!(self.cards.seen.driver, Driver::Loaded { .. })
     }
 
     fn free_cards(&self) -> Vec<usize> {
@@ -295,7 +339,14 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Cards for each task, in order; `None` if there are not as many as the plan was made with.
-    pub(super) fn lease(&self, spec: &JobSpec) -> Option<Vec<Vec<GpuLease>>> {
+    pub(super) fn lease(&self, spec: &JobSpec, pieces: Option<Vec<Vec<Piece>>>) -> Option<Vec<Vec<GpuLease>>> {
+        if let Some(pieces) = pieces {
+            return self.lease_pieces(&pieces);
+        }
+        // Parts of cards, and kinds, are the plan's to choose.
+        if !wishes(spec).iter().all(|wish| wish.is_plain()) {
+            return None;
+        }
         let wanted = wanted(spec);
         if wanted.iter().all(|count| *count == 0) {
             return Some(vec![Vec::new(); wanted.len()]);
@@ -304,7 +355,7 @@ impl<S: Store> Reconciler<S> {
         let chosen = placement::place(&seen.topology, &self.free_cards(), &wanted)?;
         let lease = |place: &usize| {
             let facts = &seen.cards.get(*place)?.facts;
-            Some(GpuLease { uuid: facts.uuid.clone(), minor: facts.minor? })
+            Some(GpuLease { uuid: facts.uuid.clone(), minor: facts.minor?, part: None })
         };
         chosen.iter().map(|cards| cards.iter().map(lease).collect()).collect()
     }
@@ -320,7 +371,8 @@ impl<S: Store> Reconciler<S> {
     /// Has the cards looked at while somebody waits for one of which it is not known whether it can be had.
     pub(super) fn look_at_cards(&mut self) {
         self.cards.keep_time(self.now);
-        if self.draining || self.queue.wants_no_cards() {
+        let is_watched = self.shares_are_to_be_looked_at();
+        if (self.draining || self.queue.wants_no_cards()) && !is_watched {
             if !self.cards.looking {
                 // Nobody asks any more: that nothing is told is no silence.
                 (self.cards.silent_since, self.cards.silence_told) = (None, false);
@@ -329,7 +381,10 @@ impl<S: Store> Reconciler<S> {
         }
         self.tell_silence();
         // What is lost or failed is told when it is well again.
-        let is_wanted = self.cards.seen.at.is_none() || !self.cards_away().is_empty();
+        let is_wanted = is_watched
+            || self.cards.seen.at.is_none()
+            || !self.cards_away().is_empty()
+            || self.parts_are_to_be_looked_at();
         if self.cards.looking || !is_wanted {
             return;
         }
@@ -364,6 +419,7 @@ impl<S: Store> Reconciler<S> {
         let told = self
             .unleased()
             .filter_map(|(place, _, why)| Some(format!("; GPU {place} {}", self.cards.says(why?, self.now))));
+        let told = told.chain(self.parts_out_of_use());
         let seen = &self.cards.seen;
         let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();
         match &seen.driver {

@@ -144,7 +144,9 @@ impl<S: Store> Reconciler<S> {
         }
         match run.live_attempt() {
             Some(attempt) => attempt_state(attempt),
-            None if job.waiting(key, self.now).is_some() => (State::Waiting, self.waiting_reason(key)),
+            None if job.waiting(key, self.now, self.cards.sizes()).is_some() => {
+                (State::Waiting, self.waiting_reason(key))
+            }
             None if job.desired() == DesiredState::Held => {
                 (State::Held, "held by state = \"held\" in its job file".to_owned())
             }

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::world::Job;
+use super::world::{Job, amount_of};
 use super::{Reconciler, Refusal, Used};
 use crate::config::Quota;
+use crate::gpu::deck::CARD;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::plan::outlook::{self, Outlook, Standing};
 use crate::plan::{self, Amount, HeldUp, Live, Plan, Queue, Snapshot, Why};
@@ -69,13 +70,19 @@ impl<S: Store> Reconciler<S> {
 
     fn with_snapshot<T>(&self, look: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         let none = Queue::default();
+        let one_by_one = self.one_by_one();
+        let live = |key: &JobKey| match one_by_one {
+            Some(_) => Some(Live { pieces: self.pieces_of(key), ..self.live_of(key)? }),
+            None => self.live_of(key),
+        };
         look(&Snapshot {
             now: self.now,
             inventory: self.inventory(),
             away: self.cards_away(),
             addresses: self.settings.addresses,
             last_block: self.last_block,
-            live: self.live.iter().filter_map(|key| self.live_of(key)).collect(),
+            live: self.live.iter().filter_map(live).collect(),
+            one_by_one: one_by_one.clone(),
             queue: if self.draining { &none } else { &self.queue },
             reserved: self.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| &held_up.key),
             shares: &self.shares,
@@ -85,7 +92,8 @@ impl<S: Store> Reconciler<S> {
 
     fn live_of(&self, key: &JobKey) -> Option<Live> {
         let live = self.jobs.get(key)?.live(key)?;
-        Some(Live { idle: self.idle(key), gpu_failure: self.failure_to_stop_for(key), ..live })
+        let (idle, gpu_failure) = (self.idle(key), self.failure_to_stop_for(key));
+        Some(Live { idle, gpu_failure, over_share: self.over_share(key), ..live })
     }
 
     pub(super) fn quota(&self, workspace: &WorkspaceName) -> Option<&Quota> {
@@ -94,9 +102,10 @@ impl<S: Store> Reconciler<S> {
 
     /// Why an attempt of such a job can never start.
     pub(super) fn never_fits(&self, spec: &JobSpec, workspace: &WorkspaceName) -> Option<String> {
-        let wanted = Amount::of(spec);
+        let wanted = Amount::of(spec, self.cards.sizes());
         let tasks = u32::try_from(spec.tasks().count()).unwrap_or(u32::MAX);
-        plan::beyond_machine(&wanted, &self.all_there_is())
+        plan::beyond_machine(&wanted, &self.all_there_is(spec))
+            .or_else(|| self.no_such_cards(spec))
             .or_else(|| plan::beyond_quota(&wanted, workspace, self.quota(workspace)?))
             .or_else(|| plan::address::never_fits(self.settings.addresses, plan::addresses(spec.network, tasks)))
     }
@@ -111,7 +120,9 @@ impl<S: Store> Reconciler<S> {
         }
         let open = self.jobs.get(key).and_then(Job::open_run);
         self.waiters.set(key, open.is_some_and(|run| run.live_attempt().is_none()));
-        if let Some((place, waiting)) = self.jobs.get(key).and_then(|job| job.waiting(key, self.now)) {
+        if let Some((place, waiting)) =
+            self.jobs.get(key).and_then(|job| job.waiting(key, self.now, self.cards.sizes()))
+        {
             self.queue.insert(place, waiting);
         }
     }
@@ -301,7 +312,7 @@ impl<S: Store> Reconciler<S> {
 fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
     let run = job.run.as_ref()?;
     let attempt = run.record.attempts.last()?;
-    let amount = Amount::of(&run.spec);
+    let amount = amount_of(&run.spec, attempt);
     Some(UsageRecord {
         attempt: attempt.id,
         workspace: key.workspace.clone(),
@@ -312,7 +323,8 @@ fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
         to: attempt.ended.unwrap_or(now),
         cpu: amount.cpu,
         memory: amount.memory,
-        gpu: amount.gpu,
+        gpu: amount.gpu / CARD,
+        gpu_part: amount.gpu % CARD,
         price: run.record.source.template.as_ref().and_then(|template| template.price),
     })
 }

@@ -8,11 +8,11 @@ use super::world::Job;
 use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
-use crate::ids::{GpuUuid, JobKey, TaskName, Timestamp};
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
 use crate::report::{GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
-use crate::store::record::{EventRecord, RunRecord, UsageRecord, UsageSum};
+use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
 
 /// Who asks.
@@ -98,10 +98,14 @@ pub struct Used {
     pub days: Vec<UsageSum>,
 }
 
-/// A card that is held.
+/// A card, or a part of one, that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
+    /// The card.
     pub gpu: GpuUuid,
+    /// How much of it; all when absent.
+    pub part: Option<GpuPartLease>,
+    pub attempt: AttemptId,
     /// The job and its task, or, of a job that the caller may not see, its workspace.
     pub holder: String,
     /// The caller may see the job.
@@ -222,11 +226,11 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {
-        let lease = |(gpu, key, task): (GpuUuid, JobKey, TaskName)| {
+        let lease = |(lease, key, task, attempt): (GpuLease, JobKey, TaskName, AttemptId)| {
             let visible = self.jobs.get(&key).is_some_and(|job| may(caller, job));
             let holder =
                 if visible { format!("{key} {task}") } else { format!("a job of workspace {}", key.workspace) };
-            Lease { gpu, holder, visible }
+            Lease { gpu: lease.uuid, part: lease.part, attempt, holder, visible }
         };
         self.lease_holders().into_iter().map(lease).collect()
     }

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::Reconciler;
-use crate::ids::{Cpu, JobKey, WorkspaceName};
-use crate::plan::outlook::{Holder, Outlook, Standing};
+use crate::gpu::deck::{CARD, Wish};
+use crate::ids::{CardAmount, Cpu, JobKey, WorkspaceName};
+use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing};
 use crate::plan::{self, Amount, Holding, Why};
 use crate::report::{AmountReport, HolderReport, WaitReport};
 use crate::store::Store;
@@ -23,9 +24,7 @@ impl<S: Store> Reconciler<S> {
         }
         let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
         let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {
-            (Some(Why::Room), _) if standing.wanted.gpu > outlook.free.gpu => {
-                self.room_for_cards(key, outlook, standing)
-            }
+            (Some(Why::Room), _) if standing.cards != CardsFor::Free => self.room_for_cards(key, outlook, standing),
             (Some(Why::Room), _) => room(key, outlook, standing),
             (Some(Why::Quota), _) => self.quota_reason(key, outlook, standing),
             (Some(Why::Port { port, holder, how }), _) => port_reason(key, *port, holder, *how),
@@ -33,9 +32,7 @@ impl<S: Store> Reconciler<S> {
             (None, Some(reason)) => {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
-            (None, None) if standing.wanted.gpu > outlook.inventory.gpu => {
-                cards(&standing.wanted, outlook.inventory.gpu, &self.cards_out_of_use())
-            }
+            (None, None) if is_lacking(standing) => cards(standing, &self.cards_out_of_use()),
             (None, None) => turn(key, outlook, standing),
         };
         match standing.estimate {
@@ -47,7 +44,7 @@ impl<S: Store> Reconciler<S> {
     fn room_for_cards(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         let others = self.cards_out_of_use();
         match lacking(outlook, standing).is_empty() && !others.is_empty() {
-            true => cards(&standing.wanted, outlook.free.gpu, &others),
+            true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
         }
     }
@@ -72,7 +69,7 @@ impl<S: Store> Reconciler<S> {
             None if self.beyond_quota(key, standing).is_some() => {
                 ("quota", self.left_of_quota(&key.workspace, outlook).0, Vec::new())
             }
-            why => (cause(why, outlook, standing), outlook.free, lacking(outlook, standing)),
+            why => (cause(why, standing), outlook.free, lacking(outlook, standing)),
         };
         Some(WaitReport {
             cause: cause.to_owned(),
@@ -104,7 +101,7 @@ impl<S: Store> Reconciler<S> {
         let free = Amount {
             cpu: left(quota.cpu, held.cpu, machine.cpu),
             memory: left(quota.memory, held.memory, machine.memory),
-            gpu: left(quota.gpu, held.gpu, machine.gpu),
+            gpu: left(quota.gpu.map(|cards| cards.saturating_mul(CARD)), held.gpu, machine.gpu),
         };
         (free, running)
     }
@@ -129,29 +126,60 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-fn cause(why: Option<&Why>, outlook: &Outlook, standing: &Standing) -> &'static str {
+fn cause(why: Option<&Why>, standing: &Standing) -> &'static str {
     match why {
         Some(Why::Room) => "room",
         Some(Why::Quota) => "quota",
         Some(Why::Port { .. }) => "port",
         Some(Why::Addresses) => "addresses",
-        None if standing.wanted.gpu > outlook.inventory.gpu => "gpu",
+        None if is_lacking(standing) => "gpu",
         None => "turn",
     }
 }
 
-fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
-    outlook.holders_of(&standing.wanted, &outlook.free).collect()
+fn is_lacking(standing: &Standing) -> bool {
+    matches!(standing.cards, CardsFor::Lacking { .. })
 }
 
-fn cards(wanted: &Amount, has: u64, others: &str) -> String {
-    format!("waits for {} GPU(s): this machine has {has} that can be used now{others}", wanted.gpu)
+fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
+    outlook.holders_for(standing).collect()
+}
+
+fn cards(standing: &Standing, others: &str) -> String {
+    let has = match standing.cards {
+        CardsFor::Lacking { there } => there,
+        CardsFor::Held { free } => free,
+        CardsFor::Free => 0,
+    };
+    let such = if is_plain(&standing.wishes) { "" } else { " such" };
+    format!(
+        "waits for {}: this machine has {has}{such} that can be used now{others}",
+        plan::described(&standing.wishes)
+    )
 }
 
 fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
     let holders = lacking(outlook, standing);
     let held = if holders.is_empty() { "jobs that are starting".to_owned() } else { named(&key.workspace, &holders) };
-    format!("waits for {}; free: {}; the rest is held by {held}", standing.wanted, outlook.free)
+    if is_plain(&standing.wishes) {
+        return format!("waits for {}; free: {}; the rest is held by {held}", standing.wanted, outlook.free);
+    }
+    let without_cards = |amount: &Amount| Amount { gpu: 0, ..*amount };
+    let such = match standing.cards {
+        CardsFor::Held { free } => format!(", {free} of these"),
+        _ => String::new(),
+    };
+    format!(
+        "waits for {}, {}; free: {}{such}; the rest is held by {held}",
+        without_cards(&standing.wanted),
+        plan::described(&standing.wishes),
+        without_cards(&outlook.free)
+    )
+}
+
+/// It wants whole cards, of whatever kind.
+fn is_plain(wishes: &[Wish]) -> bool {
+    wishes.iter().all(Wish::is_plain)
 }
 
 fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
@@ -214,7 +242,7 @@ fn named(own: &WorkspaceName, holders: &[&Holder]) -> String {
 fn short(amount: &Amount) -> String {
     match amount.gpu {
         0 => format!("{} cpu", Cpu(amount.cpu)),
-        gpu => format!("{gpu} GPU(s)"),
+        gpu => format!("{} GPU(s)", CardAmount(gpu)),
     }
 }
 
@@ -237,5 +265,5 @@ fn told(own: &WorkspaceName, holders: &[&Holder]) -> Vec<HolderReport> {
 }
 
 fn report(amount: &Amount) -> AmountReport {
-    AmountReport { cpu: amount.cpu as f64 / 1000.0, memory: amount.memory, gpu: amount.gpu }
+    AmountReport { cpu: amount.cpu as f64 / 1000.0, memory: amount.memory, gpu: amount.gpu as f64 / 1000.0 }
 }

@@ -8,13 +8,15 @@ use std::time::Duration;
 use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
+use crate::gpu::deck::{self, Sizes};
 use crate::ids::{JobKey, Timestamp};
-use crate::plan::{Amount, Live, Place, Waiting};
-
+use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
 use crate::spec::{DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
-use crate::store::record::{AttemptRecord, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord};
+use crate::store::record::{
+    AttemptRecord, GpuLease, GpuPartLease, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord,
+};
 
 pub(super) struct Job {
     pub(super) record: JobRecord,
@@ -165,7 +167,7 @@ impl Job {
     }
 
     /// Its place in the queue, if it may start.
-    pub(super) fn waiting(&self, key: &JobKey, now: Timestamp) -> Option<(Place, Waiting)> {
+    pub(super) fn waiting(&self, key: &JobKey, now: Timestamp, sizes: &Sizes) -> Option<(Place, Waiting)> {
         let run = self.open_run()?;
         let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
         let not_yet = run.held_back.is_some()
@@ -177,7 +179,8 @@ impl Job {
         }
         let waiting = Waiting {
             key: key.clone(),
-            amount: Amount::of(&run.spec),
+            amount: Amount::of(&run.spec, sizes),
+            wishes: plan::wishes(&run.spec),
             tasks: u32::try_from(run.spec.tasks().count()).unwrap_or(u32::MAX),
             network: run.spec.network,
             ports: run.spec.fixed_ports(),
@@ -251,7 +254,10 @@ impl Job {
         let attempt = run.live_attempt()?;
         Some(Live {
             key: key.clone(),
-            amount: Amount::of(&run.spec),
+            amount: amount_of(&run.spec, attempt),
+            // Where the cards are now is for the reconciler to say.
+            pieces: Vec::new(),
+            over_share: None,
             block: attempt.block,
             ports: run.spec.fixed_ports(),
             tallies: tallies(&run.spec, attempt),
@@ -274,6 +280,17 @@ impl Job {
             retried: run.is_retried(attempt, self.on_gpu_failure()),
         })
     }
+}
+
+/// What an attempt holds: of cards what its leases say.
+pub(super) fn amount_of(spec: &JobSpec, attempt: &AttemptRecord) -> Amount {
+    let leases = attempt.tasks.iter().flat_map(|task| &task.gpus);
+    let weight = |lease: &GpuLease| match &lease.part {
+        None => deck::CARD,
+        Some(GpuPartLease::Share { bytes, of }) => deck::weight_of_share(*bytes, *of),
+        Some(GpuPartLease::Slice { profile, .. }) => deck::weight_of_slice(profile),
+    };
+    Amount { gpu: leases.map(weight).sum(), ..Amount::of(spec, &Sizes::default()) }
 }
 
 fn kept_until(task: &TaskRecord) -> Option<Timestamp> {

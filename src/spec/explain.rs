@@ -103,10 +103,11 @@ pub fn markdown() -> String {
         let kind = key.kind.describe();
         let _ = writeln!(out, "| `{}` | {kind} | {} | {} | {} |", key.path, key.default, key.bounds, key.help);
     }
-    out.push_str("\nKnown, but refused by this version: ");
     let later = KEYS.iter().filter(|key| key.support == Support::Later).map(|key| format!("`{}`", key.path));
-    out.push_str(&later.collect::<Vec<_>>().join(", "));
-    out.push_str(".\n");
+    let later: Vec<String> = later.collect();
+    if !later.is_empty() {
+        let _ = writeln!(out, "\nKnown, but refused by this version: {}.", later.join(", "));
+    }
     out
 }
 

@@ -442,15 +442,57 @@ pub enum Command {
 }
 
 /// What one task may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Resources {
     pub cpu: Cpu,
     pub memory: Bytes,
     pub shm: Bytes,
     /// Processes and threads.
     pub pids: u32,
-    /// Whole cards.
+    /// Cards, shares of cards or slices of them, as `gpu_part` says.
     pub gpu: u32,
+    pub gpu_part: GpuPart,
+    /// What the name of a card must have in it, in large letters or small.
+    pub gpu_type: Option<String>,
+}
+
+/// How much of a card one of `gpu` is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GpuPart {
+    Whole,
+    /// So much of its memory, beside others; then `gpu` is 1.
+    Share {
+        memory: Bytes,
+        over: ShareOver,
+    },
+    /// What MIG has cut it up into, by its profile, in small letters.
+    Slice(String),
+}
+
+/// What is done about a task that uses more of a card than its share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShareOver {
+    /// It is told.
+    Alert,
+    /// The job is stopped as well, if that goes on.
+    Stop,
+}
+
+impl Resources {
+    /// Cards that it has for itself; parts of cards do not reach each other.
+    pub fn whole_cards(&self) -> u32 {
+        if self.gpu_part == GpuPart::Whole { self.gpu } else { 0 }
+    }
+}
+
+impl ShareOver {
+    /// As a job file has it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Alert => "alert",
+            Self::Stop => "stop",
+        }
+    }
 }
 
 /// A labelled group of consecutive ports of each task of a role.

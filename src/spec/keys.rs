@@ -96,6 +96,7 @@ const fn now(path: &'static str, kind: Kind, default: &'static str, bounds: &'st
     Key { path, kind, default, bounds, help, support: Support::Now }
 }
 
+#[expect(dead_code, reason = "this version acts on every key; a later one brings keys that it does not act on yet")]
 const fn later(path: &'static str, help: &'static str) -> Key {
     Key { path, kind: Kind::Any, default: "", bounds: "", help, support: Support::Later }
 }
@@ -115,6 +116,9 @@ const GPU: Kind = Kind::Integer { min: 0, max: 64 };
 const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
 const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
 const MEMORY: Kind = Kind::Size { min: MEMORY_MIN };
+/// What a driver keeps for a process alone is more.
+const GPU_MEMORY: Kind = Kind::Size { min: 64 << 20 };
+const OVER: Kind = Kind::Choice(&["alert", "stop"]);
 const SHM: Kind = Kind::Size { min: 1 << 20 };
 /// The kernel's own bound on processes is the highest one.
 const PIDS: Kind = Kind::Integer { min: 8, max: 4_000_000 };
@@ -183,7 +187,11 @@ pub const KEYS: &[Key] = &[
     now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
     now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
-    now("resources.gpu", GPU, "0", "0 to 64", "Graphics cards for each task. An image is shown the driver's libraries and programs of this machine; one upon musl has no use for them and is refused."),
+    now("resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards for each task, or slices of cards where mig is said. An image is shown the driver's libraries and programs of this machine; one upon musl has no use for them and is refused."),
+    now("resources.gpu_type", Kind::Text, "any", "part of the name that the driver gives a card", "The kind of card, as in \"H100\": one whose name has this in it, in large letters or small."),
+    now("resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card for each task, by its memory: several tasks, of different jobs as well, have one card together. It is not held to by the card: gpu_memory_over says what is done about a task that uses more."),
+    now("resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done about a task that uses more of a card than its share: \"alert\" tells it, \"stop\" tells it and stops the job, which has failed, if it is still so after a minute."),
+    now("resources.mig", Kind::Text, "whole cards", "a profile of `trainyard gpu`, as \"1g.10gb\"", "The slices of cards that were cut up by MIG that each task gets; gpu says how many."),
     now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),
     now("roles.*", Kind::Table, "", "", "One role; the name appears in logs, host names and variables."),
     now("roles.*.count", COUNT, "1", "1 to 1000", "How many tasks the role has, numbered from 0."),
@@ -213,6 +221,10 @@ pub const KEYS: &[Key] = &[
     now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
     now("roles.*.resources.pids", PIDS, "the job's", "8 or more", "Processes and threads of each task of this role."),
     now("roles.*.resources.gpu", GPU, "the job's", "0 to 64", "Graphics cards for each task of this role."),
+    now("roles.*.resources.gpu_type", Kind::Text, "the job's", "part of a card's name", "The kind of card for this role."),
+    now("roles.*.resources.gpu_memory", GPU_MEMORY, "the job's", "64MiB or more", "A share of one card for each task of this role."),
+    now("roles.*.resources.gpu_memory_over", OVER, "the job's", "", "What is done about a task of this role that uses more of a card than its share."),
+    now("roles.*.resources.mig", Kind::Text, "the job's", "a profile, as \"1g.10gb\"", "The slices of cards for each task of this role."),
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
     now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
@@ -231,7 +243,11 @@ pub const KEYS: &[Key] = &[
     now("services.*.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
     now("services.*.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
-    now("services.*.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
+    now("services.*.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),
+    now("services.*.resources.gpu_type", Kind::Text, "any", "part of a card's name", "The kind of card."),
+    now("services.*.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card."),
+    now("services.*.resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done if it uses more of a card than its share."),
+    now("services.*.resources.mig", Kind::Text, "whole cards", "a profile, as \"1g.10gb\"", "Slices of cards."),
     now("scalars", Kind::Table, "none", "", "Where tasks tell numbers of their training, which are collected in scalars.csv beside their logs."),
     now("scalars.log_dir", Kind::Text, "that of tensorboard", "an absolute path in the tasks, below the output or the model", "Where event files of TensorBoard are."),
     now("scalars.lines", Kind::Text, "none", "a regular expression", "Finds numbers in lines of output: each named group is a tag, as in 'loss=(?<loss>[0-9.e+-]+)', and the one called step is the step."),
@@ -244,11 +260,11 @@ pub const KEYS: &[Key] = &[
     now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
     now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
     now("tensorboard.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
-    now("tensorboard.resources.gpu", GPU, "0", "0 to 64", "Graphics cards."),
-    later("resources.gpu_type", "The kind of card."),
-    later("resources.gpu_memory", "A share of one card."),
-    later("roles.*.resources.gpu_type", "The kind of card for this role."),
-    later("roles.*.resources.gpu_memory", "A share of one card for this role."),
+    now("tensorboard.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),
+    now("tensorboard.resources.gpu_type", Kind::Text, "any", "part of a card's name", "The kind of card."),
+    now("tensorboard.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card."),
+    now("tensorboard.resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done if it uses more of a card than its share."),
+    now("tensorboard.resources.mig", Kind::Text, "whole cards", "a profile, as \"1g.10gb\"", "Slices of cards."),
 ];
 
 /// What a template file has beside the keys of a job.

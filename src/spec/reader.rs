@@ -1,6 +1,7 @@
 //! From the wire form of a job to its inner form, with everything that is wrong with its meaning.
 
 mod git;
+mod graphics;
 mod mounts;
 mod services;
 
@@ -79,6 +80,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     reader.network = network(wire.network.as_deref(), &roles);
     roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
     reader.check_roles(&roles);
+    reader.kind_of_no_card(&defaults.resources, &roles);
     reader.too_many_tasks(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
@@ -133,7 +135,7 @@ fn network(word: Option<&str>, roles: &[(Role, Range<usize>)]) -> Network {
 /// hosts apart by their addresses.
 fn default_network(roles: &[(Role, Range<usize>)]) -> Network {
     let with_cards: u64 =
-        roles.iter().filter(|(role, _)| role.resources.gpu > 0).map(|(role, _)| u64::from(role.count)).sum();
+        roles.iter().filter(|(role, _)| role.resources.whole_cards() > 0).map(|(role, _)| u64::from(role.count)).sum();
     let is_launched = roles.iter().any(|(role, _)| role.command == strategy::idle());
     if with_cards > 1 && !is_launched { Network::Job } else { Network::Task }
 }
@@ -625,12 +627,15 @@ impl Reader<'_> {
             let key = key.trim_start_matches('.');
             self.error(text.span(), key, format!("`{key}` is {asked}, more than the task's memory of {memory}"));
         }
+        let (gpu, gpu_part, gpu_type) = self.graphics(job, role, key);
         Resources {
             cpu: role.cpu.or(job.cpu).map_or(DEFAULT_CPU, |cores| Cpu((cores * 1000.0).round() as u64)),
             memory,
             shm: asked.unwrap_or_else(|| self.default_shm(memory)),
             pids: role.pids.or(job.pids).unwrap_or(DEFAULT_PIDS),
-            gpu: role.gpu.or(job.gpu).unwrap_or(0),
+            gpu,
+            gpu_part,
+            gpu_type,
         }
     }
 

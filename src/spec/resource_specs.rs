@@ -135,6 +135,10 @@ impl Filling<'_> {
         };
         let shm = spec.shm.or_else(|| self.shm_above.then_some(Bytes(spec.memory.0 / 2)));
         let mut filled = spec.entries(named.node.at, shm);
+        // A share or a slice is asked for beside a size that may have no card at all.
+        if ["gpu_memory", "mig"].iter().any(|part| get(own, part).is_some()) {
+            filled.retain(|entry| entry.name != "gpu");
+        }
         overlay(&mut filled, std::mem::take(own));
         *own = filled;
         self.prices.0.entry(owner.to_owned()).or_insert(spec.price);

@@ -74,7 +74,7 @@ pub(in crate::spec) fn complete(
     if let Some(name) = missing(roles, kinds) {
         let plain = plain();
         // It brings the others together, and computes nothing.
-        let resources = Resources { gpu: 0, ..plain.resources };
+        let resources = Resources { gpu: 0, ..plain.resources.clone() };
         let (serves, main) = (serves(&name, kinds, true), main(&name, kinds));
         let role = Role { serves, main, count: 1, name, resources, ..plain };
         roles.insert(0, (role, 0..0));

@@ -454,3 +454,43 @@ fn labels_of_ports_are_told_apart_in_variables() {
     assert_eq!(job("command = \"x\"\nroles.a.ports.\"x.y~z\" = 1").roles[0].ports[0].label, "x.y~z");
     assert!(errors("command = \"x\"\n[roles.a.ports]\n\"a.b\" = 1\na_b = 1")[0].contains("would both be A_B"));
 }
+
+#[test]
+fn cards_are_asked_for_whole_in_shares_or_in_slices_and_of_a_kind() {
+    let wanted = |text: &str| {
+        let spec = job(text);
+        let of = |role: &Role| (role.resources.gpu, role.resources.gpu_part.clone(), role.resources.gpu_type.clone());
+        (spec.roles.iter().map(of).collect::<Vec<_>>(), spec.network)
+    };
+    let share = |gib: u64, over| GpuPart::Share { memory: crate::ids::Bytes(gib << 30), over };
+    let slice = || GpuPart::Slice("1g.10gb".to_owned());
+    let kind = Some("H100".to_owned());
+    let whole = vec![(2, GpuPart::Whole, kind.clone())];
+    assert_eq!(wanted("resources = { gpu = 2, gpu_type = \" H100 \" }"), (whole, Network::Task));
+    assert_eq!(wanted("resources.gpu_memory = \"20GiB\"").0, [(1, share(20, ShareOver::Stop), None)]);
+    // Parts of cards do not reach each other.
+    let text = "resources = { mig = \"1G.10GB\", gpu = 2 }\n[roles.w]\ncount = 4";
+    assert_eq!(wanted(text), (vec![(2, slice(), None)], Network::Task));
+    // Roles say more, or something else; none at all as well.
+    let text = "resources = { gpu_memory = \"20GiB\", gpu_type = \"H100\", gpu_memory_over = \"alert\" }\n[roles.ps.resources]\n\
+                gpu = 0\n[roles.a.resources]\ngpu_memory = \"10GiB\"\n[roles.b.resources]\nmig = \"1g.10gb\"";
+    let (ps, a, b) = (share(20, ShareOver::Alert), share(10, ShareOver::Alert), slice());
+    assert_eq!(wanted(text).0, [(0, ps, kind.clone()), (1, a, kind.clone()), (1, b, kind)]);
+}
+
+#[test]
+fn cards_that_cannot_be_are_told_where_they_are_asked_for() {
+    let cases = [
+        ("resources = { gpu_memory = \"1GiB\", gpu = 2 }", "`gpu` is 2, but `gpu_memory` is a share of one card"),
+        ("resources = { gpu_memory = \"1GiB\", mig = \"1g.10gb\" }", "say one of them"),
+        ("resources.gpu_memory = \"1MiB\"", "64MiB"),
+        ("resources.mig = \"half\"", "\"half\" is no profile of MIG, such as \"1g.10gb\""),
+        ("resources = { gpu = 1, gpu_type = \" \" }", "`gpu_type` is part of the name of a card"),
+        ("resources.gpu_type = \"H100\"", "is the kind of cards that no task asks for"),
+        ("resources.gpu_memory_over = \"kill\"", "\"alert\" or \"stop\""),
+    ];
+    for (text, said) in cases {
+        let found = errors(text);
+        assert!(found.iter().any(|found| found.contains(said)), "{text}: {found:?}");
+    }
+}

@@ -139,7 +139,11 @@ pub(super) struct WireRetry {
 pub(super) struct WireResources {
     /// Put in by `layers`, which takes it out.
     pub(super) spec: Option<Spanned<String>>,
-    pub(super) gpu: Option<u32>,
+    pub(super) gpu: Option<Spanned<u32>>,
+    pub(super) gpu_type: Option<Spanned<String>>,
+    pub(super) gpu_memory: Option<Spanned<String>>,
+    pub(super) gpu_memory_over: Option<String>,
+    pub(super) mig: Option<Spanned<String>>,
     pub(super) cpu: Option<f64>,
     pub(super) memory: Option<String>,
     pub(super) shm: Option<Spanned<String>>,

@@ -210,9 +210,33 @@ pub struct TaskRecord {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLease {
+    /// Of the card.
     pub uuid: GpuUuid,
     /// Of its device, `/dev/nvidiaN`.
     pub minor: u32,
+    /// How much of it; all when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<GpuPartLease>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "part", rename_all = "snake_case")]
+pub enum GpuPartLease {
+    /// So many bytes of its memory, of as many as there are to be shared.
+    Share { bytes: u64, of: u64 },
+    /// One of those that MIG has cut it up into.
+    /// With the numbers of its instances, by which its devices are found.
+    Slice { uuid: GpuUuid, profile: String, gpu_instance: u32, compute_instance: u32 },
+}
+
+impl GpuLease {
+    /// What the task knows it by.
+    pub fn device(&self) -> &GpuUuid {
+        match &self.part {
+            Some(GpuPartLease::Slice { uuid, .. }) => uuid,
+            Some(GpuPartLease::Share { .. }) | None => &self.uuid,
+        }
+    }
 }
 
 impl TaskRecord {
@@ -270,8 +294,11 @@ pub struct UsageRecord {
     pub cpu: u64,
     /// Bytes.
     pub memory: u64,
-    /// Cards.
+    /// Whole cards, without what is beside them.
     pub gpu: u64,
+    /// Thousandths of a card beside those, by shares and slices.
+    #[serde(default)]
+    pub gpu_part: u64,
     /// Of an hour, by the specs that its tasks are of; absent where none has a price.
     pub price: Option<f64>,
 }

@@ -49,7 +49,7 @@ impl UsageSum {
     /// What an attempt had for so long.
     pub fn take(&mut self, used: &UsageRecord, hours: f64) {
         self.attempts += 1;
-        self.gpu_hours += used.gpu as f64 * hours;
+        self.gpu_hours += (used.gpu as f64 + used.gpu_part as f64 / 1000.0) * hours;
         self.cpu_hours += used.cpu as f64 / 1000.0 * hours;
         self.memory_gib_hours += used.memory as f64 / f64::from(1 << 30) * hours;
         match used.price {

@@ -168,6 +168,23 @@ pub fn processes(group: &str) -> io::Result<Vec<i32>> {
     Ok(pids)
 }
 
+/// The name of the group directly below `group` that a process is in, or in a group below that; none where it is elsewhere, or
+/// gone.
+pub fn group_of_process(pid: u32, group: &str) -> Option<String> {
+    named_below(&fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?, group)
+}
+
+/// Lines are `NUMBER:CONTROLLERS:PATH`. On v1 all that counts is in the same place in every hierarchy.
+fn named_below(lines: &str, group: &str) -> Option<String> {
+    let above = group.trim_matches('/');
+    let name = |line: &str| {
+        let path = line.splitn(3, ':').nth(2)?.trim_start_matches('/');
+        let below = path.strip_prefix(above)?.strip_prefix('/')?;
+        below.split('/').next().filter(|name| !name.is_empty()).map(str::to_owned)
+    };
+    lines.lines().find_map(name)
+}
+
 /// Moves this process into the group, in every hierarchy that has it.
 pub fn join(group: &str) -> io::Result<()> {
     let mut joined = false;
@@ -395,5 +412,16 @@ mod tests {
         assert_eq!(sum_io("Total 0\n"), (0, 0));
         assert_eq!(cpu_time("usage_usec 12345\nuser_usec 1\n"), Some(12345));
         assert_eq!(usage("/trainyard-there-is-no-such-group"), Usage::default());
+    }
+
+    #[test]
+    fn a_process_is_in_the_group_below_which_it_lies_and_in_no_other_of_that_name() {
+        let v1 = "9:name=systemd:/user.slice/a9-0\n8:memory:/trainyard-1/a7-0/inner\n7:cpu:/trainyard-1/a7-0\n";
+        assert_eq!(named_below(v1, "/trainyard-1").as_deref(), Some("a7-0"));
+        assert_eq!(named_below("0::/trainyard-1/a7-0.1\n", "trainyard-1/").as_deref(), Some("a7-0.1"));
+        for other in ["0::/trainyard-12/a7-0\n", "0::/x/trainyard-1/a7-0\n", "0::/trainyard-1\n", "0::/\n", ""] {
+            assert_eq!(named_below(other, "/trainyard-1"), None, "{other}");
+        }
+        assert_eq!(group_of_process(u32::MAX, "/"), None);
     }
 }

@@ -344,6 +344,73 @@ fn a_task_is_kept_to_cores_near_to_its_cards_but_to_no_fewer_than_it_asks_for() 
     instance.shutdown();
 }
 
+/// The process of a task, which has `sleep` and this number as its command.
+fn sleeper(number: &str) -> i32 {
+    wait_for("the task's process", || {
+        let found = pids_with(number).into_iter().find(|(_, line)| line.starts_with("sleep"));
+        found.map(|(pid, _)| pid)
+    })
+}
+
+#[test]
+fn several_jobs_have_shares_of_one_card_and_who_uses_more_than_its_own_is_told() {
+    let Some((mut instance, fake)) = instance("several_jobs_have_shares_of_one_card") else { return };
+    let minors = [271];
+    let _nodes = Nodes::make(&minors);
+    let shows = |processes: &[(i32, u64)]| {
+        let processes: Vec<String> =
+            processes.iter().map(|(pid, gib)| format!("{{ pid = {pid}, bytes = {} }}", gib << 30)).collect();
+        fake.shows(&cards_at(&minors, |_| format!("processes = [{}]", processes.join(", "))));
+    };
+    shows(&[]);
+    fake.install();
+    let job = |number: &str, gib: u32| {
+        format!("image = \"host\"\ncommand = \"env; exec sleep {number}\"\nresources.gpu_memory = \"{gib}GiB\"\n")
+    };
+    instance.drop_job("one", &job("2311", 20));
+    instance.drop_job("two", &job("2312", 30));
+    for name in ["one", "two"] {
+        instance.wait_state(name, "running");
+    }
+    assert_eq!([opened("2311", &minors), opened("2312", &minors)], [MAY, MAY]);
+    let log =
+        wait_for("what it is told", || Some(instance.log("one", "main-0")).filter(|log| log.contains("PCI_BUS_ID")));
+    assert!(log.contains("TRAINYARD_GPU_MEMORY=21474836480\n") && log.contains(&uuid(0)), "{log}");
+    // Our own processes keep nobody from a share, and they are known by their control groups.
+    shows(&[(sleeper("2311"), 25), (sleeper("2312"), 1)]);
+    instance.drop_job("three", &job("2313", 20));
+    instance.wait_state("three", "running");
+    let alarm = "alarm: main-0 uses 25GiB of GPU 0, more than its share of 20GiB; the job is stopped if it is still so";
+    wait_for("the alarm", || instance.ok(&["events", "one"]).contains(alarm).then_some(()));
+    let shares = || list(&instance)["gpus"][0]["shares"].as_array().unwrap().len();
+    assert_eq!(shares(), 3);
+    assert!(
+        instance.ok(&["gpu"]).contains(
+            "GPU  SHARE  HELD BY\n0    20GiB  one main-0\n0    20GiB  three main-0\n0    30GiB  two main-0\n"
+        )
+    );
+    // A whole card is not to be had, nor more than is left; a daemon that is killed changes nothing of that.
+    shows(&[(sleeper("2311"), 15), (sleeper("2312"), 1)]);
+    instance.drop_job("four", &job("2314", 20));
+    instance.wait_state("four", "waiting");
+    instance.drop_job("whole", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    instance.wait_state("whole", "waiting");
+    instance.kill_daemon();
+    instance.restart_daemon();
+    wait_for("the card to be seen", || (list(&instance)["gpus"].as_array().unwrap().len() == 1).then_some(()));
+    let why = wait_for("it to wait", || {
+        let why = instance.report("four")?["reason"].as_str()?.to_owned();
+        why.contains("a share of 20GiB of a GPU").then_some(why)
+    });
+    assert!(why.contains("held by one, three and two"), "{why}");
+    assert_eq!([instance.state("whole"), instance.state("two")], ["waiting", "running"]);
+    shows(&[(sleeper("2311"), 15)]);
+    instance.ok(&["stop", "two"]);
+    instance.wait_state("four", "running");
+    assert_eq!(instance.state("whole"), "waiting");
+    instance.shutdown();
+}
+
 #[test]
 fn what_cards_do_is_in_the_metrics_and_the_status_of_their_task_and_idle_ones_end_it() {
     let Some((mut instance, fake)) = instance("what_cards_do_is_in_the_metrics") else { return };
@@ -404,5 +471,25 @@ fn a_job_whose_card_fails_goes_on_with_another_one_if_its_file_says_so() {
     });
     let events = instance.ok(&["events", "moves"]);
     assert!(events.contains("alarm: GPU 0 has failed: the driver asks for a reboot"), "{events}");
+    instance.shutdown();
+}
+
+#[test]
+fn a_slice_that_cannot_be_reached_is_told_by_its_name_and_a_kind_that_is_not_there_is_refused() {
+    let Some((instance, fake)) = instance("a_slice_that_cannot_be_reached") else { return };
+    let minors = [281];
+    let _nodes = Nodes::make(&minors);
+    let slice = "mig = [{ uuid = \"MIG-a\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240, gpu_instance = 9 }]";
+    fake.shows(&cards_at(&minors, |_| slice.to_owned()));
+    fake.install();
+    wait_for("the card", || (list(&instance)["gpus"].as_array().unwrap().len() == 1).then_some(()));
+    // This machine's driver, if it has one, knows nothing of it.
+    instance.drop_job("slice", "image = \"host\"\ncommand = \"true\"\nresources.mig = \"1g.10gb\"\n");
+    let why = instance.wait_end("slice", 1)["reason"].as_str().unwrap().to_owned();
+    assert!(why.contains("gpu281/mig/gi9/access, by which slice MIG-a is reached, cannot be read"), "{why}");
+    instance.drop_job("other", "image = \"host\"\ncommand = \"true\"\nresources = { gpu = 1, gpu_type = \"A100\" }\n");
+    let why = instance.wait_state("other", "invalid")["reason"].as_str().unwrap().to_owned();
+    let said = "the job needs 1 GPU(s) of type A100, and this machine has 1 × slice 1g.10gb of NVIDIA H100 80GB HBM3";
+    assert!(why.contains(said), "{why}");
     instance.shutdown();
 }

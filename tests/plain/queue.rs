@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainyard::config::{AddressRange, Quota, Quotas};
-use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Measured, Sample, Signs, Topology, Usage, health};
+use trainyard::gpu::{
+    Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, deck, health,
+};
 use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
@@ -490,6 +492,9 @@ fn gpu(index: usize) -> GpuUuid {
     format!("GPU-{index}").parse().unwrap()
 }
 
+/// Of a card, to be shared, bytes.
+const MEMORY: u64 = 80 << 30;
+
 /// Cards that nobody uses.
 fn idle(count: usize, at: u64) -> Inventory {
     let card = |index: usize| Card {
@@ -500,7 +505,7 @@ fn idle(count: usize, at: u64) -> Inventory {
             bus: String::new(),
             numa_node: None,
             cpus: Vec::new(),
-            memory: 1,
+            memory: MEMORY + deck::RESERVE,
         },
         slices: Vec::new(),
         mig: false,
@@ -746,4 +751,122 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
     let detail = shown.lock().unwrap().take().unwrap().unwrap();
     assert_eq!(place(&detail.report), Some(1199));
+}
+
+/// One that has been looked at, with what tasks use of it.
+fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
+    let mut seen = idle(1, daemon.now);
+    let process = |(key, memory): &(&str, u64)| {
+        let runs = daemon.store.runs(&key.parse().unwrap()).unwrap();
+        let task = runs.last().and_then(|run| Some(TaskId::first(run.attempts.last()?.id, 0)));
+        Process { pid: 7, uid: Some(1000), program: None, memory: Some(memory << 30), slice: None, task }
+    };
+    let processes = used.iter().map(process).collect();
+    seen.cards[0].usage = Some(Usage { processes: Some(processes), ..Usage::default() });
+    seen
+}
+
+fn share(gib: u64, rest: &str) -> String {
+    format!("resources = {{ cpu = 1, memory = \"16MiB\", gpu_memory = \"{gib}GiB\"{rest} }}")
+}
+
+#[test]
+fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
+    let mut daemon = Daemon::new(quota("b", Quota { gpu: Some(0), ..Quota::default() }));
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/one", &share(40, ""));
+    daemon.file("a/two", &share(20, ""));
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running; 2]);
+    daemon.file("a/big", &share(30, ""));
+    daemon.file("a/whole", &gpus(1));
+    assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Waiting; 2]);
+    let reason = daemon.report("a/big").reason;
+    let wanted = "waits for 1 cpu and 16MiB of memory, a share of 30GiB of a GPU; free: ";
+    assert!(reason.starts_with(wanted), "{reason}");
+    assert!(reason.contains(", 0 of these; the rest is held by a/one and a/two"), "{reason}");
+    // What processes of our own use of a card does not keep others from their shares, what those of strangers use does.
+    daemon.end("a/one");
+    let seen = used_by(&daemon, &[("a/two", 3)]);
+    daemon.now += 100;
+    let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
+    let stranger = Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None };
+    strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
+    daemon.cards(strange);
+    let reason = daemon.report("a/big").reason;
+    assert!(reason.ends_with("; GPU 0, which is shared, is used by process 9 of root"), "{reason}");
+    daemon.now += 100;
+    daemon.cards(Inventory { at: Some(Timestamp(daemon.now)), ..seen });
+    assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Running, State::Waiting]);
+    // Usage is by parts of a card: half of one, a quarter, three eighths.
+    assert_eq!(daemon.report("a/whole").waiting.unwrap().holders.iter().map(|one| one.holds.gpu).sum::<f64>(), 0.625);
+    daemon.restart();
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.states(["a/two", "a/big", "a/whole"]), [State::Running, State::Running, State::Waiting]);
+    daemon.file("b/much", &format!("{}\n[roles.w]\ncount = 2", share(30, "")));
+    let reason = daemon.report("b/much").reason;
+    assert!(reason.contains("0.75 GPU(s) of 0 that workspace b may have"), "{reason}");
+}
+
+#[test]
+fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_known() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let wants = |what: &str| format!("resources = {{ cpu = 1, memory = \"16MiB\", {what} }}");
+    daemon.file("a/early", &wants("gpu = 1, gpu_type = \"H100\""));
+    assert_eq!(daemon.state("a/early"), State::Waiting);
+    daemon.cards(idle(2, 1000));
+    let reason = daemon.report("a/early").reason;
+    assert_eq!(reason, "waits for 1 GPU(s) of type H100: this machine has 0 such that can be used now");
+    let refused = [
+        ("gpu = 1, gpu_type = \"H100\"", "the job needs 1 GPU(s) of type H100, and this machine has 2 × card (80GiB)"),
+        ("gpu_memory = \"81GiB\"", "the job needs a share of 81GiB of a GPU, and this machine has 2 × card (80GiB)"),
+        ("mig = \"1g.10gb\"", "the job needs 1 MIG slice(s) 1g.10gb, and this machine has 2 × card (80GiB)"),
+        ("gpu = 3, gpu_type = \"Card\"", "the job needs 3 GPU(s) of type Card, and this machine has 2 × card (80GiB)"),
+    ];
+    for (what, why) in refused {
+        daemon.file("a/late", &wants(what));
+        assert_eq!(daemon.state("a/late"), State::Invalid, "{what}");
+        assert!(daemon.report("a/late").reason.contains(why), "{}", daemon.report("a/late").reason);
+    }
+    daemon.file("a/fits", &wants("gpu = 2, gpu_type = \"CARD\""));
+    assert_eq!(daemon.state("a/fits"), State::Running);
+}
+
+#[test]
+fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_minute() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/stops", &share(20, ""));
+    daemon.file("a/alerts", &share(40, ", gpu_memory_over = \"alert\""));
+    let told = |daemon: &Daemon, key: &str| {
+        let events = daemon.store.events(&key.parse().unwrap(), 0).unwrap();
+        events
+            .iter()
+            .filter(|event| event.message.starts_with("alarm: "))
+            .map(|event| event.message.clone())
+            .collect::<Vec<_>>()
+    };
+    let mut look = |daemon: &mut Daemon, stops: u64, alerts: u64| {
+        assert!(daemon.later(10_000), "they are looked at while somebody has a share");
+        daemon.cards(used_by(daemon, &[("a/stops", stops), ("a/alerts", alerts)]));
+    };
+    look(&mut daemon, 20, 40);
+    assert_eq!((told(&daemon, "a/stops").len(), told(&daemon, "a/alerts").len()), (0, 0));
+    // Just within it is not within it again.
+    for stops in [25, 20, 25, 20, 25] {
+        look(&mut daemon, stops, 50);
+    }
+    let alarm = "alarm: main-0 uses 25GiB of GPU 0, more than its share of 20GiB; the job is stopped if it is still so in a \
+                 minute (resources.gpu_memory_over)";
+    assert_eq!(told(&daemon, "a/stops"), [alarm]);
+    assert_eq!(told(&daemon, "a/alerts"), ["alarm: main-0 uses 50GiB of GPU 0, more than its share of 40GiB"]);
+    look(&mut daemon, 10, 50);
+    for _ in 0..6 {
+        look(&mut daemon, 25, 50);
+        assert_eq!(daemon.state("a/stops"), State::Running);
+    }
+    assert_eq!(told(&daemon, "a/stops").len(), 2, "it was within it in between");
+    look(&mut daemon, 25, 50);
+    assert_eq!(daemon.states(["a/stops", "a/alerts"]), [State::Stopping, State::Running]);
+    let reason = daemon.report("a/stops").reason;
+    assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
 }

@@ -9,7 +9,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::engine::{EngineError, Launch};
-use trainyard::gpu::{Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, health};
+use trainyard::gpu::{
+    Card, Driver, Facts, Instances, Inventory, Link, Measured, Process, Sample, Signs, Slice, Topology, Usage, deck,
+    health,
+};
 use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
@@ -20,12 +23,12 @@ use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{Owner, RunRecord, SourceRecord};
+use trainyard::store::record::{GpuLease, GpuPartLease, Owner, RunRecord, SourceRecord};
 
 use super::invariants;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 11] = [
+const SPECS: [&str; 15] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
     "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
@@ -36,6 +39,10 @@ const SPECS: [&str; 11] = [
     "command = 'i'\nresources.gpu = 3",
     "command = 'j'\nretries = 2\nresources.gpu = 1\non_gpu_failure = 'retry'",
     "command = 'k'\nresources.gpu = 2\non_gpu_failure = 'stop'\nalerts.gpu_idle = { for = '10s', then = 'stop' }",
+    "command = 'j'\nretries = 1\nresources.gpu_memory = '30GiB'",
+    "command = 'k'\nresources.gpu_memory_over = 'alert'\n[roles.w]\ncount = 2\nresources.gpu_memory = '50GiB'\n[roles.v]\nresources.gpu = 1",
+    "command = 'l'\nresources = { mig = '1g.10gb', gpu = 2 }",
+    "command = 'm'\nresources = { gpu = 1, gpu_type = 'odd' }",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
@@ -85,6 +92,10 @@ enum Step {
         which: usize,
         what: usize,
     },
+    /// Who has a share of a card uses more, or no more than that.
+    Shares {
+        greedy: bool,
+    },
     /// The cards are told as they were so long ago, without what uses them.
     Told {
         ago: u64,
@@ -105,7 +116,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..2000u64).prop_map(|ago| Step::Told { ago }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
         1 => any::<bool>().prop_map(|full| Step::Room { full }),
-        2 => (0..CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
+        2 => (0..ALL_CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
+        1 => any::<bool>().prop_map(|greedy| Step::Shares { greedy }),
     ];
     prop::collection::vec(step, 1..120)
 }
@@ -139,15 +151,20 @@ struct Cards {
     failed: BTreeSet<GpuUuid>,
     /// Used by somebody else, and since when.
     strange: BTreeMap<GpuUuid, u64>,
-    /// What an attempt has left there, which has ended in all other ways.
-    left: BTreeSet<GpuUuid>,
-    held: BTreeMap<GpuUuid, AttemptId>,
+    /// What an attempt has left there, which has ended in all other ways, and the last attempt that there was then.
+    left: BTreeMap<GpuUuid, u64>,
+    held: Vec<(AttemptId, TaskId, GpuLease)>,
+    greedy: bool,
     /// Used by somebody else when they were looked at last, and the last attempt that there was then.
     seen_strange: BTreeSet<GpuUuid>,
     seen_after: u64,
 }
 
+/// Whole ones, the last of a kind of its own; one more is cut up.
 const CARDS: usize = 3;
+const ALL_CARDS: usize = CARDS + 1;
+/// Of the whole ones, bytes.
+const MEMORY: u64 = 80 << 30;
 /// So long what was seen on a card counts, ms.
 const FRESH: u64 = 5000;
 
@@ -157,8 +174,8 @@ fn card(index: usize) -> GpuUuid {
 
 impl Cards {
     fn inventory(&self, at: Timestamp, usage: bool) -> Arc<Inventory> {
-        let cards = (0..CARDS).map(|index| self.card(index, usage)).collect();
-        let topology = Topology::of(CARDS, |_, _| Link::System);
+        let cards = (0..ALL_CARDS).map(|index| self.card(index, usage)).collect();
+        let topology = Topology::of(ALL_CARDS, |_, _| Link::System);
         let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
         Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: Some(at) })
     }
@@ -167,42 +184,78 @@ impl Cards {
         let uuid = card(index);
         let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
         let signs = Signs { lost, ..Signs::default() };
-        let in_use = self.strange.contains_key(&uuid) || self.left.contains(&uuid);
-        let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None };
+        let in_use = self.strange.contains_key(&uuid) || self.left.contains_key(&uuid);
+        let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None, task: None };
+        let own = self.held.iter().filter(|(_, _, lease)| lease.uuid == uuid).map(|(_, task, _)| Process {
+            task: Some(*task),
+            memory: Some(if self.greedy { MEMORY } else { 1 << 30 }),
+            ..process.clone()
+        });
+        let processes = in_use.then(|| process.clone()).into_iter().chain(own).collect();
+        let slice = |number: u32| Slice {
+            uuid: format!("MIG-{number}").parse().unwrap(),
+            profile: "1g.10gb".to_owned(),
+            memory: 10 << 30,
+            instances: Some(Instances { gpu: number, compute: 0 }),
+        };
+        let slices: Vec<Slice> = (0..3).filter(|_| index == CARDS).map(slice).collect();
         let facts = Facts {
             uuid,
-            name: "card".to_owned(),
+            name: if index + 1 == CARDS { "Odd card" } else { "card" }.to_owned(),
             minor: Some(index as u32),
             bus: String::new(),
             numa_node: None,
             cpus: Vec::new(),
-            memory: 1,
+            memory: MEMORY + deck::RESERVE,
         };
         Card {
             facts,
-            mig: false,
-            slices: Vec::new(),
+            mig: index == CARDS,
+            slices,
             findings: health::judge(&signs),
             signs,
-            usage: usage.then(|| Usage {
-                processes: Some(in_use.then_some(process).into_iter().collect()),
-                ..Usage::default()
-            }),
+            usage: usage.then(|| Usage { processes: Some(processes), ..Usage::default() }),
         }
     }
 
     /// The attempt uses its cards from now on.
     fn take(&mut self, launch: &Launch, created: u64) {
-        for lease in launch.gpus.iter().flatten() {
-            let holder = *self.held.entry(lease.uuid.clone()).or_insert(launch.attempt);
-            assert_eq!(holder, launch.attempt, "{} has one holder", lease.uuid);
-            assert!(!self.left.contains(&lease.uuid), "{} was looked at before it is used again", lease.uuid);
+        for (ordinal, lease) in
+            (0..).zip(&launch.gpus).flat_map(|(task, leases)| leases.iter().map(move |one| (task, one)))
+        {
+            self.held.push((launch.attempt, TaskId::first(launch.attempt, ordinal), lease.clone()));
+            self.check_card(&lease.uuid);
+            // Who had a share meanwhile goes on with it.
+            let left = self.left.get(&lease.uuid).copied();
+            let is_before = left.is_none_or(|last| launch.attempt.0 <= last);
+            assert!(is_before, "{} was looked at before it is used again", lease.uuid);
             // What had its lease before goes on with it.
             let is_later = launch.attempt.0 > self.seen_after;
             assert!(!is_later || !self.seen_strange.contains(&lease.uuid), "{} was seen in use", lease.uuid);
             let since = self.strange.get(&lease.uuid).copied().unwrap_or(u64::MAX);
             assert!(since.saturating_add(FRESH) >= created, "{} was looked at lately", lease.uuid);
         }
+    }
+}
+
+impl Cards {
+    /// A whole card has one holder, a slice as well, and shares are no more than there is.
+    fn check_card(&self, uuid: &GpuUuid) {
+        let leases: Vec<&GpuLease> =
+            self.held.iter().map(|(_, _, lease)| lease).filter(|lease| lease.uuid == *uuid).collect();
+        let is_whole = leases.iter().any(|lease| lease.part.is_none());
+        assert!(!is_whole || leases.len() == 1, "{uuid} has one holder: {leases:?}");
+        let shares = leases.iter().filter_map(|lease| match lease.part {
+            Some(GpuPartLease::Share { bytes, .. }) => Some(bytes),
+            _ => None,
+        });
+        assert!(shares.sum::<u64>() <= MEMORY, "{leases:?}");
+        let slices: Vec<&GpuUuid> =
+            leases.iter().map(|lease| lease.device()).filter(|device| device.as_str().starts_with("MIG")).collect();
+        let distinct: BTreeSet<_> = slices.iter().collect();
+        assert_eq!(slices.len(), distinct.len(), "{leases:?}");
+        let is_cut_up = *uuid == card(CARDS);
+        assert_eq!(slices.len(), if is_cut_up { leases.len() } else { 0 }, "{leases:?}");
     }
 }
 
@@ -344,6 +397,7 @@ impl World {
                 self.full = *full;
                 self.handle(Event::Full(self.full_workspaces()));
             }
+            Step::Shares { greedy } => self.cards.greedy = *greedy,
             Step::Card { which, what } => self.card(&card(*which), *what),
             Step::Told { ago } => self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now - ago), false))),
             Step::Wait { ms } => {
@@ -427,7 +481,7 @@ impl World {
                     let attempt = runs.iter().flat_map(|run| &run.attempts).find(|one| one.id == launch.attempt);
                     self.cards.take(&launch, attempt.unwrap().created.0);
                 }
-                self.held.insert(launch.attempt, Amount::of(&launch.spec));
+                self.held.insert(launch.attempt, Amount::of(&launch.spec, &deck::Sizes::default()));
                 for task in launch.tasks {
                     if !self.tasks.contains_key(&task) {
                         *self.starts.entry(task).or_default() += 1;
@@ -454,10 +508,11 @@ impl World {
                     0 => Err(EngineError("busy".to_owned())),
                     _ => {
                         self.held.remove(&release.attempt);
-                        let own = self.cards.held.extract_if(.., |_, holder| *holder == release.attempt);
-                        let own: Vec<GpuUuid> = own.map(|(uuid, _)| uuid).collect();
+                        let own = self.cards.held.extract_if(.., |(holder, _, _)| *holder == release.attempt);
+                        let own: Vec<GpuUuid> = own.map(|(_, _, lease)| lease.uuid).collect();
                         if self.now % 2 == 1 {
-                            self.cards.left.extend(own);
+                            let last = self.last_attempt();
+                            own.into_iter().for_each(|uuid| drop(self.cards.left.entry(uuid).or_insert(last)));
                         }
                         Ok(())
                     }
@@ -508,6 +563,7 @@ impl World {
         self.handle(Event::Full(self.full_workspaces()));
         self.cards.strange.clear();
         self.cards.failed.clear();
+        self.cards.greedy = false;
         self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
         for round in 0..2000 {
             self.now += 400;
@@ -542,7 +598,7 @@ impl World {
 
     fn check_end(&self) {
         assert_eq!(self.held, BTreeMap::new(), "everything was given back");
-        assert_eq!(self.cards.held, BTreeMap::new(), "every card was given back");
+        assert_eq!(self.cards.held, [], "every card was given back");
         for (key, job) in &self.store.load().unwrap().jobs {
             self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
             invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0).unwrap());

@@ -106,7 +106,7 @@ fn mount(target: &str, kind: &str, options: &[&str]) -> Value {
 }
 
 fn linux(bundle: &Bundle<'_>) -> Value {
-    let resources = bundle.resources;
+    let resources = &bundle.resources;
     let quota = (resources.cpu.0.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN);
     // Made by the shim: for more than one range libcontainer would need `newuidmap` and `/etc/subuid`.
     let user = json!({ "type": "user", "path": Root::user_namespace(bundle.holder) });

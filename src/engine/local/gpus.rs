@@ -15,7 +15,7 @@ use crate::gpu::Measured;
 use crate::ids::{GpuUuid, TaskId};
 use crate::rundir::{CardUsage, GpuUsage};
 use crate::spec::Network;
-use crate::store::record::GpuLease;
+use crate::store::record::{GpuLease, GpuPartLease};
 use crate::sys::devices::Device;
 
 /// Those that belong to no card and without which none is of use, and what makes each.
@@ -23,6 +23,9 @@ const REQUIRED: [(&str, &str); 2] =
     [("/dev/nvidiactl", "nvidia-modprobe -c 255"), ("/dev/nvidia-uvm", "nvidia-modprobe -c 0 -u")];
 /// Some drivers do not have them.
 const OPTIONAL: [&str; 2] = ["/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
+
+/// Where the driver says which devices stand for which rights on slices.
+const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
 
 /// Lets a task find the driver's libraries and programs where the loader may not know them.
 pub(super) fn reach(env: &mut Vec<(String, String)>) {
@@ -98,22 +101,40 @@ impl<'a> Cards<'a> {
     pub(super) fn told(&self) -> Told<'a> {
         let shared = self.all.map(|_| format!("trainyard-{}", self.attempt));
         let own = if self.visible == Visible::Cards { self.own } else { &[] };
-        Told { own: own.iter().map(|lease| &lease.uuid).collect(), shared }
+        let share = own.iter().find_map(|lease| match lease.part {
+            Some(GpuPartLease::Share { bytes, .. }) => Some(bytes),
+            _ => None,
+        });
+        let are_slices = own.iter().any(|lease| matches!(lease.part, Some(GpuPartLease::Slice { .. })));
+        Told { own: own.iter().map(GpuLease::device).collect(), share, are_slices, shared }
     }
 
     pub(super) fn devices(&self) -> Result<Vec<PathBuf>, EngineError> {
         match self.openable() {
             leases if leases.is_empty() => Ok(Vec::new()),
-            leases => nodes(&leases, Device::of),
+            leases => nodes(&leases, Path::new(CAPABILITIES), Device::of),
         }
     }
 }
 
-/// The devices for these cards, if `look` finds all that are needed.
-fn nodes(leases: &[GpuLease], look: impl Fn(&Path) -> io::Result<Device>) -> Result<Vec<PathBuf>, EngineError> {
-    let mut found = Vec::new();
+/// The devices for these cards and slices, if `look` finds all that are needed.
+fn nodes(
+    leases: &[GpuLease],
+    capabilities: &Path,
+    look: impl Fn(&Path) -> io::Result<Device>,
+) -> Result<Vec<PathBuf>, EngineError> {
+    let mut found: Vec<PathBuf> = Vec::new();
     for lease in leases {
-        found.push(of_card(lease, &look)?);
+        let mut own = vec![of_card(lease, &look)?];
+        if let Some(GpuPartLease::Slice { gpu_instance, compute_instance, .. }) = &lease.part {
+            let gpu = format!("gpu{}/mig/gi{gpu_instance}", lease.minor);
+            for access in [format!("{gpu}/access"), format!("{gpu}/ci{compute_instance}/access")] {
+                own.push(of_capability(&capabilities.join(access), lease.device(), &look)?);
+            }
+        }
+        // Slices of one card have its device in common, and so have shares.
+        own.retain(|path| !found.contains(path));
+        found.extend(own);
     }
     for (path, maker) in REQUIRED {
         look(Path::new(path)).map_err(|error| absent(path, "which every card needs", &error, maker))?;
@@ -124,7 +145,7 @@ fn nodes(leases: &[GpuLease], look: impl Fn(&Path) -> io::Result<Device>) -> Res
 }
 
 fn of_card(lease: &GpuLease, look: impl Fn(&Path) -> io::Result<Device>) -> Result<PathBuf, EngineError> {
-    let GpuLease { uuid, minor } = lease;
+    let GpuLease { uuid, minor, .. } = lease;
     let (path, maker) = (format!("/dev/nvidia{minor}"), format!("nvidia-modprobe -c {minor}"));
     let device =
         look(Path::new(&path)).map_err(|error| absent(&path, &format!("the device of {uuid}"), &error, &maker))?;
@@ -136,6 +157,35 @@ fn of_card(lease: &GpuLease, look: impl Fn(&Path) -> io::Result<Device>) -> Resu
                 "{path} has minor number {found}, and would open another card than {uuid}; remove it, `{maker}` makes it anew"
             )))
         }
+    }
+}
+
+/// The device that stands for a right on a card, by the file in which the driver says which one that is.
+fn of_capability(
+    access: &Path,
+    slice: &GpuUuid,
+    look: impl Fn(&Path) -> io::Result<Device>,
+) -> Result<PathBuf, EngineError> {
+    let minor = std::fs::read_to_string(access).and_then(|text| {
+        let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse::<u32>().ok());
+        minor.ok_or_else(|| io::Error::other("it does not say a DeviceFileMinor"))
+    });
+    let unread = |error: io::Error| {
+        EngineError(format!(
+            "{}, by which slice {slice} is reached, cannot be read: {error}; `nvidia-smi -L` shows whether the slice is still there",
+            access.display()
+        ))
+    };
+    let minor = minor.map_err(unread)?;
+    let path = format!("/dev/nvidia-caps/nvidia-cap{minor}");
+    let maker = format!("nvidia-modprobe -f {}", access.display());
+    let device = look(Path::new(&path))
+        .map_err(|error| absent(&path, &format!("by which slice {slice} is reached"), &error, &maker))?;
+    match device.minor {
+        Some(found) if found == minor => Ok(path.into()),
+        _ => Err(EngineError(format!(
+            "{path} is another device than that of slice {slice}; remove it, `{maker}` makes it anew"
+        ))),
     }
 }
 
@@ -152,13 +202,13 @@ mod tests {
 
     /// Of cards 3 and 5, on a machine whose devices are these.
     fn found(there: &[(&str, u32)]) -> Result<Vec<String>, String> {
-        let lease = |minor| GpuLease { uuid: format!("GPU-{minor}").parse().unwrap(), minor };
+        let lease = |minor| GpuLease { uuid: format!("GPU-{minor}").parse().unwrap(), minor, part: None };
         let look = |path: &Path| {
             let found = there.iter().find(|(known, _)| Path::new(known) == path);
             let device = found.map(|(_, minor)| Device { major: 195, minor: Some(*minor) });
             device.ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        let found = nodes(&[lease(3), lease(5)], look).map_err(|error| error.0)?;
+        let found = nodes(&[lease(3), lease(5)], Path::new("/nowhere"), look).map_err(|error| error.0)?;
         Ok(found.iter().map(|path| path.display().to_string()).collect())
     }
 
@@ -185,5 +235,57 @@ mod tests {
         let said = "/dev/nvidia5 has minor number 4, and would open another card than GPU-5; remove it, \
                     `nvidia-modprobe -c 5` makes it anew";
         assert_eq!(found(&swapped), Err(said.to_owned()));
+    }
+
+    #[test]
+    fn slices_are_reached_by_their_card_and_the_devices_of_their_instances() {
+        let directory = tempfile::tempdir().unwrap();
+        let capability = |access: &str, minor: u32| {
+            let path = directory.path().join(access);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+            std::fs::write(path, text).unwrap();
+        };
+        for (access, minor) in [("gi7", 66), ("gi7/ci0", 67), ("gi9", 84), ("gi9/ci1", 86)] {
+            capability(&format!("gpu3/mig/{access}/access"), minor);
+        }
+        let slice = |gpu_instance, compute_instance| {
+            let (uuid, profile) = (format!("MIG-{gpu_instance}").parse().unwrap(), "1g.10gb".to_owned());
+            let part = Some(GpuPartLease::Slice { uuid, profile, gpu_instance, compute_instance });
+            GpuLease { uuid: "GPU-3".parse().unwrap(), minor: 3, part }
+        };
+        let found = |leases: &[GpuLease], swapped: Option<u32>| {
+            let look = |path: &Path| {
+                let name = path.display().to_string();
+                let digits: String = name.chars().rev().take_while(char::is_ascii_digit).collect();
+                let minor = digits.chars().rev().collect::<String>().parse().unwrap_or(255);
+                let minor = if Some(minor) == swapped { 1 } else { minor };
+                let is_optional = OPTIONAL.iter().any(|path| name == *path);
+                if is_optional {
+                    Err(io::ErrorKind::NotFound.into())
+                } else {
+                    Ok(Device { major: 195, minor: Some(minor) })
+                }
+            };
+            let found = nodes(leases, directory.path(), look).map_err(|error| error.0)?;
+            Ok::<_, String>(found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
+        };
+        let of_card = "/dev/nvidia3";
+        let caps = |minors: &[u32]| {
+            minors.iter().map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}")).collect::<Vec<_>>()
+        };
+        let all = |minors: &[u32]| {
+            let common = REQUIRED.map(|(path, _)| path.to_owned());
+            [vec![of_card.to_owned()], caps(minors), common.to_vec()].concat()
+        };
+        assert_eq!(found(&[slice(7, 0)], None).unwrap(), all(&[66, 67]));
+        assert_eq!(found(&[slice(7, 0), slice(9, 1)], None).unwrap(), all(&[66, 67, 84, 86]));
+        let gone = found(&[slice(8, 0)], None).unwrap_err();
+        assert!(gone.contains("gpu3/mig/gi8/access, by which slice MIG-8 is reached, cannot be read"), "{gone}");
+        let other = found(&[slice(7, 0)], Some(67)).unwrap_err();
+        assert!(
+            other.starts_with("/dev/nvidia-caps/nvidia-cap67 is another device than that of slice MIG-7"),
+            "{other}"
+        );
     }
 }

@@ -26,6 +26,7 @@ fn run_of(number: u64, (workspace, priority, cores, lasts): Shape) -> (Place, Wa
     let waiting = Waiting {
         key: key_in(workspace, number),
         amount,
+        wishes: Arc::default(),
         tasks: 1,
         network: Network::Host,
         ports: Vec::new(),
@@ -253,7 +254,7 @@ impl World {
         let for_room = planned.held_up.iter().find(|held_up| held_up.why == Why::Room);
         self.reserved = for_room.map(|held_up| held_up.key.clone());
         let why = planned.held_up.iter().find(|held_up| held_up.key == *big)?.why.clone();
-        let machine = fill::machine(&self.snapshot(), attempt::sure_end);
+        let machine = fill::machine(&self.snapshot(), self.snapshot().inventory, attempt::sure_end);
         let at = machine.fits_at(&self.queue.find(big).unwrap().1.amount).filter(|_| why == Why::Room);
         Some((why, at))
     }
@@ -370,7 +371,8 @@ proptest! {
             held.iter().filter(|(_, end, says)| *end > time || !(trusting || *says)).map(|(cpu, ..)| cpu).sum()
         };
         prop_assume!(wanted + left_at(0, true) > 10);
-        let reserved_at = limit.reserve(&amount(wanted));
+        let reserved_at = limit.fits_at(&amount(wanted));
+        limit.reserve(&amount(wanted), reserved_at);
         let reservation = limit.reservations[0];
         let at = (1..6).find(|time| wanted + left_at(*time, true) <= 10);
         prop_assert_eq!((reserved_at, reservation.at), (at.map(Timestamp), at.map(Timestamp)));
@@ -576,8 +578,8 @@ fn starts_are_foreseen_where_it_is_known_how_long_things_take() {
     // The running one began at second 1; it is second 5 now.
     assert_eq!(estimates, [Some(15), Some(25), Some(5), None]);
     assert_eq!(outlook.free, Amount { cpu: 2000, memory: (1 << 40) - 1, gpu: 0 });
-    let wanted = Amount { cpu: 8000, memory: 1, gpu: 0 };
-    let holders: Vec<_> = outlook.holders_of(&wanted, &outlook.free).map(|holder| &holder.key).collect();
+    let first = outlook.of(&key_in(0, 1)).unwrap();
+    let holders: Vec<_> = outlook.holders_for(first).map(|holder| &holder.key).collect();
     assert_eq!(holders, [&key_in(1, 100)]);
 }
 

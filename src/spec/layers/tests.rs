@@ -367,7 +367,7 @@ fn specs_are_put_in_by_their_numbers_below_what_stands_beside_them() {
     let expanded = offered(job, None);
     let spec = expanded.spec.unwrap_or_else(|| panic!("{:?}", expanded.diagnostics));
     let sizes = spec.roles.iter().map(|role| {
-        let resources = role.resources;
+        let resources = &role.resources;
         (role.name.as_str(), resources.cpu.0, resources.memory.0 >> 30, resources.gpu)
     });
     // A role's spec is whole: the job's card is none of the server's.

@@ -276,6 +276,23 @@ pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     give(to, answer)
 }
 
+fn at_slice(symbol: &str, device: nvmlDevice_t, number: impl FnOnce(&world::Slice) -> u32) -> Answer<c_uint> {
+    at_device(symbol, device, |_, found| match found {
+        Found::Card(_) => Err(NOT_SUPPORTED),
+        Found::Slice(slice) => Ok(number(&slice)),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetGpuInstanceId(device: nvmlDevice_t, to: *mut c_uint) -> nvmlReturn_t {
+    give(to, at_slice("nvmlDeviceGetGpuInstanceId", device, |slice| slice.gpu_instance))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, to: *mut c_uint) -> nvmlReturn_t {
+    give(to, at_slice("nvmlDeviceGetComputeInstanceId", device, |slice| slice.compute_instance))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetEccMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) -> nvmlReturn_t {
     let answer = at_card("nvmlDeviceGetEccMode", device, |_, card| Ok(c_uint::from(card.ecc.is_some())));

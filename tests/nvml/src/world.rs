@@ -91,6 +91,8 @@ pub(crate) struct Slice {
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) memory: u64,
+    pub(crate) gpu_instance: u32,
+    pub(crate) compute_instance: u32,
     pub(crate) processes: Vec<Process>,
 }
 

@@ -1,0 +1,427 @@
+//! What of the cards is to be had, piece by piece: whole cards, shares of their memory, slices of those that MIG has cut up.
+//! Pure: the same cards, the same answer.
+//!
+//! Where all tasks want whole cards of any kind, to count cards is enough, and nobody needs a deck. Else a number does not tell
+//! whether a job fits: two halves of two cards are no card, nor is there room for a share of 20 GiB in twice 10.
+//!
+//! A share goes where the least is left after it, so to a card that is shared already if there is room on one; a card
+//! is opened for it only if not, and then one whose ways to the others are the least loss. Slices of a task come from one
+//! card where that is possible, and from the one that has the fewest left. Whole cards are chosen by [`placement`].
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::{Card, Inventory, Slice, placement};
+use crate::ids::GpuUuid;
+
+/// What of a card's memory is nobody's share, bytes: the driver's own, and what it keeps for those who share.
+pub const RESERVE: u64 = 512 << 20;
+/// Most choices that are tried where tasks of one job want different things.
+const TRIES_MAX: usize = 4000;
+/// What a whole card counts.
+pub const CARD: u64 = 1000;
+
+/// What tasks want, each of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Wish {
+    /// How many tasks, one after the other in the order of the job.
+    pub tasks: u32,
+    /// Cards or slices for each; 1 where it is a share.
+    pub count: u32,
+    pub part: Part,
+    /// What the name of the card must have in it, in large letters or small.
+    pub kind: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    Whole,
+    /// Bytes.
+    Share(u64),
+    /// The profile, in small letters.
+    Slice(String),
+}
+
+impl Wish {
+    /// To count cards is enough for it.
+    pub fn is_plain(&self) -> bool {
+        self.part == Part::Whole && self.kind.is_none()
+    }
+
+    fn is_for(&self, card: &Card) -> bool {
+        is_of_kind(&card.facts.name, self.kind.as_deref())
+    }
+}
+
+/// Labels of Kubernetes have "-" where names have " ".
+fn is_of_kind(name: &str, kind: Option<&str>) -> bool {
+    let plain = |text: &str| text.to_lowercase().replace(['-', '_'], " ");
+    kind.is_none_or(|kind| plain(name).contains(&plain(kind)))
+}
+
+/// A piece of a card, by the card's place in the inventory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    pub place: usize,
+    pub of: PieceOf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PieceOf {
+    Whole,
+    /// So many bytes, of as many as there are to be shared.
+    Share {
+        bytes: u64,
+        of: u64,
+    },
+    Slice {
+        uuid: GpuUuid,
+        profile: String,
+    },
+}
+
+/// What is to be had of one card.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Room {
+    All,
+    /// It is shared, and so many bytes are left.
+    Rest(u64),
+    /// It is cut up, and these are left.
+    Slices(Vec<Slice>),
+    Nothing,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Deck {
+    seen: Arc<Inventory>,
+    /// In the order of the inventory.
+    rooms: Vec<Room>,
+}
+
+/// What of a card's memory there is to be shared.
+pub fn to_be_shared(card: &Card) -> u64 {
+    card.facts.memory.saturating_sub(RESERVE)
+}
+
+/// A slice as part of a card, in thousandths: by its sevenths of what computes, as its profile says.
+pub fn weight_of_slice(profile: &str) -> u64 {
+    let sevenths = profile.split(['.', '+']).find_map(|part| part.strip_suffix('g')?.parse::<u64>().ok());
+    (sevenths.unwrap_or(1).saturating_mul(CARD) / 7).clamp(1, CARD)
+}
+
+/// A share as part of a card, in thousandths.
+pub fn weight_of_share(bytes: u64, of: u64) -> u64 {
+    let part = u128::from(bytes) * u128::from(CARD) / u128::from(of.max(1));
+    u64::try_from(part).unwrap_or(CARD).clamp(1, CARD)
+}
+
+impl Deck {
+    /// With every card that `is_had`, as if nobody held any.
+    pub fn of(seen: Arc<Inventory>, is_had: impl Fn(&Card) -> bool) -> Self {
+        let room = |card: &Card| match (is_had(card), card.is_cut_up()) {
+            (false, _) => Room::Nothing,
+            (true, false) => Room::All,
+            (true, true) => {
+                Room::Slices(card.slices.iter().filter(|slice| slice.instances.is_some()).cloned().collect())
+            }
+        };
+        let rooms = seen.cards.iter().map(room).collect();
+        Self { seen, rooms }
+    }
+
+    pub fn room(&self, place: usize) -> &Room {
+        self.rooms.get(place).unwrap_or(&Room::Nothing)
+    }
+
+    fn card(&self, place: usize) -> Option<&Card> {
+        self.seen.cards.get(place)
+    }
+
+    /// Whether all of this piece is to be had.
+    pub fn has(&self, piece: &Piece) -> bool {
+        match (self.room(piece.place), &piece.of) {
+            (Room::All, PieceOf::Whole) => true,
+            (Room::All, PieceOf::Share { bytes, .. }) => {
+                self.card(piece.place).is_some_and(|card| *bytes <= to_be_shared(card))
+            }
+            (Room::Rest(left), PieceOf::Share { bytes, .. }) => bytes <= left,
+            (Room::Slices(left), PieceOf::Slice { uuid, .. }) => left.iter().any(|slice| slice.uuid == *uuid),
+            _ => false,
+        }
+    }
+
+    /// Nobody else is given this. What does not go with how the card is now leaves nothing of it.
+    pub fn take(&mut self, piece: &Piece) {
+        let all = self.card(piece.place).map_or(0, to_be_shared);
+        let Some(room) = self.rooms.get_mut(piece.place) else { return };
+        *room = match (std::mem::replace(room, Room::Nothing), &piece.of) {
+            (Room::All, PieceOf::Share { bytes, .. }) => Room::Rest(all.saturating_sub(*bytes)),
+            (Room::Rest(left), PieceOf::Share { bytes, .. }) => Room::Rest(left.saturating_sub(*bytes)),
+            (Room::Slices(mut left), PieceOf::Slice { uuid, .. }) => {
+                left.retain(|slice| slice.uuid != *uuid);
+                Room::Slices(left)
+            }
+            _ => Room::Nothing,
+        };
+    }
+
+    pub fn without<'a>(&self, pieces: impl IntoIterator<Item = &'a Piece>) -> Self {
+        let mut left = self.clone();
+        pieces.into_iter().for_each(|piece| left.take(piece));
+        left
+    }
+
+    /// What both have.
+    pub fn and(&self, other: &Self) -> Self {
+        let both = |(a, b): (&Room, &Room)| match (a, b) {
+            (Room::All, room) | (room, Room::All) if !matches!(room, Room::Slices(_)) => room.clone(),
+            (Room::Rest(a), Room::Rest(b)) => Room::Rest(*a.min(b)),
+            (Room::Slices(a), Room::Slices(b)) => {
+                Room::Slices(a.iter().filter(|slice| b.contains(slice)).cloned().collect())
+            }
+            _ => Room::Nothing,
+        };
+        Self { seen: self.seen.clone(), rooms: self.rooms.iter().zip(&other.rooms).map(both).collect() }
+    }
+
+    /// Whether one more piece could be had of it for that wish, so many of them.
+    fn count(&self, place: usize, wish: &Wish) -> u64 {
+        let Some(card) = self.card(place).filter(|card| wish.is_for(card)) else { return 0 };
+        match (self.room(place), &wish.part) {
+            (Room::All, Part::Whole) => 1,
+            (Room::All, Part::Share(bytes)) => to_be_shared(card) / (*bytes).max(1),
+            (Room::Rest(left), Part::Share(bytes)) => left / (*bytes).max(1),
+            (Room::Slices(left), Part::Slice(profile)) => {
+                left.iter().filter(|slice| slice.profile.eq_ignore_ascii_case(profile)).count() as u64
+            }
+            _ => 0,
+        }
+    }
+
+    /// How many such pieces could be had, if nobody wanted anything else.
+    pub fn count_of(&self, wish: &Wish) -> u64 {
+        (0..self.rooms.len()).map(|place| self.count(place, wish)).sum()
+    }
+
+    /// Of what is wanted, the first that there is too little of for it alone.
+    pub fn lacking<'a>(&self, wishes: &'a [Wish]) -> Option<&'a Wish> {
+        let alike = |wish: &Wish| {
+            let same = wishes.iter().filter(|other| other.part == wish.part && other.kind == wish.kind);
+            same.map(|other| u64::from(other.tasks) * u64::from(other.count)).sum::<u64>()
+        };
+        wishes.iter().find(|wish| alike(wish) > self.count_of(wish))
+    }
+
+    /// Whether all of it is to be had together.
+    pub fn fits(&self, wishes: &[Wish]) -> bool {
+        self.lacking(wishes).is_none() && (is_uniform(wishes) || self.search(wishes).found.is_some())
+    }
+
+    /// Whether it is known that it is not to be had, even where each of them alone is.
+    pub fn never_fits(&self, wishes: &[Wish]) -> bool {
+        if self.lacking(wishes).is_some() {
+            return true;
+        }
+        let search = || self.search(wishes);
+        !is_uniform(wishes) && matches!(search(), Search { found: None, left: 1.., .. })
+    }
+
+    /// Pieces for each task, in the order of the job; `None` where they are not to be had.
+    pub fn choose(&self, wishes: &[Wish]) -> Option<Vec<Vec<Piece>>> {
+        if self.lacking(wishes).is_some() {
+            return None;
+        }
+        let found = self.search(wishes).found?;
+        Some(self.placed(wishes, &found).unwrap_or(found))
+    }
+
+    /// The same, with the whole cards so that they are close together.
+    fn placed(&self, wishes: &[Wish], found: &[Vec<Piece>]) -> Option<Vec<Vec<Piece>>> {
+        let others = found.iter().flatten().filter(|piece| piece.of != PieceOf::Whole);
+        let mut left = self.without(others);
+        let mut chosen = found.to_vec();
+        let mut kinds: Vec<&Wish> = wishes.iter().filter(|wish| wish.part == Part::Whole && wish.count > 0).collect();
+        kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
+        kinds.dedup_by(|a, b| a.kind == b.kind);
+        // Those that fewer cards are for come first.
+        kinds.sort_by_key(|wish| self.count_of(wish));
+        for wish in kinds {
+            let free: Vec<usize> = (0..left.rooms.len()).filter(|place| left.count(*place, wish) > 0).collect();
+            let is_such = |other: &Wish| other.part == Part::Whole && other.kind == wish.kind;
+            let counts: Vec<usize> =
+                tasks(wishes).map(|other| if is_such(other) { other.count as usize } else { 0 }).collect();
+            let places = placement::place(&self.seen.topology, &free, &counts)?;
+            for ((task, places), other) in chosen.iter_mut().zip(places).zip(tasks(wishes)) {
+                if is_such(other) {
+                    *task = places.into_iter().map(|place| Piece { place, of: PieceOf::Whole }).collect();
+                    task.iter().for_each(|piece| left.take(piece));
+                }
+            }
+        }
+        Some(chosen)
+    }
+
+    fn search(&self, wishes: &[Wish]) -> Search {
+        let mut search = Search { deck: self.clone(), units: Vec::new(), left: TRIES_MAX, found: None };
+        for (task, wish) in tasks(wishes).enumerate() {
+            let rank = self.count_of(wish);
+            let unit = |rest| Unit { task, rest, wish: wish.clone(), rank };
+            search.units.extend((0..wish.count).rev().map(|rest| unit(rest + 1)));
+        }
+        // What fewest is to be had of comes first, of shares the largest.
+        search.units.sort_by_key(|unit| unit.rank);
+        // Where all want the same nothing is ever tried twice.
+        search.left = search.left.max(search.units.len() + 1);
+        let mut chosen = Vec::new();
+        if search.go_on(&mut chosen) {
+            let mut found = vec![Vec::new(); tasks(wishes).count()];
+            for (unit, piece) in search.units.iter().zip(chosen) {
+                if let Some(task) = found.get_mut(unit.task) {
+                    task.push(piece);
+                }
+            }
+            search.found = Some(found);
+        }
+        search
+    }
+
+    /// What there would be on this card for the wish, and what of it would be left.
+    fn piece(&self, place: usize, wish: &Wish) -> Option<Piece> {
+        if self.count(place, wish) == 0 {
+            return None;
+        }
+        let of = match (&wish.part, self.room(place)) {
+            (Part::Whole, _) => PieceOf::Whole,
+            (Part::Share(bytes), _) => PieceOf::Share { bytes: *bytes, of: to_be_shared(self.card(place)?) },
+            (Part::Slice(profile), Room::Slices(left)) => {
+                let slice = left.iter().find(|slice| slice.profile.eq_ignore_ascii_case(profile))?;
+                PieceOf::Slice { uuid: slice.uuid.clone(), profile: slice.profile.clone() }
+            }
+            (Part::Slice(_), _) => return None,
+        };
+        Some(Piece { place, of })
+    }
+
+    /// What the others that are whole lose by one that no longer is.
+    fn loss(&self, place: usize) -> u64 {
+        let whole = (0..self.rooms.len()).filter(|other| *other != place && *self.room(*other) == Room::All);
+        whole.map(|other| self.seen.topology.link(place, other).weight()).sum()
+    }
+
+    /// Two cards with the same answer are as good as each other for what comes after.
+    fn sort_of(&self, place: usize) -> (&Room, &str, u64) {
+        let facts = self.card(place).map(|card| (card.facts.name.as_str(), card.facts.memory));
+        let (name, memory) = facts.unwrap_or_default();
+        (self.room(place), name, memory)
+    }
+}
+
+fn is_uniform(wishes: &[Wish]) -> bool {
+    let mut some = wishes.iter().filter(|wish| wish.count > 0 && wish.tasks > 0);
+    let first = some.next();
+    some.all(|wish| first.is_some_and(|first| wish.part == first.part && wish.kind == first.kind))
+}
+
+/// What each task wants.
+fn tasks(wishes: &[Wish]) -> impl Iterator<Item = &Wish> {
+    wishes.iter().flat_map(|wish| std::iter::repeat_n(wish, wish.tasks as usize))
+}
+
+/// One piece that is wanted.
+struct Unit {
+    task: usize,
+    /// Pieces that the task still wants, this one included.
+    rest: u32,
+    wish: Wish,
+    rank: u64,
+}
+
+struct Search {
+    deck: Deck,
+    units: Vec<Unit>,
+    /// Choices that may still be made.
+    left: usize,
+    found: Option<Vec<Vec<Piece>>>,
+}
+
+impl Search {
+    fn go_on(&mut self, chosen: &mut Vec<Piece>) -> bool {
+        let Some(unit) = self.units.get(chosen.len()) else { return true };
+        for piece in self.pieces(unit, chosen) {
+            if self.left == 0 {
+                return false;
+            }
+            self.left -= 1;
+            let before = self.deck.room(piece.place).clone();
+            self.deck.take(&piece);
+            let place = piece.place;
+            chosen.push(piece);
+            if self.go_on(chosen) {
+                return true;
+            }
+            chosen.pop();
+            if let Some(room) = self.deck.rooms.get_mut(place) {
+                *room = before;
+            }
+        }
+        false
+    }
+
+    /// From the best on; of cards that are alike only the first.
+    fn pieces(&self, unit: &Unit, chosen: &[Piece]) -> Vec<Piece> {
+        let deck = &self.deck;
+        let found = (0..deck.rooms.len()).filter_map(|place| deck.piece(place, &unit.wish));
+        let has = |place: usize| {
+            let own = self.units.iter().zip(chosen);
+            !own.into_iter().any(|(other, piece)| other.task == unit.task && piece.place == place)
+        };
+        let order = |piece: &Piece| {
+            let place = piece.place;
+            match (&piece.of, deck.room(place)) {
+                (PieceOf::Share { .. }, Room::Rest(left)) => (false, false, *left, 0, place),
+                (PieceOf::Share { of, .. }, _) => (true, false, *of, deck.loss(place), place),
+                (PieceOf::Slice { .. }, _) => {
+                    let left = deck.count(place, &unit.wish);
+                    (left < u64::from(unit.rest), has(place), left, 0, place)
+                }
+                (PieceOf::Whole, _) => (false, false, 0, deck.loss(place), place),
+            }
+        };
+        let mut found: Vec<Piece> = found.collect();
+        found.sort_by_cached_key(order);
+        let mut sorts = Vec::new();
+        found.retain(|piece| {
+            let sort = deck.sort_of(piece.place);
+            let is_new = !sorts.contains(&sort);
+            if is_new {
+                sorts.push(sort);
+            }
+            is_new
+        });
+        found
+    }
+}
+
+/// What cards there are, for what shares of them come to before it is known of which card they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sizes(Vec<(String, u64)>);
+
+impl Sizes {
+    pub fn of(seen: &Inventory) -> Self {
+        let whole = seen.cards.iter().filter(|card| !card.is_cut_up());
+        let mut sizes: Vec<_> = whole.map(|card| (card.facts.name.clone(), to_be_shared(card))).collect();
+        sizes.sort_by_key(|(name, size)| (*size, Reverse(name.clone())));
+        sizes.dedup();
+        Self(sizes)
+    }
+
+    /// Thousandths of the smallest card that it may be of: it is never more in the end. Nothing where there is none, since then
+    /// it does not start.
+    pub fn weight(&self, bytes: u64, kind: Option<&str>) -> u64 {
+        let found = self.0.iter().find(|(name, size)| *size >= bytes && is_of_kind(name, kind));
+        found.map_or(0, |(_, size)| weight_of_share(bytes, *size))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! Cards one by one.
+
+use super::*;
+use crate::gpu::deck::{Part, PieceOf, RESERVE, to_be_shared};
+use crate::gpu::{Card, Driver, Facts, Instances, Inventory, Link, Signs, Slice, Topology};
+
+const GIB: u64 = 1 << 30;
+
+/// Cards of 80 GiB; the last is cut up.
+fn deck(whole: usize) -> Deck {
+    let card = |place: usize| Card {
+        facts: Facts {
+            uuid: format!("GPU-{place}").parse().unwrap(),
+            name: format!("card {}", if place == 0 { "A" } else { "B" }),
+            minor: Some(0),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: 80 * GIB + RESERVE,
+        },
+        mig: place == whole,
+        slices: (0..2).filter(|_| place == whole).map(slice).collect(),
+        signs: Signs::default(),
+        findings: Vec::new(),
+        usage: None,
+    };
+    let topology = Topology::of(whole + 1, |_, _| Link::System);
+    let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
+    let cards: Vec<Card> = (0..=whole).map(card).collect();
+    assert_eq!(to_be_shared(&cards[0]), 80 * GIB);
+    Deck::of(Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: None }), |_| true)
+}
+
+fn slice(number: u32) -> Slice {
+    let instances = Some(Instances { gpu: number, compute: 0 });
+    Slice { uuid: format!("MIG-{number}").parse().unwrap(), profile: "1g.10gb".to_owned(), memory: 1, instances }
+}
+
+fn wish(part: Part) -> Wish {
+    Wish { tasks: 1, count: 1, part, kind: None }
+}
+
+fn share(gib: u64) -> Wish {
+    wish(Part::Share(gib * GIB))
+}
+
+/// For so many seconds, or nobody knows how long.
+fn wants(number: u64, wishes: &[Wish], lasts: Option<u64>) -> (Place, Waiting) {
+    let weight = |wish: &Wish| match &wish.part {
+        Part::Whole => CARD * u64::from(wish.count),
+        Part::Share(bytes) => bytes * CARD / (80 * GIB),
+        Part::Slice(profile) => weight_of_slice(profile),
+    };
+    let gpu = wishes.iter().map(weight).sum();
+    let lasts = lasts.map(Duration::from_secs);
+    let run = waiting(number, 1, 1);
+    (place(number), Waiting { amount: Amount { gpu, ..run.amount }, wishes: wishes.into(), lasts, ..run })
+}
+
+/// What an attempt has of one card, until a second if that is known.
+fn holds(number: u64, place: usize, bytes: Option<u64>, until: Option<u64>) -> Live {
+    let of = bytes.map_or(PieceOf::Whole, |bytes| PieceOf::Share { bytes, of: 80 * GIB });
+    let gpu = bytes.map_or(CARD, |bytes| bytes * CARD / (80 * GIB));
+    let max_duration = until.map(|until| Duration::from_secs(until - 1));
+    Live {
+        amount: Amount { cpu: 1, memory: 1, gpu },
+        pieces: vec![Piece { place, of }],
+        max_duration,
+        ..live(number, 1)
+    }
+}
+
+/// On a machine with two whole cards and one that is cut up in two, at second 5.
+fn planned(live: Vec<Live>, away: Vec<(Piece, Timestamp)>, queue: &Queue) -> Plan {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
+    let one_by_one = Some(OneByOne { all: deck(2), away });
+    plan(&Snapshot { one_by_one, ..snapshot(5000, inventory, live, queue, (&shares, &quotas)) })
+}
+
+/// Which cards those that start are given.
+fn places(plan: &Plan) -> Vec<(JobKey, Vec<usize>)> {
+    let places = plan.steps.iter().filter_map(|step| match step {
+        Step::Start { key, pieces: Some(pieces), .. } => {
+            Some((key.clone(), pieces.iter().flatten().map(|piece| piece.place).collect()))
+        }
+        _ => None,
+    });
+    places.collect()
+}
+
+#[test]
+fn two_halves_of_two_cards_are_no_card_and_shares_lie_together() {
+    let halves = || vec![holds(101, 0, Some(40 * GIB), None), holds(102, 1, Some(40 * GIB), None)];
+    let whole = queue([wants(1, &[wish(Part::Whole)], None), wants(2, &[share(10)], None)]);
+    let waits = planned(halves(), vec![], &whole);
+    // It is not known when a card is free; one is kept for it, and the other has room for a share.
+    assert_eq!(
+        (places(&waits), waits.held_up),
+        (vec![(key(2), vec![1])], vec![HeldUp { key: key(1), why: Why::Room }])
+    );
+    let shares = queue([wants(1, &[share(30)], None), wants(2, &[share(10)], None), wants(3, &[share(20)], None)]);
+    assert_eq!(places(&planned(halves(), vec![], &shares)), [(key(1), vec![0]), (key(2), vec![0]), (key(3), vec![1])]);
+    let slices = queue([1, 2, 3].map(|number| wants(number, &[wish(Part::Slice("1g.10gb".to_owned()))], None)));
+    let started = planned(halves(), vec![], &slices);
+    assert_eq!(places(&started), [(key(1), vec![2]), (key(2), vec![2])]);
+    assert_eq!(started.held_up, [HeldUp { key: key(3), why: Why::Room }]);
+}
+
+#[test]
+fn what_is_kept_for_the_first_that_does_not_fit_is_given_only_to_who_ends_before() {
+    // Card 0 is free at second 8, card 1 is half free for ever.
+    let live = || vec![holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(40 * GIB), None)];
+    let first = || wants(1, &[wish(Part::Whole)], None);
+    let behind = |gib, lasts| places(&planned(live(), vec![], &queue([first(), wants(2, &[share(gib)], lasts)])));
+    // On card 0 until second 8; on card 1 for ever; on card 0, which is to be whole then, for ever.
+    assert_eq!(behind(10, Some(3)), [(key(2), vec![0])]);
+    assert_eq!(behind(10, None), [(key(2), vec![1])]);
+    assert_eq!(behind(10, Some(6)), [(key(2), vec![1])]);
+    assert_eq!(behind(50, None), []);
+}
+
+#[test]
+fn a_card_of_a_kind_that_is_not_there_holds_up_nobody_and_one_that_is_away_does() {
+    let kind = |kind: &str| Wish { kind: Some(kind.to_owned()), ..wish(Part::Whole) };
+    let any = || wants(2, &[wish(Part::Whole)], None);
+    let none = planned(vec![], vec![], &queue([wants(1, &[kind("h100")], None), any()]));
+    assert_eq!((places(&none).len(), none.held_up), (1, vec![]));
+    let away = vec![(Piece { place: 0, of: PieceOf::Whole }, Timestamp(4000))];
+    let waits = planned(vec![], away, &queue([wants(1, &[kind("CARD A")], None), any()]));
+    // The other card is of no use to it.
+    assert_eq!(
+        (places(&waits), waits.held_up),
+        (vec![(key(2), vec![1])], vec![HeldUp { key: key(1), why: Why::Room }])
+    );
+}
+
+#[test]
+fn who_uses_more_than_its_share_for_too_long_has_failed() {
+    let cause = StopCause::OverShare { task: "main-0".parse().unwrap(), used: 25 * GIB, share: 20 * GIB };
+    let over = Live { over_share: Some(cause.clone()), ..holds(1, 0, Some(20 * GIB), None) };
+    let reason = "stopped since main-0 used 25GiB of a GPU, more than its share of 20GiB (resources.gpu_memory)";
+    let decided = Step::Decide { key: key(1), verdict: Verdict::Failed { reason: reason.to_owned() }, cause };
+    assert_eq!(planned(vec![over], vec![], &no_queue()).steps, [decided]);
+}
+
+#[test]
+fn the_first_that_waits_for_pieces_is_told_when_it_may_start() {
+    let live = vec![holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(40 * GIB), None)];
+    let waits = queue([wants(1, &[wish(Part::Whole)], Some(2)), wants(2, &[share(50)], None)]);
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
+    let one_by_one = Some(OneByOne { all: deck(2), away: vec![] });
+    let snapshot = Snapshot { one_by_one, ..snapshot(5000, inventory, live, &waits, (&shares, &quotas)) };
+    let outlook = outlook::outlook(&snapshot, &plan(&snapshot).held_up, usize::MAX);
+    let told =
+        |number| outlook.of(&key(number)).map(|standing| (standing.estimate.map(|at| at.0 / 1000), standing.cards));
+    let held = outlook::CardsFor::Held { free: 0 };
+    assert_eq!([told(1), told(2)], [Some((Some(8), held)), Some((None, held))]);
+}

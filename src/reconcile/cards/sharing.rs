@@ -1,0 +1,158 @@
+//! Who has a share of a card, and uses more of its memory than that. Nothing of the card holds them to it, so it is looked at
+//! as often as all cards are, and only while somebody has a share.
+//!
+//! ```text
+//! within ──more than the share──► over: told ──still over a minute later──► stopped, unless only to be told
+//!    ▲───95 % of the share or less──┘
+//! ```
+
+use std::collections::BTreeMap;
+
+use crate::gpu::Process;
+use crate::ids::{Bytes, GpuUuid, JobKey, TaskId, TaskName, Timestamp};
+use crate::reconcile::Reconciler;
+use crate::spec::{GpuPart, JobSpec, ShareOver};
+use crate::status::StopCause;
+use crate::store::Store;
+use crate::store::record::GpuPartLease;
+
+/// How often shares are looked at, ms: as often as all cards are.
+const LOOK_EVERY_MS: u64 = 10_000;
+/// How long a task may use more than its share before its job is stopped, ms.
+const PATIENCE_MS: u64 = 60_000;
+/// Of its share, percent, that it must be within before it is told again.
+const WITHIN: u64 = 95;
+
+/// Those who use more than their share.
+#[derive(Debug, Default)]
+pub(super) struct Sharing {
+    over: BTreeMap<TaskId, Over>,
+}
+
+#[derive(Debug)]
+struct Over {
+    job: JobKey,
+    /// Since when it is always so; absent while it is just within it again.
+    since: Option<Timestamp>,
+    cause: Option<StopCause>,
+}
+
+impl Sharing {
+    /// Why an attempt of the job is to be stopped.
+    pub(super) fn cause(&self, key: &JobKey) -> Option<StopCause> {
+        self.over.values().filter(|over| over.job == *key).find_map(|over| over.cause.clone())
+    }
+}
+
+/// What a task has of a card, and what it uses of it.
+struct Share {
+    job: JobKey,
+    id: TaskId,
+    task: TaskName,
+    gpu: GpuUuid,
+    bytes: u64,
+    over: ShareOver,
+    used: u64,
+}
+
+impl<S: Store> Reconciler<S> {
+    /// The shares of tasks that are not over, with what is used of each, as far as the driver says.
+    fn shares_in_use(&self) -> Vec<Share> {
+        let mut found = Vec::new();
+        for key in &self.live {
+            let Some(run) = self.jobs.get(key).and_then(|job| job.open_run()) else { continue };
+            let Some(attempt) = run.live_attempt().filter(|attempt| !attempt.released) else { continue };
+            for (ordinal, task) in (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none()) {
+                let id = attempt.task_id(ordinal);
+                for lease in &task.gpus {
+                    let Some(GpuPartLease::Share { bytes, .. }) = lease.part else { continue };
+                    found.push(Share {
+                        job: key.clone(),
+                        id,
+                        task: task.name(),
+                        gpu: lease.uuid.clone(),
+                        bytes,
+                        over: word_of(&run.spec, &task.name()),
+                        used: self.used_of(&lease.uuid, id),
+                    });
+                }
+            }
+        }
+        found
+    }
+
+    fn used_of(&self, gpu: &GpuUuid, task: TaskId) -> u64 {
+        let users = self.cards.users.get(gpu);
+        let processes = users.and_then(|users| users.processes.as_ref()).into_iter().flatten();
+        let own = processes.filter(|process: &&Process| process.task == Some(task));
+        own.filter_map(|process| process.memory).sum()
+    }
+
+    /// They were looked at.
+    pub(super) fn watch_shares(&mut self) {
+        let shares = self.shares_in_use();
+        self.cards.sharing.over.retain(|task, _| shares.iter().any(|share| share.id == *task));
+        for share in shares {
+            self.watch_share(share);
+        }
+    }
+
+    fn watch_share(&mut self, share: Share) {
+        let Some(at) = self.cards.users.get(&share.gpu).map(|users| users.at) else { return };
+        let over = &mut self.cards.sharing.over;
+        if share.used <= share.bytes {
+            let is_within = u128::from(share.used) * 100 <= u128::from(share.bytes) * u128::from(WITHIN);
+            match over.get_mut(&share.id) {
+                Some(_) if is_within => drop(over.remove(&share.id)),
+                Some(known) => known.since = None,
+                None => {}
+            }
+            return;
+        }
+        let is_new = !over.contains_key(&share.id);
+        let known = over.entry(share.id).or_insert(Over { job: share.job.clone(), since: None, cause: None });
+        let since = *known.since.get_or_insert(at);
+        let is_long = at.0.saturating_sub(since.0) >= PATIENCE_MS;
+        if is_long && share.over == ShareOver::Stop {
+            let (task, used, share) = (share.task.clone(), share.used, share.bytes);
+            known.cause.get_or_insert(StopCause::OverShare { task, used, share });
+        }
+        if is_new {
+            self.tell_over(&share);
+        }
+    }
+
+    fn tell_over(&mut self, share: &Share) {
+        let then = match share.over {
+            ShareOver::Alert => "",
+            ShareOver::Stop => "; the job is stopped if it is still so in a minute (resources.gpu_memory_over)",
+        };
+        let (used, of, card) = (Bytes(share.used).roughly(), Bytes(share.bytes), self.name_of(&share.gpu));
+        let task = &share.task;
+        self.note(&share.job, format!("alarm: {task} uses {used} of {card}, more than its share of {of}{then}"));
+    }
+
+    /// Whether it is time to look at them; if not yet, that is seen to.
+    pub(super) fn shares_are_to_be_looked_at(&mut self) -> bool {
+        let seen: Vec<Option<Timestamp>> = {
+            let shares = self.live.iter().flat_map(|key| self.held_by(key));
+            let shares = shares.filter(|lease| matches!(lease.part, Some(GpuPartLease::Share { .. })));
+            shares.map(|lease| self.cards.users.get(&lease.uuid).map(|users| users.at)).collect()
+        };
+        let Some(oldest) = seen.into_iter().min() else { return false };
+        let due = oldest.map_or(0, |at| (at.0 + LOOK_EVERY_MS).saturating_sub(self.now.0).min(LOOK_EVERY_MS));
+        if due > 0 {
+            self.retry_within(due);
+        }
+        due == 0
+    }
+}
+
+/// What is to be done about a task, by its role.
+fn word_of(spec: &JobSpec, task: &TaskName) -> ShareOver {
+    let role = spec.roles.iter().find(|role| role.name == task.role);
+    match role.map(|role| &role.resources.gpu_part) {
+        Some(GpuPart::Share { over, .. }) => *over,
+        _ => ShareOver::Alert,
+    }
+}
