@@ -27,6 +27,8 @@ const ROUNDS: usize = 5;
 /// What takes a moment is done so long, however many rounds that is: other work on the machine comes between.
 const LONG_ENOUGH: Duration = Duration::from_secs(8);
 const LARGE: usize = 512 << 20;
+/// Less than a part of a log may have.
+const LOGGED: usize = 128 << 20;
 const SMALL_FILES: usize = 5000;
 const SMALL: usize = 16 << 10;
 const CREATED: usize = 2000;
@@ -69,6 +71,9 @@ fn main() {
             101.0 / find(&part(place).join("tree"))
         });
     }
+    // What the kernel reads past the mount process.
+    row(&places, "model: read 512 MiB, MB/s", |place| LARGE as f64 / 1e6 / read_through(&place.model));
+    row(&places, "log: read 128 MiB, MB/s", |place| LOGGED as f64 / 1e6 / read_through(&place.log));
     memory(&instance, &places);
     drop(places);
     instance.shutdown();
@@ -80,6 +85,8 @@ struct Place {
     version: PathBuf,
     code: PathBuf,
     draft: PathBuf,
+    model: PathBuf,
+    log: PathBuf,
 }
 
 impl Place {
@@ -99,6 +106,9 @@ impl Places {
         let shown = instance.mount();
         wait_for("the mount", || shown.join("code").is_dir().then_some(()));
         fill(&shown);
+        let leaves = format!("head -c {LARGE} /dev/zero > /model/large; yes | head -c {LOGGED}");
+        let report = instance.run_job("leaves", &format!("command = {leaves:?}"));
+        assert_eq!(report["state"], "succeeded", "{report:#}");
         let peer = disk.path.join("bindfs");
         fs::create_dir(&peer).unwrap();
         let mounted = Command::new("bindfs").arg(&backing).arg(&peer).status().is_ok_and(|status| status.success());
@@ -107,6 +117,8 @@ impl Places {
             version: top.join("datasets/d/v1"),
             code: top.join("code"),
             draft: top.join("datasets/e/draft"),
+            model: top.join("models/leaves/1/large"),
+            log: top.join("jobs/leaves/runs/1/attempts/1/main-0/stdout.log"),
         };
         let mut all = vec![place("directory", &backing), place("mount", &shown)];
         all.extend(mounted.then(|| place("bindfs", &peer)));

@@ -301,7 +301,7 @@ pub enum Verb {
         #[command(subcommand)]
         verb: ContractVerb,
     },
-    /// Turn jobs of OpenPAI, Volcano and Kubeflow into job files, naming what cannot be carried
+    /// Turn jobs of OpenPAI, FrameworkController, Volcano and Kubeflow into job files, naming what cannot be carried
     Import {
         /// JSON or YAML of the other platform; `-` is standard input
         #[arg(required = true)]

@@ -6,6 +6,7 @@
 
 mod draft;
 mod fields;
+mod framework;
 mod indent;
 mod kubeflow;
 mod node;
@@ -68,7 +69,7 @@ pub enum ImportError {
     #[error("{place}`{field}` {message}", place = at(*line, *column))]
     Field { field: String, line: usize, column: usize, message: String },
     /// Nothing in it is a job of a platform that is known.
-    #[error("no job of OpenPAI, Volcano or Kubeflow is in it{0}")]
+    #[error("no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it{0}")]
     NoJob(String),
 }
 
@@ -126,6 +127,9 @@ fn reader_of(document: &Node) -> Option<Reader> {
     }
     if version.starts_with("kubeflow.org/") && kubeflow::knows(&kind) {
         return Some(kubeflow::read);
+    }
+    if framework::knows(&version, &kind) {
+        return Some(framework::read);
     }
     if version.starts_with("trainer.kubeflow.org/") && kind == "TrainJob" {
         return Some(trainjob::read);

@@ -20,6 +20,7 @@ use crate::config::{Config, Direct};
 use crate::sys::bell;
 use crate::sys::file::{Durability, remove_if_there, write_whole};
 use crate::sys::lock::write_own_pid;
+use crate::sys::mounts::attached::MountTable;
 use crate::sys::process::{self, raise_open_files};
 use crate::sys::signals::{self, SignalQueue};
 use crate::workspace::quota::Ledger;
@@ -135,12 +136,18 @@ fn serve(
 ) -> Result<(), MountingError> {
     let mut companion = accompany(config, left)?;
     let mut asked: Option<Attempts> = None;
+    let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
     loop {
-        // `None`: it is time for the next attempt.
-        match words.wait(asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
+        // `None`: it is time for the next attempt, or mounts have come or gone.
+        match words.wait_beside(&table, asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
             Some(HAND_OVER) => asked = Some(Attempts::first()),
             Some(_) => break,
             None => {}
+        }
+        // The kernel does not tell the one that serves it as long as something of it is open.
+        if !mounted.is_attached().map_err(failed("look for the mount"))? {
+            tracing::warn!("the mount was taken away from outside; the daemon mounts anew");
+            break;
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
         // Before anything is disturbed.

@@ -24,6 +24,12 @@ pub(crate) fn top_at(mountpoint: &Path) -> io::Result<Option<MountRow>> {
     Ok(uppermost(parse(&text), mountpoint))
 }
 
+/// Whether a mount of this device is anywhere.
+pub(crate) fn has(device: &str) -> io::Result<bool> {
+    let text = fs::read("/proc/self/mountinfo")?;
+    Ok(parse(&text).iter().any(|row| row.device == device))
+}
+
 /// Mounts at one place are stacked: each is the parent of the next.
 fn uppermost(rows: Vec<MountRow>, mountpoint: &Path) -> Option<MountRow> {
     let here: Vec<_> = rows.into_iter().filter(|row| row.mountpoint == mountpoint).collect();

@@ -244,6 +244,12 @@ impl<T: Tree> Mounted<T> {
         Ok(())
     }
 
+    /// Whether the mount is still attached, wherever that is: who has a file of it open is served also when somebody has
+    /// taken it away.
+    pub fn is_attached(&self) -> io::Result<bool> {
+        self.place.as_ref().map_or(Ok(false), |place| mountinfo::has(&place.device))
+    }
+
     /// Unmounts and waits a moment for the serving threads. While files are open in the mount it is only
     /// taken out of sight: they are served until they are closed or this process ends, and this returns at
     /// once. So it is while another mount namespace holds a copy of the mount, after that moment.

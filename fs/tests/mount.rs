@@ -470,6 +470,171 @@ fn a_file_of_a_read_only_place_is_read_without_the_server() {
     assert_eq!(&buf, b"text");
 }
 
+/// A server of `dir` in a process of its own, which goes with it.
+struct Served {
+    server: std::process::Child,
+    dir: tempfile::TempDir,
+}
+
+impl Served {
+    fn new(test: &str) -> Option<Self> {
+        if !support::can_mount(test) {
+            return None;
+        }
+        let dir = support::prepared();
+        let server = support::spawn_server(dir.path());
+        let served = Self { server, dir };
+        until(Duration::from_secs(10), || is_mounted(&served.at("")));
+        Some(served)
+    }
+
+    fn at(&self, path: &str) -> std::path::PathBuf {
+        let mountpoint = self.dir.path().join("mnt");
+        if path.is_empty() { mountpoint } else { mountpoint.join(path) }
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(self.server.id() as i32), signal).unwrap();
+    }
+
+    /// What of the process is in `/proc`.
+    fn of_process(&self, path: &str) -> std::path::PathBuf {
+        Path::new("/proc").join(self.server.id().to_string()).join(path)
+    }
+
+    /// Requests that were answered so far, and writes to files behind the mount: each is one write of the process.
+    fn answered(&self) -> u64 {
+        let text = fs::read_to_string(self.of_process("io")).unwrap();
+        text.lines().find_map(|line| line.strip_prefix("syscw: ")).unwrap().parse().unwrap()
+    }
+
+    fn python(&self, program: &str) {
+        let ran = Command::new("/usr/bin/python3").args(["-c", program]).current_dir(self.at("rw")).status().unwrap();
+        assert!(ran.success(), "{program}");
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+        let _ = unmount_stale(&self.dir.path().join("mnt"), "trainyard-test");
+    }
+}
+
+/// Each request is a way to the server and back: six make a file, and none asks for attributes before a write.
+#[test]
+fn a_file_is_made_by_six_requests_and_written_by_one_or_none() {
+    let test = "a_file_is_made_by_six_requests_and_written_by_one_or_none";
+    let Some(served) = Served::new(test) else { return };
+    // For what Python itself asks, and what others look at meanwhile.
+    const BESIDE: u64 = 200;
+    let asked = |program: &str| {
+        let before = served.answered();
+        served.python(program);
+        served.answered() - before
+    };
+    let made = asked(
+        "import os\nfor n in range(1000):\n    f = os.open(str(n), os.O_WRONLY | os.O_CREAT | os.O_EXCL)\n    os.write(f, bytes(4096))\n    os.close(f)",
+    );
+    let passes = support::kernel_passes_through(test);
+    let (most, each) = if passes { (6, 0) } else { (8, 2) };
+    assert!(made <= most * 1000 + BESIDE, "{made} for 1000 files");
+    let written =
+        asked("import os\nf = os.open('0', os.O_WRONLY)\nfor n in range(1000): os.pwrite(f, b'x' * 512, n * 512)");
+    assert!(written <= each * 1000 + BESIDE, "{written} for 1000 writes");
+    let appended =
+        asked("import os\nf = os.open('1', os.O_WRONLY | os.O_APPEND)\nfor n in range(1000): os.write(f, b'x' * 512)");
+    assert!(appended <= each * 1000 + BESIDE, "{appended} for 1000 appended pieces");
+}
+
+#[test]
+fn descriptors_of_the_server_do_not_grow_with_what_is_known() {
+    let Some(served) = Served::new("descriptors_of_the_server_do_not_grow_with_what_is_known") else { return };
+    let many = served.dir.path().join("store/rw/many");
+    for directory in 0..200 {
+        let directory = many.join(directory.to_string());
+        fs::create_dir_all(&directory).unwrap();
+        (0..100).for_each(|number| drop(File::create(directory.join(number.to_string())).unwrap()));
+    }
+    let open = || fs::read_dir(served.of_process("fd")).unwrap().count();
+    let before = open();
+    let found =
+        Command::new("find").arg(served.at("rw/many")).args(["-type", "f", "-size", "0", "-printf", "."]).output();
+    assert_eq!(found.unwrap().stdout.len(), 20_000);
+    assert!(open() <= before + 64, "{} descriptors, {before} before 20,200 were known", open());
+}
+
+/// It would wait for itself: at its start for the mount that it makes, later with all its threads.
+#[test]
+fn the_server_has_nothing_open_of_what_it_shows() {
+    let Some(served) = Served::new("the_server_has_nothing_open_of_what_it_shows") else { return };
+    let mountpoint = served.at("");
+    let shown = served.at("rw/f");
+    fs::write(&shown, "text").unwrap();
+    let files: Vec<File> = (0..20).map(|_| File::open(&shown).unwrap()).collect();
+    let listing = fs::read_dir(served.at("rw")).unwrap();
+    let links = fs::read_dir(served.of_process("fd")).unwrap().map(|entry| entry.unwrap().path());
+    for link in links.chain(["cwd", "root", "exe"].map(|name| served.of_process(name))) {
+        // It may be gone by now.
+        let Ok(target) = fs::read_link(&link) else { continue };
+        assert!(!target.starts_with(&mountpoint), "{} is {}", link.display(), target.display());
+    }
+    let maps = fs::read_to_string(served.of_process("maps")).unwrap();
+    assert!(!maps.contains(mountpoint.to_str().unwrap()), "{maps}");
+    drop((files, listing));
+}
+
+/// Who waits for a server that does not answer can be killed, and none is left waiting when the server is killed.
+#[test]
+fn who_waits_for_a_server_that_is_stopped_can_be_killed_and_all_go_when_it_is() {
+    use nix::sys::signal::Signal;
+    let test = "who_waits_for_a_server_that_is_stopped_can_be_killed_and_all_go_when_it_is";
+    let Some(mut served) = Served::new(test) else { return };
+    for number in 0..6 {
+        fs::create_dir(served.at(&format!("rw/{number}"))).unwrap();
+    }
+    let (mut kept, path) = (File::create(served.at("rw/kept")).unwrap(), served.at("rw"));
+    io::Write::write_all(&mut kept, b"kept").unwrap();
+    // Each in a directory of its own: who waits holds that up for others.
+    let asks = ["exec stat 0/x", "exec ls 1", "exec mkdir 2/x", "echo x > 3/x", "exec cat ../now.txt", "exec rmdir 4"];
+    let mut callers: Vec<_> = asks
+        .iter()
+        .map(|ask| {
+            let mut sh = Command::new("sh");
+            sh.args(["-c", &format!("read go; {ask}")]).current_dir(&path);
+            sh.stdin(Stdio::piped()).stdout(Stdio::null());
+            sh.stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    served.signal(Signal::SIGSTOP);
+    for caller in &mut callers {
+        io::Write::write_all(caller.stdin.as_mut().unwrap(), b"go\n").unwrap();
+    }
+    let waits = |pid: u32| {
+        let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        channel.contains("request_wait_answer")
+    };
+    let pids: Vec<u32> = callers.iter().map(std::process::Child::id).collect();
+    until(Duration::from_secs(20), || pids.iter().all(|pid| waits(*pid)));
+    // One of them is killed while nobody answers.
+    let mut first = callers.remove(0);
+    first.kill().unwrap();
+    until(Duration::from_secs(10), || first.try_wait().unwrap().is_some());
+    served.server.kill().unwrap();
+    served.server.wait().unwrap();
+    for mut caller in callers {
+        until(Duration::from_secs(10), || caller.try_wait().unwrap().is_some());
+        let output = caller.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let is_told =
+            told.contains("Transport endpoint is not connected") || told.contains("Software caused connection abort");
+        assert!(!output.status.success() && is_told, "{told}");
+    }
+    assert_eq!(errno(fs::metadata(served.at("rw/kept"))), Errno::ENOTCONN);
+    assert_eq!(fs::read(served.dir.path().join("store/rw/kept")).unwrap(), b"kept");
+}
+
 /// Not a test: the server that the tests above kill.
 #[test]
 fn serve_until_killed() {

@@ -205,6 +205,11 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let Some(wanted) = spec.requirements {
         let _ = writeln!(out, "requirements = {wanted}");
     }
+    for (key, most) in [("max_nodes", spec.max_nodes), ("max_gpu", spec.max_gpu)] {
+        if let Some(most) = most {
+            let _ = writeln!(out, "{key} = {most}");
+        }
+    }
     if let Some(limit) = spec.max_duration {
         let _ = writeln!(out, "max_duration = \"{}s\"", limit.as_secs_f64());
     }
@@ -356,6 +361,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
         "scalars": spec.scalars.as_ref().map(|scalars| json!({ "log_dir": scalars.log_dir, "lines": scalars.lines })),
         "remotes": spec.remotes.iter().map(|remote| json!([remote.to_string(), remote.target, remote.sync.map(|at| at.to_string())])).collect::<Vec<_>>(),
         "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),
+        "max_nodes": spec.max_nodes, "max_gpu": spec.max_gpu,
         "max_duration_s": spec.max_duration.map(|d| d.as_secs_f64()),
         "roles": spec.roles.iter().map(role).collect::<Vec<_>>(),
     })
@@ -394,6 +400,63 @@ mod tests {
         assert!(shown("resources.gpu = 1\nroles.w.count = 2").contains("\nnetwork = \"job\"\n"));
         let plain = shown("");
         assert!(plain.contains("contract = \"native\"") && plain.contains("# user: the image's"), "{plain}");
+    }
+
+    /// What a shell makes of a line: what its program was given.
+    fn read_by_a_shell(line: &str) -> Vec<Vec<u8>> {
+        #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
+        let output = std::process::Command::new("/bin/sh").args(["-c", line]).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+        let words = output.stdout.strip_suffix(b"\0").unwrap_or(&output.stdout);
+        words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
+    }
+
+    /// The command line of the first task, out of all that is shown of a job.
+    fn line_in(effective: &str) -> String {
+        let told = effective.split_once("\n# main-0 runs: ").unwrap().1;
+        let lines = told.split('\n').enumerate().map_while(|(number, line)| match number {
+            0 => Some(line),
+            _ => line.strip_prefix("# "),
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(128))]
+        /// Whole lines, with arguments, in every way in which a contract writes them.
+        #[test]
+        fn sh_makes_of_the_line_that_is_shown_what_runs(
+            words in proptest::collection::vec("[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}", 0..4),
+            params in proptest::collection::vec(("[a-zA-Z][a-zA-Z0-9_. '$-]{0,8}", "[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}"), 0..4),
+            contract in proptest::sample::select(vec!["native", "openpai", "volcano", "uai", "google", "modelarts", "paddle"]),
+            is_shell in proptest::bool::ANY,
+        ) {
+            // What is printed tells where each argument ends.
+            let program = ["/usr/bin/env", "printf", "%s\\0"].map(str::to_owned);
+            let mut table = toml::Table::new();
+            table.insert("contract".to_owned(), contract.into());
+            let own: Vec<String> = program.into_iter().chain(words.clone()).collect();
+            let command = if is_shell { command::display(&own).into() } else { toml::Value::from(own) };
+            table.insert("command".to_owned(), command);
+            let params: toml::Table = params.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+            table.insert("params".to_owned(), params.into());
+            let text = table.to_string();
+            let (spec, found) = parse("j.toml", &text);
+            let spec = spec.unwrap_or_else(|| panic!("{text}\n{found:?}"));
+            let task = Sample::of("j.toml", &spec);
+            let runs = command::line(&task.tasks(&spec).next().unwrap());
+            // What runs without a shell around it is the judge of what the shown line gives.
+            #[expect(clippy::disallowed_methods, reason = "the program itself is asked")]
+            let output = std::process::Command::new(&runs[0]).args(&runs[1..]).output().unwrap();
+            let given = output.stdout.strip_suffix(b"\0").unwrap_or(&output.stdout);
+            let given: Vec<Vec<u8>> = given.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+            let shown = read_by_a_shell(&line_in(&effective("j.toml", &spec)));
+            proptest::prop_assert_eq!(&shown, &given, "{}", text);
+            // And it begins with the words of the file, as they are.
+            let wanted: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
+            let begin = shown.iter().take(wanted.len()).cloned().collect::<Vec<_>>();
+            proptest::prop_assert_eq!(begin, wanted, "{}", text);
+        }
     }
 
     #[test]

@@ -105,7 +105,7 @@ mod tests {
         let whole = "cpu = 1\nmemory = \"1GiB\"\n";
         for (spec, wanted) in [
             ("cpu = 0\nmemory = \"1GiB\"".to_owned(), "specs.a.cpu: must be from 0.1"),
-            ("cpu = 1\nmemory = \"1KiB\"".to_owned(), "specs.a.memory: must be at least 16MiB"),
+            ("cpu = 1\nmemory = \"1KiB\"".to_owned(), "specs.a.memory: must be at least 100MB"),
             (format!("{whole}shm = \"2GiB\""), "specs.a.shm: is 2GiB, more than"),
             (format!("{whole}gpu = 65"), "specs.a.gpu: must be 64 at most"),
             (format!("{whole}price = -1"), "specs.a.price: must be a number from 0 on"),

@@ -4,8 +4,8 @@
 mod lost;
 
 use super::{Sample, azureml, gpus, modelarts, topology};
-use crate::ids::{Bytes, Cpu, JobName};
-use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Param, Platform, Profile, Resources, Role, Severity};
+use crate::ids::{Cpu, JobName};
+use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Param, Platform, Profile, Role, Severity};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,17 +89,12 @@ fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
     Some(Advice { key: "contract", text })
 }
 
-/// OpenPAI takes whole cores, and `memoryMB` from 100 on.
+/// OpenPAI takes whole cores.
 fn too_small(role: &Role) -> Option<Advice> {
-    const MEMORY_MIN: Bytes = Bytes(100_000_000);
-    let Resources { cpu, memory, .. } = &role.resources;
-    let (what, least) = match () {
-        () if *cpu < Cpu(1000) => (format!("cpu = {cpu}"), "1 core (cpuNumber)"),
-        () if *memory < MEMORY_MIN => (format!("memory = \"{memory}\""), "100 MB (memoryMB)"),
-        () => return None,
-    };
-    let text = format!("under contract openpai a task has {least} at least, role {} has {what}", role.name);
-    Some(Advice { key: "resources", text })
+    let cpu = role.resources.cpu;
+    let text =
+        format!("under contract openpai a task has 1 core (cpuNumber) at least, role {} has cpu = {cpu}", role.name);
+    (cpu < Cpu(1000)).then_some(Advice { key: "resources", text })
 }
 
 /// Scripts would be given one argument twice, and take the last.
@@ -234,11 +229,6 @@ fn beyond_the_platform(spec: &JobSpec) -> Vec<Advice> {
         }
         Platform::ModelArts => at_most("env", "variables", env, 100),
         Platform::Google => at_most("env", "variables", env, 100),
-        Platform::Uai => {
-            let sample = Sample::of("job.toml", spec);
-            let nodes = sample.tasks(spec).next().map_or(0, |first| topology::nodes(&first).len());
-            at_most("roles", "nodes", nodes, 4);
-        }
         _ => {}
     }
     let is_own = |(name, _): &&(String, String)| name.starts_with("MA_");
@@ -263,7 +253,6 @@ mod tests {
             )
         };
         assert_eq!(told(&workers(4, "")), "");
-        assert!(told(&workers(5, "")).contains("there are 5 nodes, 4 at most"));
         assert!(told(&workers(2, "[roles.server]\n")).contains("the file has 1 for 2"));
         let many: String = (0..101).map(|number| format!("p{number} = 1\n")).collect();
         assert!(
@@ -299,6 +288,10 @@ mod tests {
         assert!(!refused(octopus, &"训".repeat(30)) && refused(octopus, &"训".repeat(31)), "code points, not bytes");
         assert!(refused(octopus, "a.b") && !refused("native", "a.b"));
         assert!(!refused("kubeflow/swarm", "tf-train-distributed") && refused("kubeflow/swarm", "a_b"));
+        assert!(!refused("kubeflow/swarm", &"a".repeat(64)), "64 characters are the most");
+        let no_name = |name: &str| name.parse::<JobName>().unwrap_err().to_string();
+        assert!(no_name(&"a".repeat(65)).contains("at most 64"), "{}", no_name(&"a".repeat(65)));
+        assert!(no_name("").contains("empty"), "{}", no_name(""));
         assert!(refused("kubeflow/swarm", "训练") && !refused("openpai", "a.b~c_d"));
         assert!(refused("sagemaker", &"a".repeat(64)) && refused("paddle/old", "a_b"));
     }

@@ -52,6 +52,9 @@ pub(super) fn code_name<'a>(task: &Task<'a>) -> &'a str {
                 .filter(|name| !["", ".", ".."].contains(name))
                 .unwrap_or("code")
         }
+        Some(Code::Stored(place)) => {
+            place.prefix.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or(place.pool.as_str())
+        }
         None => "code",
     }
 }

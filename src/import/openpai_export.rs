@@ -214,6 +214,9 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
     if !services.is_empty() {
         out.push(("services", format!("{{ {} }}", services.join(", "))));
     }
+    for (key, most) in [("max_nodes", spec.max_nodes), ("max_gpu", spec.max_gpu)] {
+        out.extend(most.map(|most| (key, most.to_string())));
+    }
     out.extend(spec.requirements.map(|wanted| ("requirements", wanted.to_string())));
     if !spec.description.is_empty() {
         out.push(("description", quoted(&spec.description)));

@@ -1,8 +1,9 @@
+mod framework;
 mod volcano;
 
 use super::*;
 use crate::spec::Main;
-use crate::spec::{self, Command, JobSpec, MinSucceeded};
+use crate::spec::{self, Command, DesiredState, JobSpec, MinSucceeded};
 
 fn jobs(text: &str) -> Vec<Imported> {
     import(text).unwrap_or_else(|error| panic!("{error}")).jobs
@@ -348,7 +349,10 @@ fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     assert!(!of_kubectl("").contains("[extras]"), "{}", of_kubectl(""));
     assert!(of_kubectl(", a: b").contains("annotations = { a = \"b\" }"), "{}", of_kubectl(", a: b"));
     assert!(refusal(&list("  []\n")).starts_with("no job of OpenPAI"));
-    assert_eq!(refusal("kind: Queue\n"), "no job of OpenPAI, Volcano or Kubeflow is in it, only Queue");
+    assert_eq!(
+        refusal("kind: Queue\n"),
+        "no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it, only Queue"
+    );
 }
 
 #[test]

@@ -49,6 +49,9 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_number = spec.rerun;
         }
         let was_edited = job.open_run().is_some() && job.record.source.as_ref().is_some_and(|before| *before != source);
+        let known = job.record.source.as_ref().map(|before| before.warnings.as_slice()).unwrap_or_default();
+        let news: Vec<String> =
+            source.warnings.iter().filter(|told| !known.contains(told)).map(ToString::to_string).collect();
         job.record.not_begun.take_if(|old| source.differs(old));
         job.record.source = Some(source);
         job.record.file_present = true;
@@ -57,6 +60,7 @@ impl<S: Store> Reconciler<S> {
         if repaired {
             self.note(key, "the job file is valid again".to_owned());
         }
+        news.into_iter().for_each(|warning| self.note(key, warning));
         if was_edited {
             self.tell_of_edit(key);
         }

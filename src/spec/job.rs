@@ -1,7 +1,7 @@
 //! The inner form of a job: always valid, roles resolved, in the order of the file.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -35,6 +35,9 @@ pub struct JobSpec {
     pub remotes: Vec<RemoteMount>,
     pub scalars: Option<Scalars>,
     pub network: Network,
+    /// What the file allows of tasks that compute, and of cards of all tasks; the roles hold to it.
+    pub max_nodes: Option<u32>,
+    pub max_gpu: Option<u32>,
     pub retries: u32,
     pub retry: Retry,
     /// Jobs of the same workspace that must have succeeded first.
@@ -115,6 +118,8 @@ pub enum Code {
         version: Option<AssetName>,
     },
     Git(GitCode),
+    /// What a store of another machine has at a place.
+    Stored(RemoteMount),
 }
 
 /// One commit of a repository.
@@ -137,6 +142,10 @@ pub enum Submodules {
 }
 
 impl Code {
+    pub fn stored(&self) -> Option<&RemoteMount> {
+        if let Self::Stored(place) = self { Some(place) } else { None }
+    }
+
     /// As a job file has it.
     pub fn written(&self) -> String {
         let Self::Git(git) = self else { return toml::Value::String(self.to_string()).to_string() };
@@ -163,6 +172,7 @@ impl fmt::Display for Code {
                 f.write_str(&code.url)?;
                 code.reference.as_ref().map_or(Ok(()), |reference| write!(f, "@{reference}"))
             }
+            Self::Stored(place) => place.fmt(f),
         }
     }
 }
@@ -184,6 +194,7 @@ pub struct RemoteMount {
     pub pool: AssetName,
     /// Below the pool's root; `{job}` and `{run}` stand for those.
     pub prefix: String,
+    /// `/code` of what is the code: no mount goes there.
     pub target: PathBuf,
     /// The output is copied there, and when; what lies there is copied in where there is none.
     pub sync: Option<SyncAt>,
@@ -198,6 +209,14 @@ pub enum SyncAt {
 }
 
 impl RemoteMount {
+    /// Where tasks see code.
+    pub const CODE: &str = "/code";
+
+    /// The key of the job file that names it.
+    pub fn key(&self) -> &'static str {
+        if self.target == Path::new(Self::CODE) { "code" } else { "mounts" }
+    }
+
     /// The prefix for one run.
     pub fn prefix_of(&self, job: &JobName, run: u32) -> String {
         self.prefix.replace("{job}", job.as_str()).replace("{run}", &run.to_string())
@@ -551,8 +570,15 @@ impl JobSpec {
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
     pub fn comes_from_elsewhere(&self) -> bool {
         let is_resumed = self.contract.resumed().is_some();
-        let is_brought = |role: &Role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_)));
+        let is_brought =
+            |role: &Role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_) | Code::Stored(_)));
         is_resumed || self.copied_in().next().is_some() || self.roles.iter().any(is_brought)
+    }
+
+    /// Every place of a store that it names.
+    pub fn stores(&self) -> impl Iterator<Item = &RemoteMount> {
+        let codes = self.roles.iter().filter_map(|role| role.code.as_ref()?.stored());
+        self.remotes.iter().chain(codes)
     }
 
     /// What is copied in before the start.

@@ -102,7 +102,7 @@ const fn later(path: &'static str, help: &'static str) -> Key {
 }
 
 /// Fewest bytes of memory a task may ask for.
-pub const MEMORY_MIN: u64 = 16 << 20;
+pub const MEMORY_MIN: u64 = 100_000_000;
 /// Most tasks in one role.
 pub const COUNT_MAX: i64 = 1000;
 
@@ -135,7 +135,7 @@ pub const KEYS: &[Key] = &[
     now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
     now("framework", Kind::Choice(FRAMEWORKS), "\"none\"", "", "The framework whose cluster variables are made from the roles."),
     now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
-    now("code", Kind::TextOrTable, "none", "NAME or NAME@VERSION in code/, or a table", "What a run takes a snapshot of when it is accepted: a directory of code/ (the workspace's, else a preset, else a public one), or a commit of a Git repository; tasks see it at /code and start there."),
+    now("code", Kind::TextOrTable, "none", "NAME or NAME@VERSION in code/, KIND:POOL/PREFIX, or a table", "What a run takes a snapshot of when it is accepted: a directory of code/ (the workspace's, else a preset, else a public one), what a store of another machine has there, or a commit of a Git repository; tasks see it at /code and start there."),
     now("code.git", Kind::Text, "", "https:// or http://", "The repository."),
     now("code.ref", Kind::Text, "the repository's own", "a branch, a tag or a whole commit", "Which version of it."),
     now("code.user", Kind::Text, "none", "", "Whom it lets in."),
@@ -149,6 +149,8 @@ pub const KEYS: &[Key] = &[
     now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
     now("mounts.*.sync", Kind::Text, "\"end\" for /output", "\"end\", or a duration of 10s or more", "When the output is copied to the store: when the run has ended, or every so often as well."),
     now("network", Kind::Choice(NETWORKS), "\"job\" where several tasks have GPUs and no launcher starts them, else \"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
+    now("max_nodes", COUNT, "none; under contract uai 4", "1 to 1000", "How many tasks that compute the job has at most: where roles ask for more, the last ones are left out, and the job says so."),
+    now("max_gpu", Kind::Integer { min: 0, max: 64_000 }, "none", "0 to 64000", "How many graphics cards all its tasks have at most: where they ask for more, each has as many as all can have, and the job says so; 0 is training on cores."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),
     now("priority", Kind::PercentOr(&["low", "normal", "high"]), "\"normal\"", "0 to 100", "Which waiting job is started first: the higher one; among equal ones the workspace that has used the least comes first, and of its jobs the older; low is 25, normal 50, high 75. Running jobs are never stopped for it."),
     now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),
@@ -184,7 +186,7 @@ pub const KEYS: &[Key] = &[
     now("resources", Kind::Table, "none", "", "What each task may use; the tasks of an attempt start only when all of them fit."),
     now("resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
-    now("resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
+    now("resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
     now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
     now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
     now("resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards for each task, or slices of cards where mig is said. An image is shown the driver's libraries and programs of this machine; one upon musl has no use for them and is refused."),
@@ -203,7 +205,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.slots", Kind::Integer { min: 1, max: 10_000 }, "its GPUs, or else its whole cores", "1 to 10000", "How many ranks of MPI a task of the role takes."),
     now("roles.*.image", Kind::Text, "the job's", "", "The image of the tasks of this role."),
     now("roles.*.user", Kind::Text, "the job's", "NAME, UID, NAME:GROUP or UID:GID", "Whom the tasks of this role run as inside."),
-    now("roles.*.code", Kind::TextOrTable, "the job's", "a name in code/, or a table", "What the tasks of this role see at /code."),
+    now("roles.*.code", Kind::TextOrTable, "the job's", "a name in code/, KIND:POOL/PREFIX, or a table", "What the tasks of this role see at /code."),
     now("roles.*.code.git", Kind::Text, "", "https:// or http://", "The repository."),
     now("roles.*.code.ref", Kind::Text, "the repository's own", "a branch, a tag or a whole commit", "Which version of it."),
     now("roles.*.code.user", Kind::Text, "none", "", "Whom it lets in."),
@@ -217,7 +219,7 @@ pub const KEYS: &[Key] = &[
     now("roles.*.resources", Kind::Table, "the job's", "", "What each task of this role may use, key by key over the job's."),
     now("roles.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("roles.*.resources.cpu", CPU, "the job's", "0.1 or more", "Processor cores for each task of this role."),
-    now("roles.*.resources.memory", MEMORY, "the job's", "16MiB or more", "Memory for each task of this role."),
+    now("roles.*.resources.memory", MEMORY, "the job's", "100MB or more", "Memory for each task of this role."),
     now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
     now("roles.*.resources.pids", PIDS, "the job's", "8 or more", "Processes and threads of each task of this role."),
     now("roles.*.resources.gpu", GPU, "the job's", "0 to 64", "Graphics cards for each task of this role."),
@@ -240,7 +242,7 @@ pub const KEYS: &[Key] = &[
     now("services.*.resources", Kind::Table, "1 core, 1GiB", "", "What it may use; the job's own do not count for it."),
     now("services.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("services.*.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
-    now("services.*.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
+    now("services.*.resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory."),
     now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
     now("services.*.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
     now("services.*.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),
@@ -253,11 +255,12 @@ pub const KEYS: &[Key] = &[
     now("scalars.lines", Kind::Text, "none", "a regular expression", "Finds numbers in lines of output: each named group is a tag, as in 'loss=(?<loss>[0-9.e+-]+)', and the one called step is the step."),
     now("tensorboard", Kind::Table, "none", "", "A service of this name that runs TensorBoard, which its image must have."),
     now("tensorboard.log_dir", Kind::Text, "\"/output\"", "an absolute path in the tasks", "Where it finds event files."),
+    now("tensorboard.each_task", Kind::Bool, "false", "32 tasks at most", "Whether each task that computes has one of its own, tensorboard0, tensorboard1, …, that shows ROLE-I below log_dir."),
     now("tensorboard.image", Kind::Text, "the job's", "", "Its image."),
     now("tensorboard.resources", Kind::Table, "1 core, 1GiB", "", "What it may use."),
     now("tensorboard.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
     now("tensorboard.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
-    now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "16MiB or more", "Memory."),
+    now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory."),
     now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
     now("tensorboard.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
     now("tensorboard.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),

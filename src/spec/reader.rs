@@ -1,5 +1,6 @@
 //! From the wire form of a job to its inner form, with everything that is wrong with its meaning.
 
+mod bounds;
 mod git;
 mod graphics;
 mod mounts;
@@ -54,6 +55,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let gpu_idle = reader.gpu_idle(&wire.alerts);
     let after = reader.after(&wire.after);
     let datasets = reader.datasets(&wire.datasets);
+    let bounds = bounds::Bounds::of(&wire);
     let defaults = RoleDefaults {
         image: reader.image(wire.image.as_ref(), "image").unwrap_or(Image::Host),
         user: reader.user(wire.user.as_ref(), "user"),
@@ -74,11 +76,15 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let of_file = wire.roles.iter().flat_map(|roles| roles.get_ref());
     let says_main: BTreeSet<String> =
         of_file.filter(|(_, role)| role.get_ref().main.is_some()).map(|(name, _)| name.to_string()).collect();
+    let (max_nodes, max_gpu) = (wire.max_nodes.as_ref(), wire.max_gpu.as_ref());
+    let (max_nodes, max_gpu) = (max_nodes.map(|most| *most.get_ref()), max_gpu.map(|most| *most.get_ref()));
     let mut roles = reader.roles(wire.roles, &defaults);
+    reader.bound(&mut roles, &bounds);
     let kinds = reader.kinds;
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
     reader.network = network(wire.network.as_deref(), &roles);
-    roles.extend(reader.services(&wire.services, wire.tensorboard.as_ref(), &defaults));
+    let boards = reader.boards(wire.tensorboard.as_ref(), &roles);
+    roles.extend(reader.services(&wire.services, boards, &defaults));
     reader.check_roles(&roles);
     reader.kind_of_no_card(&defaults.resources, &roles);
     reader.too_many_tasks(&roles);
@@ -105,6 +111,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         remotes,
         scalars,
         network: reader.network,
+        max_nodes,
+        max_gpu,
         retries: wire.retries,
         retry,
         after,
@@ -242,6 +250,13 @@ impl Reader<'_> {
 
     fn code(&mut self, code: &Spanned<WireCode>, key: &str) -> Option<Code> {
         match code.get_ref() {
+            WireCode::Name(text) if mounts::store_of(text).is_some() => match mounts::code(text) {
+                Ok(place) => Some(Code::Stored(place)),
+                Err(message) => {
+                    self.error(code.span(), key, format!("`{key}`: {message}"));
+                    None
+                }
+            },
             WireCode::Name(text) => {
                 let (name, version) = match text.split_once('@') {
                     Some((name, version)) => (name, Some(version)),

@@ -110,7 +110,7 @@ fn every_error_names_its_place_and_what_to_do() {
             "[roles]\na-b = {}\na_b = {}",
             "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one",
         ),
-        ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 16MiB"),
+        ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 100MB"),
         ("command = []", "x.toml:1:11: `command`: the array names no program"),
         (
             "image = \"oci:torch\"",
@@ -173,6 +173,54 @@ fn far_too_low_bounds_are_a_warning_naming_both() {
         found.len() == 1 && found[0].contains("warning") && found[0].contains('2') && found[0].contains('1'),
         "{found:?}"
     );
+}
+
+#[test]
+fn who_asks_for_more_than_the_file_allows_gets_less_and_is_told() {
+    let counts = |text: &str| job(text).roles.iter().map(|role| role.count).collect::<Vec<_>>();
+    let of_two = "[roles.ps]\n[roles.a]\ncount = 3\n[roles.b]\ncount = 3\nmin_failed = 3\nmin_succeeded = 3\n";
+    let text = format!("max_nodes = 4\n{of_two}");
+    assert_eq!(counts(&text), [1, 3, 1], "the last ones are left out; who only serves does not count");
+    let cut = &job(&text).roles[2];
+    assert_eq!((cut.min_failed, cut.min_succeeded), (Some(1), MinSucceeded::Count(1)));
+    let told = parse("x.toml", &text).1;
+    let cut = told.iter().find(|found| !found.is_error() && found.to_string().contains("max_nodes")).unwrap();
+    assert!(cut.to_string().contains("role b has 1 of the 3 tasks that it asks for: `max_nodes` is 4"), "{cut}");
+    assert_eq!(counts(&format!("max_nodes = 6\n{of_two}")), [1, 3, 3]);
+    assert!(errors(&format!("max_nodes = 1\n{of_two}"))[0].contains("2 roles compute"));
+
+    let cards = |text: &str| job(text).roles.iter().map(|role| role.resources.gpu).collect::<Vec<_>>();
+    let of_two = "[roles.a]\nresources.gpu = 4\n[roles.b]\ncount = 2\nresources.gpu = 1\n";
+    assert_eq!(cards(&format!("max_gpu = 5\n{of_two}")), [3, 1]);
+    assert_eq!(cards(&format!("max_gpu = 6\n{of_two}")), [4, 1]);
+    assert_eq!(cards(&format!("max_gpu = 0\n{of_two}")), [0, 0], "training on cores");
+    assert!(errors(&format!("max_gpu = 2\n{of_two}"))[0].contains("3 tasks that want one each"));
+    let service = "[services.s]\ncommand = 'x'\nport = 1\nresources.gpu = 2\n";
+    assert_eq!(
+        cards(&format!("max_gpu = 5\n{of_two}{service}")),
+        [1, 1, 2],
+        "what a service has is not left for tasks"
+    );
+    assert!(errors(&format!("max_gpu = 1\n{of_two}{service}"))[0].contains("the services alone have 2"));
+}
+
+#[test]
+fn nodes_of_uai_are_two_to_four_or_what_the_file_allows() {
+    let nodes = |more: &str, count: u32| {
+        errors(&format!(
+            "contract = 'uai'\nframework = 'mxnet'\ncommand = 'x'\n{more}[roles.worker]\ncount = {count}\n"
+        ))
+    };
+    for count in [1, 2, 4] {
+        assert!(nodes("", count).is_empty(), "{count}");
+    }
+    let told = nodes("", 5);
+    assert!(told.len() == 1 && told[0].contains("2 to 4 nodes (by UAI-Train's console"), "{told:?}");
+    let cut = nodes("max_nodes = 4\n", 8);
+    assert!(cut.len() == 1 && cut[0].contains("role worker has 4 of the 8 tasks"), "{cut:?}");
+    assert!(nodes("max_nodes = 6\n", 6).is_empty(), "the machine may have room for more");
+    let alone = "contract = 'uai'\nframework = 'tensorflow'\ncommand = 'x'\n[roles.ps]\n[roles.worker]\n";
+    assert!(errors(alone)[0].contains("and this one 1"), "{:?}", errors(alone));
 }
 
 #[test]
@@ -329,6 +377,7 @@ fn services_are_roles_of_their_own_size_that_no_peer_is_told_of() {
         ("[services.main]\ncommand = \"x\"\nport = 1", "would both be MAIN"),
         ("[services.n]\ncommand = \"x\"\nport = 1\ncount = 2", "unknown key `services.n.count`"),
         ("[tensorboard]\nlog_dir = \"logs\"", "is a place in the tasks"),
+        ("tensorboard.each_task = true\n[roles.w]\ncount = 33", "32 tasks at most, and 33 compute"),
         ("[scalars]\nlog_dir = \"logs\"", "is a place in the tasks"),
         ("[scalars]\nlines = \"loss=([0-9]+)\"", "no named group"),
         ("[scalars]\nlines = \"(?<a>\"", "`scalars.lines`: regex parse error"),

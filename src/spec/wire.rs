@@ -25,6 +25,8 @@ pub(super) struct WireJob {
     pub(super) datasets: Vec<Spanned<String>>,
     pub(super) mounts: Vec<Spanned<WireMount>>,
     pub(super) network: Option<String>,
+    pub(super) max_nodes: Option<Spanned<u32>>,
+    pub(super) max_gpu: Option<Spanned<u32>>,
     pub(super) retries: u32,
     pub(super) retry: WireRetry,
     pub(super) after: Vec<Spanned<String>>,
@@ -96,6 +98,7 @@ pub(super) struct WireService {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireTensorboard {
+    pub(super) each_task: bool,
     pub(super) log_dir: Option<Spanned<String>>,
     pub(super) image: Option<Spanned<String>>,
     pub(super) resources: WireResources,

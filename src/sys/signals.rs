@@ -19,13 +19,14 @@ impl SignalQueue {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// Waits for a signal, at most so long.
-    pub fn wait(&self, longest: Option<Duration>) -> io::Result<Option<Signal>> {
+    /// Waits for a signal, or for urgent news of `other`, at most so long.
+    pub fn wait_beside(&self, other: impl AsFd, longest: Option<Duration>) -> io::Result<Option<Signal>> {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         // Rounded up, so that what is due then is.
         let longest = longest.map(|longest| longest + Duration::from_millis(1));
         let timeout = longest.map_or(PollTimeout::NONE, |longest| longest.try_into().unwrap_or(PollTimeout::MAX));
-        match poll(&mut [PollFd::new(self.as_fd(), PollFlags::POLLIN)], timeout) {
+        let mut all = [PollFd::new(self.as_fd(), PollFlags::POLLIN), PollFd::new(other.as_fd(), PollFlags::POLLPRI)];
+        match poll(&mut all, timeout) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => self.next(),
             Err(errno) => Err(errno.into()),
         }
@@ -133,9 +134,10 @@ mod tests {
         // The first thread of the process is not this one.
         assert!(is_blocked_in(thread, Signal::SIGUSR2).unwrap());
         assert!(!is_blocked_in(thread, Signal::SIGUSR1).unwrap());
-        assert_eq!(queue.wait(Some(Duration::from_millis(1))).unwrap(), None);
+        let (quiet, _writer) = io::pipe().unwrap();
+        assert_eq!(queue.wait_beside(&quiet, Some(Duration::from_millis(1))).unwrap(), None);
         nix::sys::signal::raise(Signal::SIGUSR2).unwrap();
-        assert_eq!(queue.wait(None).unwrap(), Some(Signal::SIGUSR2));
+        assert_eq!(queue.wait_beside(&quiet, None).unwrap(), Some(Signal::SIGUSR2));
     }
 
     #[test]

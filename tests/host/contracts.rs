@@ -109,6 +109,16 @@ fn platforms_do_around_a_script_what_they_promise() {
     instance.run_job("inputs", inputs);
     assert_eq!(instance.log("inputs", "main-0"), "/ml/input/data/one/a.csv /ml/input/data/two\n");
 
+    // A script that asks for more nodes than there may be runs with those, sees how many, and its owner reads why.
+    let asks = "contract = \"uai\"\nmax_nodes = 2\ncommand = 'echo $UAI_HOSTS $TRAINYARD_WORKER_COUNT #'\n\
+                [roles.worker]\ncount = 8\nresources = { cpu = 0.1, memory = \"128MiB\" }\n";
+    let report = instance.run_job("asks", asks);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(report["tasks"].as_array().unwrap().len(), 2);
+    assert_eq!(instance.log("asks", "worker-1"), "worker-0,worker-1 2\n");
+    let cut = "role worker has 2 of the 8 tasks that it asks for: `max_nodes` is 2";
+    assert!(instance.ok(&["events", "asks"]).contains(cut) && instance.ok(&["status", "asks"]).contains(cut));
+
     // Parameter servers beside each node, of a TensorFlow that tells what it was asked for.
     fs::create_dir_all(space.join("code/ps")).unwrap();
     let tensorflow = "class distribute:\n    class Server:\n        def __init__(self, cluster, kind, index):\n            \

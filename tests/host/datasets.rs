@@ -15,7 +15,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{Instance, text, wait_for};
+use super::support::{Instance, has_tools, text, wait_for};
 
 fn backing(instance: &Instance) -> PathBuf {
     instance.root().join("var/lib/trainyard/workspaces")
@@ -524,4 +524,47 @@ fn half_a_server(content: &'static [u8]) -> std::net::SocketAddr {
         }
     });
     address
+}
+
+#[test]
+fn data_comes_into_a_new_workspace_by_tar_and_by_rsync_as_it_was() {
+    let test = "data_comes_into_a_new_workspace_by_tar_and_by_rsync_as_it_was";
+    if !has_tools(test, &["tar", "rsync", "diff"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let source = tempfile::tempdir().unwrap();
+    let sh = |script: &str| {
+        let output = Command::new("sh").args(["-euc", script]).current_dir(source.path()).output().unwrap();
+        assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    sh("mkdir -p a/b; seq 50000 > a/b/numbers; : > a/empty; ln -s b/numbers a/link; truncate -s 5M a/hole; chmod 640 a/empty
+        printf x > \"$(printf 'a/caf\\351')\"; for i in $(seq 300); do echo $i > a/b/$i; done
+        find a -exec touch -h -d 2001-02-03 {} +");
+    // The workspace begins with its directory of job files.
+    fs::create_dir(instance.jobs_d().join("lab")).unwrap();
+    instance.run_job("lab/first", "command = \"true\"");
+    let datasets = instance.mount().with_file_name("lab").join("datasets");
+    wait_for("the workspace", || datasets.is_dir().then_some(()));
+    for name in ["tar", "rsync"] {
+        fs::create_dir_all(datasets.join(name).join("draft")).unwrap();
+    }
+    sh(&format!("tar -C a -cf - . | tar -C {} -xpf -", datasets.join("tar/draft").display()));
+    let rsync = format!("rsync -aH --itemize-changes a/ {}/", datasets.join("rsync/draft").display());
+    assert!(!sh(&rsync).is_empty());
+    assert_eq!(sh(&rsync), "", "a second time there is nothing to do");
+    for name in ["tar", "rsync"] {
+        let dataset = datasets.join(name);
+        fs::rename(dataset.join("draft"), dataset.join("v1")).unwrap();
+        wait_published(&dataset, "v1");
+        sh(&format!("diff -r --no-dereference a {}", dataset.join("v1").display()));
+        // Links, modes, times and holes as well.
+        let listed = |place: &str| sh(&format!("cd {place} && find . -type f -printf '%P %m %s %T@ %l\\n' | sort"));
+        assert_eq!(listed("a"), listed(dataset.join("v1").to_str().unwrap()), "{name}");
+    }
+    let job = "datasets = [\"rsync\"]\ncommand = \"tail -n 1 /dataset/b/numbers\"";
+    assert_eq!(instance.run_job("lab/reads", job)["state"], "succeeded");
+    assert_eq!(instance.log("lab/reads", "main-0"), "50000\n");
+    instance.shutdown();
 }

@@ -46,7 +46,7 @@ fn below_a_delegated_group_the_daemon_moves_to_a_leaf_and_tasks_get_groups_besid
     instance.start_daemon(&[]);
     instance.wait_ready();
     assert_eq!(Unit::group_of(instance.daemon_pid()), format!("{name}/daemon"));
-    instance.drop_job("stays", "command = \"cat /proc/self/cgroup; sleep 1000.125\"\nresources.memory = \"64MiB\"");
+    instance.drop_job("stays", "command = \"cat /proc/self/cgroup; sleep 1000.125\"\nresources.memory = \"128MiB\"");
     instance.wait_state("stays", "running");
     let (pid, _) = wait_for("the command", || {
         crate::support::pids_with("sleep 1000.125").into_iter().find(|(_, line)| line.starts_with("sleep"))

@@ -25,6 +25,15 @@ fn an_image_runs_what_it_says_where_and_with_what_it_says() {
     assert_eq!(report["state"], "succeeded", "{report:#}");
     let log = instance.log("own", "main-0");
     assert_eq!(log, "/opt/app\nyes\nchanged by an upper layer\ngone\nscratch\n");
+    // A model names the image by the digest that it had.
+    let report = instance.run_job("leaves", &format!("image = {image:?}\ncommand = \"touch /model/weights\""));
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let model = fs::read_to_string(instance.mount().join("models/leaves/1/MODEL.toml")).unwrap();
+    let model: toml::Table = model.parse().unwrap();
+    let detail: serde_json::Value = serde_json::from_str(&instance.ok(&["image", "show", &image, "--json"])).unwrap();
+    let digest = detail["record"]["digest"].as_str().unwrap();
+    assert!(digest.starts_with("sha256:"), "{detail}");
+    assert_eq!(model["images"][image.as_str()].as_str(), Some(digest), "{model}");
     // The image's stop signal reaches the command.
     let waits = "import signal,sys,time\nsignal.signal(signal.SIGINT, lambda *_: (print('interrupted', flush=True), sys.exit(5)))\nprint('ready', flush=True)\ntime.sleep(600)";
     instance.drop_job("stops", &format!("image = {image:?}\ncommand = [\"python3\", \"-c\", {waits:?}]"));
@@ -518,7 +527,7 @@ fn many_jobs_that_want_one_image_at_once_get_it_and_it_is_fetched_once() {
     in_network(instance.network_holder(), "skopeo", &["copy", "--quiet", "--dest-tls-verify=false", &layout, &target]);
     for number in 0..6 {
         instance
-            .drop_job(&format!("j{number}"), "image = \"127.0.0.1:5000/team/torch:2\"\nresources.memory = \"64MiB\"");
+            .drop_job(&format!("j{number}"), "image = \"127.0.0.1:5000/team/torch:2\"\nresources.memory = \"128MiB\"");
     }
     for number in 0..6 {
         let report = instance.wait_end(&format!("j{number}"), 1);

@@ -8,7 +8,7 @@ use super::support::{Instance, text, wait_for};
 fn a_gang_starts_whole_or_waits_with_its_reason() {
     let config = "[limits]\ncpu = 2\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n";
     let Some(instance) = Instance::start("a_gang_starts_whole_or_waits_with_its_reason", config) else { return };
-    let small = "[resources]\ncpu = 1\nmemory = \"64MiB\"\n";
+    let small = "[resources]\ncpu = 1\nmemory = \"128MiB\"\n";
     instance.drop_job("holder", &format!("command = \"sleep 1000\"\n{small}"));
     instance.wait_state("holder", "running");
     instance.drop_job("gang", &format!("command = \"true\"\n{small}[roles.w]\ncount = 2\n"));

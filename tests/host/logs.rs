@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Stdio};
 
-use super::support::{BINARY, Instance, pids_with, wait_for};
+use super::support::{BINARY, Instance, has_tools, pids_with, wait_for};
 
 const SMALL_PARTS: &str = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n\
     [network]\nrange = \"10.213.0.0/16\"\n[logs]\nmax_size = \"64KiB\"\nparts = 3\n";
@@ -156,5 +156,108 @@ fn what_is_written_faster_than_anybody_reads_ends_where_it_was_when_it_was_asked
     }
     instance.ok(&["stop", "fast"]);
     instance.wait_end("fast", 1);
+    instance.shutdown();
+}
+
+/// Pagers, searches, copies and editors take one look after the other at a file that grows: each sees a state of it, and size
+/// and time are true whenever they ask.
+#[test]
+fn who_looks_at_a_growing_log_by_any_program_sees_a_state_of_it() {
+    let test = "who_looks_at_a_growing_log_by_any_program_sees_a_state_of_it";
+    if !has_tools(test, &["less", "grep", "rsync", "ed", "wc"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let began = std::time::SystemTime::now();
+    let lines = "i=0; while [ ! -e /output/stop ]; do i=$((i+1)); printf 'line %07d\\n' $i; sleep 0.002; done";
+    instance.drop_job("grows", &format!("command = {lines:?}"));
+    instance.wait_state("grows", "running");
+    let dir = instance.mount().join("jobs/grows/latest/attempts/1/main-0");
+    let stdout = dir.join("stdout.log");
+    wait_for("a line", || fs::read(&stdout).ok().filter(|text| text.len() > 13));
+    let said = |program: &str, arguments: &[&str]| {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let is_state = |text: &[u8]| {
+        // Every line whole and in its place; the last one may just be written.
+        text.split_inclusive(|byte| *byte == b'\n').enumerate().all(|(number, line)| {
+            let whole = format!("line {:07}\n", number + 1);
+            whole.as_bytes().starts_with(line) && (line.len() == whole.len() || text.ends_with(line))
+        })
+    };
+    let copy = tempfile::tempdir().unwrap();
+    let (shown, copied) = (stdout.to_str().unwrap(), copy.path().join("copy"));
+    let mut last = (0, began);
+    for _ in 0..40 {
+        let before = fs::metadata(&stdout).unwrap();
+        let text = fs::read(&stdout).unwrap();
+        let after = fs::metadata(&stdout).unwrap();
+        let told = (before.len(), text.len() as u64, after.len());
+        assert!(told.0 <= told.1 && told.1 <= told.2, "{told:?}");
+        assert!(is_state(&text), "{}", String::from_utf8_lossy(&text));
+        // The time is that of the last line, and goes with the size.
+        let (size, time) = (before.len(), before.modified().unwrap());
+        assert!(size >= last.0 && time >= last.1, "{size} {time:?} after {last:?}");
+        assert!(time <= std::time::SystemTime::now());
+        last = (size, time);
+        let counted: u64 =
+            String::from_utf8(said("wc", &["-c", shown])).unwrap().split(' ').next().unwrap().parse().unwrap();
+        assert!(counted >= after.len());
+        assert!(is_state(&said("less", &[shown])) && is_state(&said("grep", &["line", shown])));
+        said("rsync", &["-a", shown, copied.to_str().unwrap()]);
+        assert!(is_state(&fs::read(&copied).unwrap()));
+        // An editor reads it as a whole, and writes what it read elsewhere.
+        let edited = copy.path().join("edited");
+        let script = format!("printf 'w {}\\nq\\n' | ed -s {shown}", edited.display());
+        said("sh", &["-c", &script]);
+        assert!(is_state(&fs::read(&edited).unwrap()));
+        // The merged view as well: what is told of it is there.
+        let log = fs::File::open(dir.join("log")).unwrap();
+        let size = log.metadata().unwrap().len();
+        let text = std::io::read_to_string(&log).unwrap();
+        assert!(text.len() as u64 >= size && text.lines().all(|line| line.len() <= 42), "{text}");
+    }
+    assert!(last.1 > began && last.0 > 100, "{last:?}");
+    fs::write(instance.run_dir("grows", 1).join("output/stop"), "").unwrap();
+    instance.wait_end("grows", 1);
+    let own = fs::metadata(instance.run_dir("grows", 1).join("attempts/1/main-0/stdout.log")).unwrap();
+    let shown = fs::metadata(&stdout).unwrap();
+    assert_eq!((shown.len(), shown.modified().unwrap()), (own.len(), own.modified().unwrap()));
+    instance.shutdown();
+}
+
+/// Who follows a log and reads none of it holds up neither the job nor others, and costs a bounded amount of memory.
+#[test]
+fn a_follower_that_never_reads_holds_up_nobody() {
+    let test = "a_follower_that_never_reads_holds_up_nobody";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", instance.daemon_pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().to_owned();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let script = "while [ ! -e /output/go ]; do sleep 0.02; done; yes 'a line of output' | head -c 102000000";
+    instance.drop_job("much", &format!("command = {script:?}"));
+    instance.wait_state("much", "running");
+    let before = resident();
+    let mut followers: Vec<_> = (0..8)
+        .map(|_| {
+            let mut follower = Command::new(BINARY);
+            follower.arg("--root").arg(instance.root()).args(["logs", "-f", "much"]);
+            follower.stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    fs::write(instance.run_dir("much", 1).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("much", 1)["state"], "succeeded");
+    assert!(instance.ok(&["ps"]).contains("much"));
+    assert_eq!(instance.ok(&["logs", "-n", "1", "main-0", "much"]), "a line of output\n");
+    let grown = resident().saturating_sub(before);
+    assert!(grown < 64 << 10, "{grown} KiB for 8 followers of 100 MB");
+    for follower in &mut followers {
+        follower.kill().unwrap();
+        follower.wait().unwrap();
+    }
     instance.shutdown();
 }

@@ -21,6 +21,12 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
     let first = about("latest");
     assert_eq!((first["job"].as_str(), first["run"].as_integer()), (Some("train"), Some(1)));
     assert_eq!(first["spec"].as_str(), Some(job));
+    let role = &first["effective"]["roles"]["main"];
+    assert_eq!(role["command"].as_str(), Some("/bin/sh -c 'sh train.sh --lr=1e-4'"), "{first}");
+    assert_eq!(
+        (role["count"].as_integer(), role["memory"].as_str(), role["cpu"].as_float()),
+        (Some(1), Some("1GiB"), Some(1.0))
+    );
     assert_eq!(first["datasets"][0].as_str(), Some("numbers"));
     assert_eq!(first["images"]["host"].as_str(), Some(""));
     assert!(first["started"].as_str() <= first["ended"].as_str() && first["started"].as_str() > Some("2020"));

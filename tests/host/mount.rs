@@ -220,3 +220,31 @@ fn a_word_that_is_written_to_ctl_is_done_with_the_rights_of_whoever_writes() {
     });
     instance.shutdown();
 }
+
+/// An administrator takes the mount away while people work in it.
+#[test]
+fn a_mount_that_an_administrator_takes_away_is_back_and_jobs_do_not_notice() {
+    let test = "a_mount_that_an_administrator_takes_away_is_back_and_jobs_do_not_notice";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let mount = instance.mount();
+    instance.drop_job("steady", "command = \"while [ ! -e /output/go ]; do sleep 0.02; done; echo through\"");
+    instance.wait_state("steady", "running");
+    let draft = mount.join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    fs::write(draft.join("f"), "before").unwrap();
+    let mut open = fs::OpenOptions::new().read(true).append(true).open(draft.join("f")).unwrap();
+    let gone = Command::new("umount").arg("-l").arg(mount.parent().unwrap()).status().unwrap();
+    assert!(gone.success());
+    wait_at_most(Duration::from_secs(10), "the mount to be back", || fs::read_dir(mount.join("jobs/steady")).ok());
+    assert_eq!(fs::read(draft.join("f")).unwrap(), b"before");
+    // What was open is not on the new mount: it is written to the same file, or told that its mount is gone.
+    match open.write_all(b", after") {
+        Ok(()) => assert_eq!(fs::read(draft.join("f")).unwrap(), b"before, after"),
+        Err(error) => assert_eq!(error.raw_os_error(), Some(nix::libc::ENOTCONN), "{error}"),
+    }
+    drop(open);
+    assert_eq!(instance.state("steady"), "running");
+    fs::write(instance.run_dir("steady", 1).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("steady", 1)["state"], "succeeded");
+    instance.shutdown();
+}

@@ -83,7 +83,7 @@ ssh nowhere.invalid true; echo ended $?
 PATH=/run/trainyard/bin:/usr/bin:/bin ssh nowhere.invalid true
 """
 max_duration = "50s"
-resources = { cpu = 0.5, memory = "64MiB" }
+resources = { cpu = 0.5, memory = "128MiB" }
 [roles.worker]
 count = 2
 "#;

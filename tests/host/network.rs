@@ -505,7 +505,7 @@ fn services_are_reached_while_their_job_runs_and_hold_nothing_open() {
     let _outside = Outside::beside(&instance);
     let serve = HTTP.replace("int(os.environ['TRAINYARD_PORT_HTTP'])", "8888");
     let work = "command = \"echo $TRAINYARD_ROLES; while ! [ -e /output/end ]; do sleep 0.1; done\"\n\
-                resources = { cpu = 0.5, memory = \"64MiB\" }\n";
+                resources = { cpu = 0.5, memory = \"128MiB\" }\n";
     // Also where all tasks share one network.
     for (job, network) in [("one", "task"), ("two", "job")] {
         let work = format!("network = \"{network}\"\n{work}");

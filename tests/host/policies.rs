@@ -15,7 +15,7 @@ fn only_the_named_kinds_of_failure_are_tried_again_and_after_the_named_time() {
     let report = instance.run_job("spared", "command = 'exit 1'\nretries = 2\nretry.on = [\"lost\"]");
     assert_eq!((text(&report["state"]), &report["attempt"]), ("failed".into(), &1.into()), "{report:#}");
     let hungry =
-        "command = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'\"\nresources.memory = \"64MiB\"\nretries = 1\n";
+        "command = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'\"\nresources.memory = \"128MiB\"\nretries = 1\n";
     let report = instance.run_job("hungry", hungry);
     assert_eq!(report["attempt"], 1, "out of memory is no failure that goes by itself: {report:#}");
     let report = instance.run_job("again", &format!("{hungry}retry.on = [\"oom\"]"));
@@ -43,7 +43,7 @@ fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
     let command = "if [ $TRAINYARD_TASK_INDEX = 0 ]; then echo once; until [ -e /output/done ]; do sleep 0.05; done; exit; fi; \
                    echo x >> /output/tries; tries=$(wc -l < /output/tries); echo try $tries; [ $tries = 3 ] || exit 7; \
                    until [ -e /output/go ]; do sleep 0.05; done; touch /output/done";
-    let role = "[roles.w]\ncount = 2\nresources = { cpu = 0.5, memory = \"64MiB\" }\n";
+    let role = "[roles.w]\ncount = 2\nresources = { cpu = 0.5, memory = \"128MiB\" }\n";
     instance.drop_job("again", &format!("command = {command:?}\n{role}retries = 2\n"));
     wait_for("its third try", || instance.log("again", "w-1").contains("try 3").then_some(()));
     // It is the same attempt, and the daemon knows it again.
@@ -163,7 +163,7 @@ fn an_edit_waits_or_restarts_as_the_file_says_and_live_keys_do_neither() {
 fn the_higher_priority_starts_first_and_an_edit_of_it_counts_at_once() {
     let test = "the_higher_priority_starts_first_and_an_edit_of_it_counts_at_once";
     let Some(instance) = Instance::start(test, "") else { return };
-    let big = |rest: &str| format!("resources = {{ cpu = 16, memory = \"16MiB\" }}\n{rest}\n");
+    let big = |rest: &str| format!("resources = {{ cpu = 16, memory = \"100MB\" }}\n{rest}\n");
     let going = big("command = 'while [ ! -e /output/go ]; do sleep 0.02; done'");
     instance.drop_job("first", &going);
     instance.wait_state("first", "running");

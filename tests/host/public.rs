@@ -160,7 +160,7 @@ fn paddle_s_own_check_finds_two_nodes() {
     instance.shutdown();
 }
 
-/// The example in docs/JOBS.md, with the programs that it names.
+/// The example in docs/JOBS.md and the shipped template, with the programs that they name.
 #[test]
 fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
     let test = "a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job";
@@ -175,12 +175,12 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/JOBS.md")).unwrap();
     let example = text.split("```toml\n").find(|block| block.contains("[services.ssh]")).unwrap();
     let example = example.split("```").next().unwrap();
-    let train = "python3 train.py --log_dir=/output/worker-$TRAINYARD_TASK_INDEX";
+    let train = "python3 train.py --log_dir=/output/logs/worker-$TRAINYARD_TASK_INDEX";
     assert!(example.contains(train));
     instance.drop_job("work", &example.replace(train, "echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity"));
-    let port = |service: &str| {
+    let port_of = |job: &str, service: &str| {
         wait_for("its port", || {
-            let report = instance.report("work")?;
+            let report = instance.report(job)?;
             let ports = report["ports"].as_array()?.clone();
             let found = ports.into_iter().find(|port| port["task"] == format!("{service}-0"))?;
             found["published"].as_u64().map(|port| port.to_string())
@@ -192,15 +192,40 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
         let output = Command::new("nsenter").arg(&inside).args(words).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let (ssh, terminal, desktop) = (port("ssh"), port("terminal"), port("desktop"));
-    let options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", &key, "-p", &ssh];
-    let login = [&["ssh"][..], &options, &["root@localhost", "cd /output && cat of-0 of-1 && id -u"]].concat();
-    wait_for("a login", || (said(&login) == "file\nfile\n0\n").then_some(()));
-    for (port, page) in [(terminal, ""), (desktop, "vnc.html")] {
-        let address = format!("http://localhost:{port}/{page}");
-        wait_for("a page", || said(&["curl", "-s", "-m", "5", &address]).contains("<html").then_some(()));
-    }
-    // Two that cannot come up (there is no TensorBoard here) end nothing.
-    assert_eq!(instance.state("work"), "running");
+    let log_in = |job: &str, key: &str| {
+        let port = port_of(job, "ssh");
+        let options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", key, "-p", &port];
+        let login = [&["ssh"][..], &options, &["root@localhost", "cd /output && cat of-0 of-1 && id -u"]].concat();
+        wait_for("a login", || (said(&login) == "file\nfile\n0\n").then_some(()));
+    };
+    let pages = |job: &str| {
+        for (service, page) in [("terminal", ""), ("desktop", "vnc.html")] {
+            let address = format!("http://localhost:{}/{page}", port_of(job, service));
+            wait_for("a page", || said(&["curl", "-s", "-m", "5", &address]).contains("<html").then_some(()));
+        }
+        // There is one for each worker; that they cannot come up (there is no TensorBoard here) ends nothing.
+        port_of(job, "tensorboard0");
+        port_of(job, "tensorboard1");
+        assert_eq!(instance.state(job), "running");
+    };
+    log_in("work", &key);
+    pages("work");
+    instance.ok(&["stop", "work"]);
+    instance.wait_end("work", 1);
+
+    // The shipped template makes the key by itself, and only the job's owner can read it.
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d/workbench.template.toml");
+    fs::copy(shipped, instance.jobs_d().join("workbench.template.toml")).unwrap();
+    let command = "command=echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity";
+    instance.ok(&["new", "bench", "--template", "workbench", "-p", command, "-p", "workers=2"]);
+    let made = instance.mount().join("jobs/bench/latest/output/ssh/key");
+    wait_for("the job's own key", || made.with_extension("pub").exists().then_some(()));
+    let metadata = fs::metadata(&made).unwrap();
+    let owner = fs::metadata(instance.jobs_d().join("bench.toml")).unwrap().uid();
+    assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, owner));
+    let own = instance.root().join("own-key");
+    fs::copy(&made, &own).unwrap();
+    log_in("bench", own.to_str().unwrap());
+    pages("bench");
     instance.shutdown();
 }

@@ -15,7 +15,7 @@ fn a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once() {
     let test = "a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once";
     let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
     let Some(instance) = Instance::start(test, config) else { return };
-    let job = "command = \"sleep 1000\"\nresources = { cpu = 1, memory = \"64MiB\" }\n";
+    let job = "command = \"sleep 1000\"\nresources = { cpu = 1, memory = \"128MiB\" }\n";
     for (name, state) in [("holder", "running"), ("waits", "waiting"), ("turned-away", "held")] {
         instance.drop_job(name, job);
         instance.wait_state(name, state);
@@ -55,18 +55,18 @@ fn what_was_used_is_told_by_job_user_and_workspace_to_those_who_may_see_it() {
     }
     // A second of one core costs one.
     let config = "[limits]\ncpu = 4\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n\
-                  [specs.small]\ncpu = 1\nmemory = \"64MiB\"\nprice = 3600.0\n";
+                  [specs.small]\ncpu = 1\nmemory = \"128MiB\"\nprice = 3600.0\n";
     let Some(mut instance) = Instance::start(test, config) else { return };
     let vision = instance.jobs_d().join("vision");
     fs::create_dir(&vision).unwrap();
     fs::set_permissions(&vision, fs::Permissions::from_mode(0o700)).unwrap();
-    instance.run_job("vision/secret", "command = \"sleep 0.1\"\nresources = { cpu = 2, memory = \"64MiB\" }\n");
+    instance.run_job("vision/secret", "command = \"sleep 0.1\"\nresources = { cpu = 2, memory = \"128MiB\" }\n");
     let aside = instance.jobs_d().join(".mine");
     fs::write(&aside, "command = \"sleep 0.1\"\nresources.spec = \"small\"\n[roles.w]\ncount = 2\n").unwrap();
     chown(&aside, Some(STRANGER), Some(STRANGER)).unwrap();
     fs::rename(&aside, instance.jobs_d().join("mine.toml")).unwrap();
     instance.wait_end("mine", 1);
-    instance.drop_job("long", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"64MiB\" }\n");
+    instance.drop_job("long", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"128MiB\" }\n");
     instance.wait_state("long", "running");
     let number = |row: &Value, key: &str| row[key].as_f64().unwrap();
 
@@ -106,7 +106,8 @@ fn who_waits_is_told_in_the_mount_as_well_and_a_job_is_extended_from_the_command
     let test = "who_waits_is_told_in_the_mount_as_well_and_a_job_is_extended_from_the_command_line";
     let config = "[limits]\ncpu = 2\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nrunning = 2\n";
     let Some(mut instance) = Instance::start(test, config) else { return };
-    let small = |rest: &str| format!("command = \"sleep 1000\"\nresources = {{ cpu = 1, memory = \"64MiB\" }}\n{rest}");
+    let small =
+        |rest: &str| format!("command = \"sleep 1000\"\nresources = {{ cpu = 1, memory = \"128MiB\" }}\n{rest}");
     instance.drop_job("holder", &small("max_duration = \"1h\"\n"));
     instance.drop_job("free", &small(""));
     for job in ["holder", "free"] {

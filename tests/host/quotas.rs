@@ -10,7 +10,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
-use crate::support::{BINARY, Instance, has_tools, text, wait_for};
+use crate::support::{BINARY, Instance, has_tools, pids_with, text, wait_for};
 
 const MIB: u64 = 1 << 20;
 
@@ -128,7 +128,8 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     assert_eq!(errno(fs::write(mount.join("code/third"), "x")), FULL);
     fs::remove_file(mount.join("code/data")).unwrap();
     wait_used(&instance, 2 * MIB);
-    // Who begins anew counts anew.
+    // Who begins anew counts anew, and with it what others have changed behind the mount.
+    fs::write(instance.root().join("var/lib/trainyard/workspaces/default/code/behind"), vec![1; 1 << 20]).unwrap();
     instance.kill_daemon();
     let lock = fs::read_to_string(instance.root().join("run/trainyard/mount.lock")).unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(lock.trim().parse().unwrap()), nix::sys::signal::Signal::SIGKILL)
@@ -142,7 +143,7 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     let line = instance.wait_for_log("nothing is started in this workspace");
     assert!(line.contains("keeps 12MiB of the 12MiB"), "{line}");
     instance.wait_ready();
-    wait_used(&instance, 2 * MIB);
+    wait_used(&instance, 3 * MIB);
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 64 * MIB).then_some(()));
     assert_eq!(told(&instance)["quota"], Value::Null);
@@ -390,6 +391,21 @@ impl Drop for Disk {
         // The loop device goes with it.
         let _ = Command::new("umount").arg(self.top()).status();
     }
+}
+
+#[test]
+fn the_mount_has_given_up_the_right_to_go_beyond_quotas() {
+    const CAP_SYS_RESOURCE: u64 = 1 << 24;
+    let Some(instance) = Instance::start("the_mount_has_given_up_the_right_to_go_beyond_quotas", "") else { return };
+    let found = pids_with(&format!("--root {} mount", instance.root().display()));
+    assert_eq!(found.len(), 1, "{found:?}");
+    for task in fs::read_dir(format!("/proc/{}/task", found[0].0)).unwrap().flatten() {
+        let status = fs::read_to_string(task.path().join("status")).unwrap();
+        let all = status.lines().filter_map(|line| line.strip_prefix("CapEff:")).map(str::trim);
+        let effective = all.map(|mask| u64::from_str_radix(mask, 16).unwrap()).next().unwrap();
+        assert_eq!(effective & CAP_SYS_RESOURCE, 0, "{status}");
+    }
+    instance.shutdown();
 }
 
 #[test]

@@ -694,3 +694,81 @@ fn jobs_of_a_sweep_do_not_write_over_each_other_in_a_store() {
     wait_for("its jobs", || instance.report("grid~1"));
     instance.shutdown();
 }
+
+#[test]
+fn code_that_lies_in_a_store_is_the_run_s_snapshot_at_code() {
+    let test = "code_that_lies_in_a_store_is_the_run_s_snapshot_at_code";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "workspaces = [\"default\"]") else { return };
+    store.put("code/v1/train.sh", "cat lib/words > /model/w; cat lib/words; touch /code/x; pwd\n");
+    store.put("code/v1/lib/words", "first\n");
+    let job = "code = \"s3:lab/code/v1\"\nretries = 1\ncommand = \"sh train.sh; [ $TRAINYARD_ATTEMPT = 2 ]\"";
+    drop_job_as(&instance, 4321, "stored", job);
+    // The second attempt has what the first one had, whatever the store has by then.
+    let report = instance.wait_end("stored", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#} {}", instance.ok(&["events", "stored"]));
+    let log = instance.log("stored", "main-0");
+    assert!(log.starts_with("first\n") && log.contains("Read-only file system") && log.contains("/code\n"), "{log}");
+    let code = instance.run_dir("stored", 1).join("code");
+    assert_eq!(fs::read_to_string(code.join("lib/words")).unwrap(), "first\n");
+    assert_eq!(fs::metadata(code.join("train.sh")).unwrap().uid(), 4321);
+    let state = |run: u32| fs::read_to_string(instance.run_dir("stored", run).join("code.state")).unwrap();
+    let model = instance.mount().join("models/stored/1/MODEL.toml");
+    let model: toml::Table = fs::read_to_string(model).unwrap().parse().unwrap();
+    let told = &model["code"]["code"];
+    assert_eq!((told["source"].as_str(), told["state"].as_str()), (Some("s3:lab/code/v1"), Some(state(1).trim())));
+    assert!(told["tree"].as_str().unwrap().starts_with("sha256:"), "{told}");
+    // The next run has the next state; the first one's snapshot stays as it was.
+    store.requests();
+    store.put("code/v1/lib/words", "second\n");
+    instance.ok(&["rerun", "stored"]);
+    assert_eq!(instance.wait_end("stored", 2)["state"], "succeeded");
+    assert!(instance.ok(&["logs", "--run", "2", "stored"]).contains("second"));
+    let asked = fetched(&store);
+    assert!(asked.contains(&"GET /train/code/v1/lib/words".to_owned()), "{asked:?}");
+    assert!(!asked.iter().any(|request| request.ends_with("train.sh")), "what has not changed stays: {asked:?}");
+    assert_ne!(state(1), state(2));
+    assert_eq!(fs::read_to_string(code.join("lib/words")).unwrap(), "first\n");
+
+    // Each role may have code of its own; who may not use the pool, and what is not there, is told by that key.
+    store.put("code/eval/run.sh", "echo evaluates\n");
+    let roles = "[roles.train]\ncode = \"s3:lab/code/v1\"\ncommand = \"cat lib/words\"\n\
+                 [roles.eval]\ncode = \"s3:lab/code/eval\"\ncommand = \"sh run.sh\"";
+    let report = instance.run_job("roles", roles);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(
+        (instance.log("roles", "train-0"), instance.log("roles", "eval-0")),
+        ("second\n".into(), "evaluates\n".into())
+    );
+    let none = instance.run_job("none", "code = \"s3:lab/nothing\"\ncommand = \"true\"");
+    assert!(text(&none["reason"]).contains("code: s3:lab/nothing: the store has nothing"), "{none:#}");
+    fs::create_dir_all(instance.jobs_d().join("other")).unwrap();
+    let foreign = instance.run_job("other/foreign", "code = \"s3:lab/code/v1\"\ncommand = \"true\"");
+    assert!(text(&foreign["reason"]).contains("code: s3:lab/code/v1: workspace other may not use it"), "{foreign:#}");
+    instance.shutdown();
+}
+
+#[test]
+fn a_slow_store_holds_up_no_other_job_and_uploads_that_break_off_come_whole() {
+    let test = "a_slow_store_holds_up_no_other_job_and_uploads_that_break_off_come_whole";
+    let dir = tempfile::tempdir().unwrap();
+    let Some((instance, store)) = start(test, dir.path(), "") else { return };
+    let data: Vec<u8> = (0..3_000_000u32).map(|at| (at % 247) as u8).collect();
+    store.put("sets/data", &data);
+    let slow = Wrong::Slow(std::time::Duration::from_millis(100));
+    store.fail([Fault { method: "GET", path: "/sets/data", what: slow }]);
+    let job = "mounts = [{ source = \"s3:lab/sets\", target = \"/input\" }, { source = \"s3:lab/out\", target = \"/output\" }]\n\
+               command = \"cat /input/data > /output/result\"";
+    instance.drop_job("slow", job);
+    wait_told(&instance, "slow", |report| text(&report["reason"]).contains("copies in s3:lab/sets"));
+    assert_eq!(instance.run_job("other", "command = \"true\"")["state"], "succeeded");
+    assert_eq!(instance.state("slow"), "waiting", "its data is still on the way");
+    // What it leaves is cut off on its way there, early and late, and refused: each time it is begun again.
+    let put = |what| Fault { method: "PUT", path: "/out/result", what };
+    store.fail([put(Wrong::CutUpload(1)), put(Wrong::CutUpload(2_500_000)), put(Wrong::Status(500))]);
+    assert_eq!(instance.wait_end("slow", 1)["state"], "succeeded");
+    wait_sent(&instance, "slow");
+    assert_eq!(store.faults_left(), 0);
+    assert!(store.get("out/result").unwrap() == data);
+    instance.shutdown();
+}

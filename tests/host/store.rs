@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
@@ -40,6 +41,10 @@ pub(crate) enum Wrong {
     Short(usize),
     /// Nothing is answered until the test ends.
     Never,
+    /// Pieces of 64 KiB, with so long a pause between them.
+    Slow(std::time::Duration),
+    /// The connection ends when so many bytes of what is sent there have come.
+    CutUpload(usize),
 }
 
 #[derive(Default)]
@@ -143,6 +148,7 @@ async fn answer(service: S3Service, shared: Arc<Mutex<Shared>>, request: Request
         _ if is_down => return status(503),
         Some(Wrong::Status(code)) => return status(code),
         Some(Wrong::Never) => return std::future::pending().await,
+        Some(Wrong::CutUpload(length)) => return cut_upload(request.into_body(), length).await,
         _ => {}
     }
     let (mut head, body) = service.call(request.map(Body::from)).await?.into_parts();
@@ -160,9 +166,29 @@ async fn answer(service: S3Service, shared: Arc<Mutex<Shared>>, request: Request
             let body = http_body_util::StreamBody::new(futures_util::stream::iter(pieces));
             return Ok(Response::from_parts(head, Body::http_body_unsync(body)));
         }
-        Wrong::Status(_) | Wrong::Never => {}
+        Wrong::Slow(pause) => {
+            let pieces: Vec<Bytes> = bytes.chunks(64 << 10).map(Bytes::copy_from_slice).collect();
+            let pieces = futures_util::stream::iter(pieces).then(move |piece| async move {
+                tokio::time::sleep(pause).await;
+                Ok::<_, std::io::Error>(Frame::data(piece))
+            });
+            let body = http_body_util::StreamBody::new(pieces);
+            return Ok(Response::from_parts(head, Body::http_body_unsync(body)));
+        }
+        Wrong::Status(_) | Wrong::Never | Wrong::CutUpload(_) => {}
     }
     Ok(Response::from_parts(head, Body::from(bytes)))
+}
+
+async fn cut_upload(mut body: Incoming, length: usize) -> Answer {
+    let mut come = 0;
+    while come < length {
+        match body.frame().await {
+            Some(frame) => come += frame?.data_ref().map_or(0, Bytes::len),
+            None => break,
+        }
+    }
+    Err("the upload is cut".into())
 }
 
 /// As an administrator does: for root alone.

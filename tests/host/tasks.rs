@@ -51,13 +51,13 @@ fn a_task_sees_the_system_and_nothing_else_of_the_machine() {
 #[test]
 fn every_kind_of_end_is_told_truly() {
     let Some(instance) = Instance::start("every_kind_of_end_is_told_truly", "") else { return };
-    let small = "[resources]\ncpu = 0.5\nmemory = \"64MiB\"";
+    let small = "[resources]\ncpu = 0.5\nmemory = \"128MiB\"";
     let hungry = r#"command = ["/usr/bin/python3", "-c", "x = bytearray(300 << 20)"]"#;
     let cases = [
         ("code7", "command = 'exit 7'".to_owned(), "exited with code 7"),
         ("killed", "command = 'kill -9 $$'".to_owned(), "killed by signal 9 (SIGKILL)"),
         ("self137", "command = 'exit 137'".to_owned(), "exited with code 137"),
-        ("hungry", format!("{hungry}\n{small}"), "out of memory: it needed more than resources.memory = \"64MiB\""),
+        ("hungry", format!("{hungry}\n{small}"), "out of memory: it needed more than resources.memory = \"128MiB\""),
         ("missing", "command = ['/no/such/program']".to_owned(), "failed to start: /no/such/program is not there"),
         ("notexec", "command = ['/etc/hostname']".to_owned(), "failed to start: /etc/hostname may not be executed"),
         ("late", "command = 'sleep 100'\nmax_duration = '1s'".to_owned(), "timed out after its max_duration of 1.0s"),
@@ -107,7 +107,7 @@ fn a_stop_is_a_term_that_may_be_answered_then_a_kill_of_everything() {
 #[test]
 fn limits_stand_in_the_control_group_as_the_file_says() {
     let Some(instance) = Instance::start("limits_stand_in_the_control_group_as_the_file_says", "") else { return };
-    instance.drop_job("held", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"64MiB\", pids = 77 }");
+    instance.drop_job("held", "command = \"sleep 1000\"\nresources = { cpu = 0.5, memory = \"128MiB\", pids = 77 }");
     instance.wait_state("held", "running");
     let name = format!("trainyard-{}/a1-0", trainyard::config::Paths::new(instance.root()).unwrap().instance());
     let read = |file: &str| {
@@ -576,7 +576,7 @@ fn ends_are_told_with_what_else_was_seen() {
     let format = why("format", "code = \"garbage\"\ncommand = [\"/code/program\"]");
     assert!(format.contains("exec format error") && format.contains("/code/program"), "{format}");
     let shm = r#"
-resources = { cpu = 0.5, memory = "64MiB", shm = "1MiB" }
+resources = { cpu = 0.5, memory = "128MiB", shm = "1MiB" }
 command = ["/usr/bin/python3", "-c", """
 import mmap, os
 f = open('/dev/shm/x', 'wb+')
@@ -592,7 +592,7 @@ m[:] = b'x' * (8 << 20)
     );
     // A file without a name, as PyTorch has them: it is gone when the task is.
     let nameless = r#"
-resources = { cpu = 0.5, memory = "64MiB", shm = "1MiB" }
+resources = { cpu = 0.5, memory = "128MiB", shm = "1MiB" }
 command = ["/usr/bin/python3", "-c", """
 import os, time
 f = open('/dev/shm/x', 'wb', 0)
@@ -628,9 +628,9 @@ except OSError:
     let real_time = why("realtime", "command = 'kill -36 $$'");
     assert!(real_time.contains("killed by signal 36 (SIGRTMIN+2)"), "{real_time}");
     // A child is killed, and the command does not mind (on cgroup v2 the whole task goes with it): told all the same.
-    let child = "resources = { cpu = 0.5, memory = \"64MiB\" }\ncommand = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'; exit 0\"";
+    let child = "resources = { cpu = 0.5, memory = \"128MiB\" }\ncommand = \"/usr/bin/python3 -c 'x = bytearray(300 << 20)'; exit 0\"";
     let mild = why("mild", child);
-    assert!(mild.contains("out of memory: it needed more than resources.memory = \"64MiB\" (it had "), "{mild}");
+    assert!(mild.contains("out of memory: it needed more than resources.memory = \"128MiB\" (it had "), "{mild}");
     assert_eq!(instance.report("mild").unwrap()["state"], "failed");
     instance.drop_job("deaf", "stop_grace = \"200ms\"\ncommand = \"trap '' TERM; echo up; while :; do sleep 1; done\"");
     wait_for("the command", || (instance.log("deaf", "main-0") == "up\n").then_some(()));

@@ -58,9 +58,9 @@ fn an_edited_spec_acts_on_later_runs_only() {
             "[workspaces.default.specs.small]\ncpu = 0.1\nmemory = \"{memory}\"\nprice = 0.25\ndescription = \"for a look\"\n"
         )
     };
-    let Some(mut instance) = Instance::start("an_edited_spec_acts_on_later_runs_only", &size("64MiB")) else { return };
+    let Some(mut instance) = Instance::start("an_edited_spec_acts_on_later_runs_only", &size("128MiB")) else { return };
     let listed = instance.ok(&["spec", "ls"]);
-    for part in ["small", "64MiB", "0.25", "for a look"] {
+    for part in ["small", "128MiB", "0.25", "for a look"] {
         assert!(listed.contains(part), "{listed}");
     }
     assert!(instance.ok(&["spec", "ls", "-w", "vision"]).starts_with("no specs;"));
@@ -68,20 +68,20 @@ fn an_edited_spec_acts_on_later_runs_only() {
         "command = \"cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true\"";
     instance.drop_job("job", &format!("{tell}\nresources.spec = \"small\""));
     assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
-    assert!(instance.ok(&["show", "job", "--effective"]).contains("memory = \"64MiB\""));
+    assert!(instance.ok(&["show", "job", "--effective"]).contains("memory = \"128MiB\""));
     let check = instance.jobs_d().join("job.toml").display().to_string();
-    assert!(instance.ok(&["check", "--effective", &check]).contains("cpu = 0.1, memory = \"64MiB\""));
+    assert!(instance.ok(&["check", "--effective", &check]).contains("cpu = 0.1, memory = \"128MiB\""));
     // It acts when the daemon is started again, at which all files are read anew.
     instance.kill_daemon();
-    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), size("96MiB")).unwrap();
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), size("192MiB")).unwrap();
     instance.restart_daemon();
     instance.run_job("other", "command = \"true\"");
     assert_eq!(instance.report("job").unwrap()["run"], 1, "what only the configuration has changed runs nothing again");
     let run = |number| fs::read_to_string(instance.run_dir("job", number).join("spec.toml")).unwrap();
-    assert!(run(1).contains("\"64MiB\"") && !run(1).contains("spec ="), "{}", run(1));
+    assert!(run(1).contains("\"128MiB\"") && !run(1).contains("spec ="), "{}", run(1));
     instance.ok(&["rerun", "job"]);
     assert_eq!(instance.wait_end("job", 2)["state"], "succeeded");
-    assert!(run(2).contains("\"96MiB\"") && run(1).contains("\"64MiB\""), "{}", run(2));
+    assert!(run(2).contains("\"192MiB\"") && run(1).contains("\"128MiB\""), "{}", run(2));
     instance.drop_job("wrong", "command = \"true\"\nresources.spec = \"smal\"");
     wait_for("the error", || {
         let told = instance.report("wrong")?["diagnostics"].to_string();
@@ -244,7 +244,7 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     let Some(instance) = Instance::start("a_job_goes_out_as_json_and_comes_back_the_same", "") else { return };
     // `z` before `a`: arguments are in the order of the file, also by way of JSON.
     let text = "command = \"echo\"\nextras = { ticket = \"ML-12\", list = [1, 2.5] }\n[params]\nz = 0.5\na = [\"x y\", true]\n\
-                [roles.worker]\ncount = 2\nresources.memory = \"64MiB\"\n";
+                [roles.worker]\ncount = 2\nresources.memory = \"128MiB\"\n";
     instance.run_job("one", text);
     let shown: serde_json::Value = serde_json::from_str(&instance.ok(&["show", "one", "--json"])).unwrap();
     assert_eq!((shown["spec"].as_str(), &shown["keys"]["roles"]["worker"]["count"]), (Some(text), &2.into()));

@@ -101,6 +101,30 @@ fn every_system_has_a_row_whose_examples_and_tests_exist() {
     }
 }
 
+/// Each sentence about the mount is held by a test that is named with it.
+#[test]
+fn every_sentence_about_the_mount_names_a_test_that_exists() {
+    let text = fs::read_to_string(repository().join("docs/FILESYSTEM.md")).unwrap();
+    let sources: String = ["tests/host", "tests/plain", "fs/tests", "fs/src", "src"]
+        .iter()
+        .flat_map(|directory| walkdir(&repository().join(directory)))
+        .filter(|file| file.extension().is_some_and(|end| end == "rs"))
+        .map(|file| fs::read_to_string(file).unwrap())
+        .collect();
+    let sentences: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
+    assert!(sentences.len() > 60);
+    for sentence in sentences {
+        // The tests are the last thing in brackets.
+        let end = sentence.rfind(" (`").map(|at| &sentence[at + 2..]);
+        let end = end.unwrap_or_else(|| panic!("no test is named: {sentence}"));
+        let names: Vec<&str> = end.split('`').skip(1).step_by(2).filter(|name| name.matches('_').count() > 2).collect();
+        assert!(!names.is_empty(), "no test is named: {sentence}");
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "{name} is not there: {sentence}");
+        }
+    }
+}
+
 #[test]
 fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let text = fs::read_to_string(repository().join("docs/PROMISES.md")).unwrap();

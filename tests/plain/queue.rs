@@ -280,7 +280,7 @@ fn a_workspace_has_no_more_than_its_quota_and_says_so() {
     daemon.end("a/one");
     assert_eq!(daemon.state("a/two"), State::Running);
     daemon.file("a/small", &cores(1, ""));
-    daemon.file("a/third", "resources = { cpu = 0.1, memory = \"16MiB\" }");
+    daemon.file("a/third", "resources = { cpu = 0.1, memory = \"100MB\" }");
     assert_eq!(daemon.state("a/small"), State::Running);
     let third = daemon.report("a/third").reason;
     assert!(third.contains("waits for one of a/small and a/two to end: 2 job(s) of workspace a may run"), "{third}");
@@ -523,7 +523,7 @@ fn idle(count: usize, at: u64) -> Inventory {
 }
 
 fn gpus(count: usize) -> String {
-    format!("resources = {{ cpu = 1, memory = \"16MiB\", gpu = {count} }}")
+    format!("resources = {{ cpu = 1, memory = \"100MB\", gpu = {count} }}")
 }
 
 #[test]

@@ -18,11 +18,11 @@ use toml::{Table, Value};
 use super::failed;
 use super::workdirs::{Given, given, groups_of, seen_as};
 use crate::config::Paths;
-use crate::contract::Identity;
+use crate::contract::{Identity, Sample, command};
 use crate::engine::{EngineError, Release};
 use crate::rundir::{read_json, write_json};
 use crate::scalars::Scalar;
-use crate::spec::{DataSource, Dataset};
+use crate::spec::{DataSource, Dataset, Role};
 use crate::status::Verdict;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree, replace_symlink, write_whole};
 use crate::sys::process::with_file_rights;
@@ -114,8 +114,40 @@ fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
     set("code", code(paths, attempt).map_err(failed("describe the model's code"))?.into());
     set("metrics", metrics(paths, attempt).into());
     set("scalars", scalars(paths, attempt).into());
+    set("effective", effective(attempt).into());
     set("spec", attempt.text.as_str().into());
-    Ok(format!("# Where this model comes from. `spec` is the job file as it was run.\n{table}"))
+    Ok(format!(
+        "# Where this model comes from. `spec` is the job file as it was run, with its template and overrides; `effective` is\n\
+         # what each role came to by it, by defaults and by the contract.\n{table}"
+    ))
+}
+
+/// What each role came to. Only an address in a command line may be another one than it was.
+fn effective(attempt: &Release) -> Table {
+    let spec = &attempt.spec;
+    let sample = Sample::of(&attempt.identity.key.to_string(), spec);
+    let mut table = Table::new();
+    table.insert("contract".to_owned(), spec.contract.to_string().into());
+    table.extend(spec.framework.map(|framework| ("framework".to_owned(), framework.to_string().into())));
+    table.extend(spec.strategy.map(|strategy| ("strategy".to_owned(), strategy.to_string().into())));
+    table.insert("retries".to_owned(), i64::from(spec.retries).into());
+    let role = |role: &Role| {
+        let resources = role.resources;
+        let first = sample.tasks(spec).find(|task| task.role.name == role.name);
+        let line = first.map(|task| command::display(&command::line(&task))).unwrap_or_default();
+        Table::from_iter([
+            ("count".to_owned(), Value::from(i64::from(role.count))),
+            ("image".to_owned(), role.image.to_string().into()),
+            ("command".to_owned(), line.into()),
+            ("cpu".to_owned(), (resources.cpu.0 as f64 / 1000.0).into()),
+            ("memory".to_owned(), resources.memory.to_string().into()),
+            ("shm".to_owned(), resources.shm.to_string().into()),
+            ("gpu".to_owned(), i64::from(resources.gpu).into()),
+        ])
+    };
+    let roles: Table = spec.roles.iter().map(|of| (of.name.to_string(), role(of).into())).collect();
+    table.insert("roles".to_owned(), roles.into());
+    table
 }
 
 /// By the names in the job file.
@@ -138,7 +170,8 @@ fn code(paths: &Paths, attempt: &Release) -> io::Result<Table> {
     for (code, name) in attempt.spec.codes() {
         let mut table = Table::new();
         table.insert("source".to_owned(), code.to_string().into());
-        match commit(&root, &name)? {
+        table.extend(noted(&root, &name, "state")?.map(|state| ("state".to_owned(), state.into())));
+        match noted(&root, &name, "commit")? {
             Some(commit) => table.insert("commit".to_owned(), commit.into()),
             // With the owner's rights: what lies there is the owner's, and a hash tells of what it is made from.
             None => {
@@ -152,12 +185,12 @@ fn code(paths: &Paths, attempt: &Release) -> io::Result<Table> {
     Ok(all)
 }
 
-/// The commit that a run's code is. Its owner may have put something else there since.
-fn commit(run: &Rooted, code: &str) -> io::Result<Option<String>> {
-    let bytes = run.read(Path::new(&format!("{code}.commit")), 128)?.unwrap_or_default();
+/// The commit, or the state of a store, that a run's code is. Its owner may have put something else there since.
+fn noted(run: &Rooted, code: &str, what: &str) -> io::Result<Option<String>> {
+    let bytes = run.read(Path::new(&format!("{code}.{what}")), 128)?.unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).trim().to_owned();
-    let is_commit = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
-    Ok(is_commit.then_some(text))
+    let is_hash = !text.is_empty() && text.chars().all(|c| c.is_ascii_hexdigit());
+    Ok(is_hash.then_some(text))
 }
 
 /// A hash of the names, kinds, x bits and contents of all that lies in a snapshot: the same for the same code.

@@ -4,13 +4,14 @@
 //! remote/WORKSPACE/UID/PLACE/      what was copied in from one place of a store (crate::remote says how it lies there)
 //! remote/WORKSPACE/UID/PLACE.lock  held while something is
 //! jobs/JOB/runs/.N.remote          which snapshots the run sees, in all its attempts
+//! jobs/JOB/runs/N/code.state       which state of a store the code is, by the hash of its listing
 //! ```
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use nix::fcntl::OFlag;
 use nix::sys::signal::Signal;
 use sha2::{Digest as _, Sha256};
 
-use super::workdirs::groups_of;
+use super::workdirs::{self, groups_of};
 use super::{failed, told};
 use crate::config::{Paths, Pool};
 use crate::contract::Identity;
@@ -33,6 +34,7 @@ use crate::store::record::Owner;
 use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited, remove_tree};
 use crate::sys::lock::HeldLock;
 use crate::sys::process::{EndedOnDrop, PidFd, ProcessEnd, SealedProgram, Streams};
+use crate::sys::rooted::Rooted;
 
 /// Longest file of keys, bytes.
 const SECRET_MAX: u64 = 64 << 10;
@@ -54,7 +56,7 @@ struct Bringing {
     process: Option<Arc<PidFd>>,
 }
 
-/// For each target the snapshot, below `remote/`.
+/// For each target, and each directory of code in the run, the snapshot, below `remote/`.
 type Seen = BTreeMap<String, PathBuf>;
 
 impl Carrier {
@@ -64,12 +66,12 @@ impl Carrier {
 
     /// Whether the run may use the stores that it names.
     pub(super) fn check(&self, run: &Prepare) -> Result<(), EngineError> {
-        run.spec.remotes.iter().try_for_each(|remote| self.pool(remote, &run.identity.key.workspace).map(drop))
+        run.spec.stores().try_for_each(|remote| self.pool(remote, &run.identity.key.workspace).map(drop))
     }
 
     fn pool(&self, remote: &RemoteMount, workspace: &WorkspaceName) -> Result<&Pool, EngineError> {
         let may = |pool: &Pool| pool.workspaces.as_ref().is_none_or(|all| all.contains(workspace));
-        let refused = |why: String| Err(EngineError(format!("mounts: {remote}: {why}")));
+        let refused = |why: String| Err(EngineError(format!("{}: {remote}: {why}", remote.key())));
         let name = &remote.pool;
         match self.pools.get(name) {
             None => {
@@ -143,7 +145,7 @@ impl Carrier {
             Streams { stdin: stdin.into(), stdout: stdout.into(), stderr: io::stderr().as_fd().try_clone_to_owned()? };
         // A copy: the number that the child is told must be no other's.
         let directory: OwnedFd = directory.as_fd().try_clone_to_owned()?;
-        let number = std::os::fd::AsRawFd::as_raw_fd(&directory).to_string();
+        let number = directory.as_raw_fd().to_string();
         let arguments = vec!["carry".into(), "--directory-fd".into(), number.into()];
         let child = self.program.spawn_with_streams(arguments, Vec::new(), &[directory.as_fd()], Some(streams))?;
         let child = EndedOnDrop(Arc::new(child.pidfd));
@@ -165,11 +167,11 @@ impl Carrier {
 
     /// Copies in what the run's job file names, and keeps which state of it the run has.
     pub(super) fn bring(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
-        if run.spec.copied_in().next().is_none() {
+        if run.spec.stores().all(|place| place.sync.is_some()) {
             return Ok(());
         }
         self.bringing().push(Bringing { given_up: run.given_up.clone(), process: None });
-        let brought = self.bring_all(run, tell);
+        let brought = self.bring_all(run, tell).and_then(|()| self.bring_code(run, tell));
         self.bringing().retain(|bringing| !bringing.given_up.is_of(&run.given_up));
         brought
     }
@@ -220,13 +222,35 @@ impl Carrier {
         Ok(())
     }
 
+    /// What lies in a store becomes the run's snapshot as a directory of `code/` does; which state it is of is told beside it.
+    fn bring_code(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+        let directory = self.paths.run(&run.identity.key, run.identity.run);
+        for (code, name) in run.spec.codes() {
+            let Some(place) = code.stored().filter(|_| !directory.join(&name).exists()) else { continue };
+            let snapshot = self.bring_one(run, place, tell)?;
+            let state = snapshot.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let mut seen = seen(&self.paths, &run.identity)?;
+            seen.insert(name.clone(), snapshot.clone());
+            // As long as the run is not over nobody takes it for unused.
+            write_json(&seen_file(&self.paths, &run.identity), &seen, Durability::Machine).map_err(told)?;
+            // It is its owner's: what of it is a link leads nowhere else.
+            let root = Rooted::open(&self.paths.remote()).and_then(|root| root.handle(&snapshot.join(TREE)));
+            let root = root.map_err(failed("open the copy of the code"))?;
+            let source = PathBuf::from(format!("/proc/self/fd/{}/.", root.as_raw_fd()));
+            let target = directory.join(&name);
+            workdirs::note(&target, ".state", &state)?;
+            workdirs::take(run, code, &source, &target)?;
+        }
+        Ok(())
+    }
+
     fn bring_one(
         &self,
         run: &Prepare,
         remote: &RemoteMount,
         tell: &(dyn Fn(String) + Sync),
     ) -> Result<PathBuf, EngineError> {
-        let told = |why: String| EngineError(format!("mounts: {remote}: {why}"));
+        let told = |why: String| EngineError(format!("{}: {remote}: {why}", remote.key()));
         let Prepare { identity, owner, .. } = run;
         let prefix = remote.prefix_of(&identity.key.job, identity.run);
         let pool = self.pool(remote, &identity.key.workspace)?;

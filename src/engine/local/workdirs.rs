@@ -45,7 +45,8 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let spec = directory.join("spec.toml");
     write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
     std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
-    for (code, name) in run.spec.codes() {
+    // What lies in a store is brought later.
+    for (code, name) in run.spec.codes().into_iter().filter(|(code, _)| code.stored().is_none()) {
         snapshot(paths, run, code, &directory.join(name))?;
     }
     choose_datasets(paths, run)?;
@@ -111,6 +112,7 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     let (name, version) = match code {
         Code::Named { name, version } => (name, version.as_ref()),
         Code::Git(code) => return fetch(paths, run, code, target),
+        Code::Stored(_) => return Ok(()),
     };
     let shelf = open_shelf(paths)?;
     let place = shelf
@@ -118,10 +120,14 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
         .map_err(|error| missing("code", &error, &run.identity))?;
     let source = place.path(Part::Code);
     check_rights(&shelf, run, "code", &source)?;
-    let source = paths.workspaces().join(source);
+    take(run, code, &paths.workspaces().join(source), target)
+}
+
+/// Copies what lies at `source`, and shows it whole.
+pub(super) fn take(run: &Prepare, code: &Code, source: &Path, target: &Path) -> Result<(), EngineError> {
     let draft = target.with_file_name(".code.tmp");
     remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
-    copy_tree(&source, &draft).map_err(failed("take a snapshot of the code"))?;
+    copy_tree(source, &draft).map_err(failed("take a snapshot of the code"))?;
     code_limits::refuse_large(&draft, &code.to_string(), run.spec.contract)?;
     fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
 }
@@ -136,15 +142,19 @@ fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<
     let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
     let kept = fetched.and_then(|commit| {
         code_limits::refuse_large(&place.join("code"), &code.url, run.spec.contract)?;
-        let note = format!("{commit}\n");
-        let mut told = target.as_os_str().to_owned();
-        told.push(".commit");
-        let told = PathBuf::from(told);
-        write_whole(&told, note.as_bytes(), 0o644, Durability::Process).map_err(failed("note the commit"))?;
+        note(target, ".commit", &commit)?;
         fs::rename(place.join("code"), target).map_err(failed("fetch the code"))
     });
     remove_tree(&place).map_err(failed("clean up after fetching the code"))?;
     kept
+}
+
+/// Tells beside a snapshot what it is of.
+pub(super) fn note(target: &Path, end: &str, what: &str) -> Result<(), EngineError> {
+    let mut path = target.as_os_str().to_owned();
+    path.push(end);
+    let written = write_whole(Path::new(&path), format!("{what}\n").as_bytes(), 0o644, Durability::Process);
+    written.map_err(failed("note what the code is of"))
 }
 
 /// Longest secret, bytes.

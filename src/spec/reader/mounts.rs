@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::Spanned;
 
 use super::Reader;
-use crate::ids::{StoreKind, parse_duration};
+use crate::ids::{AssetName, StoreKind, parse_duration};
 use crate::spec::job::{HostMount, RemoteMount, SyncAt};
 use crate::spec::wire::WireMount;
 
@@ -68,8 +68,7 @@ type Wrong = (&'static str, String);
 
 fn read(mount: &WireMount) -> Result<Read, Wrong> {
     let source = mount.source.as_deref();
-    let scheme = source.and_then(|source| source.split_once(':')).filter(|(scheme, _)| !scheme.contains('/'));
-    if let Some((kind, rest)) = scheme {
+    if let Some((kind, rest)) = source.and_then(store_of) {
         return remote(kind, rest, mount).map(Read::Remote);
     }
     if mount.sync.is_some() {
@@ -79,29 +78,47 @@ fn read(mount: &WireMount) -> Result<Read, Wrong> {
     Ok(Read::Host(HostMount { source, target, read_only: mount.read_only }))
 }
 
-fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wrong> {
-    let wrong = |message: String| ("mounts.source", message);
+/// The kind of store that a source names, and where in it.
+pub(super) fn store_of(source: &str) -> Option<(&str, &str)> {
+    source.split_once(':').filter(|(kind, _)| !kind.contains('/'))
+}
+
+/// Code that lies in a store.
+pub(super) fn code(source: &str) -> Result<RemoteMount, String> {
+    let (kind, rest) = store_of(source).unwrap_or_default();
+    if rest.starts_with("//") {
+        return Err(format!("{source:?} is an address; of a repository it is code = {{ git = {source:?} }}"));
+    }
+    let (pool, prefix) = place(kind, rest)?;
+    Ok(RemoteMount { kind: kind.to_owned(), pool, prefix, target: RemoteMount::CODE.into(), sync: None })
+}
+
+/// The pool and the prefix.
+fn place(kind: &str, rest: &str) -> Result<(AssetName, String), String> {
     if StoreKind::parse(kind).is_none() {
         let all = StoreKind::ALL.map(StoreKind::name).join(", ");
-        return Err(wrong(format!(
+        return Err(format!(
             "{kind}: is no kind of store; there are {all}, of which s3 is also that of UFile, OBS, COS and MinIO"
-        )));
+        ));
     }
     let (pool, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let pool = pool.parse().map_err(|error| {
-        wrong(format!("{kind}:{rest} names no pool ({error}); write {kind}:POOL/PREFIX, with a pool of trainyard.toml"))
+        format!("{kind}:{rest} names no pool ({error}); write {kind}:POOL/PREFIX, with a pool of trainyard.toml")
     })?;
     let prefix = prefix.trim_matches('/');
     if !prefix.is_empty()
         && !prefix.split('/').all(|part| !matches!(part.trim(), "" | "." | "..") && part == part.trim())
     {
-        return Err(wrong(format!(
-            "{prefix:?} is no path in a store: it has an empty part, `.`, `..` or outer spaces"
-        )));
+        return Err(format!("{prefix:?} is no path in a store: it has an empty part, `.`, `..` or outer spaces"));
     }
     if prefix.contains(['\0', '\n', '\r']) {
-        return Err(wrong("a path in a store is one line of text".to_owned()));
+        return Err("a path in a store is one line of text".to_owned());
     }
+    Ok((pool, prefix.to_owned()))
+}
+
+fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wrong> {
+    let (pool, prefix) = place(kind, rest).map_err(|message| ("mounts.source", message))?;
     let target = target(mount.target.as_deref(), &OWN[1..])?;
     let is_output = target == Path::new(OUTPUT);
     let sync = match mount.sync.as_deref() {
@@ -115,7 +132,7 @@ fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wron
     if sync.is_some() && mount.read_only {
         return Err(("mounts.read_only", "the output is copied there; leave it out".to_owned()));
     }
-    Ok(RemoteMount { kind: kind.to_owned(), pool, prefix: prefix.to_owned(), target, sync })
+    Ok(RemoteMount { kind: kind.to_owned(), pool, prefix, target, sync })
 }
 
 fn every(text: &str) -> Result<Duration, Wrong> {

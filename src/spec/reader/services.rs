@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use toml::Spanned;
 
+use super::bounds::computing_tasks;
 use super::{Reader, RoleDefaults, in_file_order};
 use crate::ids::RoleName;
 use crate::scalars::lines::pattern;
@@ -17,13 +18,15 @@ const TENSORBOARD: &str = "tensorboard";
 const BOARD_LOG_DIR: &str = "/output";
 /// Where TensorBoard listens by itself.
 const TENSORBOARD_PORT: u16 = 6006;
+/// Most of them in a job: each takes a core.
+const BOARDS_MAX: usize = 32;
 
 impl Reader<'_> {
     /// What people look at while the job runs.
     pub(super) fn services(
         &mut self,
         services: &WireMap<WireService>,
-        tensorboard: Option<&Spanned<WireTensorboard>>,
+        boards: Vec<(String, Spanned<WireService>)>,
         job: &RoleDefaults,
     ) -> Vec<(Role, Range<usize>)> {
         let mut out = Vec::new();
@@ -42,13 +45,34 @@ impl Reader<'_> {
                 }
             }
         }
-        let board = tensorboard.and_then(|board| {
-            let wire = self.tensorboard(board.get_ref());
-            let name = TENSORBOARD.parse::<RoleName>().ok()?;
-            Some((self.service(name, &wire, TENSORBOARD, board.span(), job), board.span()))
-        });
-        out.extend(board);
+        for (name, board) in boards {
+            let Ok(name) = name.parse::<RoleName>() else { continue };
+            out.push((self.service(name, board.get_ref(), TENSORBOARD, board.span(), job), board.span()));
+        }
         out
+    }
+
+    /// The TensorBoards of a job whose tasks are those of `roles`, by their names.
+    pub(super) fn boards(
+        &mut self,
+        wire: Option<&Spanned<WireTensorboard>>,
+        roles: &[(Role, Range<usize>)],
+    ) -> Vec<(String, Spanned<WireService>)> {
+        let Some(board) = wire else { return Vec::new() };
+        let log_dir = self.board_log_dir(board.get_ref());
+        let one = |log_dir: &str| Spanned::new(board.span(), tensorboard(board.get_ref(), log_dir));
+        if !board.get_ref().each_task {
+            return vec![(TENSORBOARD.to_owned(), one(&log_dir))];
+        }
+        let tasks = computing_tasks(roles);
+        if tasks.len() > BOARDS_MAX {
+            let message =
+                format!("`tensorboard.each_task` is for {BOARDS_MAX} tasks at most, and {} compute", tasks.len());
+            self.error(board.span(), "tensorboard.each_task", message);
+        }
+        let log_dir = log_dir.trim_end_matches('/');
+        let each = tasks.iter().take(BOARDS_MAX).enumerate();
+        each.map(|(number, task)| (format!("{TENSORBOARD}{number}"), one(&format!("{log_dir}/{task}")))).collect()
     }
 
     /// What TensorBoard is to show is collected as well.
@@ -74,21 +98,13 @@ impl Reader<'_> {
         (log_dir.is_some() || lines.is_some()).then_some(Scalars { log_dir, lines })
     }
 
-    fn tensorboard(&mut self, board: &WireTensorboard) -> WireService {
+    fn board_log_dir(&mut self, board: &WireTensorboard) -> String {
         let log_dir = board.log_dir.as_ref().map_or(BOARD_LOG_DIR, |path| path.get_ref().as_str());
         if let Some(path) = board.log_dir.as_ref().filter(|path| !path.get_ref().starts_with('/')) {
             let message = "`tensorboard.log_dir` is a place in the tasks, such as \"/output/logs\"";
             self.error(path.span(), "tensorboard.log_dir", message);
         }
-        let port = TENSORBOARD_PORT.to_string();
-        let words = [TENSORBOARD, "--logdir", log_dir, "--host", "0.0.0.0", "--port", &port];
-        WireService {
-            command: Some(WireCommand::Exec(words.map(str::to_owned).to_vec())),
-            port: Some(TENSORBOARD_PORT),
-            image: board.image.clone(),
-            resources: board.resources.clone(),
-            ..WireService::default()
-        }
+        log_dir.to_owned()
     }
 
     fn service(
@@ -120,5 +136,17 @@ impl Reader<'_> {
             resources,
             ..self.role(name, &role, key, span, job)
         }
+    }
+}
+
+fn tensorboard(board: &WireTensorboard, log_dir: &str) -> WireService {
+    let port = TENSORBOARD_PORT.to_string();
+    let words = [TENSORBOARD, "--logdir", log_dir, "--host", "0.0.0.0", "--port", &port];
+    WireService {
+        command: Some(WireCommand::Exec(words.map(str::to_owned).to_vec())),
+        port: Some(TENSORBOARD_PORT),
+        image: board.image.clone(),
+        resources: board.resources.clone(),
+        ..WireService::default()
     }
 }

@@ -1,0 +1,134 @@
+//! Jobs of FrameworkController, which is OpenPAI's own controller on Kubernetes: kind `Framework`.
+
+use super::draft::{Draft, DraftRole, Holds, RETRIES_MAX};
+use super::fields::{Fate, Fates, Fields};
+use super::node::Node;
+use super::openpai_v1::{bound, check_bounds, ends_at_once, set_policy, tell_of_tolerated};
+use super::{ImportError, Imported, Loss, pod};
+use crate::spec::Command;
+
+const DOCUMENT: &Fates = &[
+    ("apiVersion", Fate::Nothing("says the format")),
+    ("kind", Fate::Nothing("says the format")),
+    ("status", Fate::Nothing("written by the controller")),
+];
+
+const TASK: &Fates =
+    &[("podGracefulDeletionTimeoutSec", Fate::Lost("write stop_grace, which counts for the whole job"))];
+
+/// What the controller tells its tasks beside its own name and the role's, which are put into `env`.
+const VARIABLES: [(&str, &str); 4] = [
+    ("FC_TASK_INDEX", "write $TRAINYARD_TASK_INDEX"),
+    ("FC_FRAMEWORK_ATTEMPT_ID", "write $TRAINYARD_ATTEMPT, which counts from 1"),
+    ("FC_", "there is no such variable here; see the table of variables in docs/JOBS.md"),
+    ("FB_", "addresses are in $TRAINYARD_<ROLE>_HOSTS and need no waiting: all tasks of a job start together here"),
+];
+
+/// Older controllers call themselves a launcher; their jobs are alike.
+pub(super) fn knows(version: &str, kind: &str) -> bool {
+    let group = version.split('/').next().unwrap_or_default();
+    kind == "Framework" && ["frameworkcontroller.microsoft.com", "launcher.microsoft.com"].contains(&group)
+}
+
+pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
+    let mut document = Fields::of(document, "")?;
+    let mut metadata = document.object("metadata")?;
+    let mut draft = Draft::new("a job of FrameworkController", pod::name(&mut metadata)?, "");
+    pod::keep_metadata(metadata, &mut draft)?;
+    let mut spec = document.object("spec")?;
+    document.leave(DOCUMENT, &mut draft.losses);
+    draft.description = spec.text("description")?.unwrap_or_default();
+    draft.state = execution(&mut spec)?;
+    let (field, count) = retries(&mut spec, &mut draft.losses)?;
+    draft.retry(&field, count);
+    for mut fields in spec.objects("taskRoles")? {
+        let role = read_role(&mut fields, &mut draft)?;
+        fields.leave(&[], &mut draft.losses);
+        draft.roles.push(role);
+    }
+    ends_at_once(&mut draft.roles);
+    spec.leave(&[], &mut draft.losses);
+    draft.finish()
+}
+
+/// The value of `state`, where it is not "run".
+fn execution(spec: &mut Fields) -> Result<Option<String>, ImportError> {
+    match spec.text("executionType")?.as_deref() {
+        None | Some("Start") => Ok(None),
+        Some("Create") => Ok(Some("held".to_owned())),
+        Some("Stop") => Ok(Some("stopped".to_owned())),
+        Some(other) => Err(spec.refuse("executionType", format!("is {other:?}, must be Start, Create or Stop"))),
+    }
+}
+
+/// How often is tried again, and the field that says it.
+fn retries(fields: &mut Fields, losses: &mut Vec<Loss>) -> Result<(String, i64), ImportError> {
+    let mut policy = fields.object("retryPolicy")?;
+    if policy.flag("fancyRetryPolicy")? == Some(true) {
+        let why = "failures that may pass were tried again without being counted, others not at all; retry.on says which kinds are here";
+        losses.push(policy.loss("fancyRetryPolicy", why));
+    }
+    let count = policy.number("maxRetryCount", -2)?.unwrap_or(0);
+    let field = policy.at("maxRetryCount");
+    policy.leave(&[], losses);
+    Ok((field, count))
+}
+
+fn read_role(fields: &mut Fields, draft: &mut Draft) -> Result<DraftRole, ImportError> {
+    let count = fields.number("taskNumber", 1)?.unwrap_or(1);
+    let count = u32::try_from(count).map_err(|_| fields.refuse("taskNumber", "is too large"))?;
+    let mut role = DraftRole::new(fields.needed("name")?, count);
+    role.holds_open(Holds::Yes);
+    completion(&mut role, fields.object("frameworkAttemptCompletionPolicy")?, &mut draft.losses)?;
+    let mut task = fields.object("task")?;
+    let (field, count) = retries(&mut task, &mut draft.losses)?;
+    match u32::try_from(count) {
+        Ok(0) => {}
+        Ok(count) if count <= RETRIES_MAX => role.try_again(count),
+        _ => {
+            let why =
+                format!("{count} is no bound that retries of roles.{} can be: from 0 to {RETRIES_MAX}", role.name);
+            draft.lose(field, why);
+        }
+    }
+    if let Some(restarts) = pod::read(task.object("pod")?, &mut role, draft)? {
+        restarts.apply(None, &mut role, &mut draft.losses);
+    }
+    variables(&mut role, draft);
+    task.leave(TASK, &mut draft.losses);
+    Ok(role)
+}
+
+/// -1 is never; absent is what the controller's documents call the default.
+fn completion(role: &mut DraftRole, mut fields: Fields, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+    let failed = if fields.has("minFailedTaskCount") { bound(&mut fields, "minFailedTaskCount")? } else { Some(1) };
+    set_policy(role, failed, bound(&mut fields, "minSucceededTaskCount")?);
+    check_bounds(role, &fields)?;
+    tell_of_tolerated(role, fields.at("minFailedTaskCount"), losses);
+    fields.leave(&[], losses);
+    Ok(())
+}
+
+/// Names are put in where a command asks for them; what differs from task to task is told.
+fn variables(role: &mut DraftRole, draft: &mut Draft) {
+    let mut text = match &role.command {
+        Command::Shell(text) => text.clone(),
+        Command::Exec(words) => words.join(" "),
+        Command::Default => String::new(),
+    };
+    text.push_str(&role.arguments.join(" "));
+    let names = [("FC_FRAMEWORK_NAME", draft.name.clone()), ("FC_TASKROLE_NAME", role.name.clone())];
+    for (name, value) in names {
+        if text.contains(name) {
+            role.env.push((name.to_owned(), value));
+            text = text.replace(name, "");
+        }
+    }
+    for (name, advice) in VARIABLES {
+        if text.contains(name) {
+            let why = format!("its command asks for {name}{}: {advice}", if name.ends_with('_') { "…" } else { "" });
+            draft.lose(format!("spec.taskRoles.{}.task.pod.spec.containers", role.name), why);
+            text = text.replace(name, "");
+        }
+    }
+}

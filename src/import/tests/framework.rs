@@ -1,0 +1,89 @@
+//! Jobs of FrameworkController.
+
+use super::*;
+
+const JOB: &str = r#"
+apiVersion: frameworkcontroller.microsoft.com/v1
+kind: Framework
+metadata: { name: digits, namespace: default }
+spec:
+  description: two workers and a server
+  executionType: Create
+  retryPolicy: { fancyRetryPolicy: false, maxRetryCount: 2 }
+  taskRoles:
+  - name: ps
+    taskNumber: 1
+    frameworkAttemptCompletionPolicy: { minFailedTaskCount: 1, minSucceededTaskCount: -1 }
+    task:
+      retryPolicy: { fancyRetryPolicy: false, maxRetryCount: 3 }
+      pod:
+        spec:
+          restartPolicy: Never
+          containers:
+          - name: ps
+            image: lab/train:1
+            command: [sh, -c, "python3 train.py --role $FC_TASKROLE_NAME --index $FC_TASK_INDEX"]
+            resources: { limits: { cpu: 1, memory: 1Gi } }
+  - name: worker
+    taskNumber: 2
+    frameworkAttemptCompletionPolicy: { minFailedTaskCount: -1, minSucceededTaskCount: 2 }
+    task:
+      podGracefulDeletionTimeoutSec: 60
+      pod:
+        spec:
+          restartPolicy: Never
+          containers:
+          - name: worker
+            image: lab/train:1
+            command: [python3, train.py]
+"#;
+
+#[test]
+fn a_framework_keeps_its_roles_its_ends_and_its_retries() {
+    let job = only(JOB);
+    assert_eq!(job.name, "digits");
+    let spec = spec_of(&job);
+    assert_eq!(
+        (spec.description.as_str(), spec.retries, spec.state),
+        ("two workers and a server", 2, DesiredState::Held)
+    );
+    let [ps, worker] = spec.roles.as_slice() else { panic!("{}", job.toml) };
+    assert_eq!((ps.count, ps.retries, ps.min_failed, ps.serves), (1, 3, Some(1), false));
+    assert_eq!((ps.min_succeeded, ps.main), (MinSucceeded::All, Main::No));
+    assert_eq!(ps.env, [("FC_TASKROLE_NAME".to_owned(), "ps".to_owned())]);
+    // All of the workers end the framework by themselves, and failures of them do not.
+    assert_eq!((worker.count, worker.min_failed, worker.main), (2, None, Main::Role));
+    let told: Vec<String> = job.losses.iter().map(ToString::to_string).collect();
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(told.iter().any(|loss| loss.contains("FC_TASK_INDEX: write $TRAINYARD_TASK_INDEX")), "{told:#?}");
+    assert!(told.iter().any(|loss| loss.contains("podGracefulDeletionTimeoutSec: write stop_grace")), "{told:#?}");
+    let older = only(&JOB.replace("frameworkcontroller.microsoft.com", "launcher.microsoft.com"));
+    assert_eq!(older.toml, job.toml);
+}
+
+#[test]
+fn what_a_framework_tries_for_ever_or_waits_for_in_vain_is_told() {
+    let told = |from: &str, to: &str| {
+        assert!(JOB.contains(from));
+        import(&JOB.replace(from, to))
+            .map(|contents| contents.jobs[0].losses.iter().map(ToString::to_string).collect::<String>())
+    };
+    let losses = told("maxRetryCount: 2", "maxRetryCount: -2").unwrap();
+    assert!(losses.contains("spec.retryPolicy.maxRetryCount: -2 tries again for ever, even after success"), "{losses}");
+    let losses =
+        told("fancyRetryPolicy: false, maxRetryCount: 3", "fancyRetryPolicy: true, maxRetryCount: -1").unwrap();
+    assert!(
+        losses.contains("fancyRetryPolicy: failures that may pass") && losses.contains("-1 is no bound"),
+        "{losses}"
+    );
+    let losses = told("restartPolicy: Never", "restartPolicy: Always").unwrap();
+    assert!(losses.contains("restartPolicy"), "{losses}");
+    for (from, to, word) in [
+        ("minSucceededTaskCount: 2", "minSucceededTaskCount: 3", "waits for 3 succeeded tasks"),
+        ("executionType: Create", "executionType: Later", "must be Start, Create or Stop"),
+        ("minFailedTaskCount: 1", "minFailedTaskCount: 0", "must be -1, null or from 1"),
+    ] {
+        let error = told(from, to).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
