@@ -725,7 +725,7 @@ fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_els
 #[test]
 fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_however_far_behind() {
     let mut daemon = Daemon::new(Quotas::new());
-    let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"16MiB\" }");
+    let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"100MB\" }");
     daemon.files((0..1200).map(file).collect());
     let caller = || Caller { uid: 1000, name: "ada".to_owned() };
     let heard = Arc::new(Mutex::new(None));
