@@ -532,7 +532,13 @@ fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(JOBS);
     println!(
         "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}",
-        "waiting", "plan, alike", "plan, all differ", "daemon, a new job", "with places", "ps of no job", "ps of all jobs"
+        "waiting",
+        "plan, alike",
+        "plan, all differ",
+        "daemon, a new job",
+        "with places",
+        "ps of no job",
+        "ps of all jobs"
     );
     for waiting in [1000, 10_000, 100_000] {
         let Daemon { usual, looking, list_of_none, list_of_all } = of_the_daemon(waiting);

@@ -34,10 +34,10 @@ use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::RedbStore;
 use crate::store::{Store, StoreError};
-use crate::sys::{bell, cgroup};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
+use crate::sys::{bell, cgroup};
 use crate::workspace::publish::Publisher;
 
 use storage::Storage;
