@@ -8,7 +8,6 @@ mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::time::Duration;
 
 use toml::Spanned;
 
@@ -16,25 +15,20 @@ use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
 use super::job::{
-    Code, Command, DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, MinSucceeded, Network, OnEdit,
-    OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
+    Code, Command, DataSource, Dataset, DesiredState, JobSpec, Main, MinSucceeded, Network, OnEdit, OnOverrun,
+    OutsidePort, Param, Port, Priority, RETRY_ON, Resources, Retry, RetryOn, Role,
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, Platform, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{
-    WireAlerts, WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources,
-    WireRetry, WireRole,
+    WireCode, WireCommand, WireCount, WireJob, WireMain, WireMap, WirePort, WirePriority, WireResources, WireRetry,
+    WireRole,
 };
 use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, parse_duration};
 
 const DEFAULT_CPU: Cpu = Cpu(1000);
 const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 const DEFAULT_PIDS: u32 = 8192;
-/// What counts as idle where the file does not say, in percent, and from how long on.
-const IDLE_BELOW: u32 = 5;
-const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
-/// The least that may be said of that.
-const IDLE_LEAST: Duration = Duration::from_secs(10);
 /// What OpenPAI gives a task that asks for none.
 const OPENPAI_SHM: Bytes = Bytes(64 << 20);
 /// Ports that every task has there, one of each.
@@ -317,35 +311,6 @@ impl Reader<'_> {
         let message = format!("`retry.on`: {:?} is no kind of failure; these are {}", word.get_ref(), known.join(", "));
         self.error(word.span(), "retry.on", message);
         None
-    }
-
-    fn on_gpu_failure(&mut self, word: Option<&Spanned<String>>, retries: u32) -> OnGpuFailure {
-        match word.map(|word| (word.get_ref().as_str(), word.span())) {
-            Some(("stop", _)) => OnGpuFailure::Stop,
-            Some(("retry", span)) => {
-                if retries == 0 {
-                    let message = "`on_gpu_failure` = \"retry\" makes another attempt only of those that `retries` allows, \
-                                   which is 0";
-                    self.found.push(self.source.warning(span, "on_gpu_failure", message));
-                }
-                OnGpuFailure::Retry
-            }
-            _ => OnGpuFailure::Alert,
-        }
-    }
-
-    fn gpu_idle(&mut self, wire: &WireAlerts) -> Option<GpuIdle> {
-        let wire = wire.gpu_idle.as_ref()?;
-        let lasting = wire.lasting.as_ref().and_then(|text| Some((parse_duration(text.get_ref()).ok()?, text.span())));
-        if let Some((_, span)) = lasting.as_ref().filter(|(lasting, _)| *lasting < IDLE_LEAST) {
-            let message = "`alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more";
-            self.error(span.clone(), "alerts.gpu_idle.for", message);
-        }
-        Some(GpuIdle {
-            below: wire.below.unwrap_or(IDLE_BELOW),
-            lasting: lasting.map_or(IDLE_LASTING, |(lasting, _)| lasting),
-            then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
-        })
     }
 
     fn after(&mut self, names: &[Spanned<String>]) -> Vec<JobName> {

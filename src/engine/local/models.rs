@@ -132,7 +132,7 @@ fn effective(attempt: &Release) -> Table {
     table.extend(spec.strategy.map(|strategy| ("strategy".to_owned(), strategy.to_string().into())));
     table.insert("retries".to_owned(), i64::from(spec.retries).into());
     let role = |role: &Role| {
-        let resources = role.resources;
+        let resources = &role.resources;
         let first = sample.tasks(spec).find(|task| task.role.name == role.name);
         let line = first.map(|task| command::display(&command::line(&task))).unwrap_or_default();
         Table::from_iter([

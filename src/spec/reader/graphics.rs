@@ -1,20 +1,56 @@
-//! What tasks want of graphics cards.
+//! What tasks want of graphics cards, and what a job says of cards that fail or are idle.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use toml::Spanned;
 
 use super::Reader;
-use crate::ids::Bytes;
-use crate::spec::job::{GpuPart, Role, ShareOver};
-use crate::spec::wire::WireResources;
+use crate::ids::{Bytes, parse_duration};
+use crate::spec::job::{GpuIdle, GpuPart, OnGpuFailure, OnIdle, Role, ShareOver};
+use crate::spec::wire::{WireAlerts, WireResources};
 
 /// Longer than the name of any card.
 const KIND_MAX: usize = 64;
 /// Of a number in a profile of MIG.
 const DIGITS_MAX: usize = 4;
 
+/// What counts as idle where the file does not say, in percent, and from how long on.
+const IDLE_BELOW: u32 = 5;
+const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
+/// The least that may be said of that.
+const IDLE_LEAST: Duration = Duration::from_secs(10);
+
 impl Reader<'_> {
+    pub(super) fn on_gpu_failure(&mut self, word: Option<&Spanned<String>>, retries: u32) -> OnGpuFailure {
+        match word.map(|word| (word.get_ref().as_str(), word.span())) {
+            Some(("stop", _)) => OnGpuFailure::Stop,
+            Some(("retry", span)) => {
+                if retries == 0 {
+                    let message = "`on_gpu_failure` = \"retry\" makes another attempt only of those that `retries` allows, \
+                                   which is 0";
+                    self.found.push(self.source.warning(span, "on_gpu_failure", message));
+                }
+                OnGpuFailure::Retry
+            }
+            _ => OnGpuFailure::Alert,
+        }
+    }
+
+    pub(super) fn gpu_idle(&mut self, wire: &WireAlerts) -> Option<GpuIdle> {
+        let wire = wire.gpu_idle.as_ref()?;
+        let lasting = wire.lasting.as_ref().and_then(|text| Some((parse_duration(text.get_ref()).ok()?, text.span())));
+        if let Some((_, span)) = lasting.as_ref().filter(|(lasting, _)| *lasting < IDLE_LEAST) {
+            let message = "`alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more";
+            self.error(span.clone(), "alerts.gpu_idle.for", message);
+        }
+        Some(GpuIdle {
+            below: wire.below.unwrap_or(IDLE_BELOW),
+            lasting: lasting.map_or(IDLE_LASTING, |(lasting, _)| lasting),
+            then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
+        })
+    }
+
     /// How many, what part of a card each is, and of which kind.
     pub(super) fn graphics(
         &mut self,

@@ -1,0 +1,54 @@
+//! What OpenPAI gets of our jobs, and gives back.
+
+use super::*;
+
+#[test]
+fn whatever_is_exported_comes_back() {
+    for text in [
+        "code = { git = \"https://lab/x\", ref = \"v1\" }",
+        "retry = { backoff = \"1s\" }",
+        "after = [\"\u{915}\u{902}\"]",
+        "priority = 80",
+        "resources = { gpu = 2, gpu_type = \"A100\" }",
+        "[roles.a.resources]\ngpu_memory = \"20GiB\"\ngpu_memory_over = \"alert\"\n[roles.b.resources]\nmig = \"1g.10gb\"\ngpu = 2",
+        "code = \"digits@v2\"",
+        "[scalars]\nlog_dir = \"/output/x\"\nlines = 'a=(?<a>\\d+)'\n[tensorboard]\nlog_dir = \"/output\"",
+        "framework = \"mpi\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\nslots = 3",
+        "expected_duration = \"1h\"\non_overrun = \"stop\"",
+        "on_gpu_failure = \"stop\"\nalerts.gpu_idle = { for = \"1h\", then = \"stop\" }",
+        "extras.trainyard = 1",
+        "extras.a = 1979-05-27",
+        "[extras]\nfirst = [{ at = 1979-05-27T07:32:00Z, x = 1.5 }, 07:32:00]\ntrainyard.on = 1979-05-27\nplain = \"1979-05-27\"",
+        "[env]\nb = 1\na = 2",
+        "framework = \"horovod\"\n[roles.worker]\ncount = 2\ncommand = \"x\"",
+        "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",
+        "description = \"a\\n\"",
+        "[roles.a]\nenv = { y = 1 }\n[services.s]\ncommand = \"x\"\nport = 1",
+        "[roles.a]\nuser = \"1\"\n[services.s]\ncommand = \"x\"\nport = 1",
+        "[env]\npaiAzRDMA = 1",
+    ] {
+        let before = spec::parse("x.toml", text).0.unwrap();
+        let job = only(&openpai_export::export("x", &before).to_string());
+        let (after, found) = spec::parse("x.toml", &job.toml);
+        assert_eq!(after, Some(before), "{text} {found:?} {}", job.toml);
+        assert_eq!(job.losses, [], "{text}");
+    }
+    let spec = spec::parse("x.toml", "command = \"true\"").0.unwrap();
+    for name in ["训练", "a~0.1", "it.s-_"] {
+        let mut document = openpai_export::export(name, &spec);
+        assert!(document["jobName"].as_str().unwrap().is_ascii());
+        assert_eq!(only(&document.to_string()).name, name);
+        document["jobName"] = "other".into();
+        assert_eq!(only(&document.to_string()).name, "other");
+    }
+}
+
+#[test]
+fn a_port_that_openpai_gives_is_exported_where_the_job_asks_for_it_itself() {
+    let labels = |contract: &str| {
+        let text = format!("contract = \"{contract}\"\ncommand = \"true\"\n[roles.main]\nports = {{ http = 1 }}\n");
+        let document = openpai_export::export("j", &spec::parse("j.toml", &text).0.unwrap());
+        document["taskRoles"][0]["portList"].as_array().unwrap().len()
+    };
+    assert_eq!((labels("native"), labels("openpai")), (1, 0));
+}
