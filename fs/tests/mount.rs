@@ -595,7 +595,7 @@ fn who_waits_for_a_server_that_is_stopped_can_be_killed_and_all_go_when_it_is() 
         fs::create_dir(served.at(&format!("rw/{number}"))).unwrap();
     }
     let (mut kept, path) = (File::create(served.at("rw/kept")).unwrap(), served.at("rw"));
-    io::Write::write_all(&mut kept, b"kept").unwrap();
+    Write::write_all(&mut kept, b"kept").unwrap();
     // Each in a directory of its own: who waits holds that up for others.
     let asks = ["exec stat 0/x", "exec ls 1", "exec mkdir 2/x", "echo x > 3/x", "exec cat ../now.txt", "exec rmdir 4"];
     let mut callers: Vec<_> = asks
@@ -609,7 +609,7 @@ fn who_waits_for_a_server_that_is_stopped_can_be_killed_and_all_go_when_it_is() 
         .collect();
     served.signal(Signal::SIGSTOP);
     for caller in &mut callers {
-        io::Write::write_all(caller.stdin.as_mut().unwrap(), b"go\n").unwrap();
+        Write::write_all(caller.stdin.as_mut().unwrap(), b"go\n").unwrap();
     }
     let waits = |pid: u32| {
         let channel = fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
