@@ -845,7 +845,7 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
             .map(|event| event.message.clone())
             .collect::<Vec<_>>()
     };
-    let mut look = |daemon: &mut Daemon, stops: u64, alerts: u64| {
+    let look = |daemon: &mut Daemon, stops: u64, alerts: u64| {
         assert!(daemon.later(10_000), "they are looked at while somebody has a share");
         daemon.cards(used_by(daemon, &[("a/stops", stops), ("a/alerts", alerts)]));
     };

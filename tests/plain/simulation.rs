@@ -512,7 +512,9 @@ impl World {
                         let own: Vec<GpuUuid> = own.map(|(_, _, lease)| lease.uuid).collect();
                         if self.now % 2 == 1 {
                             let last = self.last_attempt();
-                            own.into_iter().for_each(|uuid| drop(self.cards.left.entry(uuid).or_insert(last)));
+                            for uuid in own {
+                                self.cards.left.entry(uuid).or_insert(last);
+                            }
                         }
                         Ok(())
                     }
