@@ -26,6 +26,9 @@ const SIZE_MAX: u64 = 4 << 20;
 const CARDS_MAJOR: u64 = 195;
 const COMMON_MINORS: [u64; 2] = [254, 255];
 
+/// Nodes of what cards are cut up into.
+const SLICES: &str = "/dev/nvidia-caps";
+
 /// A card that a task may open.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
@@ -250,6 +253,10 @@ impl Taken<'_> {
 
     /// Nodes of cards that are not leased are left out, also where the description has them for all containers.
     fn node(&mut self, described_in: &Path, node: &Node) {
+        // A slice is found by its lease: its card's name may be that of several.
+        if node.path.starts_with(SLICES) {
+            return;
+        }
         let real = self.at(node.host_path.as_ref().unwrap_or(&node.path));
         let own = self.at(&node.path);
         let number = |path: &Path| {
