@@ -270,7 +270,7 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         plain_http: config.images.plain_http.clone(),
         secrets: config.paths.secrets(),
         program: Arc::new(SealedProgram::of_this_program().map_err(failed("copy this program"))?),
-        runtime: tokio::runtime::Handle::current(),
+        runtime: Handle::current(),
     };
     Images::open(&config.paths.images(), limits, sources).map_err(failed("open the image store"))
 }

@@ -5,6 +5,7 @@ use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
 use super::quantity::{bytes, quantity};
 use super::{ImportError, Loss};
+use crate::ids::Bytes;
 use crate::spec::Command;
 
 const CLUSTER: Fate = Fate::Nothing("where and how a cluster runs a pod");

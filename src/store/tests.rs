@@ -102,6 +102,7 @@ fn used(attempt: u64, workspace: &str, owner: u32, times: std::ops::Range<u64>, 
         cpu: 500,
         memory: 1 << 29,
         gpu: 2,
+        gpu_part: 0,
         price,
     }
 }

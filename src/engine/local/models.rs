@@ -22,7 +22,7 @@ use crate::contract::{Identity, Sample, command};
 use crate::engine::{EngineError, Release};
 use crate::rundir::{read_json, write_json};
 use crate::scalars::Scalar;
-use crate::spec::{DataSource, Dataset, Role};
+use crate::spec::{DataSource, Dataset, GpuPart, Role};
 use crate::status::Verdict;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree, replace_symlink, write_whole};
 use crate::sys::process::with_file_rights;
@@ -132,10 +132,16 @@ fn effective(attempt: &Release) -> Table {
     table.extend(spec.strategy.map(|strategy| ("strategy".to_owned(), strategy.to_string().into())));
     table.insert("retries".to_owned(), i64::from(spec.retries).into());
     let role = |role: &Role| {
-        let resources = role.resources;
+        let resources = &role.resources;
         let first = sample.tasks(spec).find(|task| task.role.name == role.name);
         let line = first.map(|task| command::display(&command::line(&task))).unwrap_or_default();
-        Table::from_iter([
+        let part = match &resources.gpu_part {
+            GpuPart::Whole => None,
+            GpuPart::Share { memory, .. } => Some(("gpu_memory".to_owned(), memory.to_string().into())),
+            GpuPart::Slice(profile) => Some(("mig".to_owned(), profile.clone().into())),
+        };
+        let kind = resources.gpu_type.as_ref().map(|kind| ("gpu_type".to_owned(), kind.clone().into()));
+        let mut table = Table::from_iter([
             ("count".to_owned(), Value::from(i64::from(role.count))),
             ("image".to_owned(), role.image.to_string().into()),
             ("command".to_owned(), line.into()),
@@ -143,7 +149,9 @@ fn effective(attempt: &Release) -> Table {
             ("memory".to_owned(), resources.memory.to_string().into()),
             ("shm".to_owned(), resources.shm.to_string().into()),
             ("gpu".to_owned(), i64::from(resources.gpu).into()),
-        ])
+        ]);
+        table.extend(kind.into_iter().chain(part));
+        table
     };
     let roles: Table = spec.roles.iter().map(|of| (of.name.to_string(), role(of).into())).collect();
     table.insert("roles".to_owned(), roles.into());

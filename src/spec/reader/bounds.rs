@@ -25,7 +25,8 @@ impl Bounds {
     pub(super) fn of(wire: &WireJob) -> Self {
         let of_services = wire.services.values().map(|service| &service.get_ref().resources);
         let of_board = wire.tensorboard.as_ref().map(|board| &board.get_ref().resources);
-        let by_services = of_services.chain(of_board).filter_map(|resources| resources.gpu).sum();
+        let by_services =
+            of_services.chain(of_board).filter_map(|resources| resources.gpu.as_ref().map(|gpu| *gpu.get_ref())).sum();
         Self { nodes: wire.max_nodes.clone(), gpu: wire.max_gpu.clone(), by_services }
     }
 }
