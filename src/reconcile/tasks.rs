@@ -81,7 +81,7 @@ impl<S: Store> Reconciler<S> {
         self.retry_within(RETRY_MS);
     }
 
-    fn retry_within(&mut self, ms: u64) {
+    pub(super) fn retry_within(&mut self, ms: u64) {
         let at = Timestamp(self.now.0 + ms);
         self.retry_at = Some(self.retry_at.map_or(at, |before| before.min(at)));
     }
