@@ -355,6 +355,13 @@ pub enum Verb {
         #[arg(long)]
         control_fd: i32,
     },
+    /// Hold the process namespace that tasks share (the daemon does this)
+    #[command(hide = true)]
+    Hold {
+        dir: PathBuf,
+        #[arg(long)]
+        lock_fd: i32,
+    },
     /// Copy from or to a store (the daemon does this)
     #[command(hide = true)]
     Carry {
@@ -454,6 +461,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         | Verb::Mount { .. }
         | Verb::Direct
         | Verb::Enter { .. }
+        | Verb::Hold { .. }
         | Verb::Shim { .. } => {
             unreachable!("roles are chosen in main")
         }

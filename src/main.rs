@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),
+        Verb::Hold { dir, lock_fd } => hold(dir, lock_fd),
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
@@ -35,6 +36,11 @@ fn shim(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
 
 fn enter(dir: std::path::PathBuf, control_fd: i32) -> anyhow::Result<ExitCode> {
     trainyard::shim::enter::run(dir, take_inherited(control_fd)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn hold(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
+    trainyard::shim::hold::run(dir, take_inherited(lock_fd)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -406,7 +406,7 @@ impl<S: Store> Reconciler<S> {
             }
             self.admit();
         }
-        self.look_at_cards();
+        let look_at_cards = self.look_at_cards();
         let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
         self.commit()?;
@@ -414,7 +414,8 @@ impl<S: Store> Reconciler<S> {
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let wake_at = [wake_at, self.retry_at, next, look_again, measure_at].into_iter().flatten().min();
+        let wake_at = [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at];
+        let wake_at = wake_at.into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }
 
@@ -581,7 +582,7 @@ impl<S: Store> Reconciler<S> {
             block: attempt.block,
             text: run.record.source.text.clone(),
             stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
-            gpus: attempt.tasks.iter().map(|task| task.gpus.clone()).collect(),
+            gpus: self.devices_now(attempt),
             near: attempt.tasks.iter().map(|task| self.near(&task.gpus)).collect(),
             tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
         }));

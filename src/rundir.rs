@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! attempts/a17/placement.json   addresses and ports of the attempt, chosen once
+//! attempts/a17/holder/          see `holder`
 //! attempts/a17/3/task.json      what the shim is to do                    daemon, before the start
 //!               config.json     the OCI configuration                     daemon
 //!               rootfs/ upper/ work/                                      put together by the shim, in its own namespace
@@ -17,6 +18,7 @@
 //! task; a free lock with neither has never run anything and may be started.
 
 pub mod entry;
+pub mod holder;
 
 use std::fs;
 use std::io;
@@ -73,6 +75,9 @@ pub struct LaunchRecord {
     pub ids: IdMap,
     /// The network namespace to enter; the machine's own when absent.
     pub network: Option<PathBuf>,
+    /// The holder's directory, where the user and the process namespace are those that tasks of the attempt share.
+    #[serde(default)]
+    pub holder: Option<PathBuf>,
     /// Sent to the command when the task is to stop.
     pub stop_signal: i32,
     /// When the command fails its container stays so long, ms, to be looked into.
@@ -210,6 +215,11 @@ impl Root {
     /// Where the container's user namespace is found.
     pub fn user_namespace(holder: &Path) -> PathBuf {
         holder.join("user")
+    }
+
+    /// And its process namespace, where it is not the container's own.
+    pub fn process_namespace(holder: &Path) -> PathBuf {
+        holder.join("processes")
     }
 }
 

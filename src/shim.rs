@@ -2,6 +2,7 @@
 //!
 //! It makes the task's container, pumps its output to the logs, samples what it uses, passes on a stop,
 //! and writes how the task ended.
+//! Tasks that share a process namespace have it from [`hold`].
 //! What to do at each event is decided by the pure [`step`]; libcontainer is driven by [`container`] alone.
 //!
 //! **Invariant:** a shim that ends has written `exit.json`, unless it was killed.
@@ -10,6 +11,7 @@ mod confine;
 mod container;
 mod driver;
 pub mod enter;
+pub mod hold;
 mod init;
 mod metrics;
 mod pump;
@@ -33,6 +35,7 @@ use nix::sys::signal::Signal;
 
 use crate::ids::Timestamp;
 use crate::logs::Stream;
+use crate::rundir::holder::HolderDir;
 use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, Shm, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
@@ -64,6 +67,10 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> ShimError {
 
 /// Most that is read of our own log, bytes.
 const SHIM_LOG_MAX: u64 = 1 << 20;
+
+/// Why tasks of an attempt end together.
+const HOLDER_HAS_ENDED: &str = "the process that held the process namespace of this job's tasks with GPUs (trainyard hold) has ended, \
+                                and the kernel has ended all of them with it";
 
 /// Runs the task of `dir` to its end. `lock` is the inherited descriptor that proves our life to the daemon.
 pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
@@ -183,6 +190,10 @@ impl Task {
 
     fn with_libcontainer_s_words(&self, error: CreateError) -> String {
         let CreateError::Container(text) = &error else { return error.to_string() };
+        // In a namespace whose first process has ended the kernel makes no others.
+        if self.has_lost_its_holder() {
+            return format!("cannot make the container: {HOLDER_HAS_ENDED}");
+        }
         let log = crate::sys::file::read_limited(&self.dir.shim_log(), SHIM_LOG_MAX).map(|(_, log)| log);
         let log = String::from_utf8_lossy(&log.unwrap_or_default()).into_owned();
         format!("cannot make the container: {}", words::explained(text, &log))
@@ -365,8 +376,21 @@ impl Task {
                 Some("the /dev/shm that the tasks share was full: ask for more by resources.shm".to_owned())
             }
         };
-        let remarks: Vec<String> = killed.into_iter().chain(full).chain(watch.hanging.take()).collect();
+        let unheld = (end.is_failure() && self.has_lost_its_holder()).then(|| HOLDER_HAS_ENDED.to_owned());
+        let remarks: Vec<String> = killed.into_iter().chain(full).chain(unheld).chain(watch.hanging.take()).collect();
         (!remarks.is_empty()).then(|| remarks.join("; "))
+    }
+
+    /// Whether what held the process namespace that it shares with others is gone.
+    fn has_lost_its_holder(&self) -> bool {
+        let held = self.launch.holder.clone().map(|holder| HolderDir::at(holder).held());
+        held.is_some_and(|held| {
+            held.unwrap_or_else(|error| {
+                tracing::warn!(%error, "cannot look for what holds the tasks' process namespace");
+                None
+            })
+            .is_none()
+        })
     }
 
     /// Ours knows which signal the command is to get.

@@ -68,8 +68,25 @@ pub struct Told<'a> {
     pub share: Option<u64>,
     /// They are slices of cards, which CUDA is to be told by name.
     pub are_slices: bool,
-    /// It can open those of other tasks as well, by which NCCL reaches their memory; the name that all of these tasks have in common.
-    pub shared: Option<String>,
+    /// It can open those of other tasks as well, by which NCCL reaches their memory.
+    pub shared: Option<Shared>,
+}
+
+/// What tasks that reach each other's cards have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// The name that all of them have.
+    pub host: String,
+    pub common: Common,
+}
+
+/// By what they reach each other's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Common {
+    /// NCCL passes handles of memory over sockets without a path, which belong to a network namespace.
+    Network,
+    /// CUDA opens memory of processes in the same process namespace.
+    Processes,
 }
 
 /// The memory of its card that a task may use, bytes.
@@ -97,9 +114,13 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
     if let Some(bytes) = told.share {
         unless_said(SHARE, bytes.to_string());
     }
-    if let Some(name) = &told.shared {
+    if let Some(shared) = &told.shared {
         // Tasks have host names of their own, by which NCCL would take them for different machines.
-        unless_said("NCCL_HOSTID", name.clone());
+        unless_said("NCCL_HOSTID", shared.host.clone());
+        if shared.common == Common::Processes {
+            // Its newer way fails without a common network, and is not given up for the other by itself.
+            unless_said("NCCL_CUMEM_ENABLE", "0".to_owned());
+        }
     }
 }
 
@@ -107,9 +128,9 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
 mod tests {
     use super::*;
 
-    fn told(own: &[&GpuUuid], shared: Option<&str>, before: &[(&str, &str)]) -> Vec<(String, String)> {
+    fn told(own: &[&GpuUuid], shared: Option<(&str, Common)>, before: &[(&str, &str)]) -> Vec<(String, String)> {
         let mut env: Vec<_> = before.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let shared = shared.map(str::to_owned);
+        let shared = shared.map(|(host, common)| Shared { host: host.to_owned(), common });
         tell(&mut env, &Told { own: own.to_vec(), share: None, are_slices: false, shared });
         env
     }
@@ -131,7 +152,7 @@ mod tests {
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
         };
-        assert_eq!(told(&[], Some("a7"), &[("X", "1")]), pairs(&[("X", "1")]));
+        assert_eq!(told(&[], Some(("a7", Common::Network)), &[("X", "1")]), pairs(&[("X", "1")]));
         let alone = [("NVIDIA_VISIBLE_DEVICES", "GPU-a,GPU-b"), ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")];
         assert_eq!(told(&[&a, &b], None, &[("NVIDIA_VISIBLE_DEVICES", "all")]), pairs(&alone));
         let order = ("CUDA_DEVICE_ORDER", "FASTEST_FIRST");
@@ -141,7 +162,11 @@ mod tests {
             ("CUDA_VISIBLE_DEVICES", "GPU-b"),
             ("NCCL_HOSTID", "trainyard-a7"),
         ];
-        assert_eq!(told(&[&b], Some("trainyard-a7"), &[order]), pairs(&shared));
+        assert_eq!(told(&[&b], Some(("trainyard-a7", Common::Network)), &[order]), pairs(&shared));
+        let apart = [shared.as_slice(), &[("NCCL_CUMEM_ENABLE", "0")]].concat();
+        assert_eq!(told(&[&b], Some(("trainyard-a7", Common::Processes)), &[order]), pairs(&apart));
+        let said = told(&[&b], Some(("trainyard-a7", Common::Processes)), &[("NCCL_CUMEM_ENABLE", "1")]);
+        assert_eq!(said.iter().filter(|(name, _)| name == "NCCL_CUMEM_ENABLE").count(), 1);
     }
 
     #[test]

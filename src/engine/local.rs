@@ -21,6 +21,7 @@ mod owners;
 mod peers;
 mod placing;
 mod ports;
+mod processes;
 mod remote;
 mod requirements;
 mod root;
@@ -49,7 +50,7 @@ use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LaunchRecord, Mount, Root, Shm, TaskDir};
-use crate::spec::{Image, Network, Role};
+use crate::spec::{Image, JobSpec, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
@@ -60,6 +61,7 @@ use host::HostImage;
 use network::{Networks, Peers};
 use outbox::Outbox;
 use owners::Subordinates;
+use processes::SharedProcesses;
 use remote::Carrier;
 use root::Base;
 
@@ -250,7 +252,8 @@ impl LocalEngine {
             workspace.extend(provided.mounts);
             install = provided.install;
         }
-        let cards = gpus::Cards::of(launch, task);
+        let cards = gpus::Cards::of(launch, task, shared.processes.as_ref());
+        let common = cards.processes();
         crate::contract::gpus::tell(&mut view.env, &cards.told());
         let (devices, driver) = self.driver.reach(&cards, base, &mut view.env)?;
         let own = root::Own {
@@ -258,9 +261,10 @@ impl LocalEngine {
             driver,
             view: &view,
             resolv_conf: names::for_task(&self.resolv_conf, self.resolving_gateway(launch)),
-            shm: shared.shm(task.role),
+            shm: common.map_or_else(|| shared.shm(task.role), |common| Shm::Shared { source: common.shm.clone() }),
             workspace,
         };
+        let ids = common.map_or(&base.ids, |common| &common.ids);
         let scalars = scalars::record(launch, task, &view.places, &self.paths);
         let root = base.lay(&self.host, &dir, &self.holder, own)?;
         // Only the last one's: the next one needs what it would hold.
@@ -270,8 +274,9 @@ impl LocalEngine {
             resources: task.role.resources.clone(),
             view: &view,
             user: &base.user,
-            ids: &base.ids,
+            ids,
             holder: &self.holder,
+            shares_processes: common.is_some(),
             keep_failed,
             cores: task.place().map_or(&[], TaskPlace::kept_to),
             group: &self.cgroup_of(id),
@@ -286,8 +291,9 @@ impl LocalEngine {
             cgroup: self.cgroup_of(id),
             log_dir,
             root,
-            ids: base.ids.clone(),
+            ids: ids.clone(),
             network: namespace,
+            holder: common.map(|common| common.holder.clone()),
             stop_signal: base.stop_signal,
             keep_failed_ms: keep_failed.then(|| u64::try_from(self.debug_keep.as_millis()).unwrap_or(u64::MAX)),
             init: if launch.spec.init { Init::Ours } else { Init::Command },
@@ -464,7 +470,6 @@ impl LocalEngine {
             }
             Network::Job => {
                 let namespace = objects.join("net");
-                let shm = objects.join("shm");
                 // A daemon may have died between making the place and mounting there.
                 let is_made = mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))?;
                 let only = TaskId::first(launch.attempt, 0);
@@ -476,11 +481,12 @@ impl LocalEngine {
                     None => network::make_shared(&namespace),
                 };
                 made.map_err(failed("make the attempt's network"))?;
-                if !mounts::is_mounted(&shm).map_err(failed("look at the mounts"))? {
-                    let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
-                    make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
-                }
+                let shm = self.shared_memory(launch.attempt, shm_of_all(&launch.spec))?;
                 shared = Shared { namespace: Some(namespace), shm: Some(shm), ..Shared::default() };
+            }
+            // By files in it NCCL finds its peers.
+            Network::Host if gpus::holders(launch) > 1 => {
+                shared.shm = Some(self.shared_memory(launch.attempt, shm_of_all(&launch.spec))?);
             }
             Network::Host => {}
         }
@@ -594,6 +600,8 @@ struct Shared {
     shm: Option<PathBuf>,
     /// By which its tasks start processes on each other.
     peers: Option<PathBuf>,
+    /// Of those with cards, where each task has a network of its own.
+    processes: Option<SharedProcesses>,
     /// What else of the machine they see.
     shown: Vec<Mount>,
 }
@@ -630,6 +638,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 fn told(error: impl std::error::Error) -> EngineError {
     EngineError(crate::sys::told(&error))
+}
+
+fn shm_of_all(spec: &JobSpec) -> u64 {
+    spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum()
 }
 
 fn make_shm(path: &Path, size: u64) -> io::Result<()> {
@@ -718,13 +730,17 @@ impl Engine for LocalEngine {
             remarks: Vec::new(),
         };
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
-        let ((shared, placement, remarks), bases) = match common {
+        let ((mut shared, placement, remarks), bases) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
         };
         // What is inside is a role's own, and of no interest to its peers.
         let inside = Inside::default();
         let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &inside);
+        shared.processes = match self.share_processes(attempt, &tasks, &bases) {
+            Ok(processes) => processes,
+            Err(error) => return everyone(error),
+        };
         let wanted = attempt.tasks.iter().filter_map(|id| Some((*id, tasks.get(id.ordinal as usize)?)));
         let launched = wanted.map(|(id, task)| {
             let base = bases.of_role(task.role);
@@ -778,6 +794,7 @@ impl Engine for LocalEngine {
         for task in &tasks {
             cgroup::remove(&self.group_of(*task)).map_err(failed("empty the task's control group"))?;
         }
+        self.let_go_of_processes(attempt.attempt)?;
         tell_of_shims(&directory, &tasks);
         let objects = self.kernel_objects(attempt.attempt);
         remove_kernel_objects(&objects).map_err(failed("let go of the attempt's network"))?;

@@ -4,6 +4,10 @@
 //! missing ──library comes up──► opened ──driver is gone, a card is lost or back──► opened anew, or missing
 //! ```
 //!
+//! A call that hangs with a card ends by no signal, not even when the daemon is killed. So nothing is locked while NVML is asked, and
+//! its threads have descriptors of their own: else what is left of a killed daemon would keep its locks and sockets from the next
+//! one. What there is to tell, a third thread tells, since the daemon's loop is woken by a descriptor.
+//!
 //! NVML counts the cards when it is initialised, and not again. So it is initialised anew as long as a card that there
 //! was is missing, and when the kernel lists other cards than before.
 
@@ -24,6 +28,7 @@ use super::xids::Xids;
 use super::{Card, Driver, Inventory, Measured, Signs, Topology, health, library};
 use crate::ids::{GpuUuid, Timestamp};
 use crate::sys::now;
+use crate::sys::process::take_own_descriptors;
 
 /// How often cards are looked at if nobody asks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -77,6 +82,13 @@ struct Question {
     answer: Sender<Measured>,
 }
 
+/// There is something else to see than before.
+struct News {
+    found: Arc<Inventory>,
+    /// Dropped when it was told.
+    told: Sender<()>,
+}
+
 impl Gpus {
     /// Begins to look, and tells when there is something else to see than before, use apart. Waits for nothing: the first
     /// inventory says that it has not been looked yet.
@@ -84,18 +96,32 @@ impl Gpus {
         let (words, inbox) = channel();
         let found = Arc::new(Mutex::new(Arc::default()));
         let xids = Xids::open(&settings.xids);
+        let (news, told) = channel::<News>();
+        let tell = move || {
+            told.iter().for_each(|news| {
+                changed(news.found);
+                drop(news.told);
+            })
+        };
+        Builder::new().name("gpus-told".to_owned()).spawn(tell)?;
         let watcher = Watcher {
             settings,
             inbox,
             words: words.clone(),
             found: found.clone(),
-            changed: Box::new(changed),
+            news,
             xids,
             opened: None,
             listing: BTreeSet::new(),
             away: BTreeSet::new(),
         };
-        Builder::new().name("gpus".to_owned()).spawn(move || watcher.run())?;
+        let run = move || match take_own_descriptors() {
+            Ok(()) => watcher.run(),
+            Err(error) => {
+                tracing::error!(%error, "cards are not looked at: the kernel gives a thread no descriptors of its own")
+            }
+        };
+        Builder::new().name("gpus".to_owned()).spawn(run)?;
         Ok(Self { words, found })
     }
 
@@ -142,7 +168,7 @@ struct Watcher {
     /// For those who hear XIDs.
     words: Sender<Word>,
     found: Arc<Mutex<Arc<Inventory>>>,
-    changed: Box<dyn Fn(Arc<Inventory>) + Send>,
+    news: Sender<News>,
     xids: Xids,
     opened: Option<Opened>,
     /// As the kernel had it when NVML was initialised last.
@@ -259,7 +285,10 @@ impl Watcher {
         let found = Arc::new(found);
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found.clone();
         if differs {
-            (self.changed)(found);
+            let (told, is_told) = channel();
+            // It ends, without a word, once that was told.
+            let _ = self.news.send(News { found, told });
+            let _ = is_told.recv();
         }
     }
 

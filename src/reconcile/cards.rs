@@ -360,6 +360,16 @@ impl<S: Store> Reconciler<S> {
         chosen.iter().map(|cards| cards.iter().map(lease).collect()).collect()
     }
 
+    /// The cards of an attempt's tasks, by the devices that they have now: a driver that was loaded anew may number them otherwise.
+    pub(super) fn devices_now(&self, attempt: &AttemptRecord) -> Vec<Vec<GpuLease>> {
+        let there = |lease: &GpuLease| {
+            let mut seen = self.cards.seen.cards.iter();
+            seen.find(|card| card.facts.uuid == lease.uuid && card.signs.lost.is_none())?.facts.minor
+        };
+        let now = |lease: &GpuLease| GpuLease { minor: there(lease).unwrap_or(lease.minor), ..lease.clone() };
+        attempt.tasks.iter().map(|task| task.gpus.iter().map(now).collect()).collect()
+    }
+
     /// Before others get them they are looked at once more.
     pub(super) fn give_back(&mut self, attempt: &AttemptRecord) {
         for lease in attempt.tasks.iter().flat_map(|task| &task.gpus) {
@@ -368,8 +378,8 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// Has the cards looked at while somebody waits for one of which it is not known whether it can be had.
-    pub(super) fn look_at_cards(&mut self) {
+    /// Has the cards looked at while somebody waits for one of which it is not known whether it can be had; when to come again.
+    pub(super) fn look_at_cards(&mut self) -> Option<Timestamp> {
         self.cards.keep_time(self.now);
         let is_watched = self.shares_are_to_be_looked_at();
         if (self.draining || self.queue.wants_no_cards()) && !is_watched {
@@ -377,40 +387,41 @@ impl<S: Store> Reconciler<S> {
                 // Nobody asks any more: that nothing is told is no silence.
                 (self.cards.silent_since, self.cards.silence_told) = (None, false);
             }
-            return;
+            return None;
         }
-        self.tell_silence();
+        let silence = self.tell_silence();
         // What is lost or failed is told when it is well again.
         let is_wanted = is_watched
             || self.cards.seen.at.is_none()
             || !self.cards_away().is_empty()
             || self.parts_are_to_be_looked_at();
         if self.cards.looking || !is_wanted {
-            return;
+            return silence;
         }
         match self.cards.may_ask_at().filter(|at| *at > self.now) {
-            Some(at) => self.retry_within(at.0 - self.now.0),
+            Some(at) => Some(silence.map_or(at, |silence| silence.min(at))),
             None => {
                 self.cards.looking = true;
                 self.cards.asked_at = Some(self.now);
                 self.cards.silent_since.get_or_insert(self.now);
                 self.works.push(Work::LookAtCards);
-                self.tell_silence();
+                self.tell_silence()
             }
         }
     }
 
-    /// Who waits is told when NVML does not answer.
-    fn tell_silence(&mut self) {
+    /// Who waits is told when NVML does not answer; when that will be so.
+    fn tell_silence(&mut self) -> Option<Timestamp> {
         if self.cards.silent_since.is_none() || self.cards.silence_told {
-            return;
+            return None;
         }
         match FRESH_MS.saturating_sub(self.cards.silent_for(self.now)) {
             0 => {
                 self.cards.silence_told = true;
                 self.queue_changed = true;
+                None
             }
-            left => self.retry_within(left),
+            left => Some(Timestamp(self.now.0 + left)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! The first process of a container: starts the command, passes signals on to it, reaps what it leaves behind.
+//! The first process of a container (pid 1, but where tasks share a process namespace: see `hold`): starts the command, passes signals on to it, reaps what it leaves behind.
 //!
 //! Runs inside of the container, after libcontainer has dropped every right; it is our own code in the sealed copy
 //! of our binary, so nothing need be found in the image. Without it a command would be pid 1 itself and SIGTERM would
@@ -117,6 +117,8 @@ impl Init {
     /// Starts the command and stays until it has ended; returns the exit code of the container.
     fn serve(&self, command: &Command) -> io::Result<i32> {
         close_all_but(&[self.report])?;
+        // It is not the first process of its namespace where tasks share one.
+        nix::sys::prctl::set_child_subreaper(true)?;
         let watched: Vec<Signal> = PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect();
         signals::block(&watched)?;
         if let Some(requirements) = &self.requirements {

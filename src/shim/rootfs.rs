@@ -6,6 +6,7 @@
 //! HOLDER/scratch     the task's directory: upper/, work/, rootfs/
 //! HOLDER/root        the whole, as the container gets it
 //! HOLDER/user        the user namespace, for libcontainer to enter
+//! HOLDER/processes   the process namespace, where tasks of the attempt share one
 //! ```
 //! What lies in `root` comes from an image and is not trusted: paths in it are resolved inside of it.
 
@@ -16,7 +17,8 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::MsFlags;
 
-use super::driver;
+use super::{HOLDER_HAS_ENDED, driver};
+use crate::rundir::holder::{Held, HolderDir};
 use crate::rundir::{LaunchRecord, Lower, Mount, Overlay, Root, Shm, TaskDir};
 use crate::sys::idmap::outside;
 use crate::sys::mounts::{self, Access, Depth, Detached};
@@ -40,7 +42,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     mounts::enter_private_namespace().map_err(failed("anything"))?;
     let root = &launch.root;
     // All that comes from the machine is taken hold of before a part of it is covered.
-    let namespace = launch.ids.namespace().map_err(failed("the user namespace"))?;
+    let (namespace, processes) = namespaces(launch).map_err(failed("the user namespace"))?;
     let layers = layers(root, &namespace)?;
     let binds = binds(&root.mounts)?;
     let devices = devices(&root.devices)?;
@@ -48,7 +50,8 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let shm = shared_memory(&root.shm)?;
     let scratch = Detached::copy(dir.path(), Depth::One).map_err(failed("the scratch layer"))?;
     mounts::let_go_of_attempts().map_err(failed("nothing of other attempts"))?;
-    let places = Places::make(root, &layers, &namespace).map_err(failed(root.holder.display().to_string()))?;
+    let places = Places::make(root, &layers, &namespace, processes.as_ref())
+        .map_err(failed(root.holder.display().to_string()))?;
     scratch
         .attach(&open(&places.scratch).map_err(failed("the scratch layer"))?)
         .map_err(failed("the scratch layer"))?;
@@ -94,6 +97,15 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
         inside.directory(directory, ids).map_err(failed(directory.display().to_string()))?;
     }
     inside.handle(Path::new("/dev/shm")).map_err(failed("/dev/shm"))
+}
+
+/// The user namespace, and the process namespace where it is not to be the task's own.
+fn namespaces(launch: &LaunchRecord) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let Some(holder) = &launch.holder else { return Ok((launch.ids.namespace()?, None)) };
+    match HolderDir::at(holder.clone()).held()? {
+        Some(Held { user, processes }) => Ok((user, Some(processes))),
+        None => Err(io::Error::other(HOLDER_HAS_ENDED)),
+    }
 }
 
 /// The layers of every overlay, top first, with the owners that they are to show.
@@ -145,7 +157,7 @@ struct Places {
 }
 
 impl Places {
-    fn make(root: &Root, layers: &[Vec<Detached>], namespace: &OwnedFd) -> io::Result<Self> {
+    fn make(root: &Root, layers: &[Vec<Detached>], user: &OwnedFd, processes: Option<&OwnedFd>) -> io::Result<Self> {
         mounts::mount_holder(&root.holder)?;
         let places = Self {
             layers: root.holder.join("layers"),
@@ -158,9 +170,10 @@ impl Places {
         for number in 0..layers.iter().flatten().count() {
             fs::create_dir(places.layers.join(number.to_string()))?;
         }
-        let user = Root::user_namespace(&root.holder);
-        fs::File::create(&user)?;
-        mounts::keep_namespace(namespace, &user)?;
+        keep(user, &Root::user_namespace(&root.holder))?;
+        if let Some(processes) = processes {
+            keep(processes, &Root::process_namespace(&root.holder))?;
+        }
         Ok(places)
     }
 
@@ -205,6 +218,11 @@ impl Places {
         let target = self.root.join(&overlay.target);
         mounts::mount_overlay(&mounts::Overlay { lower, upper: &upper, work: &work }, &target)
     }
+}
+
+fn keep(namespace: &OwnedFd, place: &Path) -> io::Result<()> {
+    fs::File::create(place)?;
+    mounts::keep_namespace(namespace, place)
 }
 
 fn open(path: &Path) -> io::Result<OwnedFd> {

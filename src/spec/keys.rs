@@ -148,7 +148,7 @@ pub const KEYS: &[Key] = &[
     now("mounts.*.target", Kind::Text, "must be given", "an absolute path", "Where tasks see it; what is copied in is read-only, and /output means that the output is copied to the source."),
     now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
     now("mounts.*.sync", Kind::Text, "\"end\" for /output", "\"end\", or a duration of 10s or more", "When the output is copied to the store: when the run has ended, or every so often as well."),
-    now("network", Kind::Choice(NETWORKS), "\"job\" where several tasks have GPUs and no launcher starts them, else \"task\"", "", "\"task\" gives each task an address of its own, \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
+    now("network", Kind::Choice(NETWORKS), "\"job\" where several tasks have GPUs and no launcher starts them, else \"task\"", "", "\"task\" gives each task an address of its own (those with GPUs share /dev/shm and processes), \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("max_nodes", COUNT, "none; under contract uai 4", "1 to 1000", "How many tasks that compute the job has at most: where roles ask for more, the last ones are left out, and the job says so."),
     now("max_gpu", Kind::Integer { min: 0, max: 64_000 }, "none", "0 to 64000", "How many graphics cards all its tasks have at most: where they ask for more, each has as many as all can have, and the job says so; 0 is training on cores."),
     now("retries", Kind::Integer { min: 0, max: 1000 }, "0", "0 to 1000", "How many more attempts a run may make after the first one failed."),

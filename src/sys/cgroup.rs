@@ -185,6 +185,20 @@ fn named_below(lines: &str, group: &str) -> Option<String> {
     lines.lines().find_map(name)
 }
 
+/// Hierarchies of v1 that a group of our own needs: those by which its processes are found and killed.
+const OWN_V1: [&str; 3] = ["freezer", "memory", "pids"];
+
+/// Makes a group for processes of our own, without limits; one that is there stays.
+pub fn make(group: &str) -> io::Result<()> {
+    match layout() {
+        Layout::V2 => super::file::create_dir(&v2_directory(group), 0o755),
+        Layout::V1 => {
+            let mut here = OWN_V1.iter().filter(|controller| Path::new(ROOT).join(controller).exists());
+            here.try_for_each(|controller| fs::create_dir_all(v1_directory(controller, group)))
+        }
+    }
+}
+
 /// Moves this process into the group, in every hierarchy that has it.
 pub fn join(group: &str) -> io::Result<()> {
     let mut joined = false;

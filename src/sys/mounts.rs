@@ -71,6 +71,18 @@ pub fn enter_private_namespace() -> io::Result<()> {
     Ok(())
 }
 
+/// Leaves all that is mounted, in a mount namespace of our own, for a root in which there is nothing. `place` is any directory. For
+/// processes of one thread.
+pub fn leave_for_empty_place(place: &Path) -> io::Result<()> {
+    enter_private_namespace()?;
+    mount_holder(place)?;
+    nix::unistd::chdir(place)?;
+    // The old root comes to lie on the new one.
+    nix::unistd::pivot_root(".", ".")?;
+    umount2(".", MntFlags::MNT_DETACH)?;
+    Ok(nix::unistd::chdir("/")?)
+}
+
 /// Lets go of the network namespaces and the shared memory of all attempts, in a mount namespace of our own: where the
 /// machine does not share its mounts, they would live as long as we do.
 pub fn let_go_of_attempts() -> io::Result<()> {

@@ -1,11 +1,12 @@
-//! Entering the namespaces of another process.
+//! Entering the namespaces of another process, and making some.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 
-use super::process::PidFd;
+use super::process::{Fork, PidFd, fork};
 
 const ALL: [(&str, CloneFlags); 7] = [
     ("user", CloneFlags::CLONE_NEWUSER),
@@ -34,6 +35,21 @@ pub fn enter_all(process: &PidFd, pid: i32) -> io::Result<()> {
         return Ok(());
     }
     Ok(setns(process, others)?)
+}
+
+/// Moves this (single-threaded) process into a network namespace of its own, with no link up.
+pub fn leave_network() -> io::Result<()> {
+    Ok(unshare(CloneFlags::CLONE_NEWNET)?)
+}
+
+/// Enters the user namespace and forks: the child is the first process of a process namespace that belongs to it. Neither can be
+/// looked into by what is in these namespaces. For processes of one thread.
+pub fn fork_into_new_processes(user: &OwnedFd) -> io::Result<Fork> {
+    setns(user, CloneFlags::CLONE_NEWUSER)?;
+    // The change of rights may have made it possible.
+    nix::sys::prctl::set_dumpable(false)?;
+    unshare(CloneFlags::CLONE_NEWPID)?;
+    fork()
 }
 
 fn identity(process: &str, name: &str) -> io::Result<(u64, u64)> {

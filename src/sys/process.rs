@@ -428,17 +428,25 @@ pub fn close_all_but(keep: &[i32]) -> io::Result<()> {
     let mut from = 3;
     for fd in keep {
         if fd > from {
-            close_range(from, fd - 1)?;
+            close_range(from, fd - 1, 0)?;
         }
         from = fd + 1;
     }
-    close_range(from, u32::MAX)
+    close_range(from, u32::MAX, 0)
+}
+
+/// Gives this thread, and those that it starts from now on, descriptors of their own, which are the standard streams alone. One
+/// that hangs in the kernel keeps no lock and no socket then of a process that has been killed. It uses nothing that others have
+/// opened, nor they what it opens: no channels that wake by a descriptor.
+pub fn take_own_descriptors() -> io::Result<()> {
+    close_range(3, u32::MAX, nix::libc::CLOSE_RANGE_UNSHARE)
 }
 
 #[expect(unsafe_code, reason = "neither std nor nix wraps close_range")]
-fn close_range(first: u32, last: u32) -> io::Result<()> {
-    // SAFETY: needed to drop what a parent leaked; the caller is single-threaded and keeps what it still uses.
-    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
+fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
+    // SAFETY: needed to drop what a parent leaked, or other threads have; the caller keeps what it still uses, and is
+    // single-threaded or closes but its own copies.
+    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, flags) };
     nix::errno::Errno::result(result)?;
     Ok(())
 }
@@ -454,9 +462,9 @@ pub enum Fork {
 /// have.
 #[expect(unsafe_code, reason = "fork is unsafe in programs with threads")]
 pub fn fork() -> io::Result<Fork> {
-    // SAFETY: needed for a container's first process, for what enters one, and for user namespaces. The first two are forked
-    // by programs that have one thread, so that the child may do all that the parent could; the third by programs with
-    // threads as well, and it closes pipes, unshares, reads, writes and ends, and takes no memory.
+    // SAFETY: needed for the first processes of containers and of process namespaces, for what enters one, and for user
+    // namespaces. All but the last are forked by programs that have one thread, so that the child may do all that the parent
+    // could; the last by programs with threads as well, and it closes pipes, unshares, reads, writes and ends, and takes no memory.
     match unsafe { nix::unistd::fork() }? {
         nix::unistd::ForkResult::Child => Ok(Fork::Child),
         nix::unistd::ForkResult::Parent { child } => Ok(Fork::Parent(child)),
@@ -620,7 +628,7 @@ pub fn become_user(uid: u32, gid: u32, groups: &[u32], memory: u64, kept: Kept) 
 }
 
 /// Of this thread alone, and for good.
-fn drop_own_capabilities() -> io::Result<()> {
+pub fn drop_own_capabilities() -> io::Result<()> {
     set_own_capabilities(rustix::thread::CapabilitySet::empty())
 }
 

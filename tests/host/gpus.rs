@@ -14,7 +14,7 @@ use super::nvml::{FakeNvml, card, cards, uuid};
 use super::support::{Instance, pids_with, wait_for};
 
 /// An instance that finds its cards in a directory of its own; without a driver until that is installed.
-fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
+pub(super) fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
     let mut instance = Instance::prepare(test, "")?;
     let fake = FakeNvml::without_driver(instance.root());
     let limits = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
@@ -44,6 +44,33 @@ fn a_driver_that_comes_while_the_daemon_runs_is_noticed_and_so_is_a_card_that_go
     let found = list(&instance);
     assert_eq!((&found["gpus"][0]["health"], &found["gpus"][1]["health"]), (&"ok".into(), &"failed".into()));
     assert_eq!(found["gpus"][1]["findings"][0]["rule"], "lost");
+    instance.shutdown();
+}
+
+#[test]
+fn what_hangs_with_a_card_would_keep_no_lock_of_a_killed_daemon() {
+    let Some((mut instance, fake)) = instance("what_hangs_with_a_card_would_keep_no_lock") else { return };
+    fake.shows(&cards(1));
+    fake.install();
+    instance.wait_for_log("cards=1");
+    let tasks = format!("/proc/{}/task", instance.daemon_pid());
+    let held = |thread: &Path| {
+        let fds = std::fs::read_dir(thread.join("fd")).unwrap().flatten();
+        let opened = fds.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.display().to_string()));
+        let kinds = ["socket:", "eventfd", "eventpoll", "state.redb", ".lock"];
+        opened.filter(|path| kinds.iter().any(|kind| path.contains(kind))).count()
+    };
+    let named = |name: &str| {
+        let threads = std::fs::read_dir(&tasks).unwrap().flatten().map(|entry| entry.path());
+        threads.filter(|path| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name).collect::<Vec<_>>()
+    };
+    for name in ["gpus", "xids"] {
+        let [thread] = &wait_for(name, || Some(named(name)).filter(|found| found.len() == 1))[..] else {
+            unreachable!()
+        };
+        assert_eq!(held(thread), 0, "{name}");
+    }
+    assert!(held(&Path::new(&tasks).join(instance.daemon_pid().to_string())) > 3);
     instance.shutdown();
 }
 
@@ -164,7 +191,7 @@ pub(crate) fn cards_at(minors: &[u64], more: impl Fn(usize) -> String) -> String
 }
 
 /// What becomes of opening each of these devices in the control group of a task, which has `sleep` and this number as its command.
-fn opened(number: &str, minors: &[u64]) -> String {
+pub(super) fn opened(number: &str, minors: &[u64]) -> String {
     let pid = wait_for("the task's process", || {
         let found = pids_with(number).into_iter().find(|(_, line)| line.starts_with("sleep"));
         found.map(|(pid, _)| pid)
@@ -183,8 +210,8 @@ fn opened(number: &str, minors: &[u64]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-const MAY: &str = "No such device or address\n";
-const MAY_NOT: &str = "Operation not permitted\n";
+pub(super) const MAY: &str = "No such device or address\n";
+pub(super) const MAY_NOT: &str = "Operation not permitted\n";
 
 #[test]
 fn a_job_has_cards_of_its_own_and_can_open_no_others_and_the_next_one_gets_them_when_they_are_free() {
@@ -281,13 +308,9 @@ fn tasks_of_one_job_may_open_each_other_s_cards_where_they_share_a_network() {
     let _nodes = Nodes::make(&minors);
     fake.shows(&cards_at(&minors, |_| String::new()));
     fake.install();
-    let job = |network: &str, number: &str| {
-        format!(
-            "image = \"host\"\n{network}command = \"env; ls /dev; exec sleep {number}$TRAINYARD_TASK_INDEX\"\nresources.gpu = 1\n\
-             [roles.w]\ncount = 2\n"
-        )
-    };
-    instance.drop_job("pair", &job("", "222"));
+    let job = "image = \"host\"\ncommand = \"env; ls /dev; exec sleep 222$TRAINYARD_TASK_INDEX\"\nresources.gpu = 1\n\
+               [roles.w]\ncount = 2\n";
+    instance.drop_job("pair", job);
     instance.wait_state("pair", "running");
     assert_eq!(opened("2220", &minors), [MAY, MAY, MAY_NOT].concat());
     assert_eq!(opened("2221", &minors), [MAY, MAY, MAY_NOT].concat());
@@ -304,10 +327,11 @@ fn tasks_of_one_job_may_open_each_other_s_cards_where_they_share_a_network() {
     assert_eq!(host(&one), host(&other));
     instance.ok(&["stop", "pair"]);
     instance.wait_end("pair", 1);
-    instance.drop_job("apart", &job("network = \"task\"\n", "223"));
-    instance.wait_state("apart", "running");
-    assert_eq!(opened("2230", &minors), [MAY, MAY_NOT, MAY_NOT].concat());
-    assert_eq!(opened("2231", &minors), [MAY_NOT, MAY, MAY_NOT].concat());
+    instance.drop_job("hosts", &format!("network = \"host\"\n{job}"));
+    instance.wait_state("hosts", "running");
+    assert_eq!(opened("2220", &minors), [MAY, MAY, MAY_NOT].concat());
+    instance.ok(&["exec", "hosts", "w-0", "--", "touch", "/dev/shm/note"]);
+    assert_eq!(instance.ok(&["exec", "hosts", "w-1", "--", "ls", "/dev/shm"]), "note\n");
     instance.shutdown();
 }
 

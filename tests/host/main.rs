@@ -29,6 +29,7 @@ mod mount;
 mod mpi;
 mod network;
 mod policies;
+mod processes;
 mod public;
 mod queue;
 mod quickstart;

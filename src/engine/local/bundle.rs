@@ -23,6 +23,8 @@ pub(super) struct Bundle<'a> {
     pub(super) group: &'a str,
     /// Processor cores to be kept to; any when empty.
     pub(super) cores: &'a [u32],
+    /// Its processes are in a namespace that tasks of the attempt share.
+    pub(super) shares_processes: bool,
     /// The container stays when its command has failed.
     pub(super) keep_failed: bool,
     /// Directories of the machine that must not be seen.
@@ -110,8 +112,12 @@ fn linux(bundle: &Bundle<'_>) -> Value {
     let quota = (resources.cpu.0.saturating_mul(CPU_PERIOD) / 1000).max(CPU_QUOTA_MIN);
     // Made by the shim: for more than one range libcontainer would need `newuidmap` and `/etc/subuid`.
     let user = json!({ "type": "user", "path": Root::user_namespace(bundle.holder) });
-    let own = ["pid", "mount", "ipc", "uts", "cgroup"].iter().map(|kind| json!({ "type": kind }));
-    let namespaces: Vec<Value> = std::iter::once(user).chain(own).collect();
+    let processes = match bundle.shares_processes {
+        true => json!({ "type": "pid", "path": Root::process_namespace(bundle.holder) }),
+        false => json!({ "type": "pid" }),
+    };
+    let own = ["mount", "ipc", "uts", "cgroup"].iter().map(|kind| json!({ "type": kind }));
+    let namespaces: Vec<Value> = [user, processes].into_iter().chain(own).collect();
     let mut cpu = json!({ "quota": quota, "period": CPU_PERIOD, "shares": shares(resources.cpu.0) });
     if !bundle.cores.is_empty() {
         cpu["cpus"] = json!(cores::list(bundle.cores));

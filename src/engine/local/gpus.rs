@@ -1,15 +1,16 @@
 //! The devices by which a task reaches its cards.
 //!
-//! Tasks of one attempt that share a network may open each other's cards: NCCL reaches a peer's memory by its device, and is a
-//! hundred times slower where it cannot. Which cards a task uses it is told by variables. The boundary between jobs is hard:
-//! what is not an attempt's own its tasks cannot open.
+//! Tasks of one attempt that share a network or a process namespace may open each other's cards: NCCL reaches a peer's memory by its
+//! device, and is a hundred times slower where it cannot. Which cards a task uses it is told by variables. The boundary between
+//! jobs is hard: what is not an attempt's own its tasks cannot open.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::processes::SharedProcesses;
 use super::{LocalEngine, told};
 use crate::contract::Task;
-use crate::contract::gpus::{Told, Visible, visible};
+use crate::contract::gpus::{Common, Shared, Told, Visible, visible};
 use crate::engine::{EngineError, Launch};
 use crate::gpu::Measured;
 use crate::ids::{GpuUuid, TaskId};
@@ -66,19 +67,31 @@ impl LocalEngine {
 
 pub(super) struct Cards<'a> {
     own: &'a [GpuLease],
-    /// Those of the whole attempt, where tasks may open each other's.
-    all: Option<&'a [Vec<GpuLease>]>,
+    /// Those of the whole attempt, where tasks may open each other's, and why they may.
+    all: Option<(&'a [Vec<GpuLease>], Reach<'a>)>,
     attempt: String,
     visible: Visible,
 }
 
+/// How tasks reach each other's cards.
+#[derive(Debug, Clone, Copy)]
+enum Reach<'a> {
+    Network,
+    Processes(&'a SharedProcesses),
+}
+
 impl<'a> Cards<'a> {
-    pub(super) fn of(launch: &'a Launch, task: &Task<'_>) -> Self {
-        let holders = launch.gpus.iter().filter(|cards| !cards.is_empty()).count();
-        let shares = holders > 1 && launch.spec.network != Network::Task;
+    /// `processes` are what tasks with whole cards share where each has a network of its own.
+    pub(super) fn of(launch: &'a Launch, task: &Task<'_>, processes: Option<&'a SharedProcesses>) -> Self {
+        let own = launch.gpus.get(task.ordinal as usize).map_or(&[] as &[_], Vec::as_slice);
+        let reach = match launch.spec.network {
+            _ if own.is_empty() => None,
+            Network::Task => processes.filter(|_| are_whole(own)).map(Reach::Processes),
+            Network::Job | Network::Host => (holders(launch) > 1).then_some(Reach::Network),
+        };
         Self {
-            own: launch.gpus.get(task.ordinal as usize).map_or(&[], Vec::as_slice),
-            all: shares.then_some(launch.gpus.as_slice()),
+            own,
+            all: reach.map(|reach| (launch.gpus.as_slice(), reach)),
             attempt: launch.attempt.to_string(),
             visible: visible(&task.role.env),
         }
@@ -93,13 +106,25 @@ impl<'a> Cards<'a> {
     pub(super) fn openable(&self) -> Vec<GpuLease> {
         match self.visible {
             Visible::Cards if self.own.is_empty() => Vec::new(),
-            Visible::Cards => self.all.map_or_else(|| self.own.to_vec(), <[Vec<GpuLease>]>::concat),
+            Visible::Cards => match self.all {
+                None => self.own.to_vec(),
+                Some((all, Reach::Network)) => all.concat(),
+                Some((all, Reach::Processes(_))) => {
+                    all.iter().filter(|cards| are_whole(cards)).flatten().cloned().collect()
+                }
+            },
             Visible::DriverAlone | Visible::Nothing => Vec::new(),
         }
     }
 
     pub(super) fn told(&self) -> Told<'a> {
-        let shared = self.all.map(|_| format!("trainyard-{}", self.attempt));
+        let shared = self.all.map(|(_, reach)| Shared {
+            host: format!("trainyard-{}", self.attempt),
+            common: match reach {
+                Reach::Network => Common::Network,
+                Reach::Processes(_) => Common::Processes,
+            },
+        });
         let own = if self.visible == Visible::Cards { self.own } else { &[] };
         let share = own.iter().find_map(|lease| match lease.part {
             Some(GpuPartLease::Share { bytes, .. }) => Some(bytes),
@@ -109,12 +134,30 @@ impl<'a> Cards<'a> {
         Told { own: own.iter().map(GpuLease::device).collect(), share, are_slices, shared }
     }
 
+    /// What it shares with other tasks that have cards.
+    pub(super) fn processes(&self) -> Option<&'a SharedProcesses> {
+        match self.all {
+            Some((_, Reach::Processes(processes))) => Some(processes),
+            Some((_, Reach::Network)) | None => None,
+        }
+    }
+
     pub(super) fn devices(&self) -> Result<Vec<PathBuf>, EngineError> {
         match self.openable() {
             leases if leases.is_empty() => Ok(Vec::new()),
             leases => nodes(&leases, Path::new(CAPABILITIES), Device::of),
         }
     }
+}
+
+/// How many tasks of the attempt have cards.
+pub(super) fn holders(launch: &Launch) -> usize {
+    launch.gpus.iter().filter(|cards| !cards.is_empty()).count()
+}
+
+/// These are cards, none of them in parts: only whole ones reach each other.
+pub(super) fn are_whole(cards: &[GpuLease]) -> bool {
+    !cards.is_empty() && cards.iter().all(|lease| lease.part.is_none())
 }
 
 /// The devices for these cards and slices, if `look` finds all that are needed.
