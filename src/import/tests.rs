@@ -580,7 +580,7 @@ fn a_train_job_is_known_by_the_name_of_its_runtime() {
     let job = only(text);
     assert_eq!(fields(&job), ["spec.runtimeRef.name"]);
     let spec = spec_of(&job);
-    assert_eq!((role(&spec, "node").count, spec.state), (3, spec::DesiredState::Held));
+    assert_eq!((role(&spec, "node").count, spec.state), (3, DesiredState::Held));
     assert!(job.toml.contains("framework = \"pytorch\""));
 }
 

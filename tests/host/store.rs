@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use futures_util::StreamExt;
+use futures_util::StreamExt as _;
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;
@@ -153,7 +153,7 @@ async fn answer(service: S3Service, shared: Arc<Mutex<Shared>>, request: Request
     }
     let (mut head, body) = service.call(request.map(Body::from)).await?.into_parts();
     let Some(wrong) = wrong else { return Ok(Response::from_parts(head, body)) };
-    let mut bytes = body.collect().await?.to_bytes().to_vec();
+    let mut bytes = BodyExt::collect(body).await?.to_bytes().to_vec();
     match wrong {
         Wrong::Garbled => bytes.iter_mut().for_each(|byte| *byte ^= 0x55),
         Wrong::Short(length) => {
