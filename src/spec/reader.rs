@@ -70,8 +70,6 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let of_file = wire.roles.iter().flat_map(|roles| roles.get_ref());
     let says_main: BTreeSet<String> =
         of_file.filter(|(_, role)| role.get_ref().main.is_some()).map(|(name, _)| name.to_string()).collect();
-    let (max_nodes, max_gpu) = (wire.max_nodes.as_ref(), wire.max_gpu.as_ref());
-    let (max_nodes, max_gpu) = (max_nodes.map(|most| *most.get_ref()), max_gpu.map(|most| *most.get_ref()));
     let mut roles = reader.roles(wire.roles, &defaults);
     reader.bound(&mut roles, &bounds);
     let kinds = reader.kinds;
@@ -105,8 +103,8 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         remotes,
         scalars,
         network: reader.network,
-        max_nodes,
-        max_gpu,
+        max_nodes: bounds.nodes(),
+        max_gpu: bounds.gpu(),
         retries: wire.retries,
         retry,
         after,

@@ -252,7 +252,7 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             keys::Kind::BoolOr(words) => &format!("{:?}", words[0]),
             keys::Kind::Text | keys::Kind::Command | keys::Kind::Scalar | keys::Kind::Param => "\"x\"",
             keys::Kind::Bool => "true",
-            keys::Kind::Size { .. } => "\"64MiB\"",
+            keys::Kind::Size { .. } => "\"128MiB\"",
             keys::Kind::Duration => "\"1h\"",
             keys::Kind::Texts => "[\"x\"]",
             keys::Kind::Choice(words) => &format!("{:?}", words[0]),

@@ -397,6 +397,7 @@ impl Drop for Disk {
 fn the_mount_has_given_up_the_right_to_go_beyond_quotas() {
     const CAP_SYS_RESOURCE: u64 = 1 << 24;
     let Some(instance) = Instance::start("the_mount_has_given_up_the_right_to_go_beyond_quotas", "") else { return };
+    instance.mount();
     let found = pids_with(&format!("--root {} mount", instance.root().display()));
     assert_eq!(found.len(), 1, "{found:?}");
     for task in fs::read_dir(format!("/proc/{}/task", found[0].0)).unwrap().flatten() {

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use futures_util::StreamExt;
+use futures_util::StreamExt as _;
 use http_body_util::BodyExt;
 use hyper::body::{Bytes, Frame, Incoming};
 use hyper::service::service_fn;

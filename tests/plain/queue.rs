@@ -767,7 +767,7 @@ fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
 }
 
 fn share(gib: u64, rest: &str) -> String {
-    format!("resources = {{ cpu = 1, memory = \"16MiB\", gpu_memory = \"{gib}GiB\"{rest} }}")
+    format!("resources = {{ cpu = 1, memory = \"100MB\", gpu_memory = \"{gib}GiB\"{rest} }}")
 }
 
 #[test]
@@ -810,7 +810,7 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
 #[test]
 fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_known() {
     let mut daemon = Daemon::new(Quotas::new());
-    let wants = |what: &str| format!("resources = {{ cpu = 1, memory = \"16MiB\", {what} }}");
+    let wants = |what: &str| format!("resources = {{ cpu = 1, memory = \"100MB\", {what} }}");
     daemon.file("a/early", &wants("gpu = 1, gpu_type = \"H100\""));
     assert_eq!(daemon.state("a/early"), State::Waiting);
     daemon.cards(idle(2, 1000));

@@ -36,6 +36,7 @@ spec:
           - name: worker
             image: lab/train:1
             command: [python3, train.py]
+            resources: { limits: { cpu: 1, memory: 1Gi } }
 "#;
 
 #[test]

@@ -29,6 +29,14 @@ impl Bounds {
             of_services.chain(of_board).filter_map(|resources| Some(*resources.gpu.as_ref()?.get_ref())).sum();
         Self { nodes: wire.max_nodes.clone(), gpu: wire.max_gpu.clone(), by_services }
     }
+
+    pub(super) fn nodes(&self) -> Option<u32> {
+        self.nodes.as_ref().map(|most| *most.get_ref())
+    }
+
+    pub(super) fn gpu(&self) -> Option<u32> {
+        self.gpu.as_ref().map(|most| *most.get_ref())
+    }
 }
 
 impl Reader<'_> {
@@ -41,7 +49,7 @@ impl Reader<'_> {
             self.bound_gpu(roles, most, bounds.by_services);
         }
         if self.kinds.contract.platform == Platform::Uai {
-            self.nodes_of_uai(roles, bounds.nodes.as_ref().map(|most| *most.get_ref()));
+            self.nodes_of_uai(roles, bounds.nodes());
         }
     }
 
