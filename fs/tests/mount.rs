@@ -525,9 +525,10 @@ impl Drop for Served {
 /// Each request is a way to the server and back, and none asks for attributes before a write. Nothing is kept of attributes
 /// here, so that the kernel asks for them as well: eight answers make a file, and one write behind the mount.
 #[test]
-fn making_a_file_takes_nine_writes_of_the_server_and_writing_to_it_two_or_none() {
-    let test = "making_a_file_takes_nine_writes_of_the_server_and_writing_to_it_two_or_none";
-    let Some(served) = Served::new(test) else { return };
+fn making_a_file_takes_nine_writes_of_the_server_and_writing_to_it_two() {
+    let Some(served) = Served::new("making_a_file_takes_nine_writes_of_the_server_and_writing_to_it_two") else {
+        return;
+    };
     // For what Python itself asks, and what others look at meanwhile.
     const BESIDE: u64 = 200;
     let asked = |program: &str| {
@@ -538,15 +539,14 @@ fn making_a_file_takes_nine_writes_of_the_server_and_writing_to_it_two_or_none()
     let made = asked(
         "import os\nfor n in range(1000):\n    f = os.open(str(n), os.O_WRONLY | os.O_CREAT | os.O_EXCL)\n    os.write(f, bytes(4096))\n    os.close(f)",
     );
-    let passes = support::kernel_passes_through(test);
-    let each = if passes { 0 } else { 2 };
     assert!(made <= 9 * 1000 + BESIDE, "{made} for 1000 files");
     let written =
         asked("import os\nf = os.open('0', os.O_WRONLY)\nfor n in range(1000): os.pwrite(f, b'x' * 512, n * 512)");
-    assert!(written <= each * 1000 + BESIDE, "{written} for 1000 writes");
+    // What is being written goes through the server, which may freeze it.
+    assert!(written <= 2 * 1000 + BESIDE, "{written} for 1000 writes");
     let appended =
         asked("import os\nf = os.open('1', os.O_WRONLY | os.O_APPEND)\nfor n in range(1000): os.write(f, b'x' * 512)");
-    assert!(appended <= each * 1000 + BESIDE, "{appended} for 1000 appended pieces");
+    assert!(appended <= 2 * 1000 + BESIDE, "{appended} for 1000 appended pieces");
 }
 
 #[test]

@@ -212,8 +212,8 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
         let open = |port: u16| listening.contains(&format!(" 00000000:{port:04X} "));
         assert!(open(2222) && !open(7681) && !open(6080) && !open(5901), "{listening}");
         // There is one for each worker; that they cannot come up (there is no TensorBoard here) ends nothing.
-        port_of(job, "tensorboard0");
-        port_of(job, "tensorboard1");
+        let status = instance.ok(&["status", job]);
+        assert!(["tensorboard0-0", "tensorboard1-0"].iter().all(|board| status.contains(board)), "{status}");
         assert_eq!(instance.state(job), "running");
     };
     log_in("work", &key);
