@@ -1,5 +1,6 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+mod listen;
 mod pools;
 mod quotas;
 mod specs;
@@ -15,6 +16,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+pub use listen::Listen;
+use listen::WireListen;
 pub use pools::Pool;
 use pools::WirePool;
 pub use quotas::{QueueConfig, Quota, Quotas, UsageConfig};
@@ -63,6 +66,8 @@ pub struct Config {
     pub specs: ResourceSpecs,
     pub queue: QueueConfig,
     pub usage: UsageConfig,
+    /// Where the API is reached over the network.
+    pub listen: Vec<Listen>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
@@ -199,6 +204,7 @@ struct WireConfig {
     specs: BTreeMap<String, WireSpec>,
     queue: WireQueue,
     usage: WireUsage,
+    listen: Vec<WireListen>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -293,6 +299,7 @@ impl Config {
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
             usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,
@@ -534,6 +541,11 @@ impl Paths {
         self.root.join("etc/trainyard/secrets")
     }
 
+    /// Who may come over the network; root alone may read there.
+    pub fn tokens(&self) -> PathBuf {
+        self.root.join("etc/trainyard/tokens")
+    }
+
     /// Images and their layers.
     pub fn images(&self) -> PathBuf {
         self.state_dir().join("images")
@@ -702,6 +714,10 @@ mod tests {
             ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
             ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
             ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
+            ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+            ("[[listen]]\naddress = \"0.0.0.0:80\"", "listen[0].address"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"/c\"", "listen[0].key"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"c\"\nkey = \"/k\"", "listen[0].certificate"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -493,6 +493,36 @@ pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
     Ok((0..u32::try_from(nix::sched::CpuSet::count()).unwrap_or(1024)).filter(may).collect())
 }
 
+/// What this process has of the machine.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct OwnUse {
+    /// Bytes.
+    pub resident: u64,
+    pub descriptors: usize,
+    pub descriptors_max: u64,
+    pub threads: u64,
+    pub cpu_s: f64,
+}
+
+pub fn own_use() -> io::Result<OwnUse> {
+    use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let number = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let used = getrusage(UsageWho::RUSAGE_SELF)?;
+    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    Ok(OwnUse {
+        resident: number("VmRSS") * 1024,
+        // One of them is that of the listing itself.
+        descriptors: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1),
+        descriptors_max: getrlimit(Resource::RLIMIT_NOFILE)?.0,
+        threads: number("Threads"),
+        cpu_s: seconds(used.user_time()) + seconds(used.system_time()),
+    })
+}
+
 /// Hands free memory of the heap back to the machine: a process that has done its work and now only waits.
 #[expect(unsafe_code, reason = "glibc's own call")]
 pub fn give_memory_back() {

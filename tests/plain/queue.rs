@@ -144,7 +144,7 @@ impl Daemon {
         let answered = Arc::new(Mutex::new(None));
         let heard = answered.clone();
         let answer = Box::new(move |result| drop(heard.lock().unwrap().replace(result)));
-        let caller = Caller { uid: 1000, name: "ada".to_owned() };
+        let caller = Caller { uid: 1000, name: "ada".to_owned(), within: None };
         let request = Request::Change { caller, key: key.parse().unwrap(), verb, answer };
         self.reconciler.handle(Event::Request(request), Timestamp(self.now));
         self.pass();
