@@ -1,5 +1,6 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+mod alerts;
 mod listen;
 mod pools;
 mod quotas;
@@ -16,6 +17,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+use alerts::WireAlert;
+pub use alerts::{AlertConfig, AlertOn, AlertTo};
 pub use listen::Listen;
 use listen::WireListen;
 pub use pools::Pool;
@@ -68,6 +71,8 @@ pub struct Config {
     pub usage: UsageConfig,
     /// Where the API is reached over the network.
     pub listen: Vec<Listen>,
+    /// Who is told of what happens, by name.
+    pub alerts: BTreeMap<AssetName, AlertConfig>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
@@ -205,6 +210,7 @@ struct WireConfig {
     queue: WireQueue,
     usage: WireUsage,
     listen: Vec<WireListen>,
+    alerts: BTreeMap<String, WireAlert>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -299,6 +305,7 @@ impl Config {
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
             usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            alerts: alerts::read(wire.alerts).map_err(|(key, message)| value(&path, key, message))?,
             listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
@@ -546,6 +553,11 @@ impl Paths {
         self.root.join("etc/trainyard/tokens")
     }
 
+    /// What is still to be told to others.
+    pub fn alerts(&self) -> PathBuf {
+        self.state_dir().join("alerts")
+    }
+
     /// Images and their layers.
     pub fn images(&self) -> PathBuf {
         self.state_dir().join("images")
@@ -715,6 +727,13 @@ mod tests {
             ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
             ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
             ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+            ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
+            ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
+            ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),
+            ("[alerts.ops]\nurl = \"http://127.0.0.1:1@lab.example/\"", "alerts.ops.url"),
+            ("[alerts.ops]\ncommand = [\"page\"]", "alerts.ops.command"),
+            ("[alerts.ops]\nemail = [\"a@b\\nBcc: c@d\"]", "alerts.ops.email"),
+            ("[alerts.ops]\nurl = \"https://x\"\ncommand = [\"/bin/true\"]", "alerts.ops"),
             ("[[listen]]\naddress = \"0.0.0.0:80\"", "listen[0].address"),
             ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"/c\"", "listen[0].key"),
             ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"c\"\nkey = \"/k\"", "listen[0].certificate"),

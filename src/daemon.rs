@@ -18,6 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
+use crate::alerts;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::logs::Growth;
 use crate::api::measures::Measures;
@@ -252,6 +253,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         let (listener, identity) = open_listener(listen).await?;
         tokio::spawn(server::serve_network(listener, identity, context.clone()));
     }
+    alerts::start(&config.alerts, &config.paths, events.clone(), context.rounds.clone())
+        .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;

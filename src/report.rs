@@ -69,6 +69,7 @@ pub struct GpuReport {
     pub task: String,
     /// As `trainyard gpu` calls it.
     pub gpu: String,
+    #[schemars(with = "String")]
     pub uuid: GpuUuid,
     /// Percent.
     pub utilisation: Option<u32>,

@@ -41,7 +41,7 @@ pub(super) async fn uid_of(user: String) -> Result<u32, ApiError> {
     let looked = tokio::task::spawn_blocking(move || {
         let named = nix::unistd::User::from_name(&user).ok().flatten().map(|user| user.uid.as_raw());
         let found = named.or_else(|| user.parse().ok());
-        found.ok_or_else(|| ApiError::Bad(format!("there is no user {user:?} on this machine")))
+        found.ok_or_else(|| ApiError::NotFound(format!("there is no user {user:?} on this machine")))
     });
     looked.await.map_err(|_| ApiError::Ending)?
 }
@@ -134,7 +134,7 @@ pub(super) async fn logs(
     query: LogQuery,
 ) -> Result<Response<Body>, ApiError> {
     let detail = show(context, caller.clone(), key.clone()).await?;
-    logs::check(&key, &detail, &query).map_err(ApiError::Bad)?;
+    logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
     let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(logs::QUEUE);
     let (own, of) = (context.clone(), key.clone());
     let fetch = move || {
@@ -163,7 +163,7 @@ pub(super) async fn metrics(
     let task = values.needed("task")?;
     let wanted =
         LogQuery { task: Some(task.to_owned()), run: small("run"), attempt: small("attempt"), ..LogQuery::default() };
-    logs::check(&key, &detail, &wanted).map_err(ApiError::Bad)?;
+    logs::check(&key, &detail, &wanted).map_err(ApiError::NotFound)?;
     let task: TaskName = task.parse().map_err(|error| ApiError::Bad(format!("task: {error}")))?;
     let run = detail.runs.iter().rfind(|run| wanted.run.is_none_or(|number| number == run.number));
     let run = run.ok_or_else(|| ApiError::NotFound(format!("job {key} has not run yet")))?;

@@ -211,7 +211,7 @@ impl Page {
     }
 
     fn process(&mut self) {
-        let Ok(own) = crate::sys::process::own_use() else { return };
+        let Ok(own) = crate::sys::own::own_use() else { return };
         self.put("process_resident_memory_bytes", &[], own.resident);
         self.put("process_open_fds", &[], own.descriptors);
         self.put("process_max_fds", &[], own.descriptors_max);

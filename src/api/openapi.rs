@@ -37,9 +37,8 @@ pub fn document() -> Value {
 }
 
 fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
-    let places = route.places().map(
-        |name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }),
-    );
+    let places =
+        route.places().map(|name| json!({ "name": name, "in": "path", "required": true, "schema": name_schema() }));
     let parameters: Vec<Value> = places.chain(route.query.iter().map(parameter)).collect();
     let mut operation = json!({
         "operationId": name_of(route.action),
@@ -78,8 +77,17 @@ fn parameter(param: &Param) -> Value {
     })
 }
 
+/// As `ids` checks names.
+fn name_schema() -> Value {
+    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{L}\p{N}][\p{L}\p{N}._~-]*$" })
+}
+
 fn schema_of(kind: Kind) -> Value {
     match kind {
+        Kind::Name => name_schema(),
+        Kind::Cursor => {
+            json!({ "type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
+        }
         Kind::Text => json!({ "type": "string", "minLength": 1, "maxLength": 1024 }),
         // Readers of JSON know no larger whole numbers for certain.
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most.min(1 << 53) }),

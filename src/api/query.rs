@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::error::ApiError;
 use super::routes::{Kind, Param};
 use super::wire::unescape;
-use crate::ids::Timestamp;
+use crate::ids::{AssetName, Timestamp};
 
 /// Longest value, bytes.
 const VALUE_MAX: usize = 4096;
@@ -87,6 +87,9 @@ fn check(param: &Param, value: &str) -> Result<(), String> {
     match param.kind {
         Kind::Text if value.is_empty() => Err(format!("{name} is empty")),
         Kind::Text => Ok(()),
+        Kind::Name => value.parse::<AssetName>().map(drop).map_err(|error| format!("{name}={value}: {error}")),
+        Kind::Cursor if is_cursor(value) => Ok(()),
+        Kind::Cursor => Err(format!("{name}={value}: not the `next` of an answer")),
         Kind::Number(least, most) => {
             let plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
             let number = value.parse::<u64>().ok().filter(|number| plain && (least..=most).contains(number));
@@ -100,6 +103,12 @@ fn check(param: &Param, value: &str) -> Result<(), String> {
         Kind::AnyOf(list) if !value.is_empty() && value.split(',').all(|one| list.contains(&one)) => Ok(()),
         Kind::OneOf(list) | Kind::AnyOf(list) => Err(format!("{name}={value}: not of {}", list.join(", "))),
     }
+}
+
+/// Two texts, percent-encoded, with a colon between them.
+fn is_cursor(value: &str) -> bool {
+    let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte));
+    value.split_once(':').is_some_and(|(first, second)| is_plain(first) && is_plain(second) && !second.is_empty())
 }
 
 fn flag(value: &str) -> Option<bool> {

@@ -128,6 +128,10 @@ pub struct Param {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Text,
+    /// Of a job, a workspace, a token: as [`crate::ids`] has them.
+    Name,
+    /// `next` of a list.
+    Cursor,
     /// From and to.
     Number(u64, u64),
     /// Milliseconds since 1970, or as answers write times: `2026-01-31T08:00:00Z`.
@@ -238,7 +242,7 @@ pub const SORTS: &[&str] =
 const LIST: &[Param] = &[
     param("state", Kind::AnyOf(STATES), "Only jobs in one of these states."),
     param("user", Kind::Text, "Only jobs of this user, by name or number."),
-    param("workspace", Kind::Text, "Only jobs of this workspace."),
+    param("workspace", Kind::Name, "Only jobs of this workspace."),
     param("since", Kind::Time, "Only jobs that were created then or later."),
     param("until", Kind::Time, "Only jobs that were created then or earlier."),
     param("text", Kind::Text, "Only jobs with this in their name, workspace or description, whatever the case."),
@@ -253,7 +257,7 @@ const LIST: &[Param] = &[
         "By what they are sorted, with - the other way round; name when absent, nearest with `name`.",
     ),
     param("limit", Kind::Number(1, PAGE_MAX), "So many at most; 1000 when absent."),
-    param("after", Kind::Text, "Go on behind this: `next` of the answer before, with the same other parameters."),
+    param("after", Kind::Cursor, "Go on behind this: `next` of the answer before, with the same other parameters."),
 ];
 
 const LOGS: &[Param] = &[
@@ -276,12 +280,12 @@ const LOGS: &[Param] = &[
 ];
 
 const OF_WORKSPACE: &[Param] = &[WORKSPACE];
-const ONLY_WORKSPACE: &[Param] = &[param("workspace", Kind::Text, "Only of this workspace.")];
+const ONLY_WORKSPACE: &[Param] = &[param("workspace", Kind::Name, "Only of this workspace.")];
 const EVENTS: &[Param] = &[
     param("after", Kind::Number(0, u64::MAX), "Only events behind this serial number; all that are kept when absent."),
     param("follow", Kind::Flag, "Stay, and tell of what happens."),
-    param("workspace", Kind::Text, "Only of jobs of this workspace."),
-    param("job", Kind::Text, "Only of the job of this name."),
+    param("workspace", Kind::Name, "Only of jobs of this workspace."),
+    param("job", Kind::Name, "Only of the job of this name."),
     param("limit", Kind::Number(1, u64::MAX), "So many at most."),
 ];
 const METRICS: &[Param] = &[
@@ -290,15 +294,15 @@ const METRICS: &[Param] = &[
     param("attempt", Kind::Number(1, u32::MAX as u64), "This attempt; the newest when absent."),
 ];
 const CLONE: &[Param] = &[
-    needed("as", Kind::Text, "The name of the new job."),
-    param("to", Kind::Text, "Its workspace; that of the job when absent."),
+    needed("as", Kind::Name, "The name of the new job."),
+    param("to", Kind::Name, "Its workspace; that of the job when absent."),
 ];
-const CHECK: &[Param] = &[WORKSPACE, param("job", Kind::Text, "The name that the job is to have; job when absent.")];
+const CHECK: &[Param] = &[WORKSPACE, param("job", Kind::Name, "The name that the job is to have; job when absent.")];
 const PUT: &[Param] = &[param("new", Kind::Flag, "Only if there is no such file yet.")];
 const JOB_FILE: Takes = Takes::Text("application/toml", JOB_FILE_MAX_BYTES as usize);
 
 const NAME: Param = needed("name", Kind::Text, "The image's name.");
-const WORKSPACE: Param = param("workspace", Kind::Text, "Of this workspace; default when absent.");
+const WORKSPACE: Param = param("workspace", Kind::Name, "Of this workspace; default when absent.");
 const WHOSE: Param = param("kind", Kind::OneOf(&["mine", "public", "preset"]), "Whose it is.");
 const IMAGE: &[Param] = &[NAME, WORKSPACE, WHOSE];
 const TAG: &[Param] = &[NAME, WORKSPACE, WHOSE, needed("new", Kind::Text, "The further name.")];
@@ -350,7 +354,7 @@ pub static ROUTES: &[Route] = &[
         .does("Gives up the copy of the output to its store."),
     route(Action::Images, Verb::Get, "/v1/images", Right::Read, Answers::Json(of::<Vec<ImageView>>))
         .does("Lists images that the caller may use.")
-        .asks(&[param("workspace", Kind::Text, "Those that jobs of this workspace find.")]),
+        .asks(&[param("workspace", Kind::Name, "Those that jobs of this workspace find.")]),
     route(Action::RemoveImage, Verb::Delete, "/v1/images", Right::Jobs, Answers::Json(of::<Done>))
         .does("Removes a name of an image.")
         .asks(IMAGE),
@@ -531,6 +535,19 @@ mod tests {
             assert!(route.query.iter().all(|param| param.does.ends_with('.')), "{}", route.path);
             let again = ROUTES.iter().skip(index + 1).any(|other| other.path == route.path && other.verb == route.verb);
             assert!(!again, "{}", route.path);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_in_an_address_makes_the_daemon_panic(path in "(/[a-z0-9{}%/]{0,9}){0,6}|.{0,40}", query in ".{0,60}|([a-z]{1,6}=[^&]{0,9}&){0,4}") {
+            if let Found::Route(index, places) = find("GET", &path) {
+                proptest::prop_assert_eq!(ROUTES[index].places().count(), places.len());
+            }
+            for route in ROUTES {
+                let _ = super::super::query::Values::read(&query, route.query);
+            }
+            let _ = super::super::tokens::of_header(query.as_bytes()).and_then(super::super::tokens::parse);
         }
     }
 }

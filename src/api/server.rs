@@ -280,6 +280,10 @@ async fn respond(
         Found::Malformed => return Err(ApiError::Bad(format!("{path} is not text"))),
     };
     let (caller, token) = asker(&request, context, peer, route, shown).await?;
+    for (name, value) in route.places().zip(&places) {
+        let checked = value.parse::<AssetName>();
+        checked.map_err(|error| ApiError::Bad(format!("{value} cannot be a {name}: {error}")))?;
+    }
     let query = Values::read(request.uri().query().unwrap_or_default(), route.query).map_err(ApiError::Bad)?;
     check_reach(&caller, route, &places, &query)?;
     let call = Call { route, places, query, caller, token, request };
@@ -315,10 +319,6 @@ async fn asker(
             Ok((Caller { uid: u32::MAX, name: "nobody".to_owned(), within: None }, None))
         }
         Peer::Remote(address) => {
-            if route.may == Right::Local {
-                let message = "this is for users of this machine, by the daemon's socket; a token is not enough";
-                return Err(ApiError::Forbidden(message.to_owned()));
-            }
             let bearer = match bearer(request, context).await {
                 Ok(bearer) => bearer,
                 Err(error) => {
@@ -328,6 +328,10 @@ async fn asker(
                 }
             };
             context.rates.take(Who::User(bearer.caller.uid))?;
+            if route.may == Right::Local {
+                let message = "this is for users of this machine, by the daemon's socket; a token is not enough";
+                return Err(ApiError::Forbidden(message.to_owned()));
+            }
             if !bearer.allows(route.may) {
                 let message = format!("this token has not the scope {}, which this takes", route.may.name());
                 return Err(ApiError::Forbidden(message));

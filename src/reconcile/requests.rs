@@ -250,7 +250,11 @@ impl<S: Store> Reconciler<S> {
             Some(report)
         };
         let jobs = visible.filter_map(report).collect();
-        let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
+        let strays = if caller.uid == 0 && caller.within.is_none() {
+            self.strays.values().flatten().cloned().collect()
+        } else {
+            Vec::new()
+        };
         Listing { jobs, strays }
     }
 

@@ -235,6 +235,41 @@ fn set_close_on_exec(fd: i32, flag: nix::fcntl::FdFlag) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs a program with `input` on its standard input, for so long at most: then it is killed, with what it has started in its
+/// process group.
+pub fn run_within(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+    patience: std::time::Duration,
+) -> io::Result<std::process::ExitStatus> {
+    use nix::sys::signal::{Signal, killpg};
+    use std::os::unix::process::CommandExt;
+    let mut child = new_command(program)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(arguments)
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+    let ended = std::thread::scope(|scope| {
+        let stdin = child.stdin.take();
+        // It need not read what it is given; a killed one has no reader any more.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
+        let ended =
+            PidFd::open(pid).and_then(|pidfd| pidfd.has_ended(u16::try_from(patience.as_millis()).unwrap_or(u16::MAX)));
+        if !matches!(ended, Ok(true)) {
+            // It is not reaped yet, so the number is its own.
+            let _ = killpg(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        ended
+    });
+    let status = child.wait()?;
+    if ended? { Ok(status) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
 /// Runs a system tool (such as `nft`) with `input` on its standard input and waits for it.
 pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
     let mut child = new_command(program)
@@ -491,36 +526,6 @@ pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
     let set = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0))?;
     let may = |core: &u32| usize::try_from(*core).is_ok_and(|core| set.is_set(core).unwrap_or(false));
     Ok((0..u32::try_from(nix::sched::CpuSet::count()).unwrap_or(1024)).filter(may).collect())
-}
-
-/// What this process has of the machine.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct OwnUse {
-    /// Bytes.
-    pub resident: u64,
-    pub descriptors: usize,
-    pub descriptors_max: u64,
-    pub threads: u64,
-    pub cpu_s: f64,
-}
-
-pub fn own_use() -> io::Result<OwnUse> {
-    use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
-    let status = std::fs::read_to_string("/proc/self/status")?;
-    let number = |key: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
-        line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
-    };
-    let used = getrusage(UsageWho::RUSAGE_SELF)?;
-    let seconds = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
-    Ok(OwnUse {
-        resident: number("VmRSS") * 1024,
-        // One of them is that of the listing itself.
-        descriptors: std::fs::read_dir("/proc/self/fd")?.count().saturating_sub(1),
-        descriptors_max: getrlimit(Resource::RLIMIT_NOFILE)?.0,
-        threads: number("Threads"),
-        cpu_s: seconds(used.user_time()) + seconds(used.system_time()),
-    })
 }
 
 /// Hands free memory of the heap back to the machine: a process that has done its work and now only waits.
