@@ -10,7 +10,7 @@ use super::error::ApiError;
 use super::server::Context;
 use crate::config::Paths;
 use crate::ids::JobKey;
-use crate::intake::sources::{TEMPLATE_SUFFIX, overrides_of};
+use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
 use crate::intake::{Arrival, read_text};
 use crate::reconcile::Caller;
 use crate::spec::{JOB_FILE_MAX_BYTES, ResourceSpecs};
@@ -34,6 +34,9 @@ fn path_of(paths: &Paths, key: &JobKey) -> Result<PathBuf, ApiError> {
         return Err(ApiError::Bad(format!(
             "{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates"
         )));
+    }
+    if key.workspace.as_str().ends_with(OVERRIDES_SUFFIX) {
+        return Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace)));
     }
     Ok(paths.job_files(&key.workspace).join(format!("{}.toml", key.job)))
 }

@@ -220,6 +220,8 @@ fn job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answ
     assert_eq!(invalid.code(), "invalid_job");
     assert!(invalid.json()["diagnostics"][0]["line"].as_u64() == Some(1), "{invalid:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), changed, "a bad file changes nothing");
+    assert_eq!(put(0, "/v1/jobs/mine.toml.d/x/file", HELD).code(), "bad_request", "that would be an override");
+    assert_eq!(put(0, "/v1/jobs/open/x.template/file", HELD).code(), "bad_request", "that would be a template");
     let checked = ask_as(&instance, NOBODY, "POST", "/v1/check?workspace=open", b"commmand = 1").json();
     assert_eq!(checked["valid"], false);
     // One that makes several, and a copy.
