@@ -4,6 +4,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
 use super::routes::{Action, Answers, Kind, Param, ROUTES, Right, Route, Takes};
 use super::wire::Failure;
 
@@ -88,11 +89,10 @@ fn schema_of(kind: Kind) -> Value {
         Kind::Cursor => {
             json!({ "type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
         }
-        Kind::Text => json!({ "type": "string", "minLength": 1, "maxLength": 1024 }),
-        // Readers of JSON know no larger whole numbers for certain.
-        Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most.min(1 << 53) }),
+        Kind::Text => json!({ "type": "string", "minLength": 1, "maxLength": VALUE_MAX }),
+        Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most.min(NUMBER_MAX) }),
         Kind::Time => json!({ "anyOf": [
-            { "type": "integer", "minimum": 0, "maximum": 253_402_300_799_999_u64 },
+            { "type": "integer", "minimum": 0, "maximum": TIME_MAX },
             { "type": "string", "format": "date-time" },
         ] }),
         Kind::Flag => json!({ "type": "string", "enum": ["1", "0", "true", "false"] }),
@@ -126,7 +126,7 @@ fn body(route: &Route, generator: &mut SchemaGenerator) -> Option<Value> {
     let (kind, schema) = match route.takes {
         Takes::Nothing => return None,
         Takes::Json(schema, _) => ("application/json", schema(generator).into()),
-        Takes::Text(kind, _) => (kind, json!({ "type": "string" })),
+        Takes::Text(kind, _) => (kind, json!({ "type": "string", "minLength": 1 })),
         Takes::Stream(kind) => (kind, json!({ "type": "string", "format": "binary" })),
     };
     Some(json!({ "required": true, "content": { kind: { "schema": schema } } }))

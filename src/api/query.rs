@@ -7,8 +7,12 @@ use super::routes::{Kind, Param};
 use super::wire::unescape;
 use crate::ids::{AssetName, Timestamp};
 
-/// Longest value, bytes.
-const VALUE_MAX: usize = 4096;
+/// Longest value, characters.
+pub(super) const VALUE_MAX: usize = 1024;
+/// The largest whole number that every reader of JSON knows for certain.
+pub(super) const NUMBER_MAX: u64 = 1 << 53;
+/// The end of the year 9999, which is as far as times are written.
+pub(super) const TIME_MAX: u64 = 253_402_300_799_999;
 
 /// Parameters that were given, each of them of its kind.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -69,8 +73,8 @@ impl Values {
 fn decoded(text: &str) -> Result<String, String> {
     let found = unescape(&text.replace('+', "%20"));
     found
-        .filter(|text| text.len() <= VALUE_MAX && !text.contains('\0'))
-        .ok_or_else(|| format!("the query has a part that is not text, or longer than {VALUE_MAX} bytes"))
+        .filter(|text| text.chars().count() <= VALUE_MAX && !text.contains('\0'))
+        .ok_or_else(|| format!("the query has a part that is not text, or longer than {VALUE_MAX} characters"))
 }
 
 fn unknown(name: &str, params: &[Param]) -> String {
@@ -91,6 +95,7 @@ fn check(param: &Param, value: &str) -> Result<(), String> {
         Kind::Cursor if is_cursor(value) => Ok(()),
         Kind::Cursor => Err(format!("{name}={value}: not the `next` of an answer")),
         Kind::Number(least, most) => {
+            let most = most.min(NUMBER_MAX);
             let plain = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
             let number = value.parse::<u64>().ok().filter(|number| plain && (least..=most).contains(number));
             number.map(drop).ok_or_else(|| format!("{name}={value}: not a number from {least} to {most}"))
@@ -121,7 +126,7 @@ fn flag(value: &str) -> Option<bool> {
 
 fn time(value: &str) -> Option<Timestamp> {
     if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        return value.parse().ok().map(Timestamp);
+        return value.parse().ok().filter(|ms| *ms <= TIME_MAX).map(Timestamp);
     }
     let time: jiff::Timestamp = value.parse().ok()?;
     Some(Timestamp(u64::try_from(time.as_millisecond()).unwrap_or(0)))
@@ -161,6 +166,7 @@ mod tests {
             ("task=a&lines=10", "lines"),
             ("task=a&lines=%2B3", "lines"),
             ("task=a&since=yesterday", "since"),
+            ("task=a&since=253402300800000", "since"),
             ("task=a&follow=maybe", "follow"),
             ("task=a&state=a,c", "state"),
             ("task=%ff", "not text"),

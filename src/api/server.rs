@@ -373,7 +373,10 @@ fn check_reach(caller: &Caller, route: &Route, places: &[String], query: &Values
 pub(super) async fn whole(body: Incoming, most: usize) -> Result<Bytes, ApiError> {
     let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, most).collect()).await;
     match read.map_err(|_| ApiError::Slow)? {
-        Ok(body) => Ok(body.to_bytes()),
+        Ok(body) => {
+            let body = body.to_bytes();
+            if body.is_empty() { Err(ApiError::Bad("the request has no body".to_owned())) } else { Ok(body) }
+        }
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLarge(most)),
         Err(error) => Err(ApiError::Bad(format!("the request cannot be read: {error}"))),
     }

@@ -143,6 +143,7 @@ fn lists_come_in_pages_and_every_refusal_has_a_code() {
     assert_eq!(code("DELETE", "/v1/jobs/default/alpha", b""), "still_running");
     assert_eq!(code("PUT", "/v1/jobs/default/x/file", b"command = 3"), "invalid_job");
     assert_eq!(code("PUT", "/v1/jobs/default/x/file", &vec![b'#'; 300 << 10]), "body_too_large");
+    assert_eq!(code("PUT", "/v1/jobs/default/x/file", b""), "bad_request");
     assert_eq!(code("POST", "/v1/tokens", b"{}"), "bad_request");
     let wrong = ask_with(&instance, "PATCH", "/v1/jobs/default/alpha", "", b"");
     assert_eq!((wrong.code().as_str(), wrong.head.contains("allow: get, delete")), ("method_not_allowed", true));
