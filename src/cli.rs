@@ -23,6 +23,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod token;
 mod usage;
 mod wait;
 mod whose;
@@ -32,7 +33,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 
-use crate::api::client::{Client, ClientError};
+use crate::api::client::{Client, ClientError, Follow};
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, WorkspaceName};
 
@@ -160,10 +161,16 @@ pub enum Verb {
         /// The same; one of both is in a task
         to: String,
     },
-    /// Print what happened to a job and why
+    /// Print what happened to a job and why, or to all jobs that you may see
     Events {
-        /// JOB, or WORKSPACE/JOB
-        job: JobKey,
+        /// JOB, or WORKSPACE/JOB; all jobs when absent
+        job: Option<JobKey>,
+        /// Go on with what happens
+        #[arg(short, long, conflicts_with = "job")]
+        follow: bool,
+        /// Only events behind this serial number, as --json tells it
+        #[arg(long, default_value_t = 0, conflicts_with = "job")]
+        after: u64,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
@@ -267,6 +274,9 @@ pub enum Verb {
     /// Datasets: drafts, and versions that nobody changes
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Tokens, with which programs reach the API over the network
+    #[command(subcommand)]
+    Token(token::TokenVerb),
     /// Workspaces: what they keep on the disk, how much they may, and which jobs they have
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
@@ -408,7 +418,11 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
-        Verb::Events { job } => events::run(&client()?, &job, format).await,
+        Verb::Events { job: Some(job), .. } => events::run(&client()?, &job, format).await,
+        Verb::Events { job: None, follow, after } => {
+            let follow = if follow { Follow::Yes } else { Follow::No };
+            events::run_all(&client()?, after, follow, format).await
+        }
         Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
@@ -430,6 +444,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
         Verb::Gpu => gpu::run(&client()?, format).await,
+        Verb::Token(verb) => token::run(&client()?, verb, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::Usage { by, since, csv } => {
             let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };

@@ -1,5 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+mod alerts;
+mod listen;
 mod pools;
 mod quotas;
 mod specs;
@@ -15,6 +17,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+use alerts::WireAlert;
+pub use alerts::{AlertConfig, AlertOn, AlertTo};
+pub use listen::Listen;
+use listen::WireListen;
 pub use pools::Pool;
 use pools::WirePool;
 pub use quotas::{QueueConfig, Quota, Quotas, UsageConfig};
@@ -63,6 +69,10 @@ pub struct Config {
     pub specs: ResourceSpecs,
     pub queue: QueueConfig,
     pub usage: UsageConfig,
+    /// Where the API is reached over the network.
+    pub listen: Vec<Listen>,
+    /// Who is told of what happens, by name.
+    pub alerts: BTreeMap<AssetName, AlertConfig>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
@@ -199,6 +209,8 @@ struct WireConfig {
     specs: BTreeMap<String, WireSpec>,
     queue: WireQueue,
     usage: WireUsage,
+    listen: Vec<WireListen>,
+    alerts: BTreeMap<String, WireAlert>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -293,6 +305,8 @@ impl Config {
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
             usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            alerts: alerts::read(wire.alerts).map_err(|(key, message)| value(&path, key, message))?,
+            listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             other_keys: other_keys(&text),
             paths,
@@ -534,6 +548,16 @@ impl Paths {
         self.root.join("etc/trainyard/secrets")
     }
 
+    /// Who may come over the network; root alone may read there.
+    pub fn tokens(&self) -> PathBuf {
+        self.root.join("etc/trainyard/tokens")
+    }
+
+    /// What is still to be told to others.
+    pub fn alerts(&self) -> PathBuf {
+        self.state_dir().join("alerts")
+    }
+
     /// Images and their layers.
     pub fn images(&self) -> PathBuf {
         self.state_dir().join("images")
@@ -702,6 +726,17 @@ mod tests {
             ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
             ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
             ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
+            ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+            ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
+            ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
+            ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),
+            ("[alerts.ops]\nurl = \"http://127.0.0.1:1@lab.example/\"", "alerts.ops.url"),
+            ("[alerts.ops]\ncommand = [\"page\"]", "alerts.ops.command"),
+            ("[alerts.ops]\nemail = [\"a@b\\nBcc: c@d\"]", "alerts.ops.email"),
+            ("[alerts.ops]\nurl = \"https://x\"\ncommand = [\"/bin/true\"]", "alerts.ops"),
+            ("[[listen]]\naddress = \"0.0.0.0:80\"", "listen[0].address"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"/c\"", "listen[0].key"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"c\"\nkey = \"/k\"", "listen[0].certificate"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");

@@ -11,18 +11,24 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
+use crate::alerts;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
+use crate::api::logs::Growth;
+use crate::api::measures::Measures;
+use crate::api::rates::Rates;
 use crate::api::server;
 use crate::api::sessions::Sessions;
+use crate::api::tls::Credentials;
+use crate::api::tokens::Tokens;
 use crate::assets::{self, enforced};
-use crate::config::{Config, Paths};
+use crate::config::{Config, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
@@ -53,6 +59,12 @@ pub enum DaemonError {
     #[error("cannot {what}")]
     Io {
         what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot serve the API at {address}; see [[listen]] in trainyard.toml")]
+    Listen {
+        address: std::net::SocketAddr,
         #[source]
         source: io::Error,
     },
@@ -220,21 +232,35 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    let measures = Arc::new(Measures::default());
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
         events: events.clone(),
         rounds: heard,
         images: image_service,
-        sessions: Sessions::default(),
+        sessions: Sessions::in_tasks(),
+        connections: Sessions::connections(),
+        rates: Arc::new(Rates::default()),
+        tokens: Tokens::open(&config.paths.tokens()).map_err(failed("watch the tokens"))?,
         storage: Arc::new(storage.clone()),
         gpus: gpus.clone(),
+        growth: Growth::start().map_err(failed("watch logs"))?,
+        measures: measures.clone(),
+        specs: config.specs.clone(),
     };
+    for listen in &config.listen {
+        let (listener, identity) = open_listener(listen).await?;
+        tokio::spawn(server::serve_network(listener, identity, context.clone()));
+    }
+    alerts::start(&config.alerts, &config.paths, events.clone(), context.rounds.clone())
+        .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver = Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, events, inbox };
+    let driver =
+        Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, measures, events, inbox };
     let end = driver.run().await?;
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
@@ -246,6 +272,16 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         tracing::info!("everything is stopped");
     }
     Ok(())
+}
+
+/// An address of the configuration, before the daemon says that it is ready.
+async fn open_listener(listen: &Listen) -> Result<(tokio::net::TcpListener, Option<Credentials>), DaemonError> {
+    let failed = |source| DaemonError::Listen { address: listen.address, source };
+    let pair = listen.tls.as_ref();
+    let identity = pair.map(|(certificate, key)| Credentials::open(certificate, key)).transpose().map_err(failed)?;
+    let listener = tokio::net::TcpListener::bind(listen.address).await.map_err(failed)?;
+    tracing::info!(address = %listen.address, encrypted = identity.is_some(), "the API listens");
+    Ok((listener, identity))
 }
 
 fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>) -> io::Result<Gpus> {
@@ -379,6 +415,7 @@ struct Driver<S> {
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
+    measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
 }
@@ -418,7 +455,9 @@ impl<S: Store> Driver<S> {
 
     /// Plans, commits, hands out the works; returns when to plan again at the latest.
     fn round(&mut self) -> Result<Option<Timestamp>, DaemonError> {
+        let begun = Instant::now();
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
+        self.measures.round(begun.elapsed());
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
             match work {

@@ -24,11 +24,13 @@
 //! - [`engine`]: carries steps out; the only door between plan and the world.
 //! - [`workspace`]: what the mount shows.
 //! - [`reconcile`]: the one place where state changes.
+//! - [`alerts`]: tells others of what happens.
 //! - [`api`]: HTTP over a unix socket, both ends.
 //! - [`cli`]: the command line.
 //! - [`mounting`]: the process that serves the mount.
 //! - [`daemon`]: the composition root.
 
+pub mod alerts;
 pub mod api;
 pub mod assets;
 pub mod cli;

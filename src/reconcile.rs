@@ -7,6 +7,7 @@
 
 mod cards;
 mod files;
+mod happenings;
 mod idle;
 mod preparing;
 mod publishing;
@@ -42,6 +43,8 @@ use crate::store::record::{
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
+pub use happenings::Happened;
+use happenings::Happenings;
 use idle::Idleness;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
@@ -232,6 +235,8 @@ pub struct Reconciler<S> {
     /// And how they ended, to be published.
     last_words: Vec<(JobKey, JobReport)>,
     events: Vec<(JobKey, EventRecord)>,
+    /// The last ones that are recorded, of all jobs.
+    happenings: Happenings,
     /// Of attempts that are over.
     usage: Vec<UsageRecord>,
     /// When old records of that are looked for next.
@@ -284,6 +289,7 @@ impl<S: Store> Reconciler<S> {
             retired: Vec::new(),
             last_words: Vec::new(),
             events: Vec::new(),
+            happenings: Happenings::after(contents.counters.event),
             usage: Vec::new(),
             fold_usage_at: now,
             works: Vec::new(),
@@ -775,7 +781,10 @@ impl<S: Store> Reconciler<S> {
         let (run, number) = (job.record.last_run, job.record.next_event);
         tracing::info!(job = %key, run, state = %state, reason = %message, "job");
         job.record.next_event += 1;
-        self.events.push((key.clone(), EventRecord { number, at: now, run, state, message }));
+        self.counters.event += 1;
+        self.counters_changed = true;
+        let serial = self.counters.event;
+        self.events.push((key.clone(), EventRecord { number, serial, at: now, run, state, message }));
         self.dirty.insert(key.clone());
     }
 }

@@ -15,6 +15,7 @@ pub mod mig;
 pub mod mounts;
 pub mod namespaces;
 pub mod netns;
+pub mod own;
 pub mod passing;
 pub mod pause;
 pub mod process;

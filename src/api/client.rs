@@ -16,11 +16,13 @@ use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
+use super::routes::PAGE_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
+use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
-    Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
-    LogQuery, NameQuery, escape,
+    Done, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView, ImportQuery, JobList,
+    JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
@@ -116,8 +118,17 @@ impl Client {
         Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }
 
-    pub async fn jobs(&self) -> Result<JobList, ClientError> {
-        self.read(Method::GET, "/v1/jobs").await
+    /// All jobs that are as is asked for, page by page.
+    pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+        let mut query = JobQuery { limit: Some(PAGE_MAX), ..query.clone() };
+        let mut list: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+        while let Some(next) = list.next.take() {
+            query.after = Some(next);
+            let more: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+            list.jobs.extend(more.jobs);
+            list.next = more.next;
+        }
+        Ok(list)
     }
 
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
@@ -168,6 +179,32 @@ impl Client {
     /// With its file in `jobs.d`, or the record alone.
     pub async fn remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
         self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
+    }
+
+    pub async fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {
+        self.read(Method::GET, "/v1/tokens").await
+    }
+
+    pub async fn token_new(&self, wanted: &TokenRequest) -> Result<NewToken, ClientError> {
+        let body = Full::new(Bytes::from(serde_json::to_vec(wanted)?)).map_err(|never| match never {});
+        let response = self.call_with(Method::POST, "/v1/tokens", body.boxed()).await?;
+        Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
+    }
+
+    pub async fn token_remove(&self, name: &str) -> Result<Done, ClientError> {
+        self.read(Method::DELETE, &format!("/v1/tokens/{}", escape(name))).await
+    }
+
+    /// Calls `each` with every event of all jobs behind a serial number, until there are no more or it returns false.
+    pub async fn events(
+        &self,
+        after: u64,
+        follow: Follow,
+        each: impl FnMut(HappeningView) -> bool,
+    ) -> Result<(), ClientError> {
+        let follow = if follow == Follow::Yes { "&follow=1" } else { "" };
+        let response = self.call(Method::GET, &format!("/v1/events?after={after}{follow}")).await?;
+        lines(response, each).await
     }
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {
@@ -266,6 +303,13 @@ impl Client {
         };
         lines(answered?, each).await
     }
+}
+
+/// Whether a stream goes on with what will come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    Yes,
+    No,
 }
 
 /// What a request carries.

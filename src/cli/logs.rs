@@ -29,7 +29,7 @@ pub(super) async fn run(client: &Client, request: Request, format: Format) -> an
     let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
     let several = task.is_none();
     let Request { follow, lines, run, attempt, .. } = request;
-    let query = LogQuery { task, run, attempt, follow, lines, since };
+    let query = LogQuery { task, run, attempt, follow, lines, since, ..LogQuery::default() };
     let mut failed = None;
     let mut newest = None;
     let printed = client.logs(&key, &query, |line| {

@@ -6,6 +6,7 @@ mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api;
 mod bad_input;
 mod complaints;
 mod conformance;

@@ -39,6 +39,36 @@ fn the_key_reference_is_the_program_s_own() {
     assert_eq!(reference, printed.trim(), "put the output of `trainyard explain --markdown` between the marks");
 }
 
+/// What stands between two marks of docs/API.md.
+fn marked<'a>(text: &'a str, mark: &str) -> &'a str {
+    text.split(&format!("<!-- {mark} -->")).nth(1).unwrap().trim()
+}
+
+#[test]
+fn the_api_s_tables_are_the_program_s_own() {
+    let path = repository().join("docs/API.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let codes = trainyard::api::error::CODES.iter().map(|(code, status)| format!("| `{code}` | {status} |\n"));
+    let codes = format!("| code | status |\n|---|---|\n{}", codes.collect::<String>());
+    let tables = [
+        ("routes", trainyard::api::routes::markdown()),
+        ("codes", codes),
+        ("metrics", trainyard::api::measures::markdown()),
+    ];
+    if std::env::var_os("TRAINYARD_WRITE_TABLES").is_some() {
+        let written = tables.iter().fold(text.clone(), |text, (mark, table)| {
+            let mark = format!("<!-- {mark} -->");
+            let parts: Vec<&str> = text.splitn(3, &mark).collect();
+            format!("{}{mark}\n{}\n{mark}{}", parts[0], table.trim(), parts[2])
+        });
+        fs::write(&path, written).unwrap();
+        return;
+    }
+    for (mark, table) in tables {
+        assert_eq!(marked(&text, mark), table.trim(), "TRAINYARD_WRITE_TABLES=1 and this test write them");
+    }
+}
+
 #[test]
 fn every_job_file_in_the_documents_is_accepted() {
     let mut count = 0;

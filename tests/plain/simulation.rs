@@ -408,7 +408,7 @@ impl World {
     }
 
     fn ask(&mut self, key: JobKey, verb: Verb) {
-        let caller = Caller { uid: 0, name: "root".to_owned() };
+        let caller = Caller::root();
         self.handle(Event::Request(Request::Change { caller, key, verb, answer: Box::new(drop) }));
     }
 
