@@ -4,12 +4,14 @@
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
 //! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
 //! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
-//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
+//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `GET`, `POST`,
+//! `DELETE /v1/drain` · `POST /v1/shutdown`.
 //! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
 //! the place of somebody else by the header `trainyard-for-user: UID`.
 
 pub mod client;
 mod datasets;
+pub mod drain;
 mod exec;
 mod files;
 pub mod frames;

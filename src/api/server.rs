@@ -24,7 +24,7 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, files, gpus, logs, usage};
+use super::{datasets, drain, exec, files, gpus, logs, usage};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
@@ -245,6 +245,14 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         (&Method::GET, ["v1", "workspaces", name]) => {
             Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))
         }
+        // Names of jobs are root's to see.
+        (&Method::GET, ["v1", "drain"]) if caller.uid != 0 => Err(ApiError::NotRoot),
+        (&Method::GET, ["v1", "drain"]) => {
+            let wait = request.uri().query() == Some("wait=1");
+            Ok(json(StatusCode::OK, &drain::look(context, wait).await?))
+        }
+        (&Method::POST, ["v1", "drain"]) => Ok(json(StatusCode::OK, &drain::begin(context, caller).await?)),
+        (&Method::DELETE, ["v1", "drain"]) => Ok(json(StatusCode::OK, &drain::undo(context, caller).await?)),
         (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
         _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
     }

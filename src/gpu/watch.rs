@@ -43,7 +43,7 @@ pub struct Settings {
     /// The driver's library; it is looked for when absent.
     pub library: Option<PathBuf>,
     /// Where XIDs are kept.
-    pub xids: PathBuf,
+    pub xids: Option<PathBuf>,
     /// The control group below which tasks have theirs.
     pub tasks_group: Option<String>,
 }
@@ -83,7 +83,7 @@ impl Gpus {
     pub fn start(settings: Settings, changed: impl Fn(Arc<Inventory>) + Send + 'static) -> io::Result<Self> {
         let (words, inbox) = channel();
         let found = Arc::new(Mutex::new(Arc::default()));
-        let xids = Xids::open(&settings.xids);
+        let xids = Xids::open(settings.xids.as_deref());
         let watcher = Watcher {
             settings,
             inbox,

@@ -9,7 +9,7 @@ use super::{Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
-use crate::report::{GpuReport, JobReport};
+use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
@@ -51,6 +51,10 @@ pub enum Request {
     Usage {
         since: Timestamp,
         answer: Answer<Used>,
+    },
+    /// Whether anything may start, and what still runs.
+    Drain {
+        answer: Answer<DrainReport>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -189,6 +193,7 @@ impl<S: Store> Reconciler<S> {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
+            Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {

@@ -37,6 +37,7 @@ mod remote;
 mod requirements;
 mod rights;
 mod roles;
+mod service;
 mod shown;
 mod store;
 mod sweeps;
