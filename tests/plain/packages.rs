@@ -64,12 +64,13 @@ fn what_it_calls_a_default_is_one() {
             gpu,
             specs,
             queue,
+            usage,
             quotas,
             ..
         } = config;
         format!(
             "{limits:#?}\n{network:#?}\n{images:#?}\n{logs:#?}\n{mounts_below:#?}\n{pools:#?}\n{direct:#?}\n{storage:#?}\n{gpu:#?}\n\
-             {specs:#?}\n{queue:#?}\n{quotas:#?}"
+             {specs:#?}\n{queue:#?}\n{usage:#?}\n{quotas:#?}"
         )
     };
     assert_eq!(all(&said), all(&wanted));
@@ -92,6 +93,7 @@ fn it_names_every_key() {
     for (table, heading) in [
         ("[limits]", "[limits]"),
         ("[queue]", "[queue]"),
+        ("[usage]", "[usage]"),
         ("[network]", "[network]"),
         ("[images]", "[images]"),
         ("[logs]", "[logs]"),
