@@ -8,6 +8,7 @@
 pub mod assets;
 pub mod client;
 mod datasets;
+pub mod drain;
 pub mod error;
 mod exec;
 mod files;

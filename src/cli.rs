@@ -5,10 +5,13 @@ mod check;
 mod contract;
 mod cp;
 mod dataset;
+mod doctor;
+mod drain;
 mod events;
 mod exec;
 mod explain;
 mod fetch;
+mod generate;
 mod gpu;
 mod image;
 mod import;
@@ -34,7 +37,7 @@ use std::path::{Path, PathBuf};
 use clap::{Parser, Subcommand};
 
 use crate::api::client::{Client, ClientError, Follow};
-use crate::config::{Config, Paths};
+use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
 
 /// Exit codes of the command line; documented in the README.
@@ -175,8 +178,11 @@ pub enum Verb {
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required_unless_present = "all")]
         jobs: Vec<JobKey>,
+        /// All of your jobs that run or wait; root's are everybody's
+        #[arg(long, conflicts_with = "jobs")]
+        all: bool,
     },
     /// Stop what runs of jobs, and run them again as their files are now
     Restart {
@@ -339,10 +345,38 @@ pub enum Verb {
         #[arg(long, hide = true)]
         markdown: bool,
     },
+    /// Let nothing start any more, as before maintenance; what runs goes on
+    ///
+    /// Tells which jobs still run. Images and code of waiting jobs are made ready all the same. It outlives the daemon, also an
+    /// upgrade, but not the machine's next start: after a reboot jobs start again. Root's alone.
+    Drain {
+        /// Return when nothing runs any more
+        #[arg(short, long)]
+        wait: bool,
+        /// Let jobs start again
+        #[arg(long, conflicts_with = "wait")]
+        undo: bool,
+    },
+    /// Say what this machine can and cannot do, and what to do about it
+    ///
+    /// Each line is ok, a warning (something is slower or missing) or failed (jobs cannot run as they should). Needs no daemon, but
+    /// root for some checks. Ends with 1 if anything has failed.
+    Doctor {
+        /// Only these checks, by the names in the first column
+        checks: Vec<String>,
+    },
     /// Stop all jobs, unmount, and end the daemon
+    ///
+    /// The one way to take everything away. `systemctl stop` and a signal end the daemon alone: tasks and the mount go on, and the
+    /// next daemon goes on with them.
     Shutdown,
     /// Run the daemon (the service does this)
+    ///
+    /// SIGTERM ends it and nothing else; SIGHUP has it read trainyard.toml again.
     Daemon,
+    /// Write man pages or completions into a directory (packaging does this)
+    #[command(hide = true)]
+    Generate { what: generate::What, directory: PathBuf },
     /// Serve the mounted tree (the daemon does this)
     #[command(hide = true)]
     Mount {
@@ -423,7 +457,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let follow = if follow { Follow::Yes } else { Follow::No };
             events::run_all(&client()?, after, follow, format).await
         }
-        Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Stop { all: true, .. } => change::stop_all(&client()?, format).await,
+        Verb::Stop { jobs, all: false } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {
@@ -469,6 +504,16 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             import::run_export(&job, &text)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
+        Verb::Drain { wait, undo } => {
+            let drain = match (wait, undo) {
+                (_, true) => drain::Drain::Undo,
+                (true, false) => drain::Drain::Wait,
+                (false, false) => drain::Drain::Begin,
+            };
+            drain::run(&client()?, drain, format).await
+        }
+        Verb::Doctor { checks } => doctor::run(&cli.root, &checks, format),
+        Verb::Generate { what, directory } => generate::run(what, &directory),
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon
         | Verb::Carry { .. }
@@ -484,7 +529,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
 }
 
 fn client(root: &Path) -> anyhow::Result<Client> {
-    Ok(Client::new(&Config::load(root)?.paths.api_socket()))
+    // A mistake in trainyard.toml is no reason not to talk to a daemon that goes on with what it had.
+    Ok(Client::new(&Paths::new(root)?.api_socket()))
 }
 
 /// What the daemon refuses is told in its words; the code says which kind it was.

@@ -1,7 +1,8 @@
 //! The composition root: opens everything in order, then drives the reconciler.
 //!
 //! Start: lock → store → reconciler → engine (sweeps what is nobody's) → publisher → news → API → watch of `jobs.d` →
-//! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start.
+//! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start. SIGHUP has it
+//! read its configuration again. The service manager is told when all is open, what there is to do, and that the loop turns.
 
 mod mounting;
 mod storage;
@@ -23,10 +24,10 @@ use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::logs::Growth;
 use crate::api::measures::Measures;
 use crate::api::rates::Rates;
-use crate::api::server;
 use crate::api::sessions::Sessions;
 use crate::api::tls::Credentials;
 use crate::api::tokens::Tokens;
+use crate::api::{drain, server};
 use crate::assets::{self, enforced};
 use crate::config::{Config, Listen, Paths};
 use crate::contract::Identity;
@@ -43,7 +44,7 @@ use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
-use crate::sys::{bell, cgroup};
+use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
 
 use storage::Storage;
@@ -88,6 +89,8 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
 const WORK_THREADS: usize = 16;
 /// Most events taken in before a round; a burst becomes one commit.
 const BURST: usize = 1024;
+/// Where nobody asks whether we live.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often images that nobody uses are looked for.
 const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 
@@ -196,22 +199,29 @@ fn inventory(config: &Config) -> io::Result<Amount> {
     })
 }
 
-async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
-    let (events, inbox) = unbounded_channel();
-    let inventory = inventory(config).map_err(failed("look at the machine"))?;
-    let settings = Settings {
-        inventory,
+/// What the configuration allows of this machine.
+fn settings(config: &Config) -> io::Result<Settings> {
+    Ok(Settings {
+        inventory: inventory(config)?,
         addresses: config.network.range,
         stop_grace: config.limits.stop_grace,
         half_life: config.queue.half_life,
         usage_keep: config.usage.keep,
         quotas: config.quotas.clone(),
-    };
-    let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;
+    })
+}
+
+async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
+    let (events, inbox) = unbounded_channel();
+    let settings = settings(config).map_err(failed("look at the machine"))?;
+    let inventory = settings.inventory;
+    let mut reconciler = Reconciler::open(store, settings.clone(), crate::sys::now())?;
     let (storage, mut opened) =
-        Storage::open(config, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
+        Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
+    let drained = drain::ordered(&config.paths).map_err(failed("see whether the machine is drained"))?;
+    reconciler.handle(Event::Drain(drained), crate::sys::now());
     let images = Arc::new(open_images(config)?);
     let tasks_group = cgroup::prepare_tasks_group(&format!("/trainyard-{}", config.paths.instance()))
         .map_err(failed("make a control group for tasks"))?;
@@ -259,9 +269,25 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver =
-        Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, measures, events, inbox };
+    let summary = reconciler.summary();
+    service::ready(&summary);
+    let driver = Driver {
+        reconciler,
+        engine: engine.clone(),
+        gpus,
+        publisher,
+        rounds,
+        storage,
+        measures,
+        events,
+        inbox,
+        told: summary,
+    };
     let end = driver.run().await?;
+    service::stopping(match end {
+        End::Signalled => "ended; tasks and the mount go on",
+        End::Drained => "everything is stopped",
+    });
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
         tracing::warn!("the last status may not have been published; the next start does it");
@@ -287,7 +313,7 @@ async fn open_listener(listen: &Listen) -> Result<(tokio::net::TcpListener, Opti
 fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>) -> io::Result<Gpus> {
     let settings = gpu::Settings {
         library: config.gpu.library.clone(),
-        xids: config.paths.xids(),
+        xids: Some(config.paths.xids()),
         tasks_group: Some(tasks_group.to_owned()),
     };
     // The receiver is gone only when the daemon ends.
@@ -418,14 +444,20 @@ struct Driver<S> {
     measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
+    /// What the service manager was told last.
+    told: String,
 }
 
 impl<S: Store> Driver<S> {
     async fn run(mut self) -> Result<End, DaemonError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed("take signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("take signals"))?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(failed("take signals"))?;
+        let silence = service::watchdog();
+        let mut alive = tokio::time::interval(silence.map_or(NEVER, |silence| silence / 3));
         loop {
             let wake_at = self.round()?;
+            self.tell_summary();
             if self.reconciler.is_drained() {
                 return Ok(End::Drained);
             }
@@ -435,7 +467,18 @@ impl<S: Store> Driver<S> {
                 () = timer => self.take(Some(Event::Tick)),
                 _ = terminate.recv() => return Ok(End::Signalled),
                 _ = interrupt.recv() => return Ok(End::Signalled),
+                _ = hangup.recv() => self.storage.reload(),
+                // From this loop, so that one that no longer turns is seen.
+                _ = alive.tick(), if silence.is_some() => service::alive(),
             }
+        }
+    }
+
+    fn tell_summary(&mut self) {
+        let summary = self.reconciler.summary();
+        if summary != self.told {
+            service::status(&summary);
+            self.told = summary;
         }
     }
 

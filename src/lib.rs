@@ -3,6 +3,7 @@
 //! A job file flows down this list; `docs/ARCHITECTURE.md` has the whole picture and the table of who may use whom.
 //!
 //! - [`ids`]: names and quantities, checked at birth.
+//! - [`journal`]: where it is said what is done.
 //! - [`sys`]: the machine below us; the only unsafe code and the only child processes.
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
@@ -26,6 +27,7 @@
 //! - [`reconcile`]: the one place where state changes.
 //! - [`alerts`]: tells others of what happens.
 //! - [`api`]: HTTP over a unix socket, both ends.
+//! - [`doctor`]: what this machine can do for us.
 //! - [`cli`]: the command line.
 //! - [`mounting`]: the process that serves the mount.
 //! - [`daemon`]: the composition root.
@@ -37,12 +39,14 @@ pub mod cli;
 pub mod config;
 pub mod contract;
 pub mod daemon;
+pub mod doctor;
 pub mod engine;
 pub mod gpu;
 pub mod ids;
 pub mod images;
 pub mod import;
 pub mod intake;
+pub mod journal;
 pub mod logs;
 pub mod mounting;
 pub mod plan;

@@ -6,6 +6,7 @@
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
 mod cards;
+mod drain;
 mod files;
 mod happenings;
 mod idle;
@@ -33,7 +34,7 @@ use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::outlook::Outlook;
 use crate::plan::{Amount, HeldUp, Queue, Shares, Step, Why};
-use crate::report::{Change, JobReport};
+use crate::report::{Change, DrainOrder, JobReport};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
@@ -67,6 +68,10 @@ pub enum Event {
     Request(Request),
     /// Workspaces that have no room left by their quota, and what is said of each.
     Full(BTreeMap<WorkspaceName, String>),
+    /// Whether anything may be started; `None` if so.
+    Drain(Option<DrainOrder>),
+    /// `trainyard.toml` was edited.
+    Settings(Box<Settings>),
     /// The cards were looked at.
     Gpus(Arc<Inventory>),
     /// Leased cards were measured.
@@ -162,7 +167,7 @@ pub enum Outcome {
 }
 
 /// What a machine has and how it is used.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub inventory: Amount,
     pub addresses: AddressRange,
@@ -211,7 +216,9 @@ pub struct Reconciler<S> {
     idleness: Idleness,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
-    draining: bool,
+    /// Everything is being stopped; then the daemon ends.
+    ending: bool,
+    drain: Option<DrainOrder>,
     /// Tasks whose last look failed.
     look_again: BTreeMap<TaskId, Look>,
     stop_again: BTreeMap<TaskId, StopCause>,
@@ -275,7 +282,8 @@ impl<S: Store> Reconciler<S> {
             cards: Cards::default(),
             idleness: Idleness::default(),
             strays: BTreeMap::new(),
-            draining: false,
+            ending: false,
+            drain: None,
             look_again: BTreeMap::new(),
             stop_again: BTreeMap::new(),
             backing_off: BTreeMap::new(),
@@ -355,21 +363,29 @@ impl<S: Store> Reconciler<S> {
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
+            Event::Drain(order) => self.set_drain(order),
+            Event::Settings(settings) => self.configure(*settings),
             Event::Gpus(seen) => self.cards_seen(seen),
             Event::Measured(measured) => self.measured(measured),
             Event::Remark { attempt, remark } => self.remark(attempt, remark),
             Event::Tick => self.try_again(),
-            Event::Shutdown => self.drain(),
+            Event::Shutdown => self.stop_everything(),
         }
+    }
+
+    /// What there is to do, one line.
+    pub fn summary(&self) -> String {
+        let drained = if self.drain.is_some() { "; drained, nothing starts" } else { "" };
+        format!("{} running, {} waiting{drained}", self.live.len(), self.queue.len())
     }
 
     /// Nothing runs any more and nothing will be started.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.live.is_empty()
+        self.ending && self.live.is_empty()
     }
 
-    fn drain(&mut self) {
-        self.draining = true;
+    fn stop_everything(&mut self) {
+        self.ending = true;
         let live: Vec<JobKey> = self.live.iter().cloned().collect();
         for key in live {
             self.want_stop(&key, StopCause::Shutdown);

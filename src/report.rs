@@ -48,6 +48,24 @@ pub struct JobReport {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// Who has asked that nothing starts, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DrainOrder {
+    pub by: String,
+    pub since: String,
+}
+
+/// How far a machine is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DrainReport {
+    /// Jobs start when absent.
+    pub order: Option<DrainOrder>,
+    /// Jobs that have something of the machine.
+    pub running: Vec<String>,
+    /// How many wait in the queue.
+    pub waiting: u64,
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskReport {
     /// `ROLE-I`.

@@ -138,7 +138,7 @@ impl fmt::Display for StopCause {
     }
 }
 
-/// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it.
+/// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it. By the shim `Lost` says that the machine went down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TaskEnd {

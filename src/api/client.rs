@@ -26,6 +26,7 @@ use super::wire::{
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
+use crate::report::DrainReport;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -179,6 +180,19 @@ impl Client {
     /// With its file in `jobs.d`, or the record alone.
     pub async fn remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
         self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
+    }
+
+    pub async fn drain(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::POST, "/v1/drain").await
+    }
+
+    /// Comes when nothing runs any more.
+    pub async fn drained(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::GET, "/v1/drain?wait=1").await
+    }
+
+    pub async fn undo_drain(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::DELETE, "/v1/drain").await
     }
 
     pub async fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {

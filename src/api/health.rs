@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
-use crate::reconcile::{Caller, Request};
+use crate::reconcile::Request;
 use crate::sys::file::free_space;
 
 /// How long the loop may take to answer before it is told to hang; a round that writes takes some milliseconds.
@@ -30,7 +30,7 @@ pub struct Readiness {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckView {
-    /// `loop`: decides and starts; `disk`: has room for what the daemon keeps.
+    /// `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps.
     pub check: String,
     pub ok: bool,
     /// What it found, one line.
@@ -42,18 +42,31 @@ pub(super) fn health() -> Health {
 }
 
 pub(super) async fn readiness(context: &Context) -> Readiness {
-    let checks = vec![the_loop(context).await, disk(context).await];
+    let [the_loop, drain] = loop_and_drain(context).await;
+    let checks = vec![the_loop, drain, disk(context).await];
     Readiness { ready: checks.iter().all(|check| check.ok), checks }
 }
 
-async fn the_loop(context: &Context) -> CheckView {
-    let asked = ask(context, |answer| Request::Leases { caller: Caller::root(), answer });
-    let (ok, says) = match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(_)) => (true, "jobs are taken and started".to_owned()),
-        Ok(Err(error)) => (false, error.to_string()),
-        Err(_) => (false, format!("has not answered for {} s", PATIENCE.as_secs())),
+/// By one question, which the loop answers; whether jobs may start is known only if it does.
+async fn loop_and_drain(context: &Context) -> [CheckView; 2] {
+    let asked = ask(context, |answer| Request::Drain { answer });
+    let found = match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(report)) => Ok(report.order),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("has not answered for {} s", PATIENCE.as_secs())),
     };
-    CheckView { check: "loop".to_owned(), ok, says }
+    let (drain_ok, drain_says) = match &found {
+        Ok(None) => (true, "jobs may start".to_owned()),
+        // Everybody may ask for this: who has drained it is for those who may see that.
+        Ok(Some(order)) => (false, format!("nothing starts: the machine is drained since {}", order.since)),
+        Err(_) => (false, "unknown: the loop does not answer".to_owned()),
+    };
+    let the_loop = CheckView {
+        check: "loop".to_owned(),
+        ok: found.is_ok(),
+        says: found.map_or_else(|why| why, |_| "jobs are taken in and decided on".to_owned()),
+    };
+    [the_loop, CheckView { check: "drain".to_owned(), ok: drain_ok, says: drain_says }]
 }
 
 async fn disk(context: &Context) -> CheckView {

@@ -8,14 +8,14 @@ use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
 use super::files::{Place, Wanted};
-use super::routes::Action;
+use super::routes::{self, Action};
 use super::server::{Body, Call, Context, json, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, storage, templates,
-    usage,
+    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, storage,
+    templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
@@ -69,6 +69,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         }
         Action::Workspaces => ok(&storage::list(context, &caller).await?),
         Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
+        Action::Drain => ok(&drain::look(context, call.query.flag(routes::WAIT)).await?),
+        Action::BeginDrain => ok(&drain::begin(context, caller).await?),
+        Action::UndoDrain => ok(&drain::undo(context).await?),
         Action::Shutdown => shutdown(context, &caller),
         Action::JobFile | Action::PutJobFile | Action::RemoveJobFile | Action::CloneJob | Action::Check => {
             job_files(call, context).await

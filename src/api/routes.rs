@@ -15,6 +15,7 @@ use super::wire::{
     Checked, Done, ExecRequest, HappeningView, ImageDetail, ImageStep, ImageView, JobList, JobView, LogLine,
 };
 use crate::images::Pruned;
+use crate::report::DrainReport;
 use crate::spec::JOB_FILE_MAX_BYTES;
 
 /// What is to be done; the router has an arm for each.
@@ -47,6 +48,9 @@ pub enum Action {
     Usage,
     Workspaces,
     Workspace,
+    Drain,
+    BeginDrain,
+    UndoDrain,
     Shutdown,
     JobFile,
     PutJobFile,
@@ -188,9 +192,11 @@ impl Route {
         self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
     }
 
-    /// Whether it ends by itself soon; a stream may stay as long as both sides want.
+    /// Whether it ends by itself soon; a stream, and what waits for something, may stay as long as both sides want.
     pub fn is_short(&self) -> bool {
-        matches!(self.answers, Answers::Json(_) | Answers::Text(_)) && !matches!(self.takes, Takes::Stream(_))
+        matches!(self.answers, Answers::Json(_) | Answers::Text(_))
+            && !matches!(self.takes, Takes::Stream(_))
+            && !self.query.iter().any(|param| param.name == WAIT)
     }
 }
 
@@ -228,6 +234,8 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
+/// The parameter that has an answer wait for what it tells.
+pub const WAIT: &str = "wait";
 /// Longest command line that a kernel takes, and some.
 const EXEC_MAX: usize = 4 << 20;
 /// Most jobs in one answer, and how many where nobody says.
@@ -460,6 +468,13 @@ pub static ROUTES: &[Route] = &[
         .answers_with(201),
     route(Action::RemoveToken, Verb::Delete, "/v1/tokens/{token}", Right::Local, Answers::Json(of::<Done>))
         .does("Revokes a token, at once."),
+    route(Action::Drain, Verb::Get, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Tells whether jobs may start, and what still runs.")
+        .asks(&[param(WAIT, Kind::Flag, "Answer when nothing runs any more, or jobs may start.")]),
+    route(Action::BeginDrain, Verb::Post, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Starts nothing any more; what runs goes on."),
+    route(Action::UndoDrain, Verb::Delete, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Lets jobs start again."),
     route(Action::Shutdown, Verb::Post, "/v1/shutdown", Right::Admin, Answers::Json(of::<Done>))
         .does("Stops all jobs, then ends the daemon.")
         .answers_with(202),

@@ -10,7 +10,7 @@ use super::{Happened, Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
-use crate::report::{GpuReport, JobReport};
+use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
@@ -79,6 +79,10 @@ pub enum Request {
         after: u64,
         limit: usize,
         answer: Answer<Happened>,
+    },
+    /// Whether anything may start, and what still runs.
+    Drain {
+        answer: Answer<DrainReport>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -218,6 +222,7 @@ impl<S: Store> Reconciler<S> {
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::Events { caller, after, limit, answer } => answer(self.happened(&caller, after, limit)),
+            Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {

@@ -289,7 +289,7 @@ pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
 /// that when we end.
 pub fn start_companion(arguments: Vec<OsString>) -> io::Result<std::process::Child> {
     let mut command = new_command("/proc/self/exe");
-    command.arg0("trainyard").args(arguments).stdin(Stdio::piped());
+    command.arg0("trainyard").args(arguments).envs(super::service::journal()).stdin(Stdio::piped());
     in_own_session(&mut command, Vec::new());
     command.spawn()
 }
@@ -511,6 +511,22 @@ pub fn fork() -> io::Result<Fork> {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: needed after a fork; ends the process, so nothing can be left inconsistent in it.
     unsafe { nix::libc::_exit(code) }
+}
+
+/// Does `work` with this out-of-memory score where our own is lower: whoever is forked meanwhile has it, and the service that we are of
+/// may be protected.
+pub fn with_oom_score<T>(score: i32, work: impl FnOnce() -> T) -> io::Result<T> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let own = std::fs::read_to_string(FILE)?;
+    if own.trim().parse::<i32>().is_ok_and(|own| own >= score) {
+        return Ok(work());
+    }
+    std::fs::write(FILE, score.to_string())?;
+    let done = work();
+    if let Err(error) = std::fs::write(FILE, own.trim()) {
+        tracing::warn!(%error, "this process stays as likely to be killed for want of memory as what it has started");
+    }
+    Ok(done)
 }
 
 /// Lifts the soft limit on open files to the hard one: each task and each open file of the mount takes some.

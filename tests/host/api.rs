@@ -88,7 +88,7 @@ fn unchunk(mut rest: &[u8]) -> Vec<u8> {
     out
 }
 
-fn get(instance: &Instance, path: &str) -> Answer {
+pub(crate) fn get(instance: &Instance, path: &str) -> Answer {
     ask_with(instance, "GET", path, "", b"")
 }
 

@@ -39,6 +39,7 @@ mod remote;
 mod requirements;
 mod rights;
 mod roles;
+mod service;
 mod shown;
 mod store;
 mod sweeps;
