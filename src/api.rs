@@ -4,7 +4,8 @@
 //! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
 //! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
 //! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
-//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
+//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `GET /v1/state` (for backups, to root) ·
+//! `POST /v1/shutdown`.
 //! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
 //! the place of somebody else by the header `trainyard-for-user: UID`.
 
@@ -18,6 +19,7 @@ pub mod images;
 mod logs;
 pub mod server;
 pub mod sessions;
+mod state;
 pub mod storage;
 pub mod usage;
 pub mod wire;

@@ -1,7 +1,9 @@
 //! The command line: arguments as typed → one verb a file → an exit code.
 
+mod backup;
 mod change;
 mod check;
+pub mod complete;
 mod contract;
 mod cp;
 mod dataset;
@@ -13,9 +15,12 @@ mod gpu;
 mod image;
 mod import;
 mod logs;
+mod model;
 mod new;
 mod output;
 mod ps;
+mod queue;
+mod secret;
 mod session;
 mod shelf;
 mod show;
@@ -23,6 +28,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod top;
 mod usage;
 mod wait;
 mod whose;
@@ -31,8 +37,10 @@ mod workspace;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
 use crate::api::client::{Client, ClientError};
+use crate::backup::Replace;
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, WorkspaceName};
 
@@ -66,6 +74,11 @@ impl Exit {
             Exit::Command(code) => code,
         }
     }
+}
+
+/// Shells complete it by what the daemon knows.
+fn job_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete::jobs)
 }
 
 #[derive(Debug, Parser)]
@@ -106,10 +119,32 @@ pub enum Verb {
         /// Show who submitted them and when
         #[arg(short, long)]
         long: bool,
+        /// What to print of each job
+        #[arg(short, long, value_enum, default_value = "table", value_name = "COLUMNS")]
+        output: ps::Columns,
+        /// Print names alone, for `trainyard stop $(trainyard ps -q --state running)`
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Watch jobs, their tasks, the cards, cores and memory of this machine on the terminal
+    Top {
+        /// Look so often
+        #[arg(long, default_value = "2s", value_name = "TIME")]
+        every: String,
+        /// Only jobs of this workspace
+        #[arg(short, long)]
+        workspace: Option<String>,
+    },
+    /// List jobs that wait, in the order in which they start, and for what each waits
+    Queue {
+        /// Only jobs of this workspace; places are those among all
+        #[arg(short, long)]
+        workspace: Option<String>,
     },
     /// Show one job: its tasks, how they ended, earlier runs and attempts, what is wrong with its file
     Status {
         /// JOB, or WORKSPACE/JOB
+        #[arg(add = job_names())]
         job: JobKey,
         /// The attempts of this run, with their tasks
         #[arg(long)]
@@ -120,7 +155,7 @@ pub enum Verb {
     /// Of the newest attempt; with --run of all attempts of that run, with --follow from the first one on.
     Logs {
         /// [ROLE-INDEX] JOB
-        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"])]
+        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = job_names())]
         target: Vec<String>,
         /// Go on until the run has ended
         #[arg(short, long)]
@@ -137,6 +172,9 @@ pub enum Verb {
         /// Of this attempt alone
         #[arg(long)]
         attempt: Option<u32>,
+        /// End with the exit code of the job's command: that of the first task that failed; 5 or 6 where it has none
+        #[arg(long, requires = "follow")]
+        exit_code: bool,
     },
     /// Run a command in a running task, under everything that holds the task itself
     Exec {
@@ -147,7 +185,7 @@ pub enum Verb {
         #[arg(short, long)]
         tty: bool,
         /// JOB [ROLE-INDEX]
-        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"])]
+        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"], add = job_names())]
         target: Vec<String>,
         /// The program and its arguments, after --
         #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -163,24 +201,25 @@ pub enum Verb {
     /// Print what happened to a job and why
     Events {
         /// JOB, or WORKSPACE/JOB
+        #[arg(add = job_names())]
         job: JobKey,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Stop what runs of jobs, and run them again as their files are now
     Restart {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Run jobs again as their files are now
     Rerun {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Let a job that is not over take longer than its max_duration
@@ -188,6 +227,7 @@ pub enum Verb {
     /// Of its newest run alone, and of all its attempts; also of expected_duration where it stops the job (on_overrun).
     Extend {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
+        #[arg(add = job_names())]
         job: JobKey,
         /// How much longer, as in 2h
         by: String,
@@ -198,7 +238,7 @@ pub enum Verb {
         #[arg(long)]
         drop: bool,
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Remove the records and logs of ended jobs whose files are gone; models stay
@@ -207,17 +247,22 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Wait until a job has ended; 0 succeeded, 5 failed, 6 stopped
     Wait {
         /// JOB, or WORKSPACE/JOB
+        #[arg(add = job_names())]
         job: JobKey,
+        /// End with the exit code of the job's command: that of the first task that failed; 5 or 6 where it has none
+        #[arg(long)]
+        exit_code: bool,
     },
     /// Print a job's file, or with --effective all that it comes to
     Show {
         /// A job that the daemon knows, or with --file a path
+        #[arg(add = job_names())]
         job: String,
         /// Every value after defaults, and each task's final command line
         #[arg(long)]
@@ -246,6 +291,7 @@ pub enum Verb {
     /// Copy a job file and its overrides under another name
     Clone {
         /// A job, also one of a sweep
+        #[arg(add = job_names())]
         job: JobKey,
         /// The name of the copy
         new: JobKey,
@@ -267,6 +313,12 @@ pub enum Verb {
     /// Datasets: drafts, and versions that nobody changes
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Models: what runs have left in /model
+    #[command(subcommand)]
+    Model(model::ModelVerb),
+    /// Secrets: what workspaces log in with; stored by root, used by jobs, never shown
+    #[command(subcommand)]
+    Secret(secret::SecretVerb),
     /// Workspaces: what they keep on the disk, how much they may, and which jobs they have
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
@@ -313,6 +365,7 @@ pub enum Verb {
     /// Print a job in the form of another platform
     Export {
         /// A job that the daemon knows, or with --file a path
+        #[arg(add = job_names())]
         job: String,
         /// OpenPAI's JSON (protocol v1)
         #[arg(long, required = true)]
@@ -328,6 +381,27 @@ pub enum Verb {
         /// The reference as Markdown
         #[arg(long, hide = true)]
         markdown: bool,
+    },
+    /// Copy the state, job files, configuration and secrets into one file, while the daemon runs or not
+    ///
+    /// The state is that of one instant. The file appears when it is whole, readable by root alone, and `trainyard restore` takes it
+    /// back. Not in it: datasets, code, models and what runs have left (back up var/lib/trainyard/workspaces as any directory), images,
+    /// and copies from stores, which are brought in again.
+    Backup {
+        /// A new file, or a directory, in which it gets a name with the time
+        target: PathBuf,
+    },
+    /// Put a backup back, on this machine or a new one; the daemon must not run
+    ///
+    /// It happens wholly or not at all: if it is cut short after all was read, the next start of the daemon finishes it. What was there
+    /// before is set aside. Jobs that were not over begin anew, by their own `retry`; those that are in the directories but not in the
+    /// backup are told of, and their files are left alone.
+    Restore {
+        /// What `trainyard backup` has written
+        file: PathBuf,
+        /// Set aside the configuration, job files and state that are there
+        #[arg(long)]
+        replace: bool,
     },
     /// Stop all jobs, unmount, and end the daemon
     Shutdown,
@@ -391,10 +465,23 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { filter, long } => ps::run(&client()?, &filter, long, format).await,
+        Verb::Ps { filter, long, output, quiet } => {
+            let columns = match (quiet, format, long) {
+                (true, ..) => ps::Columns::Names,
+                (_, output::Format::Json, _) => ps::Columns::Json,
+                (.., true) => ps::Columns::Wide,
+                _ => output,
+            };
+            ps::run(&client()?, &filter, columns).await
+        }
+        Verb::Top { every, workspace } => {
+            let every = crate::ids::parse_duration(&every)?;
+            top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
+        }
+        Verb::Queue { workspace } => queue::run(&client()?, workspace.as_deref(), format).await,
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
-        Verb::Logs { target, follow, lines, since, run, attempt } => {
-            let request = logs::Request { target, follow, lines, since, run, attempt };
+        Verb::Logs { target, follow, lines, since, run, attempt, exit_code } => {
+            let request = logs::Request { target, follow, lines, since, run, attempt, exit_code };
             logs::run(&client()?, request, format).await
         }
         Verb::Exec { interactive, tty, target, command } => {
@@ -413,7 +500,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
         }
-        Verb::Wait { job } => wait::run(&client()?, &job, format).await,
+        Verb::Wait { job, exit_code } => {
+            let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
+            wait::run(&client()?, &job, code, format).await
+        }
         Verb::Show { job, effective, file } => {
             if file {
                 return show::run_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?, effective, format);
@@ -422,6 +512,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Model(verb) => model::run(&cli.root, &verb, format),
+        Verb::Secret(verb) => secret::run(&cli.root, verb, format),
         Verb::Gpu => gpu::run(&client()?, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::Usage { by, since, csv } => {
@@ -447,6 +539,11 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             import::run_export(&job, &text)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
+        Verb::Backup { target } => backup::backup(&client()?, &Paths::new(&cli.root)?, &target, format).await,
+        Verb::Restore { file, replace } => {
+            let replace = if replace { Replace::Everything } else { Replace::Nothing };
+            backup::restore(&Paths::new(&cli.root)?, &file, replace, format)
+        }
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon
         | Verb::Carry { .. }

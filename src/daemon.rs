@@ -32,7 +32,7 @@ use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
 use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
-use crate::store::redb::RedbStore;
+use crate::store::redb::{Copier, RedbStore};
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
@@ -97,9 +97,10 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
     let store = RedbStore::open(&config.paths.store_file())?;
+    let copier = store.copier();
     let served = match fault {
-        None => runtime.block_on(serve(config, store)),
-        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault))),
+        None => runtime.block_on(serve(config, store, copier)),
+        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault), copier)),
     };
     runtime.shutdown_background();
     served
@@ -184,7 +185,7 @@ fn inventory(config: &Config) -> io::Result<Amount> {
     })
 }
 
-async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
+async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) -> Result<(), DaemonError> {
     let (events, inbox) = unbounded_channel();
     let inventory = inventory(config).map_err(failed("look at the machine"))?;
     let settings = Settings {
@@ -229,6 +230,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         sessions: Sessions::default(),
         storage: Arc::new(storage.clone()),
         gpus: gpus.clone(),
+        state: copier,
     };
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;

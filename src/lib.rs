@@ -17,6 +17,7 @@
 //! - [`rundir`]: the directory that daemon and shim share.
 //! - [`scalars`]: numbers that a training tells of itself.
 //! - [`store`]: what must survive a crash.
+//! - [`backup`]: a copy of the state and the job files, and back.
 //! - [`intake`]: watches `jobs.d`.
 //! - [`report`]: what people and programs read of a job.
 //! - [`plan`]: what to do next; pure.
@@ -31,6 +32,7 @@
 
 pub mod api;
 pub mod assets;
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod contract;

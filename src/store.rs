@@ -3,6 +3,7 @@
 //! One batch is one transaction: all of it is on disk when [`Store::commit`] returns, or nothing is.
 //! Written by the reconciler alone. `docs/STATE.md` describes the file.
 
+pub mod copy;
 pub mod fault;
 pub mod memory;
 pub mod record;

@@ -24,7 +24,7 @@ use super::wire::{
     Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
     unescape,
 };
-use super::{datasets, exec, files, gpus, logs, usage};
+use super::{datasets, exec, files, gpus, logs, state, usage};
 use crate::config::Paths;
 use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
@@ -32,6 +32,7 @@ use crate::gpu::Gpus;
 use crate::ids::JobKey;
 use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
 use crate::store::record::RunRecord;
+use crate::store::redb::Copier;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -51,6 +52,8 @@ pub struct Context {
     pub sessions: Sessions,
     pub storage: Arc<dyn AskStorage>,
     pub gpus: Arc<Gpus>,
+    /// For backups.
+    pub state: Copier,
 }
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
@@ -245,6 +248,7 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
         (&Method::GET, ["v1", "workspaces", name]) => {
             Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))
         }
+        (&Method::GET, ["v1", "state"]) => stream(state::copy(context, &caller)?),
         (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
         _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
     }

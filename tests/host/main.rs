@@ -6,6 +6,7 @@ mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod backups;
 mod bad_input;
 mod complaints;
 mod conformance;

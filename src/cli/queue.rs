@@ -1,0 +1,29 @@
+//! `trainyard queue`: who waits, in the order in which they start, and for what.
+
+use super::Exit;
+use super::output::{self, Format};
+use super::ps::{name, seconds};
+use crate::api::client::Client;
+use crate::report::{JobReport, WaitReport};
+
+pub(super) async fn run(client: &Client, workspace: Option<&str>, format: Format) -> anyhow::Result<Exit> {
+    let mut jobs = client.jobs().await?.jobs;
+    jobs.retain(|job| job.waiting.is_some() && workspace.is_none_or(|workspace| workspace == job.workspace));
+    jobs.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
+    if format == Format::Json {
+        jobs.iter().try_for_each(output::json)?;
+        return Ok(Exit::Success);
+    }
+    let rows: Vec<_> = jobs.iter().filter_map(|job| Some(row(job, job.waiting.as_ref()?))).collect();
+    match rows.is_empty() {
+        true => output::line("nothing waits for its turn; `trainyard ps` lists all jobs")?,
+        false => output::table(&["PLACE", "JOB", "STARTS BY", "NEEDS", "FOR WHAT"], &rows)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn row(job: &JobReport, waiting: &WaitReport) -> Vec<String> {
+    let start = waiting.starts_by.as_deref().map_or("-".to_owned(), seconds);
+    let needs = waiting.needs.to_string();
+    vec![waiting.place.to_string(), name(job), start, needs, job.reason.clone()]
+}
