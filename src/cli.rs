@@ -482,7 +482,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
         Verb::Logs { target, follow, lines, since, run, attempt, exit_code } => {
             let request = logs::Request { target, follow, lines, since, run, attempt, exit_code };
-            logs::run(&client()?, request, format).await
+            logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
         }
         Verb::Exec { interactive, tty, target, command } => {
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
@@ -502,7 +502,7 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Wait { job, exit_code } => {
             let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
-            wait::run(&client()?, &job, code, format).await
+            wait::run(&client()?, &Paths::new(&cli.root)?, &job, code, format).await
         }
         Verb::Show { job, effective, file } => {
             if file {

@@ -126,6 +126,11 @@ impl Client {
         self.read(Method::GET, &path(key, "")).await
     }
 
+    /// Of a job whose file was just dropped: waits until the daemon has read it, for 30 s at most.
+    pub async fn job_when_known(&self, key: &JobKey) -> Result<JobView, ClientError> {
+        self.read(Method::GET, &path(key, "?known=wait")).await
+    }
+
     pub async fn gpus(&self) -> Result<GpuList, ClientError> {
         self.read(Method::GET, "/v1/gpus").await
     }

@@ -193,7 +193,11 @@ async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller
             Ok(json(StatusCode::OK, &JobList { jobs: list.jobs, strays: list.strays }))
         }
         (&Method::GET, ["v1", "jobs", workspace, job]) => {
-            let detail = show(context, caller, key(workspace, job)?).await?;
+            let key = key(workspace, job)?;
+            let detail = match request.uri().query() {
+                Some("known=wait") => show_when_known(context, caller, key).await?,
+                _ => show(context, caller, key).await?,
+            };
             Ok(json(StatusCode::OK, &view(context, detail)))
         }
         (&Method::GET, ["v1", "jobs", workspace, job, "logs"]) => {
@@ -309,6 +313,29 @@ pub(super) async fn ask<T: Send + 'static>(
 
 pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
     ask(context, |answer| Request::Show { caller, key, answer }).await
+}
+
+/// How long it may take until a file that was just dropped is a job: files are looked at every 20 s where the kernel tells nothing.
+const COMES: Duration = Duration::from_secs(30);
+
+/// As [`show`], but of a job that is not there yet it waits until it is.
+async fn show_when_known(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
+    let mut rounds = context.rounds.clone();
+    let known = async {
+        loop {
+            rounds.mark_unchanged();
+            match show(context, caller.clone(), key.clone()).await {
+                Err(ApiError::Refused(Refusal::Unknown(_))) => {
+                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                shown => return shown,
+            }
+        }
+    };
+    match tokio::time::timeout(COMES, known).await {
+        Ok(shown) => shown,
+        Err(_) => show(context, caller.clone(), key.clone()).await,
+    }
 }
 
 async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {

@@ -9,6 +9,7 @@ use super::output::{self, Format};
 use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
+use crate::config::Paths;
 use crate::ids::{JobKey, parse_duration};
 
 pub(super) struct Request {
@@ -23,12 +24,15 @@ pub(super) struct Request {
     pub(super) exit_code: bool,
 }
 
-pub(super) async fn run(client: &Client, request: Request, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format: Format) -> anyhow::Result<Exit> {
     let (task, key) = match request.target.as_slice() {
         [first, second] => which(client, first, second).await?,
         [job] => (None, key(job)?),
         _ => anyhow::bail!("name one job, or a task and a job"),
     };
+    if request.follow {
+        wait::until_known(client, paths, &key).await?;
+    }
     let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
     let several = task.is_none();
     let Request { follow, lines, run, attempt, exit_code, .. } = request;

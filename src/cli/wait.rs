@@ -2,8 +2,9 @@
 
 use super::Exit;
 use super::output::{self, Format};
-use crate::api::client::Client;
+use crate::api::client::{Client, ClientError};
 use crate::api::wire::LogQuery;
+use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::report::JobReport;
 use crate::status::State;
@@ -17,7 +18,20 @@ pub(super) enum Code {
     Command,
 }
 
-pub(super) async fn run(client: &Client, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
+/// Who has just dropped a file need not wait for the daemon to read it before asking what comes of it.
+pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) -> Result<(), ClientError> {
+    let file = paths.job_files(&key.workspace).join(format!("{}.toml", key.job));
+    if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
+}
+
+pub(super) async fn run(
+    client: &Client,
+    paths: &Paths,
+    key: &JobKey,
+    code: Code,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    until_known(client, paths, key).await?;
     // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
     let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
     let report = loop {

@@ -73,14 +73,8 @@ impl View {
 
     /// Lines that show everything.
     pub(super) fn height(&self) -> u16 {
-        let jobs = u16::try_from(self.jobs().count()).unwrap_or(u16::MAX);
-        self.head()
-            .len()
-            .saturating_add(3)
-            .try_into()
-            .unwrap_or(u16::MAX)
-            .saturating_add(jobs)
-            .saturating_add(self.task_lines())
+        let lines = self.head().len() + self.jobs().count() + usize::from(self.task_lines()) + 3;
+        u16::try_from(lines).unwrap_or(u16::MAX)
     }
 
     fn task_lines(&self) -> u16 {
