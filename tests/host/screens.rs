@@ -46,11 +46,8 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
     instance.wait_state("训练-图像分类", "held");
     instance.drop_job("wrong", "comand = \"true\"\n[roles.w]\ncuont = 2\n");
     instance.wait_state("wrong", "invalid");
-    fs::write(
-        instance.jobs_d().join("ddp.template.toml"),
-        "[parameters.lr]\ndefault = 0.1\ndescription = \"学习率\"\n[job]\ncommand = \"true\"\n",
-    )
-    .unwrap();
+    let template = "command = \"train --lr ${lr}\"\n[template]\ndescription = \"数据并行训练\"\n[template.params.lr]\ndefault = 0.1\n";
+    fs::write(instance.jobs_d().join("ddp.template.toml"), template).unwrap();
     let draft = instance.mount().join("datasets/手写数字/draft");
     fs::create_dir_all(&draft).unwrap();
     fs::write(draft.join("a"), "a").unwrap();
