@@ -76,6 +76,17 @@ impl Exit {
     }
 }
 
+/// What holds for all verbs.
+const AFTER_HELP: &str = "\
+Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `logs -f NAME`, `status NAME`.
+`trainyard VERB --help` tells all of a verb, `trainyard explain` all keys of a job file.
+
+A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
+Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
+`wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own.
+NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
+Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
+
 /// Shells complete it by what the daemon knows.
 fn job_names() -> ArgValueCompleter {
     ArgValueCompleter::new(complete::jobs)
@@ -86,7 +97,8 @@ fn job_names() -> ArgValueCompleter {
     name = "trainyard",
     version,
     about = "Drop a job file, train in containers, browse the result",
-    max_term_width = 100
+    max_term_width = 100,
+    after_help = AFTER_HELP
 )]
 pub struct Cli {
     /// The directory that holds this installation: etc/, var/, run/ and srv/ lie below it
@@ -113,6 +125,9 @@ pub enum ContractVerb {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// List jobs with their state and why they are in it
+    #[command(
+        after_help = "Examples:\n  trainyard ps resnet --state running,waiting\n  trainyard ps -w vision --user ada --since 7d -o wide\n  trainyard stop $(trainyard ps -q --state running digits)"
+    )]
     Ps {
         #[command(flatten)]
         filter: ps::Filter,
@@ -153,6 +168,9 @@ pub enum Verb {
     /// Print the output of a job's tasks, merged by time
     ///
     /// Of the newest attempt; with --run of all attempts of that run, with --follow from the first one on.
+    #[command(
+        after_help = "Examples:\n  trainyard logs -f digits            all tasks, as they go\n  trainyard logs -n 20 worker-0 digits\n  trainyard logs --since 10m digits\n  trainyard logs -f --exit-code digits; echo $?"
+    )]
     Logs {
         /// [ROLE-INDEX] JOB
         #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = job_names())]
@@ -177,6 +195,9 @@ pub enum Verb {
         exit_code: bool,
     },
     /// Run a command in a running task, under everything that holds the task itself
+    #[command(
+        after_help = "Examples:\n  trainyard exec -it digits -- bash\n  trainyard exec digits worker-0 -- nvidia-smi\n  trainyard exec -i digits -- tar x < files.tar"
+    )]
     Exec {
         /// Pass standard input on
         #[arg(short, long)]
@@ -192,6 +213,9 @@ pub enum Verb {
         command: Vec<String>,
     },
     /// Copy files and directories into a running task or out of it
+    #[command(
+        after_help = "Examples:\n  trainyard cp digits:/output/loss.png .\n  trainyard cp notes.txt digits/worker-0:/tmp\n  trainyard cp digits:/output/. results"
+    )]
     Cp {
         /// JOB[/ROLE-INDEX]:PATH, or a path here; `DIR/.` stands for what is in DIR
         from: String,
@@ -225,6 +249,7 @@ pub enum Verb {
     /// Let a job that is not over take longer than its max_duration
     ///
     /// Of its newest run alone, and of all its attempts; also of expected_duration where it stops the job (on_overrun).
+    #[command(after_help = "Example:\n  trainyard extend digits 2h")]
     Extend {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(add = job_names())]
@@ -272,6 +297,9 @@ pub enum Verb {
         file: bool,
     },
     /// Write a job file on top of a template, or from keys in TOML or JSON
+    #[command(
+        after_help = "Examples:\n  trainyard new mine --template ddp -p lr=0.1 -p workers=4\n  generate | trainyard new mine --from - --replace"
+    )]
     New {
         /// The name of the job, or WORKSPACE/NAME
         job: JobKey,
@@ -354,6 +382,7 @@ pub enum Verb {
         verb: ContractVerb,
     },
     /// Turn jobs of OpenPAI, FrameworkController, Volcano and Kubeflow into job files, naming what cannot be carried
+    #[command(after_help = "Example:\n  kubectl get pytorchjobs -o yaml | trainyard import - -o /etc/trainyard/jobs.d")]
     Import {
         /// JSON or YAML of the other platform; `-` is standard input
         #[arg(required = true)]
@@ -375,6 +404,9 @@ pub enum Verb {
         file: bool,
     },
     /// Explain a key of the job file, or list all of them
+    #[command(
+        after_help = "Examples:\n  trainyard explain                   every key, one a line\n  trainyard explain roles.*.count"
+    )]
     Explain {
         /// As in resources.memory
         key: Option<String>,
@@ -387,6 +419,7 @@ pub enum Verb {
     /// The state is that of one instant. The file appears when it is whole, readable by root alone, and `trainyard restore` takes it
     /// back. Not in it: datasets, code, models and what runs have left (back up var/lib/trainyard/workspaces as any directory), images,
     /// and copies from stores, which are brought in again.
+    #[command(after_help = "Examples:\n  trainyard backup /srv/backups\n  trainyard backup before-upgrade.tar.zst")]
     Backup {
         /// A new file, or a directory, in which it gets a name with the time
         target: PathBuf,
