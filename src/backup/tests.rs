@@ -226,7 +226,7 @@ fn what_is_cut_short_or_changed_is_no_backup_and_changes_nothing() {
     File::open(&file).unwrap().read_to_end(&mut whole).unwrap();
     let before = stored(&paths);
     let bad = dir.path().join("bad");
-    let mut refuse = |bytes: &[u8], what: &str| {
+    let refuse = |bytes: &[u8], what: &str| {
         fs::write(&bad, bytes).unwrap();
         assert!(restore(&paths, &bad, Replace::Everything, NOW).is_err(), "{what}");
         assert_eq!(stored(&paths), before, "{what}");

@@ -205,8 +205,8 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
     let mut sources = String::new();
     for directory in ["tests/host", "tests/plain", "benches"] {
-        for entry in fs::read_dir(repository().join(directory)).unwrap().flatten() {
-            sources.push_str(&fs::read_to_string(entry.path()).unwrap());
+        for file in walkdir(&repository().join(directory)) {
+            sources.push_str(&fs::read_to_string(file).unwrap());
         }
     }
     let units = walkdir(&repository().join("src"));

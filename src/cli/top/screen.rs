@@ -156,7 +156,7 @@ impl View {
                 Span::raw(escape(&job.reason)),
             ])
         });
-        let longest = self.jobs().map(|job| Span::raw(job.name.as_str()).width()).max().unwrap_or(0).clamp(3, 32);
+        let longest = self.jobs().map(|job| Span::raw(escape(&job.name)).width()).max().unwrap_or(0).clamp(3, 32);
         let widths = [
             Constraint::Length(u16::try_from(longest).unwrap_or(32)),
             Constraint::Length(9),
