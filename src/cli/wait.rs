@@ -20,7 +20,9 @@ pub(super) enum Code {
 
 /// Who has just dropped a file need not wait for the daemon to read it before asking what comes of it.
 pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) -> Result<(), ClientError> {
-    let file = paths.job_files(&key.workspace).join(format!("{}.toml", key.job));
+    // One of a sweep has the sweep's.
+    let name = key.job.as_str().split('~').next().unwrap_or_default();
+    let file = paths.job_files(&key.workspace).join(format!("{name}.toml"));
     if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
 }
 
