@@ -64,6 +64,8 @@ fn store(paths: &Paths, jobs: usize) {
             block: None,
             running_since: Some(at(20)),
             overrun_told: false,
+            idle_since: None,
+            failed_gpus: Default::default(),
             stopping: None,
             verdict: Some(verdict.clone()),
             ended: Some(at(95)),

@@ -60,6 +60,8 @@ pub struct Batch {
     pub runs: BTreeMap<(JobKey, u32), RunRecord>,
     pub events: Vec<(JobKey, EventRecord)>,
     pub usage: Vec<UsageRecord>,
+    /// Of a backup alone: in the place of what is there for their day, workspace and user.
+    pub usage_sums: Vec<UsageSum>,
 }
 
 impl Batch {

@@ -6,7 +6,7 @@ use crate::status::{TaskEnd, Verdict};
 use crate::store::Batch;
 use crate::store::record::{
     AttemptRecord, Counters, EventRecord, JobRecord, Owner, RunEnd, RunRecord, SourceRecord, TaskPhase, TaskRecord,
-    UsageRecord,
+    UsageRecord, UsageSum,
 };
 
 const TAKEN: Timestamp = Timestamp(1_000_000);
@@ -48,6 +48,8 @@ fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
         block: None,
         running_since: Some(Timestamp(3)),
         overrun_told: false,
+        idle_since: None,
+        failed_gpus: Default::default(),
         stopping: None,
         verdict: None,
         ended: None,
@@ -96,6 +98,17 @@ fn state() -> Batch {
         batch.events.push((key.clone(), event()));
         batch.runs.insert((key, run.number), run);
     }
+    batch.usage_sums.push(UsageSum {
+        day: Timestamp(0),
+        workspace: "lab".parse().unwrap(),
+        owner: 5,
+        attempts: 2,
+        gpu_hours: 1.5,
+        cpu_hours: 3.0,
+        memory_gib_hours: 4.0,
+        price: None,
+        unpriced: 2,
+    });
     // As they are read.
     batch.events.sort_by(|(one, _), (other, _)| one.cmp(other));
     batch.jobs.insert("gone".parse().unwrap(), JobRecord { removed: true, source: None, ..job(4) });
@@ -250,6 +263,12 @@ fn a_copy_of_the_state_that_lacks_a_line_is_refused() {
     let mut lines = Vec::new();
     store.copier().copy(&mut lines).unwrap();
     assert_eq!(copy::read(&*lines).unwrap(), state());
+    // No table is forgotten that comes later.
+    let kinds = |text: &str| -> std::collections::BTreeSet<String> {
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        text.lines().flat_map(|text| line(text)["r"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()).collect()
+    };
+    assert_eq!(kinds(&String::from_utf8(lines.clone()).unwrap()).len(), store.copier().tables().len() + 1);
     let text = String::from_utf8(lines).unwrap();
     let all: Vec<&str> = text.lines().collect();
     for skipped in 0..all.len() {

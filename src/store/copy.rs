@@ -6,7 +6,7 @@ use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, VERSION, Versioned};
+use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum, VERSION, Versioned};
 use super::{Batch, StoreError};
 use crate::ids::JobKey;
 
@@ -35,6 +35,7 @@ pub(super) enum Line {
     Run(String, Box<RunRecord>),
     Event(String, Box<EventRecord>),
     Usage(Box<UsageRecord>),
+    UsageSum(Box<UsageSum>),
     /// The last one: how many came before.
     End(u64),
 }
@@ -89,6 +90,7 @@ fn take(batch: &mut Batch, line: Line) -> Result<(), String> {
         Line::Run(job, record) => drop(batch.runs.insert((key(job)?, record.number), *record)),
         Line::Event(job, record) => batch.events.push((key(job)?, *record)),
         Line::Usage(record) => batch.usage.push(*record),
+        Line::UsageSum(sum) => batch.usage_sums.push(*sum),
         Line::End(_) => {}
     }
     Ok(())

@@ -65,7 +65,18 @@ impl Copier {
         for entry in transaction.open_table(USAGE).map_err(access)?.iter().map_err(access)? {
             lines.put(Line::Usage(decode("usage", entry.map_err(access)?.1.value())?))?;
         }
+        for entry in transaction.open_table(USAGE_SUMS).map_err(access)?.iter().map_err(access)? {
+            lines.put(Line::UsageSum(decode("usage_sums", entry.map_err(access)?.1.value())?))?;
+        }
         lines.end()
+    }
+
+    /// All that there are.
+    #[cfg(test)]
+    pub(crate) fn tables(&self) -> Vec<String> {
+        use redb::TableHandle;
+        let transaction = self.0.begin_read().unwrap();
+        transaction.list_tables().unwrap().map(|table| table.name().to_owned()).collect()
     }
 }
 
@@ -145,6 +156,10 @@ impl RedbStore {
             }
             for used in &batch.usage {
                 usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
+            }
+            let mut sums = transaction.open_table(USAGE_SUMS)?;
+            for sum in &batch.usage_sums {
+                sums.insert((sum.day.0, sum.workspace.as_str(), sum.owner), encode(sum)?.as_slice())?;
             }
             for (key, job) in &batch.jobs {
                 jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;
