@@ -100,6 +100,7 @@ fn store(paths: &Paths, jobs: usize) {
             cpu: 1000,
             memory: 1 << 30,
             gpu: 0,
+            gpu_part: 0,
             price: None,
         });
         batch.runs.insert(
@@ -209,8 +210,7 @@ fn mib(bytes: u64) -> f64 {
 fn many_runs(tasks: usize) -> Option<bool> {
     let config = format!("[limits]\ncpu = {}\nmemory = \"{}GiB\"\nstop_grace = \"1s\"\n", tasks / 10, tasks);
     let mut instance = Instance::start("bench standing", &config)?;
-    let job =
-        "command = [\"/bin/sleep\", \"infinity\"]\nnetwork = \"host\"\nresources = { cpu = 0.1, memory = \"16MiB\" }\n";
+    let job = "command = [\"/bin/sleep\", \"infinity\"]\nnetwork = \"host\"\nresources = { cpu = 0.1, memory = \"128MiB\" }\n";
     (0..tasks).for_each(|number| instance.drop_job(&format!("j{number}"), job));
     let running = instance.mount().join("jobs/by-state/running");
     let all_run = |_: &Instance| (fs::read_dir(&running).map_or(0, Iterator::count) == tasks).then_some(());

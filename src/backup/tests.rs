@@ -123,6 +123,7 @@ fn state() -> Batch {
         cpu: 1,
         memory: 2,
         gpu: 0,
+        gpu_part: 0,
         price: None,
     });
     batch

@@ -36,7 +36,7 @@ fn screen(instance: &Instance, columns: u16, arguments: &[&str]) -> String {
 fn screens_are_as_they_were_at_80_and_120_columns() {
     let test = "screens_are_as_they_were_at_80_and_120_columns";
     let Some(instance) = Instance::start(test, CONFIG) else { return };
-    let all = "command = \"sleep infinity\"\nresources = { cpu = 1, memory = \"64MiB\" }\n";
+    let all = "command = \"sleep infinity\"\nresources = { cpu = 1, memory = \"128MiB\" }\n";
     instance.drop_job("holds", &format!("{all}max_duration = \"10h\"\n"));
     instance.wait_state("holds", "running");
     instance.drop_job("waits", &format!("description = \"等待一个核\"\n{all}"));

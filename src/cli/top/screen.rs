@@ -125,7 +125,15 @@ impl View {
     fn card(&self, gpu: &GpuView) -> Line<'static> {
         let gib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 30));
         let memory = gpu.memory_used.map_or_else(|| "-".to_owned(), gib);
-        let holder = gpu.leased_by.as_deref().unwrap_or("free");
+        let of_parts = gpu.slices.iter().filter_map(|slice| slice.leased_by.clone());
+        let holders: Vec<String> = gpu
+            .leased_by
+            .iter()
+            .cloned()
+            .chain(gpu.shares.iter().map(|share| share.holder.clone()))
+            .chain(of_parts)
+            .collect();
+        let holder = if holders.is_empty() { "free".to_owned() } else { holders.join(", ") };
         let health = if gpu.health == "ok" { String::new() } else { format!("{}  ", gpu.health) };
         let rest = escape(&format!("{health}{memory}/{}GiB  {holder}", gib(gpu.memory)));
         self.gauge(&format!("GPU{}", gpu.index), f64::from(gpu.utilisation.unwrap_or(0)) / 100.0, &rest)
@@ -247,7 +255,7 @@ mod tests {
             "index": 0, "uuid": "GPU-00000000-0000-0000-0000-000000000000", "name": "NVIDIA H200", "minor": 0, "bus": "0",
             "numa_node": 0, "cpus": "0-15", "memory": 150_u64 << 30, "memory_used": 40_u64 << 30, "utilisation": 87,
             "temperature": 60, "power": 1000, "power_limit": 2000, "health": "ok", "findings": [],
-            "leased_by": "vision/训练 worker-0", "links": [], "slices": [], "processes": []
+            "leased_by": "vision/训练 worker-0", "shares": [], "links": [], "slices": [], "processes": []
         });
         let gpus = serde_json::json!({
             "driver": "570", "cuda": "12.8", "missing": null, "at": null, "stale": false, "gpus": [gpu], "nameless": []
