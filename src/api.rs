@@ -29,6 +29,7 @@ pub mod routes;
 pub mod secrets;
 pub mod server;
 pub mod sessions;
+mod state;
 pub mod storage;
 pub mod templates;
 pub mod tls;

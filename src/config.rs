@@ -520,6 +520,11 @@ impl Paths {
         format!("10.{second}.0.0/16")
     }
 
+    /// The configuration, job files and secrets.
+    pub fn config_dir(&self) -> PathBuf {
+        self.root.join("etc/trainyard")
+    }
+
     pub fn config_file(&self) -> PathBuf {
         self.root.join("etc/trainyard/trainyard.toml")
     }

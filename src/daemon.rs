@@ -39,7 +39,7 @@ use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
 use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
-use crate::store::redb::RedbStore;
+use crate::store::redb::{Copier, RedbStore};
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
@@ -112,9 +112,10 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
     let store = RedbStore::open(&config.paths.store_file())?;
+    let copier = store.copier();
     let served = match fault {
-        None => runtime.block_on(serve(config, store)),
-        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault))),
+        None => runtime.block_on(serve(config, store, copier)),
+        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault), copier)),
     };
     runtime.shutdown_background();
     served
@@ -211,7 +212,7 @@ fn settings(config: &Config) -> io::Result<Settings> {
     })
 }
 
-async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
+async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) -> Result<(), DaemonError> {
     let (events, inbox) = unbounded_channel();
     let settings = settings(config).map_err(failed("look at the machine"))?;
     let inventory = settings.inventory;
@@ -258,6 +259,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
         growth: Growth::start().map_err(failed("watch logs"))?,
         measures: measures.clone(),
         specs: config.specs.clone(),
+        state: copier,
     };
     for listen in &config.listen {
         let (listener, identity) = open_listener(listen).await?;

@@ -18,6 +18,7 @@
 //! - [`rundir`]: the directory that daemon and shim share.
 //! - [`scalars`]: numbers that a training tells of itself.
 //! - [`store`]: what must survive a crash.
+//! - [`backup`]: a copy of the state and the job files, and back.
 //! - [`intake`]: watches `jobs.d`.
 //! - [`report`]: what people and programs read of a job.
 //! - [`plan`]: what to do next; pure.
@@ -35,6 +36,7 @@
 pub mod alerts;
 pub mod api;
 pub mod assets;
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod contract;

@@ -4,12 +4,14 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use trainyard::cli::{self, Cli, Verb};
-use trainyard::config::Config;
+use trainyard::config::{Config, Paths};
 use trainyard::sys::process::take_inherited;
 
 fn main() -> ExitCode {
+    // Where a shell asks what could come next it is told, and nothing else is done.
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
@@ -56,6 +58,8 @@ fn registry() -> anyhow::Result<ExitCode> {
 
 fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
     trainyard::journal::begin();
+    // Its configuration may be what a restore was about to put in place.
+    trainyard::backup::finish(&Paths::new(&cli.root)?)?;
     let config = Config::load(&cli.root)?;
     let fault = std::env::var("TRAINYARD_TEST_FAULT").ok();
     let fault = fault.map(|text| text.parse()).transpose().map_err(anyhow::Error::msg)?;

@@ -46,6 +46,8 @@ pub enum ClientError {
     Unexpected(#[from] serde_json::Error),
     #[error("cannot read the archive")]
     Source(#[source] io::Error),
+    #[error("cannot write what the daemon sends")]
+    Target(#[source] io::Error),
     #[error("cannot make the request")]
     Request(#[from] hyper::http::Error),
 }
@@ -136,6 +138,11 @@ impl Client {
         self.read(Method::GET, &path(key, "")).await
     }
 
+    /// Of a job whose file was just dropped: waits until the daemon has read it, for 30 s at most.
+    pub async fn job_when_known(&self, key: &JobKey) -> Result<JobView, ClientError> {
+        self.read(Method::GET, &path(key, "?known=wait")).await
+    }
+
     pub async fn gpus(&self) -> Result<GpuList, ClientError> {
         self.read(Method::GET, "/v1/gpus").await
     }
@@ -180,6 +187,16 @@ impl Client {
     /// With its file in `jobs.d`, or the record alone.
     pub async fn remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
         self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
+    }
+
+    /// Writes the whole state, as it is now, to `out`; `store::copy` reads it and tells whether all of it came.
+    pub async fn copy_state(&self, out: &mut impl io::Write) -> Result<(), ClientError> {
+        let mut body = self.call(Method::GET, "/v1/state").await?.into_body();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            out.write_all(&data).map_err(ClientError::Target)?;
+        }
+        Ok(())
     }
 
     pub async fn drain(&self) -> Result<DrainReport, ClientError> {

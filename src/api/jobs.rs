@@ -51,6 +51,29 @@ pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey) -> Re
     Ok(view(context, detail))
 }
 
+/// How long it may take until a file that was just dropped is a job: files are looked at every 20 s where the kernel tells nothing.
+const COMES: Duration = Duration::from_secs(30);
+
+/// As [`detail`], but of a job that is not there yet it waits until it is.
+pub(super) async fn detail_when_known(context: &Context, caller: Caller, key: JobKey) -> Result<JobView, ApiError> {
+    let mut rounds = context.rounds.clone();
+    let known = async {
+        loop {
+            rounds.mark_unchanged();
+            match detail(context, caller.clone(), key.clone()).await {
+                Err(ApiError::Refused(Refusal::Unknown(_))) => {
+                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                shown => return shown,
+            }
+        }
+    };
+    match tokio::time::timeout(COMES, known).await {
+        Ok(shown) => shown,
+        Err(_) => detail(context, caller.clone(), key.clone()).await,
+    }
+}
+
 pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
     ask(context, |answer| Request::Show { caller, key, answer }).await
 }

@@ -14,7 +14,7 @@ use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, storage,
+    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, state, storage,
     templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
@@ -33,6 +33,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::Metrics => text(measures::page(context).await?, "text/plain; version=0.0.4; charset=utf-8"),
         Action::OpenApi => ok(&openapi::document()),
         Action::Jobs => ok(&jobs::list(context, caller, &call.query).await?),
+        Action::Job if call.query.text("known").is_some() => {
+            ok(&jobs::detail_when_known(context, caller, job()?).await?)
+        }
         Action::Job => ok(&jobs::detail(context, caller, job()?).await?),
         Action::Logs => jobs::logs(context, caller, job()?, LogQuery::read(&call.query)).await,
         Action::Exec => exec::begin(call, context).await,
@@ -69,6 +72,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         }
         Action::Workspaces => ok(&storage::list(context, &caller).await?),
         Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
+        Action::State => stream(state::copy(context, &caller)?, "application/x-ndjson"),
         Action::Drain => ok(&drain::look(context, call.query.flag(routes::WAIT)).await?),
         Action::BeginDrain => ok(&drain::begin(context, caller).await?),
         Action::UndoDrain => ok(&drain::undo(context).await?),

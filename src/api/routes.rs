@@ -48,6 +48,7 @@ pub enum Action {
     Usage,
     Workspaces,
     Workspace,
+    State,
     Drain,
     BeginDrain,
     UndoDrain,
@@ -336,7 +337,12 @@ pub static ROUTES: &[Route] = &[
         .does("Lists the jobs that the caller may see, page by page.")
         .asks(LIST),
     route(Action::Job, Verb::Get, "/v1/jobs/{workspace}/{job}", Right::Read, Answers::Json(of::<JobView>))
-        .does("Shows a job with its runs, its events and its file."),
+        .does("Shows a job with its runs, its events and its file.")
+        .asks(&[param(
+            "known",
+            Kind::OneOf(&["wait"]),
+            "`wait`: of a job whose file was just written, wait until the daemon has read it, 30 s at most.",
+        )]),
     route(Action::Remove, Verb::Delete, "/v1/jobs/{workspace}/{job}", Right::Jobs, Answers::Json(of::<Done>))
         .does("Removes the record of a job that is over and whose file is gone, or with its file.")
         .asks(&[param("file", Kind::Flag, "Remove the job's file as well.")]),
@@ -468,6 +474,8 @@ pub static ROUTES: &[Route] = &[
         .answers_with(201),
     route(Action::RemoveToken, Verb::Delete, "/v1/tokens/{token}", Right::Local, Answers::Json(of::<Done>))
         .does("Revokes a token, at once."),
+    route(Action::State, Verb::Get, "/v1/state", Right::Local, Answers::Lines(of::<serde_json::Value>))
+        .does("Sends the whole state as it is at one instant, for backups; to root alone."),
     route(Action::Drain, Verb::Get, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
         .does("Tells whether jobs may start, and what still runs.")
         .asks(&[param(WAIT, Kind::Flag, "Answer when nothing runs any more, or jobs may start.")]),

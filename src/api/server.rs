@@ -42,6 +42,7 @@ use crate::gpu::Gpus;
 use crate::ids::AssetName;
 use crate::reconcile::{Caller, Event, Request};
 use crate::spec::ResourceSpecs;
+use crate::store::redb::Copier;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -69,6 +70,8 @@ pub struct Context {
     pub measures: Arc<Measures>,
     /// Sizes that job files may name.
     pub specs: ResourceSpecs,
+    /// For backups.
+    pub state: Copier,
 }
 
 /// How long the head of a request may take, the wait for the next one on the same connection included.

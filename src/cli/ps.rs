@@ -4,7 +4,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::Exit;
-use super::output::{self, Format};
+use super::output;
 use crate::api::client::Client;
 use crate::api::routes::SORTS;
 use crate::api::wire::JobQuery;
@@ -108,12 +108,33 @@ pub(super) fn user_name(uid: u32) -> String {
     nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
+/// What is told of each job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Columns {
+    /// State, run, time and why
+    Table,
+    /// And who submitted it when
+    Wide,
+    /// Its name alone
+    Names,
+    /// All of it, as `--json`
+    Json,
+}
+
+pub(super) async fn run(client: &Client, filter: &Filter, columns: Columns) -> anyhow::Result<Exit> {
     let list = client.jobs(&filter.query()?).await?;
-    if format == Format::Json {
-        output::json(&list)?;
-        return Ok(Exit::Success);
+    match columns {
+        Columns::Json => {
+            output::json(&list)?;
+            return Ok(Exit::Success);
+        }
+        Columns::Names => {
+            list.jobs.iter().try_for_each(|job| output::line(&name(job)))?;
+            return Ok(Exit::Success);
+        }
+        Columns::Table | Columns::Wide => {}
     }
+    let long = columns == Columns::Wide;
     if list.jobs.is_empty() && list.strays.is_empty() {
         output::line(match filter.is_open() {
             true => "no jobs; drop a job file into jobs.d to begin",
@@ -133,7 +154,8 @@ pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Fo
     Ok(Exit::Success)
 }
 
-fn name(job: &JobReport) -> String {
+/// As people name it.
+pub(super) fn name(job: &JobReport) -> String {
     if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) }
 }
 

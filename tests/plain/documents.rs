@@ -12,8 +12,8 @@ fn repository() -> &'static Path {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let docs = fs::read_dir(repository().join("docs")).unwrap().flatten().map(|entry| entry.path());
-    docs.chain(["README.md", "CHANGELOG.md"].map(|name| repository().join(name))).collect()
+    let docs = walkdir(&repository().join("docs")).into_iter();
+    docs.chain(["README.md", "README.zh.md", "CHANGELOG.md"].map(|name| repository().join(name))).collect()
 }
 
 #[test]
@@ -100,6 +100,80 @@ fn every_job_file_in_the_documents_is_accepted() {
     assert!(count >= 4);
 }
 
+/// What stands in a document as commands.
+fn commands(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(repository().join(document)).unwrap();
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_chinese_tutorial_has_the_same_commands() {
+    let english = commands("docs/TUTORIAL.md");
+    assert!(english.len() > 8);
+    assert_eq!(commands("docs/TUTORIAL.zh.md"), english);
+}
+
+/// Each `trainyard VERB` and `--flag` in code that documents show is one that the program has.
+#[test]
+fn every_command_in_the_documents_is_one_of_the_program() {
+    use clap::CommandFactory;
+    let program = trainyard::cli::Cli::command();
+    let mut count = 0;
+    for document in documents().iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = fs::read_to_string(document).unwrap();
+        for call in text.split("trainyard ").skip(1).filter_map(|rest| rest.lines().next()) {
+            let end = call.find(['`', '|', '#', ';', ')', ',', '"']).unwrap_or(call.len());
+            let words: Vec<&str> = call[..end].split_whitespace().take_while(|word| *word != "--").collect();
+            let Some(verb) = words.iter().find_map(|word| program.find_subcommand(word)).filter(|verb| {
+                // What stands before it are options: else `trainyard` is part of a sentence.
+                words
+                    .iter()
+                    .take_while(|word| **word != verb.get_name())
+                    .all(|word| word.starts_with("--") || word.contains('/') || *word == "DIR")
+            }) else {
+                continue;
+            };
+            count += 1;
+            for flag in
+                words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap())
+            {
+                let below = verb.get_subcommands().chain([verb, &program]);
+                let known =
+                    below.flat_map(clap::Command::get_arguments).any(|argument| argument.get_long() == Some(flag));
+                assert!(
+                    known || flag == "help" || flag == "version",
+                    "{}: trainyard {call}: --{flag}",
+                    document.display()
+                );
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+/// Tests that stand in brackets in what people read are there.
+#[test]
+fn every_test_that_is_named_in_the_documents_exists() {
+    let mut sources = String::new();
+    for directory in ["tests", "src", "fs"] {
+        let files = walkdir(&repository().join(directory)).into_iter();
+        files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")).for_each(|file| {
+            sources.push_str(&fs::read_to_string(file).unwrap());
+        });
+    }
+    for document in ["ADMIN.md", "FAQ.md", "TUTORIAL.md", "TUTORIAL.zh.md"] {
+        let text = fs::read_to_string(repository().join("docs").join(document)).unwrap();
+        let names = text.split('`').filter(|name| {
+            name.matches('_').count() > 3
+                && !name.contains(|letter: char| !letter.is_ascii_lowercase() && letter != '_')
+        });
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "{document}: {name}");
+        }
+    }
+}
+
 /// Every source file below a directory.
 fn walkdir(directory: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
@@ -161,8 +235,8 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
     let mut sources = String::new();
     for directory in ["tests/host", "tests/plain", "benches"] {
-        for entry in fs::read_dir(repository().join(directory)).unwrap().flatten() {
-            sources.push_str(&fs::read_to_string(entry.path()).unwrap());
+        for file in walkdir(&repository().join(directory)) {
+            sources.push_str(&fs::read_to_string(file).unwrap());
         }
     }
     let units = walkdir(&repository().join("src"));
