@@ -45,7 +45,8 @@ fn text(number: usize) -> String {
 /// Jobs with their files, one run each that is over, and what is kept of it.
 fn store(paths: &Paths, jobs: usize) {
     fs::create_dir_all(paths.state_dir()).unwrap();
-    let mut batch = Batch { counters: Some(Counters { attempt: jobs as u64, order: jobs as u64 }), ..Batch::default() };
+    let counters = Counters { attempt: jobs as u64, order: jobs as u64, event: jobs as u64 * 5 };
+    let mut batch = Batch { counters: Some(counters), ..Batch::default() };
     let begun = trainyard::sys::now().0 - 3_600_000;
     for number in 0..jobs {
         let key: JobKey = format!("job-{number:05}").parse().unwrap();
@@ -82,6 +83,7 @@ fn store(paths: &Paths, jobs: usize) {
         for (event, message) in told.iter().enumerate() {
             let event = EventRecord {
                 number: event as u64,
+                serial: number as u64 * 5 + event as u64 + 1,
                 at: at(event as u64 * 20),
                 run: 1,
                 state: if event == 4 { State::Succeeded } else { State::Running },

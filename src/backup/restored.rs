@@ -11,6 +11,10 @@ use crate::status::{EndRecord, State, TaskEnd, Verdict};
 use crate::store::Batch;
 use crate::store::record::{EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase, Unprepared};
 
+/// More events than there can have been since the backup: who follows them, as alerts do, remembers the last serial number that it
+/// has seen, and would miss what comes under a lower one.
+const EVENTS_APART: u64 = 1 << 32;
+
 /// Numbers that are taken on the disk.
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -37,6 +41,7 @@ pub(super) struct Adapted {
 pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timestamp) -> Adapted {
     let mut counters = batch.counters.unwrap_or_default();
     counters.attempt = counters.attempt.max(left.attempt);
+    counters.event += EVENTS_APART;
     batch.counters = Some(counters);
     let mut adapter = Adapter { batch, taken, now, open: 0, newer: Vec::new() };
     let keys: BTreeSet<JobKey> = adapter.batch.jobs.keys().chain(left.jobs.keys()).cloned().collect();
@@ -180,7 +185,10 @@ impl Adapter {
         let Some(job) = self.batch.jobs.get_mut(key) else { return };
         let number = job.next_event;
         job.next_event += 1;
-        self.batch.events.push((key.clone(), EventRecord { number, at: self.now, run, state, message }));
+        let counters = self.batch.counters.get_or_insert_default();
+        counters.event += 1;
+        let (serial, at) = (counters.event, self.now);
+        self.batch.events.push((key.clone(), EventRecord { number, serial, at, run, state, message }));
     }
 }
 
