@@ -432,11 +432,11 @@ impl<S: Store> Reconciler<S> {
         let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
         self.commit()?;
-        self.fold_usage();
+        let fold_more_at = self.fold_usage();
         self.answers.drain(..).for_each(|answer| answer());
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let wake_at = [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at];
+        let wake_at = [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at, fold_more_at];
         let wake_at = wake_at.into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }

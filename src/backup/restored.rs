@@ -13,7 +13,7 @@ use crate::store::record::{EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase,
 
 /// More events than there can have been since the backup: who follows them, as alerts do, remembers the last serial number that it
 /// has seen, and would miss what comes under a lower one.
-const EVENTS_APART: u64 = 1 << 32;
+pub(super) const EVENTS_APART: u64 = 1 << 32;
 
 /// Numbers that are taken on the disk.
 #[derive(Debug, Default)]

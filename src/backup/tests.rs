@@ -175,6 +175,8 @@ fn what_is_backed_up_comes_back_as_it_was() {
     let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
     let restored = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
     assert_eq!((restored.jobs, restored.open, restored.newer.len(), restored.aside.len()), (1, 0, 0, 0));
+    // But for serial numbers of events that may have been given since.
+    state.counters.as_mut().unwrap().event += restored::EVENTS_APART;
     assert_eq!(stored(&elsewhere), state);
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(elsewhere.jobs_d().join("lab")), 0o2770);
@@ -198,6 +200,11 @@ fn what_was_not_over_is_lost_or_made_ready_anew() {
     assert!(matches!(task.phase.end().unwrap().end, TaskEnd::Lost { .. }), "{task:?}");
     assert!(!run("runs", 2).prepared && run("runs", 2).unprepared.is_some() && run("runs", 2).ended.is_none());
     assert!(!run("waits", 1).prepared && run("waits", 1).unprepared.is_none());
+    let mut serials: Vec<u64> =
+        state.events.iter().map(|(_, event)| event.serial).filter(|serial| *serial != 5).collect();
+    serials.sort_unstable();
+    let first = 6 + restored::EVENTS_APART;
+    assert_eq!((serials, state.counters.unwrap().event), (vec![first, first + 1], first + 1));
 }
 
 #[test]

@@ -50,7 +50,7 @@ use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Mount, Root, Shm, TaskDir};
-use crate::spec::{Image, JobSpec, Network, Role};
+use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
@@ -483,12 +483,12 @@ impl LocalEngine {
                     None => network::make_shared(&namespace),
                 };
                 made.map_err(failed("make the attempt's network"))?;
-                let shm = self.shared_memory(launch.attempt, shm_of_all(&launch.spec))?;
+                let shm = self.shared_memory_of_all(launch)?;
                 shared = Shared { namespace: Some(namespace), shm: Some(shm), ..Shared::default() };
             }
             // By files in it NCCL finds its peers.
             Network::Host if gpus::holders(launch) > 1 => {
-                shared.shm = Some(self.shared_memory(launch.attempt, shm_of_all(&launch.spec))?);
+                shared.shm = Some(self.shared_memory_of_all(launch)?);
             }
             Network::Host => {}
         }
@@ -640,15 +640,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 fn told(error: impl std::error::Error) -> EngineError {
     EngineError(crate::sys::told(&error))
-}
-
-fn shm_of_all(spec: &JobSpec) -> u64 {
-    spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum()
-}
-
-fn make_shm(path: &Path, size: u64) -> io::Result<()> {
-    create_dir(path, 0o1777)?;
-    mounts::mount_shm(path, size)
 }
 
 /// `attempts/K/ROLE-I`, readable by the job's owner.

@@ -240,7 +240,12 @@ impl<S: Store> Reconciler<S> {
     /// Cards of a job that have failed as they were seen last, and what is said of each.
     pub(super) fn failures_of(&self, key: &JobKey) -> Vec<(GpuUuid, String)> {
         let failure = |(_, lease): (&TaskRecord, &GpuLease)| {
-            let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid)?;
+            let Some(card) = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid) else {
+                // It went while nobody looked; one that does not tell its name may be it.
+                let is_gone = self.are_known() && self.cards.seen.nameless.is_empty();
+                let says = || format!("GPU {} has failed: the driver no longer has it", lease.uuid);
+                return is_gone.then(|| (lease.uuid.clone(), says()));
+            };
             let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;
             Some((lease.uuid.clone(), format!("{} has failed: {}", self.name_of(&lease.uuid), worst.says)))
         };
@@ -249,7 +254,8 @@ impl<S: Store> Reconciler<S> {
 
     /// A failed card for which the job's file wants it stopped.
     pub(super) fn failure_to_stop_for(&self, key: &JobKey) -> Option<String> {
-        let is_stopped = self.jobs.get(key)?.on_gpu_failure() != OnGpuFailure::Alert;
+        // Where it is the driver that does not answer, tasks may well go on.
+        let is_stopped = self.are_known() && self.jobs.get(key)?.on_gpu_failure() != OnGpuFailure::Alert;
         is_stopped.then(|| self.failures_of(key)).into_iter().flatten().map(|(_, says)| says).next()
     }
 

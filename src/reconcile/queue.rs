@@ -225,11 +225,16 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Now and then leaves sums of what attempts have used that ended long ago, as far as it no longer matters for whose turn it
-    /// is.
-    pub(super) fn fold_usage(&mut self) {
-        if !self.is_due(Some(self.fold_usage_at), DAY_MS) {
-            return;
+    /// is; says when to go on if there is more.
+    pub(super) fn fold_usage(&mut self) -> Option<Timestamp> {
+        if self.is_due(Some(self.fold_usage_at), DAY_MS) {
+            self.fold_some_usage();
         }
+        let is_soon = self.fold_usage_at.0.saturating_sub(self.now.0) <= FOLD_PAUSE_MS;
+        is_soon.then_some(self.fold_usage_at)
+    }
+
+    fn fold_some_usage(&mut self) {
         let keep = u64::try_from(self.settings.usage_keep.as_millis()).unwrap_or(u64::MAX);
         let before = Timestamp(self.now.0.saturating_sub(keep)).min(self.shares.matters_since(self.now));
         let pause = match self.store.fold_usage(before, FOLDED_AT_ONCE) {

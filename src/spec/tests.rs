@@ -234,6 +234,7 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             keys::Kind::Text if key.path.ends_with("image") => "\"host\"",
             keys::Kind::Text if key.path == "contract" => "\"openpai\"",
             keys::Kind::Choice(_) if key.path == "strategy" => "\"ps\"\nframework = \"tensorflow\"",
+            keys::Kind::Text if key.path.ends_with(".mig") => "\"1g.10gb\"",
             keys::Kind::Text if key.path.ends_with("code.git") => "\"https://lab/x\"",
             keys::Kind::Text if key.path.ends_with("code.password") => {
                 "\"secret:x\"\nCODE.user = \"x\"\nCODE.git = \"https://lab/x\""

@@ -113,7 +113,7 @@ fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
         "driver 580.95.05, CUDA 13.0, GPUs: 8".to_owned(),
         "GPU  HEALTH   USE  MEMORY       TEMP  POWER   NAME".to_owned(),
         "0    warning  97%  3.0/80.0GiB  40°C  71/700W  H100 80GB HBM3".to_owned(),
-        "1    1g.10gb  10GiB   MIG-8b1d2f0a-0000-0000-0000-000000000000".to_owned(),
+        "1    1g.10gb  10GiB   MIG-8b1d2f0a-0000-0000-0000-000000000000  -".to_owned(),
         format!("0    {own}  root  2048MiB  {}", program.trim_end()),
         "GPU 0 warning: slowed: its clocks are lowered for heat (40 °C)".to_owned(),
         "GPU  0    1    2    3    4    5    6    7    NUMA  CPUS".to_owned(),

@@ -781,7 +781,7 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     daemon.file("a/whole", &gpus(1));
     assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Waiting; 2]);
     let reason = daemon.report("a/big").reason;
-    let wanted = "waits for 1 cpu and 16MiB of memory, a share of 30GiB of a GPU; free: ";
+    let wanted = "waits for 1 cpu and 100MB of memory, a share of 30GiB of a GPU; free: ";
     assert!(reason.starts_with(wanted), "{reason}");
     assert!(reason.contains(", 0 of these; the rest is held by a/one and a/two"), "{reason}");
     // What processes of our own use of a card does not keep others from their shares, what those of strangers use does.

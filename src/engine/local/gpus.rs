@@ -105,13 +105,10 @@ impl<'a> Cards<'a> {
     /// Those that the task can open.
     pub(super) fn openable(&self) -> Vec<GpuLease> {
         match self.visible {
-            Visible::Cards if self.own.is_empty() => Vec::new(),
-            Visible::Cards => match self.all {
+            Visible::Cards => match self.all.filter(|_| are_whole(self.own)) {
+                // Parts of cards do not reach each other, and what a task uses of one that is another's share would be nobody's.
                 None => self.own.to_vec(),
-                Some((all, Reach::Network)) => all.concat(),
-                Some((all, Reach::Processes(_))) => {
-                    all.iter().filter(|cards| are_whole(cards)).flatten().cloned().collect()
-                }
+                Some((all, _)) => all.iter().filter(|cards| are_whole(cards)).flatten().cloned().collect(),
             },
             Visible::DriverAlone | Visible::Nothing => Vec::new(),
         }

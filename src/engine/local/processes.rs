@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::gpus::are_whole;
-use super::{Bases, LocalEngine, failed, lock, make_shm, told};
+use super::{Bases, LocalEngine, failed, lock, told};
 use crate::contract::Task;
 use crate::engine::{EngineError, Launch};
 use crate::ids::AttemptId;
@@ -77,11 +77,19 @@ impl LocalEngine {
         format!("{}/{attempt}-holder", self.tasks_group)
     }
 
+    /// The attempt's `/dev/shm` where all of its tasks share it.
+    pub(super) fn shared_memory_of_all(&self, launch: &Launch) -> Result<PathBuf, EngineError> {
+        let size = launch.spec.roles.iter().map(|role| role.resources.shm.0 * u64::from(role.count)).sum();
+        self.shared_memory(launch.attempt, size)
+    }
+
     /// The attempt's `/dev/shm`; one that is there stays.
-    pub(super) fn shared_memory(&self, attempt: AttemptId, size: u64) -> Result<PathBuf, EngineError> {
+    fn shared_memory(&self, attempt: AttemptId, size: u64) -> Result<PathBuf, EngineError> {
         let shm = self.kernel_objects(attempt).join("shm");
         if !mounts::is_mounted(&shm).map_err(failed("look at the mounts"))? {
-            make_shm(&shm, size).map_err(failed("make the attempt's shared memory"))?;
+            create_dir(&shm, 0o1777)
+                .and_then(|()| mounts::mount_shm(&shm, size))
+                .map_err(failed("make the attempt's shared memory"))?;
         }
         Ok(shm)
     }

@@ -149,7 +149,7 @@ impl<S: Store> Reconciler<S> {
 
     /// Why an attempt of the job is to be stopped, by what it uses of its shares.
     pub(in crate::reconcile) fn over_share(&self, key: &JobKey) -> Option<StopCause> {
-        self.cards.sharing.cause(key)
+        self.cards.sharing.cause(self.live_attempt(key)?.id)
     }
 
     /// What it holds of which cards.

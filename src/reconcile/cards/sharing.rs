@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::gpu::Process;
-use crate::ids::{Bytes, GpuUuid, JobKey, TaskId, TaskName, Timestamp};
+use crate::ids::{AttemptId, Bytes, GpuUuid, JobKey, TaskId, TaskName, Timestamp};
 use crate::reconcile::Reconciler;
 use crate::spec::{GpuPart, JobSpec, ShareOver};
 use crate::status::StopCause;
@@ -20,6 +20,8 @@ use crate::store::record::GpuPartLease;
 const LOOK_EVERY_MS: u64 = 10_000;
 /// How long a task may use more than its share before its job is stopped, ms.
 const PATIENCE_MS: u64 = 60_000;
+/// Looks that lie further apart than this say nothing of what was between them, ms.
+const GAP_MS: u64 = 3 * LOOK_EVERY_MS;
 /// Of its share, percent, that it must be within before it is told again.
 const WITHIN: u64 = 95;
 
@@ -31,16 +33,18 @@ pub(super) struct Sharing {
 
 #[derive(Debug)]
 struct Over {
-    job: JobKey,
-    /// Since when it is always so; absent while it is just within it again.
+    /// Since when it was so each time that was looked; absent while it is just within it again.
     since: Option<Timestamp>,
+    /// When that was looked at last.
+    last: Timestamp,
     cause: Option<StopCause>,
 }
 
 impl Sharing {
-    /// Why an attempt of the job is to be stopped.
-    pub(super) fn cause(&self, key: &JobKey) -> Option<StopCause> {
-        self.over.values().filter(|over| over.job == *key).find_map(|over| over.cause.clone())
+    /// Why the attempt is to be stopped.
+    pub(super) fn cause(&self, attempt: AttemptId) -> Option<StopCause> {
+        let of_it = self.over.iter().filter(|(task, _)| task.attempt == attempt);
+        of_it.map(|(_, over)| over).find_map(|over| over.cause.clone())
     }
 }
 
@@ -81,6 +85,10 @@ impl<S: Store> Reconciler<S> {
         found
     }
 
+    fn answers(&self, gpu: &GpuUuid) -> bool {
+        self.cards.seen.cards.iter().any(|card| card.facts.uuid == *gpu && card.signs.lost.is_none())
+    }
+
     fn used_of(&self, gpu: &GpuUuid, task: TaskId) -> u64 {
         let users = self.cards.users.get(gpu);
         let processes = users.and_then(|users| users.processes.as_ref()).into_iter().flatten();
@@ -110,8 +118,12 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         let is_new = !over.contains_key(&share.id);
-        let known = over.entry(share.id).or_insert(Over { job: share.job.clone(), since: None, cause: None });
+        let known = over.entry(share.id).or_insert(Over { since: None, last: at, cause: None });
+        // Nobody knows what was between looks that lie far apart, nor what a clock that was set says.
+        let is_gap = at < known.last || at.0 - known.last.0 > GAP_MS;
+        known.since = known.since.filter(|_| !is_gap);
         let since = *known.since.get_or_insert(at);
+        known.last = at;
         let is_long = at.0.saturating_sub(since.0) >= PATIENCE_MS;
         if is_long && share.over == ShareOver::Stop {
             let (task, used, share) = (share.task.clone(), share.used, share.bytes);
@@ -137,6 +149,8 @@ impl<S: Store> Reconciler<S> {
         let seen: Vec<Option<Timestamp>> = {
             let shares = self.live.iter().flat_map(|key| self.held_by(key));
             let shares = shares.filter(|lease| matches!(lease.part, Some(GpuPartLease::Share { .. })));
+            // Of a card that does not answer nothing new is told, however often it is looked at.
+            let shares = shares.filter(|lease| self.answers(&lease.uuid));
             shares.map(|lease| self.cards.users.get(&lease.uuid).map(|users| users.at)).collect()
         };
         let Some(oldest) = seen.into_iter().min() else { return false };
