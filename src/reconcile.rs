@@ -373,25 +373,6 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// What there is to do, one line.
-    pub fn summary(&self) -> String {
-        let drained = if self.drain.is_some() { "; drained, nothing starts" } else { "" };
-        format!("{} running, {} waiting{drained}", self.live.len(), self.queue.len())
-    }
-
-    /// Nothing runs any more and nothing will be started.
-    pub fn is_drained(&self) -> bool {
-        self.ending && self.live.is_empty()
-    }
-
-    fn stop_everything(&mut self) {
-        self.ending = true;
-        let live: Vec<JobKey> = self.live.iter().cloned().collect();
-        for key in live {
-            self.want_stop(&key, StopCause::Shutdown);
-        }
-    }
-
     fn try_again(&mut self) {
         let now = self.now;
         // A clock that was set back: the job itself knows best.

@@ -1,8 +1,9 @@
-//! A drained machine: what runs goes on, nothing else starts, until somebody undoes it. And settings that are changed while we run.
+//! A drained machine: what runs goes on, nothing else starts, until somebody undoes it. One that ends: nothing runs on. And settings that are changed while we run.
 
 use super::{Reconciler, Settings};
 use crate::ids::JobKey;
 use crate::report::{DrainOrder, DrainReport};
+use crate::status::StopCause;
 use crate::store::Store;
 
 impl<S: Store> Reconciler<S> {
@@ -34,6 +35,25 @@ impl<S: Store> Reconciler<S> {
         Some(format!(
             "nothing starts: {by} has drained this machine on {since}; `trainyard drain --undo` lets jobs start again"
         ))
+    }
+
+    /// What there is to do, one line.
+    pub fn summary(&self) -> String {
+        let drained = if self.drain.is_some() { "; drained, nothing starts" } else { "" };
+        format!("{} running, {} waiting{drained}", self.live.len(), self.queue.len())
+    }
+
+    /// Nothing runs any more and nothing will be started.
+    pub fn is_drained(&self) -> bool {
+        self.ending && self.live.is_empty()
+    }
+
+    pub(super) fn stop_everything(&mut self) {
+        self.ending = true;
+        let live: Vec<JobKey> = self.live.iter().cloned().collect();
+        for key in live {
+            self.want_stop(&key, StopCause::Shutdown);
+        }
     }
 
     /// What of the settings can change while we run: the machine's size, quotas, the grace.

@@ -48,7 +48,7 @@ impl Manager {
     }
 }
 
-const QUIET: &str = "command = [\"sleep\", \"1000.375\"]\nresources = { cpu = 0.1, memory = \"64MiB\" }\n";
+const QUIET: &str = "command = [\"sleep\", \"1000.375\"]\nresources = { cpu = 0.1, memory = \"100MB\" }\n";
 
 #[test]
 fn the_service_manager_is_told_what_the_daemon_does_and_that_it_lives() {
@@ -98,7 +98,7 @@ fn a_drained_machine_lets_what_runs_go_on_and_starts_nothing_until_that_is_undon
     assert!(said.contains("1 job runs on: runs; 0 waiting"), "{said}");
     let ready = get(&instance, "/readyz");
     assert_eq!((ready.status, &ready.json()["checks"][1]["check"]), (503, &"drain".into()), "{:#}", ready.json());
-    instance.drop_job("later", "command = \"true\"\nresources = { cpu = 0.1, memory = \"64MiB\" }");
+    instance.drop_job("later", "command = \"true\"\nresources = { cpu = 0.1, memory = \"100MB\" }");
     let drained = |instance: &Instance| {
         let told =
             || instance.report("later").filter(|report| text(&report["reason"]).contains("has drained this machine"));
