@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
 use super::api::get;
-use super::support::{BINARY, Instance, pids_with, text, wait_for};
+use super::support::{BINARY, Instance, PATIENCE, pids_with, text, wait_for};
 
 /// What a service manager hears.
 struct Manager {
@@ -24,7 +24,7 @@ impl Manager {
     fn of(instance: &Instance) -> Self {
         let path = instance.root().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { socket, path, heard: Vec::new() }
     }
 
@@ -34,7 +34,10 @@ impl Manager {
 
     /// Waits for a word with this line, and returns the whole of it.
     fn hear(&mut self, line: &str) -> String {
+        let until = Instant::now() + PATIENCE;
         loop {
+            // The watchdog is told all the time.
+            assert!(Instant::now() < until, "{line:?} is not said, but: {:#?}", self.heard);
             let mut buffer = [0; 4096];
             let count = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
                 panic!("{line:?} is never said ({error}), but: {:#?}", self.heard);
