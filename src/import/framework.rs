@@ -1,5 +1,7 @@
 //! Jobs of FrameworkController, which is OpenPAI's own controller on Kubernetes: kind `Framework`.
 
+use std::collections::BTreeSet;
+
 use super::draft::{Draft, DraftRole, Holds, RETRIES_MAX};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
@@ -116,19 +118,18 @@ fn variables(role: &mut DraftRole, draft: &mut Draft) {
         Command::Exec(words) => words.join(" "),
         Command::Default => String::new(),
     };
-    text.push_str(&role.arguments.join(" "));
-    let names = [("FC_FRAMEWORK_NAME", draft.name.clone()), ("FC_TASKROLE_NAME", role.name.clone())];
-    for (name, value) in names {
-        if text.contains(name) {
-            role.env.push((name.to_owned(), value));
-            text = text.replace(name, "");
+    text.push_str(&format!(" {}", role.arguments.join(" ")));
+    let given = [("FC_FRAMEWORK_NAME", draft.name.clone()), ("FC_TASKROLE_NAME", role.name.clone())];
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("FC_") || word.starts_with("FB_")).collect();
+    for name in asked {
+        if let Some((_, value)) = given.iter().find(|(known, _)| *known == name) {
+            role.env.push((name.to_owned(), value.clone()));
+            continue;
         }
-    }
-    for (name, advice) in VARIABLES {
-        if text.contains(name) {
-            let why = format!("its command asks for {name}{}: {advice}", if name.ends_with('_') { "…" } else { "" });
-            draft.lose(format!("spec.taskRoles.{}.task.pod.spec.containers", role.name), why);
-            text = text.replace(name, "");
-        }
+        let is_meant = |(known, _): &&(&str, &str)| *known == name || known.ends_with('_') && name.starts_with(known);
+        let advice = VARIABLES.iter().find(is_meant).map_or("", |(_, advice)| advice);
+        let why = format!("its command asks for {name}: {advice}");
+        draft.lose(format!("spec.taskRoles.{}.task.pod.spec.containers", role.name), why);
     }
 }

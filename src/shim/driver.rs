@@ -20,7 +20,7 @@ const FOLDERS: &str = "/etc/ld.so.conf.d/00-trainyard.conf";
 /// Where NVIDIA's images have libraries by which older drivers serve newer versions of CUDA.
 const COMPATIBLE: &str = "/usr/local/cuda/compat";
 /// Most entries of that which are looked at.
-const COMPATIBLE_MAX: usize = 1000;
+const COMPATIBLE_MAX: usize = 64;
 
 /// Takes hold of the files, before what they lie in is covered.
 pub(super) fn take(driver: &Driver) -> Result<Vec<Detached>, MountError> {
@@ -75,11 +75,10 @@ fn tell_loader(inside: &Rooted, driver: &Driver, ids: Ids) -> io::Result<()> {
 
 /// So that a task that makes the cache anew, as packages do when they are installed, finds them again.
 fn tell_ldconfig(inside: &Rooted, libraries: &[(String, PathBuf)], ids: Ids) -> io::Result<()> {
-    let is_usual =
-        |folder: &Path| ["/lib", "/lib64", "/usr/lib", "/usr/lib64"].iter().any(|usual| folder.starts_with(usual));
+    // Also those that many distributions search anyway: others do not, and one that is said twice is searched once.
     let mut folders: Vec<&Path> = Vec::new();
     for folder in libraries.iter().filter_map(|(_, path)| path.parent()) {
-        if !is_usual(folder) && !folders.contains(&folder) {
+        if !folders.contains(&folder) {
             folders.push(folder);
         }
     }
@@ -174,10 +173,11 @@ mod tests {
         ]);
         told(&image);
         let own = image.path().join("etc/ld.so.conf.d/00-trainyard.conf");
-        assert_eq!(fs::read_to_string(own).unwrap(), "/usr/local/cuda/compat\n");
+        assert_eq!(fs::read_to_string(own).unwrap(), "/usr/local/cuda/compat\n/lib64\n");
         let plain = root(&["etc/ld.so.conf.d/libc.conf"]);
         told(&plain);
-        assert_eq!(fs::read_dir(plain.path().join("etc/ld.so.conf.d")).unwrap().count(), 1, "glibc's own are known");
+        let own = plain.path().join("etc/ld.so.conf.d/00-trainyard.conf");
+        assert_eq!(fs::read_to_string(own).unwrap(), "/lib64\n", "not every distribution searches it");
     }
 
     #[test]

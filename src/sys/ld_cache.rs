@@ -11,6 +11,7 @@
 //! Offsets count from the header, before which an older form may lie (glibc before 2.32).
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 const OLD_MAGIC: &[u8] = b"ld.so-1.7.0\0";
@@ -72,13 +73,14 @@ pub fn libraries(cache: &[u8]) -> Result<Vec<Library>, Unknown> {
 /// The cache of an image, if it has one, in which these names lead to these paths, and nowhere else.
 pub fn with(cache: Option<&[u8]>, libraries: &[Library]) -> Result<Vec<u8>, Unknown> {
     let mut cache = cache.map_or(Ok(Cache::default()), Cache::read)?;
-    cache.entries.retain(|entry| entry.flags != FLAGS || libraries.iter().all(|(name, _)| *name != entry.name));
-    for (name, path) in libraries {
-        let entry = Entry { flags: FLAGS, name: name.clone(), path: path.clone(), processors: 0 };
-        // The loader halves the list at each step.
-        let at = cache.entries.iter().position(|other| order(name, &other.name).is_ge()).unwrap_or(cache.entries.len());
-        cache.entries.insert(at, entry);
-    }
+    let names: BTreeSet<&[u8]> = libraries.iter().map(|(name, _)| name.as_slice()).collect();
+    cache.entries.retain(|entry| entry.flags != FLAGS || !names.contains(entry.name.as_slice()));
+    let entry = |(name, path): &Library| Entry { flags: FLAGS, name: name.clone(), path: path.clone(), processors: 0 };
+    let mut entries: Vec<Entry> = libraries.iter().map(entry).collect();
+    entries.append(&mut cache.entries);
+    // The loader halves the list at each step; of those of one name the first counts.
+    entries.sort_by(|one, other| order(&other.name, &one.name));
+    cache.entries = entries;
     cache.write()
 }
 

@@ -193,24 +193,31 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
         let output = Command::new("nsenter").arg(&inside).args(words).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let log_in = |job: &str, key: &str| {
+    let by_ssh = |job: &str, key: &str, command: &str| {
         let port = port_of(job, "ssh");
         let options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", key, "-p", &port];
-        let login = [&["ssh"][..], &options, &["root@localhost", "cd /output && cat of-0 of-1 && id -u"]].concat();
-        wait_for("a login", || (said(&login) == "file\nfile\n0\n").then_some(()));
+        said(&[&["ssh"][..], &options, &["root@localhost", command]].concat())
     };
-    let pages = |job: &str| {
-        for (service, page) in [("terminal", ""), ("desktop", "vnc.html")] {
-            let address = format!("http://localhost:{}/{page}", port_of(job, service));
-            wait_for("a page", || said(&["curl", "-s", "-m", "5", &address]).contains("<html").then_some(()));
+    let log_in = |job: &str, key: &str| {
+        let login = "cd /output && cat of-0 of-1 && id -u";
+        wait_for("a login", || (by_ssh(job, key, login) == "file\nfile\n0\n").then_some(()));
+    };
+    let pages = |job: &str, key: &str| {
+        for page in ["7681/", "6080/vnc.html"] {
+            let asked = format!("curl -s -m 5 http://localhost:{page}");
+            wait_for("a page", || by_ssh(job, key, &asked).contains("<html").then_some(()));
         }
+        // Nobody gets there without the key.
+        let listening = by_ssh(job, key, "cat /proc/net/tcp /proc/net/tcp6");
+        let open = |port: u16| listening.contains(&format!(" 00000000:{port:04X} "));
+        assert!(open(2222) && !open(7681) && !open(6080) && !open(5901), "{listening}");
         // There is one for each worker; that they cannot come up (there is no TensorBoard here) ends nothing.
         port_of(job, "tensorboard0");
         port_of(job, "tensorboard1");
         assert_eq!(instance.state(job), "running");
     };
     log_in("work", &key);
-    pages("work");
+    pages("work", &key);
     instance.ok(&["stop", "work"]);
     instance.wait_end("work", 1);
 
@@ -227,6 +234,6 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
     let own = instance.root().join("own-key");
     fs::copy(&made, &own).unwrap();
     log_in("bench", own.to_str().unwrap());
-    pages("bench");
+    pages("bench", own.to_str().unwrap());
     instance.shutdown();
 }

@@ -120,7 +120,7 @@ fn limits_stand_in_the_control_group_as_the_file_says() {
         };
         found.ok().map(|text| text.trim().to_owned())
     };
-    let memory = (64 << 20).to_string();
+    let memory = (128 << 20).to_string();
     let wanted = match cgroup::layout() {
         Layout::V1 => [("memory.limit_in_bytes", memory.as_str()), ("pids.max", "77"), ("cpu.shares", "512")].to_vec(),
         // Half a core is half of what a task of one core weighs.

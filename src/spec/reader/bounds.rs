@@ -91,7 +91,7 @@ impl Reader<'_> {
         let asked = roles.iter().map(|(role, _)| role.resources.gpu).max().unwrap_or(0);
         let each = (0..=asked).rev().find(|each| cards(roles, *each) <= u64::from(left)).unwrap_or(0);
         // Without a card, a job that wants some would train for days on cores: unless that is what the file says.
-        if each == 0 && asked > 0 && left > 0 {
+        if each == 0 && asked > 0 && max > 0 {
             let tasks = cards(roles, 1);
             let message = format!(
                 "`max_gpu` is {max}, of which tasks may have {left}: too few for {tasks} tasks that want one each"

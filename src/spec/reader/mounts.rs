@@ -86,6 +86,12 @@ pub(super) fn store_of(source: &str) -> Option<(&str, &str)> {
 /// Code that lies in a store.
 pub(super) fn code(source: &str) -> Result<RemoteMount, String> {
     let (kind, rest) = store_of(source).unwrap_or_default();
+    if kind == "ssh" || kind.contains('@') {
+        return Err(format!(
+            "{source:?} is reached by ssh, which is not supported: of a repository it is code = {{ git = \"https://…\" }}, with \
+             user and password = \"secret:NAME\" if it is private"
+        ));
+    }
     if rest.starts_with("//") {
         return Err(format!("{source:?} is an address; of a repository it is code = {{ git = {source:?} }}"));
     }

@@ -60,9 +60,9 @@ impl Reader<'_> {
     ) -> Vec<(String, Spanned<WireService>)> {
         let Some(board) = wire else { return Vec::new() };
         let log_dir = self.board_log_dir(board.get_ref());
-        let one = |log_dir: &str| Spanned::new(board.span(), tensorboard(board.get_ref(), log_dir));
+        let one = |log_dir: &str, port| Spanned::new(board.span(), tensorboard(board.get_ref(), log_dir, port));
         if !board.get_ref().each_task {
-            return vec![(TENSORBOARD.to_owned(), one(&log_dir))];
+            return vec![(TENSORBOARD.to_owned(), one(&log_dir, TENSORBOARD_PORT))];
         }
         let tasks = computing_tasks(roles);
         if tasks.len() > BOARDS_MAX {
@@ -71,8 +71,12 @@ impl Reader<'_> {
             self.error(board.span(), "tensorboard.each_task", message);
         }
         let log_dir = log_dir.trim_end_matches('/');
-        let each = tasks.iter().take(BOARDS_MAX).enumerate();
-        each.map(|(number, task)| (format!("{TENSORBOARD}{number}"), one(&format!("{log_dir}/{task}")))).collect()
+        // They may have one network.
+        let each = (TENSORBOARD_PORT..).zip(0..).zip(tasks.iter().take(BOARDS_MAX));
+        let board_of = |((port, number), task): ((u16, usize), &String)| {
+            (format!("{TENSORBOARD}{number}"), one(&format!("{log_dir}/{task}"), port))
+        };
+        each.map(board_of).collect()
     }
 
     /// What TensorBoard is to show is collected as well.
@@ -139,12 +143,12 @@ impl Reader<'_> {
     }
 }
 
-fn tensorboard(board: &WireTensorboard, log_dir: &str) -> WireService {
-    let port = TENSORBOARD_PORT.to_string();
-    let words = [TENSORBOARD, "--logdir", log_dir, "--host", "0.0.0.0", "--port", &port];
+fn tensorboard(board: &WireTensorboard, log_dir: &str, port: u16) -> WireService {
+    let number = port.to_string();
+    let words = [TENSORBOARD, "--logdir", log_dir, "--host", "0.0.0.0", "--port", &number];
     WireService {
         command: Some(WireCommand::Exec(words.map(str::to_owned).to_vec())),
-        port: Some(TENSORBOARD_PORT),
+        port: Some(port),
         image: board.image.clone(),
         resources: board.resources.clone(),
         ..WireService::default()
