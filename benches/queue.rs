@@ -490,7 +490,7 @@ struct Daemon {
 }
 
 fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duration {
-    let caller = Caller { uid, name: String::new() };
+    let caller = Caller { uid, name: String::new(), within: None };
     let answer = Box::new(|listing| drop(std::hint::black_box(listing)));
     let from = Instant::now();
     reconciler.handle(Event::Request(Request::List { caller, answer }), Timestamp(now));

@@ -1,24 +1,39 @@
-//! HTTP over a unix socket: the daemon's door to people and programs.
+//! HTTP: the daemon's door to people and programs, by its unix socket and, if configured, over the network.
 //!
-//! `GET /v1/jobs` · `GET /v1/jobs/WS/JOB` · `GET /v1/jobs/WS/JOB/logs` (a line of JSON for each line of output, going
-//! on with `follow`) · `POST /v1/jobs/WS/JOB/exec` ([`frames`] after an upgrade) · `POST /v1/jobs/WS/JOB/stop`,
-//! `…/rerun`, `…/restart` · `DELETE /v1/jobs/WS/JOB` · `GET`, `DELETE /v1/images` · `GET /v1/images/show` ·
-//! `POST /v1/images/pull`, `…/import`, `…/tag`, `…/prune` · `DELETE /v1/datasets/HOME/NAME/VERSION` ·
-//! `GET /v1/gpus` · `GET /v1/workspaces` · `GET /v1/workspaces/WS` · `POST /v1/shutdown`.
-//! Errors are `{"error": "…"}` with a fitting status. Who asks is who the kernel says is at the other end; root may ask in
-//! the place of somebody else by the header `trainyard-for-user: UID`.
+//! [`routes`] is what there is. Everything below `/v1` keeps what it means: fields, parameters and routes are added, never
+//! changed. Errors are `{"code": "…", "error": "…"}` with a fitting status ([`error`]). Who asks is who the kernel says is at the
+//! other end of the socket, or whose token is shown ([`tokens`]); root may ask in the place of somebody else by the header
+//! `trainyard-for-user: UID`. What they may see and do of jobs is the reconciler's to say, by one function for both.
 
+pub mod assets;
 pub mod client;
 mod datasets;
+pub mod drain;
+pub mod error;
 mod exec;
 mod files;
 pub mod frames;
 pub mod gpus;
+mod happenings;
+pub mod health;
 pub mod images;
-mod logs;
+mod jobs;
+mod list;
+pub mod logs;
+pub mod measures;
+pub mod openapi;
+pub mod query;
+pub mod rates;
+mod router;
+pub mod routes;
+pub mod secrets;
 pub mod server;
 pub mod sessions;
+mod state;
 pub mod storage;
+pub mod templates;
+pub mod tls;
+pub mod tokens;
 pub mod usage;
 pub mod wire;
 

@@ -1,21 +1,29 @@
 //! The command line: arguments as typed → one verb a file → an exit code.
 
+mod backup;
 mod change;
 mod check;
+pub mod complete;
 mod contract;
 mod cp;
 mod dataset;
+mod doctor;
+mod drain;
 mod events;
 mod exec;
 mod explain;
 mod fetch;
+mod generate;
 mod gpu;
 mod image;
 mod import;
 mod logs;
+mod model;
 mod new;
 mod output;
 mod ps;
+mod queue;
+mod secret;
 mod session;
 mod shelf;
 mod show;
@@ -23,6 +31,8 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod token;
+mod top;
 mod usage;
 mod wait;
 mod whose;
@@ -31,9 +41,11 @@ mod workspace;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 
-use crate::api::client::{Client, ClientError};
-use crate::config::{Config, Paths};
+use crate::api::client::{Client, ClientError, Follow};
+use crate::backup::Replace;
+use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
 
 /// Exit codes of the command line; documented in the README.
@@ -68,12 +80,29 @@ impl Exit {
     }
 }
 
+/// What holds for all verbs.
+const AFTER_HELP: &str = "\
+Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `logs -f NAME`, `status NAME`.
+`trainyard VERB --help` tells all of a verb, `trainyard explain` all keys of a job file.
+
+A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
+Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
+`wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own.
+NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
+Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
+
+/// Shells complete it by what the daemon knows.
+fn job_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete::jobs)
+}
+
 #[derive(Debug, Parser)]
 #[command(
     name = "trainyard",
     version,
     about = "Drop a job file, train in containers, browse the result",
-    max_term_width = 100
+    max_term_width = 100,
+    after_help = AFTER_HELP
 )]
 pub struct Cli {
     /// The directory that holds this installation: etc/, var/, run/ and srv/ lie below it
@@ -100,16 +129,41 @@ pub enum ContractVerb {
 #[derive(Debug, Subcommand)]
 pub enum Verb {
     /// List jobs with their state and why they are in it
+    #[command(
+        after_help = "Examples:\n  trainyard ps resnet --state running,waiting\n  trainyard ps -w vision --user ada --since 7d -o wide\n  trainyard stop $(trainyard ps -q --state running digits)"
+    )]
     Ps {
         #[command(flatten)]
         filter: ps::Filter,
         /// Show who submitted them and when
         #[arg(short, long)]
         long: bool,
+        /// What to print of each job
+        #[arg(short, long, value_enum, default_value = "table", value_name = "COLUMNS")]
+        output: ps::Columns,
+        /// Print names alone, for `trainyard stop $(trainyard ps -q --state running)`
+        #[arg(short, long)]
+        quiet: bool,
+    },
+    /// Watch jobs, their tasks, the cards, cores and memory of this machine on the terminal
+    Top {
+        /// Look so often
+        #[arg(long, default_value = "2s", value_name = "TIME")]
+        every: String,
+        /// Only jobs of this workspace
+        #[arg(short, long)]
+        workspace: Option<String>,
+    },
+    /// List jobs that wait, in the order in which they start, and for what each waits
+    Queue {
+        /// Only jobs of this workspace; places are those among all
+        #[arg(short, long)]
+        workspace: Option<String>,
     },
     /// Show one job: its tasks, how they ended, earlier runs and attempts, what is wrong with its file
     Status {
         /// JOB, or WORKSPACE/JOB
+        #[arg(add = job_names())]
         job: JobKey,
         /// The attempts of this run, with their tasks
         #[arg(long)]
@@ -118,9 +172,12 @@ pub enum Verb {
     /// Print the output of a job's tasks, merged by time
     ///
     /// Of the newest attempt; with --run of all attempts of that run, with --follow from the first one on.
+    #[command(
+        after_help = "Examples:\n  trainyard logs -f digits            all tasks, as they go\n  trainyard logs -n 20 worker-0 digits\n  trainyard logs --since 10m digits\n  trainyard logs -f --exit-code digits; echo $?"
+    )]
     Logs {
         /// [ROLE-INDEX] JOB
-        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"])]
+        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = job_names())]
         target: Vec<String>,
         /// Go on until the run has ended
         #[arg(short, long)]
@@ -137,8 +194,14 @@ pub enum Verb {
         /// Of this attempt alone
         #[arg(long)]
         attempt: Option<u32>,
+        /// End with the exit code of the job's command: that of the first task that failed; 5 or 6 where it has none
+        #[arg(long, requires = "follow")]
+        exit_code: bool,
     },
     /// Run a command in a running task, under everything that holds the task itself
+    #[command(
+        after_help = "Examples:\n  trainyard exec -it digits -- bash\n  trainyard exec digits worker-0 -- nvidia-smi\n  trainyard exec -i digits -- tar x < files.tar"
+    )]
     Exec {
         /// Pass standard input on
         #[arg(short, long)]
@@ -147,47 +210,62 @@ pub enum Verb {
         #[arg(short, long)]
         tty: bool,
         /// JOB [ROLE-INDEX]
-        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"])]
+        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"], add = job_names())]
         target: Vec<String>,
         /// The program and its arguments, after --
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
     /// Copy files and directories into a running task or out of it
+    #[command(
+        after_help = "Examples:\n  trainyard cp digits:/output/loss.png .\n  trainyard cp notes.txt digits/worker-0:/tmp\n  trainyard cp digits:/output/. results"
+    )]
     Cp {
         /// JOB[/ROLE-INDEX]:PATH, or a path here; `DIR/.` stands for what is in DIR
         from: String,
         /// The same; one of both is in a task
         to: String,
     },
-    /// Print what happened to a job and why
+    /// Print what happened to a job and why, or to all jobs that you may see
     Events {
-        /// JOB, or WORKSPACE/JOB
-        job: JobKey,
+        /// JOB, or WORKSPACE/JOB; all jobs when absent
+        #[arg(add = job_names())]
+        job: Option<JobKey>,
+        /// Go on with what happens
+        #[arg(short, long, conflicts_with = "job")]
+        follow: bool,
+        /// Only events behind this serial number, as --json tells it
+        #[arg(long, default_value_t = 0, conflicts_with = "job")]
+        after: u64,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required_unless_present = "all", add = job_names())]
         jobs: Vec<JobKey>,
+        /// All of your jobs that run or wait; root's are everybody's
+        #[arg(long, conflicts_with = "jobs")]
+        all: bool,
     },
     /// Stop what runs of jobs, and run them again as their files are now
     Restart {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Run jobs again as their files are now
     Rerun {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Let a job that is not over take longer than its max_duration
     ///
     /// Of its newest run alone, and of all its attempts; also of expected_duration where it stops the job (on_overrun).
+    #[command(after_help = "Example:\n  trainyard extend digits 2h")]
     Extend {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
+        #[arg(add = job_names())]
         job: JobKey,
         /// How much longer, as in 2h
         by: String,
@@ -198,7 +276,7 @@ pub enum Verb {
         #[arg(long)]
         drop: bool,
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Remove the records and logs of ended jobs whose files are gone; models stay
@@ -207,17 +285,22 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
-        #[arg(required = true)]
+        #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Wait until a job has ended; 0 succeeded, 5 failed, 6 stopped
     Wait {
         /// JOB, or WORKSPACE/JOB
+        #[arg(add = job_names())]
         job: JobKey,
+        /// End with the exit code of the job's command: that of the first task that failed; 5 or 6 where it has none
+        #[arg(long)]
+        exit_code: bool,
     },
     /// Print a job's file, or with --effective all that it comes to
     Show {
         /// A job that the daemon knows, or with --file a path
+        #[arg(add = job_names())]
         job: String,
         /// Every value after defaults, and each task's final command line
         #[arg(long)]
@@ -227,6 +310,9 @@ pub enum Verb {
         file: bool,
     },
     /// Write a job file on top of a template, or from keys in TOML or JSON
+    #[command(
+        after_help = "Examples:\n  trainyard new mine --template ddp -p lr=0.1 -p workers=4\n  generate | trainyard new mine --from - --replace"
+    )]
     New {
         /// The name of the job, or WORKSPACE/NAME
         job: JobKey,
@@ -246,6 +332,7 @@ pub enum Verb {
     /// Copy a job file and its overrides under another name
     Clone {
         /// A job, also one of a sweep
+        #[arg(add = job_names())]
         job: JobKey,
         /// The name of the copy
         new: JobKey,
@@ -267,6 +354,15 @@ pub enum Verb {
     /// Datasets: drafts, and versions that nobody changes
     #[command(subcommand)]
     Dataset(dataset::DatasetVerb),
+    /// Tokens, with which programs reach the API over the network
+    #[command(subcommand)]
+    Token(token::TokenVerb),
+    /// Models: what runs have left in /model
+    #[command(subcommand)]
+    Model(model::ModelVerb),
+    /// Secrets: what workspaces log in with; stored by root, used by jobs, never shown
+    #[command(subcommand)]
+    Secret(secret::SecretVerb),
     /// Workspaces: what they keep on the disk, how much they may, and which jobs they have
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
@@ -302,6 +398,7 @@ pub enum Verb {
         verb: ContractVerb,
     },
     /// Turn jobs of OpenPAI, FrameworkController, Volcano and Kubeflow into job files, naming what cannot be carried
+    #[command(after_help = "Example:\n  kubectl get pytorchjobs -o yaml | trainyard import - -o /etc/trainyard/jobs.d")]
     Import {
         /// JSON or YAML of the other platform; `-` is standard input
         #[arg(required = true)]
@@ -313,6 +410,7 @@ pub enum Verb {
     /// Print a job in the form of another platform
     Export {
         /// A job that the daemon knows, or with --file a path
+        #[arg(add = job_names())]
         job: String,
         /// OpenPAI's JSON (protocol v1)
         #[arg(long, required = true)]
@@ -322,6 +420,9 @@ pub enum Verb {
         file: bool,
     },
     /// Explain a key of the job file, or list all of them
+    #[command(
+        after_help = "Examples:\n  trainyard explain                   every key, one a line\n  trainyard explain roles.*.count"
+    )]
     Explain {
         /// As in resources.memory
         key: Option<String>,
@@ -329,10 +430,60 @@ pub enum Verb {
         #[arg(long, hide = true)]
         markdown: bool,
     },
+    /// Let nothing start any more, as before maintenance; what runs goes on
+    ///
+    /// Tells which jobs still run. Images and code of waiting jobs are made ready all the same. It outlives the daemon, also an
+    /// upgrade, but not the machine's next start: after a reboot jobs start again. Root's alone.
+    Drain {
+        /// Return when nothing runs any more
+        #[arg(short, long)]
+        wait: bool,
+        /// Let jobs start again
+        #[arg(long, conflicts_with = "wait")]
+        undo: bool,
+    },
+    /// Say what this machine can and cannot do, and what to do about it
+    ///
+    /// Each line is ok, a warning (something is slower or missing) or failed (jobs cannot run as they should). Needs no daemon, but
+    /// root for some checks. Ends with 1 if anything has failed.
+    Doctor {
+        /// Only these checks, by the names in the first column
+        checks: Vec<String>,
+    },
+    /// Copy the state, job files, configuration and secrets into one file, while the daemon runs or not
+    ///
+    /// The state is that of one instant. The file appears when it is whole, readable by root alone, and `trainyard restore` takes it
+    /// back. Not in it: datasets, code, models and what runs have left (back up var/lib/trainyard/workspaces as any directory), images,
+    /// and copies from stores, which are brought in again.
+    #[command(after_help = "Examples:\n  trainyard backup /srv/backups\n  trainyard backup before-upgrade.tar.zst")]
+    Backup {
+        /// A new file, or a directory, in which it gets a name with the time
+        target: PathBuf,
+    },
+    /// Put a backup back, on this machine or a new one; the daemon must not run
+    ///
+    /// It happens wholly or not at all: if it is cut short after all was read, the next start of the daemon finishes it. What was there
+    /// before is set aside. Jobs that were not over begin anew, by their own `retry`; those that are in the directories but not in the
+    /// backup are told of, and their files are left alone.
+    Restore {
+        /// What `trainyard backup` has written
+        file: PathBuf,
+        /// Set aside the configuration, job files and state that are there
+        #[arg(long)]
+        replace: bool,
+    },
     /// Stop all jobs, unmount, and end the daemon
+    ///
+    /// The one way to take everything away. `systemctl stop` and a signal end the daemon alone: tasks and the mount go on, and the
+    /// next daemon goes on with them.
     Shutdown,
     /// Run the daemon (the service does this)
+    ///
+    /// SIGTERM ends it and nothing else; SIGHUP has it read trainyard.toml again.
     Daemon,
+    /// Write man pages or completions into a directory (packaging does this)
+    #[command(hide = true)]
+    Generate { what: generate::What, directory: PathBuf },
     /// Serve the mounted tree (the daemon does this)
     #[command(hide = true)]
     Mount {
@@ -398,18 +549,36 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { filter, long } => ps::run(&client()?, &filter, long, format).await,
+        Verb::Ps { filter, long, output, quiet } => {
+            let columns = match (quiet, format, long) {
+                (true, ..) => ps::Columns::Names,
+                (_, output::Format::Json, _) => ps::Columns::Json,
+                (.., true) => ps::Columns::Wide,
+                _ => output,
+            };
+            ps::run(&client()?, &filter, columns).await
+        }
+        Verb::Top { every, workspace } => {
+            let every = crate::ids::parse_duration(&every)?;
+            top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
+        }
+        Verb::Queue { workspace } => queue::run(&client()?, workspace.as_deref(), format).await,
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
-        Verb::Logs { target, follow, lines, since, run, attempt } => {
-            let request = logs::Request { target, follow, lines, since, run, attempt };
-            logs::run(&client()?, request, format).await
+        Verb::Logs { target, follow, lines, since, run, attempt, exit_code } => {
+            let request = logs::Request { target, follow, lines, since, run, attempt, exit_code };
+            logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
         }
         Verb::Exec { interactive, tty, target, command } => {
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
-        Verb::Events { job } => events::run(&client()?, &job, format).await,
-        Verb::Stop { jobs } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Events { job: Some(job), .. } => events::run(&client()?, &job, format).await,
+        Verb::Events { job: None, follow, after } => {
+            let follow = if follow { Follow::Yes } else { Follow::No };
+            events::run_all(&client()?, after, follow, format).await
+        }
+        Verb::Stop { all: true, .. } => change::stop_all(&client()?, format).await,
+        Verb::Stop { jobs, all: false } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {
@@ -420,7 +589,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
         }
-        Verb::Wait { job } => wait::run(&client()?, &job, format).await,
+        Verb::Wait { job, exit_code } => {
+            let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
+            wait::run(&client()?, &Paths::new(&cli.root)?, &job, code, format).await
+        }
         Verb::Show { job, effective, file } => {
             if file {
                 return show::run_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?, effective, format);
@@ -429,7 +601,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Image(verb) => image::run(&client()?, verb, format).await,
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Model(verb) => model::run(&cli.root, &verb, format),
+        Verb::Secret(verb) => secret::run(&cli.root, verb, format),
         Verb::Gpu => gpu::run(&client()?, format).await,
+        Verb::Token(verb) => token::run(&client()?, verb, format).await,
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::Usage { by, since, csv } => {
             let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
@@ -454,6 +629,21 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             import::run_export(&job, &text)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
+        Verb::Drain { wait, undo } => {
+            let drain = match (wait, undo) {
+                (_, true) => drain::Drain::Undo,
+                (true, false) => drain::Drain::Wait,
+                (false, false) => drain::Drain::Begin,
+            };
+            drain::run(&client()?, drain, format).await
+        }
+        Verb::Doctor { checks } => doctor::run(&cli.root, &checks, format),
+        Verb::Generate { what, directory } => generate::run(what, &directory),
+        Verb::Backup { target } => backup::backup(&client()?, &Paths::new(&cli.root)?, &target, format).await,
+        Verb::Restore { file, replace } => {
+            let replace = if replace { Replace::Everything } else { Replace::Nothing };
+            backup::restore(&Paths::new(&cli.root)?, &file, replace, format)
+        }
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon
         | Verb::Carry { .. }
@@ -469,7 +659,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
 }
 
 fn client(root: &Path) -> anyhow::Result<Client> {
-    Ok(Client::new(&Config::load(root)?.paths.api_socket()))
+    // A mistake in trainyard.toml is no reason not to talk to a daemon that goes on with what it had.
+    Ok(Client::new(&Paths::new(root)?.api_socket()))
 }
 
 /// What the daemon refuses is told in its words; the code says which kind it was.

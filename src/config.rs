@@ -1,5 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
+mod alerts;
+mod listen;
 mod pools;
 mod quotas;
 mod specs;
@@ -15,6 +17,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
+use alerts::WireAlert;
+pub use alerts::{AlertConfig, AlertOn, AlertTo};
+pub use listen::Listen;
+use listen::WireListen;
 pub use pools::Pool;
 use pools::WirePool;
 pub use quotas::{QueueConfig, Quota, Quotas, UsageConfig};
@@ -63,13 +69,17 @@ pub struct Config {
     pub specs: ResourceSpecs,
     pub queue: QueueConfig,
     pub usage: UsageConfig,
+    /// Where the API is reached over the network.
+    pub listen: Vec<Listen>,
+    /// Who is told of what happens, by name.
+    pub alerts: BTreeMap<AssetName, AlertConfig>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What the file says of all else, to tell whether that was edited.
     other_keys: toml::Table,
 }
 
-/// How much workspaces may keep on the disk. The one part that acts without a restart.
+/// How much workspaces may keep on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StorageConfig {
     /// By workspace, bytes; `None` for as much as there is room for.
@@ -199,6 +209,8 @@ struct WireConfig {
     specs: BTreeMap<String, WireSpec>,
     queue: WireQueue,
     usage: WireUsage,
+    listen: Vec<WireListen>,
+    alerts: BTreeMap<String, WireAlert>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -266,6 +278,11 @@ const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
 const DEBUG_KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Config {
+    /// Without a file.
+    pub fn defaults(paths: Paths) -> Result<Self, ConfigError> {
+        Self::read(paths, "")
+    }
+
     /// Reads `trainyard.toml` below `root` (`/` for the installed service); absent means all defaults.
     pub fn load(root: &Path) -> Result<Self, ConfigError> {
         let paths = Paths::new(root)?;
@@ -275,7 +292,12 @@ impl Config {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(source) => return Err(ConfigError::Read { path, source }),
         };
-        let wire: WireConfig = toml::from_str(&text)
+        Self::read(paths, &text)
+    }
+
+    fn read(paths: Paths, text: &str) -> Result<Self, ConfigError> {
+        let path = paths.config_file();
+        let wire: WireConfig = toml::from_str(text)
             .map_err(|error| ConfigError::Syntax { path: path.clone(), message: error.to_string() })?;
         fn value(path: &Path, key: impl Into<String>, message: String) -> ConfigError {
             ConfigError::Value { path: path.to_owned(), key: key.into(), message }
@@ -293,8 +315,10 @@ impl Config {
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
             usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
+            alerts: alerts::read(wire.alerts).map_err(|(key, message)| value(&path, key, message))?,
+            listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
-            other_keys: other_keys(&text),
+            other_keys: other_keys(text),
             paths,
         })
     }
@@ -310,18 +334,24 @@ impl Config {
     }
 }
 
+/// Of `[limits]`, what acts as soon as the file is written.
+const LIVE_LIMITS: [&str; 4] = ["cpu", "memory", "stop_grace", "workspace_storage"];
+/// Of `[workspaces.NAME]`.
+const LIVE_OF_WORKSPACES: [&str; 6] = ["storage", "gpu", "cpu", "memory", "running", "waiting"];
+
 /// What the file says, without what acts at once.
 fn other_keys(text: &str) -> toml::Table {
     let mut table: toml::Table = text.parse().unwrap_or_default();
-    let without = |table: &mut toml::Table, key: &str| {
-        table.remove(key);
+    let without = |table: &mut toml::Table, keys: &[&str]| {
+        table.retain(|key, _| !keys.iter().any(|live| *key == **live));
         table.is_empty()
     };
     if let Some(toml::Value::Table(workspaces)) = table.get_mut("workspaces") {
-        workspaces.retain(|_, workspace| workspace.as_table_mut().is_none_or(|keys| !without(keys, "storage")));
+        workspaces
+            .retain(|_, workspace| workspace.as_table_mut().is_none_or(|keys| !without(keys, &LIVE_OF_WORKSPACES)));
     }
-    if let Some(toml::Value::Table(limits)) = table.get_mut("limits") {
-        limits.remove("workspace_storage");
+    if let Some(limits) = table.get_mut("limits").and_then(toml::Value::as_table_mut) {
+        without(limits, &LIVE_LIMITS);
     }
     table.retain(|_, section| section.as_table().is_none_or(|section| !section.is_empty()));
     table
@@ -490,6 +520,11 @@ impl Paths {
         format!("10.{second}.0.0/16")
     }
 
+    /// The configuration, job files and secrets.
+    pub fn config_dir(&self) -> PathBuf {
+        self.root.join("etc/trainyard")
+    }
+
     pub fn config_file(&self) -> PathBuf {
         self.root.join("etc/trainyard/trainyard.toml")
     }
@@ -532,6 +567,16 @@ impl Paths {
     /// What workspaces log in with; root alone may read there.
     pub fn secrets(&self) -> PathBuf {
         self.root.join("etc/trainyard/secrets")
+    }
+
+    /// Who may come over the network; root alone may read there.
+    pub fn tokens(&self) -> PathBuf {
+        self.root.join("etc/trainyard/tokens")
+    }
+
+    /// What is still to be told to others.
+    pub fn alerts(&self) -> PathBuf {
+        self.state_dir().join("alerts")
     }
 
     /// Images and their layers.
@@ -614,6 +659,11 @@ impl Paths {
 
     pub fn daemon_lock(&self) -> PathBuf {
         self.run_dir().join("daemon.lock")
+    }
+
+    /// Who has drained the machine; it is over when the machine is started anew.
+    pub fn drain_file(&self) -> PathBuf {
+        self.run_dir().join("drained.json")
     }
 
     pub fn mount_lock(&self) -> PathBuf {
@@ -702,6 +752,17 @@ mod tests {
             ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
             ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
             ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
+            ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+            ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
+            ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
+            ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),
+            ("[alerts.ops]\nurl = \"http://127.0.0.1:1@lab.example/\"", "alerts.ops.url"),
+            ("[alerts.ops]\ncommand = [\"page\"]", "alerts.ops.command"),
+            ("[alerts.ops]\nemail = [\"a@b\\nBcc: c@d\"]", "alerts.ops.email"),
+            ("[alerts.ops]\nurl = \"https://x\"\ncommand = [\"/bin/true\"]", "alerts.ops"),
+            ("[[listen]]\naddress = \"0.0.0.0:80\"", "listen[0].address"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"/c\"", "listen[0].key"),
+            ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"c\"\nkey = \"/k\"", "listen[0].certificate"),
         ] {
             let error = load(text).unwrap_err().to_string();
             assert!(error.contains(word), "{error}");
@@ -721,11 +782,17 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_of_storage_needs_no_restart_and_any_other_does() {
+    fn an_edit_of_limits_and_quotas_needs_no_restart_and_any_other_does() {
         let config = load("[limits]\ncpu = 2\n").unwrap();
-        let quota = "[limits]\ncpu = 2\nworkspace_storage = \"1GiB\"\n[workspaces.a]\nstorage = \"2GiB\"";
-        assert!(!config.differs_until_restart(&load(quota).unwrap()));
-        assert!(config.differs_until_restart(&load("[limits]\ncpu = 3\n").unwrap()));
-        assert!(config.differs_until_restart(&load("[limits]\ncpu = 2\n[logs]\nparts = 3").unwrap()));
+        let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nworkspace_storage = \"1GiB\"\n[workspaces.a]\n\
+                    storage = \"2GiB\"\ngpu = 1\ncpu = 1\nmemory = \"1GiB\"\nrunning = 1\nwaiting = 1";
+        assert!(!config.differs_until_restart(&load(live).unwrap()));
+        for other in [
+            "[limits]\ncpu = 2\ndebug_keep = \"1d\"",
+            "[limits]\ncpu = 2\n[logs]\nparts = 3",
+            "[limits]\ncpu = 2\n[workspaces.a.specs.small]\ncpu = 1\nmemory = \"1GiB\"",
+        ] {
+            assert!(config.differs_until_restart(&load(other).unwrap()), "{other}");
+        }
     }
 }

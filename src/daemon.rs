@@ -1,7 +1,8 @@
 //! The composition root: opens everything in order, then drives the reconciler.
 //!
 //! Start: lock → store → reconciler → engine (sweeps what is nobody's) → publisher → news → API → watch of `jobs.d` →
-//! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start.
+//! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start. SIGHUP has it
+//! read its configuration again. The service manager is told when all is open, what there is to do, and that the loop turns.
 
 mod mounting;
 mod storage;
@@ -11,18 +12,24 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
+use crate::alerts;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
-use crate::api::server;
+use crate::api::logs::Growth;
+use crate::api::measures::Measures;
+use crate::api::rates::Rates;
 use crate::api::sessions::Sessions;
+use crate::api::tls::Credentials;
+use crate::api::tokens::Tokens;
+use crate::api::{drain, server};
 use crate::assets::{self, enforced};
-use crate::config::{Config, Paths};
+use crate::config::{Config, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
@@ -32,12 +39,12 @@ use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
 use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
-use crate::store::redb::RedbStore;
+use crate::store::redb::{Copier, RedbStore};
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
-use crate::sys::{bell, cgroup};
+use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
 
 use storage::Storage;
@@ -53,6 +60,12 @@ pub enum DaemonError {
     #[error("cannot {what}")]
     Io {
         what: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    #[error("cannot serve the API at {address}; see [[listen]] in trainyard.toml")]
+    Listen {
+        address: std::net::SocketAddr,
         #[source]
         source: io::Error,
     },
@@ -76,6 +89,8 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
 const WORK_THREADS: usize = 16;
 /// Most events taken in before a round; a burst becomes one commit.
 const BURST: usize = 1024;
+/// Where nobody asks whether we live.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often images that nobody uses are looked for.
 const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 
@@ -97,9 +112,10 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
     let store = RedbStore::open(&config.paths.store_file())?;
+    let copier = store.copier();
     let served = match fault {
-        None => runtime.block_on(serve(config, store)),
-        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault))),
+        None => runtime.block_on(serve(config, store, copier)),
+        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault), copier)),
     };
     runtime.shutdown_background();
     served
@@ -184,22 +200,29 @@ fn inventory(config: &Config) -> io::Result<Amount> {
     })
 }
 
-async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), DaemonError> {
-    let (events, inbox) = unbounded_channel();
-    let inventory = inventory(config).map_err(failed("look at the machine"))?;
-    let settings = Settings {
-        inventory,
+/// What the configuration allows of this machine.
+fn settings(config: &Config) -> io::Result<Settings> {
+    Ok(Settings {
+        inventory: inventory(config)?,
         addresses: config.network.range,
         stop_grace: config.limits.stop_grace,
         half_life: config.queue.half_life,
         usage_keep: config.usage.keep,
         quotas: config.quotas.clone(),
-    };
-    let mut reconciler = Reconciler::open(store, settings, crate::sys::now())?;
+    })
+}
+
+async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) -> Result<(), DaemonError> {
+    let (events, inbox) = unbounded_channel();
+    let settings = settings(config).map_err(failed("look at the machine"))?;
+    let inventory = settings.inventory;
+    let mut reconciler = Reconciler::open(store, settings.clone(), crate::sys::now())?;
     let (storage, mut opened) =
-        Storage::open(config, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
+        Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
+    let drained = drain::ordered(&config.paths).map_err(failed("see whether the machine is drained"))?;
+    reconciler.handle(Event::Drain(drained), crate::sys::now());
     let images = Arc::new(open_images(config)?);
     let tasks_group = cgroup::prepare_tasks_group(&format!("/trainyard-{}", config.paths.instance()))
         .map_err(failed("make a control group for tasks"))?;
@@ -220,22 +243,53 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    let measures = Arc::new(Measures::default());
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
         events: events.clone(),
         rounds: heard,
         images: image_service,
-        sessions: Sessions::default(),
+        sessions: Sessions::in_tasks(),
+        connections: Sessions::connections(),
+        rates: Arc::new(Rates::default()),
+        tokens: Tokens::open(&config.paths.tokens()).map_err(failed("watch the tokens"))?,
         storage: Arc::new(storage.clone()),
         gpus: gpus.clone(),
+        growth: Growth::start().map_err(failed("watch logs"))?,
+        measures: measures.clone(),
+        specs: config.specs.clone(),
+        state: copier,
     };
+    for listen in &config.listen {
+        let (listener, identity) = open_listener(listen).await?;
+        tokio::spawn(server::serve_network(listener, identity, context.clone()));
+    }
+    alerts::start(&config.alerts, &config.paths, events.clone(), context.rounds.clone())
+        .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
-    let driver = Driver { reconciler, engine: engine.clone(), gpus, publisher, rounds, storage, events, inbox };
+    let summary = reconciler.summary();
+    service::ready(&summary);
+    let driver = Driver {
+        reconciler,
+        engine: engine.clone(),
+        gpus,
+        publisher,
+        rounds,
+        storage,
+        measures,
+        events,
+        inbox,
+        told: summary,
+    };
     let end = driver.run().await?;
+    service::stopping(match end {
+        End::Signalled => "ended; tasks and the mount go on",
+        End::Drained => "everything is stopped",
+    });
     // The publisher ended with the driver: what was published last is written before we go.
     if tokio::task::spawn_blocking(move || publishing.join()).await.is_err() {
         tracing::warn!("the last status may not have been published; the next start does it");
@@ -248,10 +302,20 @@ async fn serve<S: Store + 'static>(config: &Config, store: S) -> Result<(), Daem
     Ok(())
 }
 
+/// An address of the configuration, before the daemon says that it is ready.
+async fn open_listener(listen: &Listen) -> Result<(tokio::net::TcpListener, Option<Credentials>), DaemonError> {
+    let failed = |source| DaemonError::Listen { address: listen.address, source };
+    let pair = listen.tls.as_ref();
+    let identity = pair.map(|(certificate, key)| Credentials::open(certificate, key)).transpose().map_err(failed)?;
+    let listener = tokio::net::TcpListener::bind(listen.address).await.map_err(failed)?;
+    tracing::info!(address = %listen.address, encrypted = identity.is_some(), "the API listens");
+    Ok((listener, identity))
+}
+
 fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>) -> io::Result<Gpus> {
     let settings = gpu::Settings {
         library: config.gpu.library.clone(),
-        xids: config.paths.xids(),
+        xids: Some(config.paths.xids()),
         tasks_group: Some(tasks_group.to_owned()),
     };
     // The receiver is gone only when the daemon ends.
@@ -379,16 +443,23 @@ struct Driver<S> {
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
+    measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
+    /// What the service manager was told last.
+    told: String,
 }
 
 impl<S: Store> Driver<S> {
     async fn run(mut self) -> Result<End, DaemonError> {
         let mut terminate = signal(SignalKind::terminate()).map_err(failed("take signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(failed("take signals"))?;
+        let mut hangup = signal(SignalKind::hangup()).map_err(failed("take signals"))?;
+        let silence = service::watchdog();
+        let mut alive = tokio::time::interval(silence.map_or(NEVER, |silence| silence / 3));
         loop {
             let wake_at = self.round()?;
+            self.tell_summary();
             if self.reconciler.is_drained() {
                 return Ok(End::Drained);
             }
@@ -398,7 +469,18 @@ impl<S: Store> Driver<S> {
                 () = timer => self.take(Some(Event::Tick)),
                 _ = terminate.recv() => return Ok(End::Signalled),
                 _ = interrupt.recv() => return Ok(End::Signalled),
+                _ = hangup.recv() => self.storage.reload(),
+                // From this loop, so that one that no longer turns is seen.
+                _ = alive.tick(), if silence.is_some() => service::alive(),
             }
+        }
+    }
+
+    fn tell_summary(&mut self) {
+        let summary = self.reconciler.summary();
+        if summary != self.told {
+            service::status(&summary);
+            self.told = summary;
         }
     }
 
@@ -418,7 +500,9 @@ impl<S: Store> Driver<S> {
 
     /// Plans, commits, hands out the works; returns when to plan again at the latest.
     fn round(&mut self) -> Result<Option<Timestamp>, DaemonError> {
+        let begun = Instant::now();
         let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
+        self.measures.round(begun.elapsed());
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
             match work {

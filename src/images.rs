@@ -34,6 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use config::ImageConfig;
@@ -55,11 +56,15 @@ use shifted::Shifted;
 use source::Source;
 
 /// An image in the store.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageRecord {
+    #[schemars(with = "String")]
     pub digest: Digest,
+    /// As OCI's specification of images has it.
+    #[schemars(with = "serde_json::Value")]
     pub config: ImageConfig,
     /// By the digest of their content, bottom first.
+    #[schemars(with = "Vec<String>")]
     pub layers: Vec<Digest>,
     /// Bytes of its files.
     pub size: u64,

@@ -3,6 +3,7 @@
 //! A job file flows down this list; `docs/ARCHITECTURE.md` has the whole picture and the table of who may use whom.
 //!
 //! - [`ids`]: names and quantities, checked at birth.
+//! - [`journal`]: where it is said what is done.
 //! - [`sys`]: the machine below us; the only unsafe code and the only child processes.
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
@@ -17,6 +18,7 @@
 //! - [`rundir`]: the directory that daemon and shim share.
 //! - [`scalars`]: numbers that a training tells of itself.
 //! - [`store`]: what must survive a crash.
+//! - [`backup`]: a copy of the state and the job files, and back.
 //! - [`intake`]: watches `jobs.d`.
 //! - [`report`]: what people and programs read of a job.
 //! - [`plan`]: what to do next; pure.
@@ -24,23 +26,29 @@
 //! - [`engine`]: carries steps out; the only door between plan and the world.
 //! - [`workspace`]: what the mount shows.
 //! - [`reconcile`]: the one place where state changes.
+//! - [`alerts`]: tells others of what happens.
 //! - [`api`]: HTTP over a unix socket, both ends.
+//! - [`doctor`]: what this machine can do for us.
 //! - [`cli`]: the command line.
 //! - [`mounting`]: the process that serves the mount.
 //! - [`daemon`]: the composition root.
 
+pub mod alerts;
 pub mod api;
 pub mod assets;
+pub mod backup;
 pub mod cli;
 pub mod config;
 pub mod contract;
 pub mod daemon;
+pub mod doctor;
 pub mod engine;
 pub mod gpu;
 pub mod ids;
 pub mod images;
 pub mod import;
 pub mod intake;
+pub mod journal;
 pub mod logs;
 pub mod mounting;
 pub mod plan;

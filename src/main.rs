@@ -4,12 +4,14 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use trainyard::cli::{self, Cli, Verb};
-use trainyard::config::Config;
+use trainyard::config::{Config, Paths};
 use trainyard::sys::process::take_inherited;
 
 fn main() -> ExitCode {
+    // Where a shell asks what could come next it is told, and nothing else is done.
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse();
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
@@ -55,7 +57,9 @@ fn registry() -> anyhow::Result<ExitCode> {
 }
 
 fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
-    journal();
+    trainyard::journal::begin();
+    // Its configuration may be what a restore was about to put in place.
+    trainyard::backup::finish(&Paths::new(&cli.root)?)?;
     let config = Config::load(&cli.root)?;
     let fault = std::env::var("TRAINYARD_TEST_FAULT").ok();
     let fault = fault.map(|text| text.parse()).transpose().map_err(anyhow::Error::msg)?;
@@ -64,7 +68,7 @@ fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>) -> anyhow::Result<ExitCode> {
-    journal();
+    trainyard::journal::begin();
     let lock = lock_fd.map(take_inherited).transpose()?;
     let kept = kept_fd.map(take_inherited).transpose()?;
     trainyard::mounting::run(&Config::load(&cli.root)?, lock, kept)?;
@@ -77,20 +81,12 @@ fn state_versions() -> anyhow::Result<ExitCode> {
 }
 
 fn direct(cli: &Cli) -> anyhow::Result<ExitCode> {
-    journal();
+    trainyard::journal::begin();
     trainyard::mounting::direct::run(&Config::load(&cli.root)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// To standard error, where the journal takes it; a line that cannot be written must not end the daemon.
-fn journal() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TRAINYARD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    // Complaints of the subscriber itself would go to the same place, by a macro that panics where it cannot write.
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
-    subscriber.with_writer(std::io::stderr).init();
-}
-
+/// The error and its causes, one line; no text repeats its source.
 fn tell(error: &(dyn Error + 'static)) {
     let text = trainyard::sys::told(error);
     // Nobody is left to tell when standard error is closed.

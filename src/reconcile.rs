@@ -6,7 +6,9 @@
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
 mod cards;
+mod drain;
 mod files;
+mod happenings;
 mod idle;
 mod preparing;
 mod publishing;
@@ -32,7 +34,7 @@ use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::outlook::Outlook;
 use crate::plan::{Amount, HeldUp, Queue, Shares, Step, Why};
-use crate::report::{Change, JobReport};
+use crate::report::{Change, DrainOrder, JobReport};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, Verdict};
@@ -42,6 +44,8 @@ use crate::store::record::{
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
+pub use happenings::Happened;
+use happenings::Happenings;
 use idle::Idleness;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
@@ -64,6 +68,10 @@ pub enum Event {
     Request(Request),
     /// Workspaces that have no room left by their quota, and what is said of each.
     Full(BTreeMap<WorkspaceName, String>),
+    /// Whether anything may be started; `None` if so.
+    Drain(Option<DrainOrder>),
+    /// `trainyard.toml` was edited.
+    Settings(Box<Settings>),
     /// The cards were looked at.
     Gpus(Arc<Inventory>),
     /// Leased cards were measured.
@@ -159,7 +167,7 @@ pub enum Outcome {
 }
 
 /// What a machine has and how it is used.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub inventory: Amount,
     pub addresses: AddressRange,
@@ -208,7 +216,9 @@ pub struct Reconciler<S> {
     idleness: Idleness,
     /// Files without a name that could be a job's, and what is wrong with them.
     strays: BTreeMap<String, Vec<crate::spec::Diagnostic>>,
-    draining: bool,
+    /// Everything is being stopped; then the daemon ends.
+    ending: bool,
+    drain: Option<DrainOrder>,
     /// Tasks whose last look failed.
     look_again: BTreeMap<TaskId, Look>,
     stop_again: BTreeMap<TaskId, StopCause>,
@@ -232,6 +242,8 @@ pub struct Reconciler<S> {
     /// And how they ended, to be published.
     last_words: Vec<(JobKey, JobReport)>,
     events: Vec<(JobKey, EventRecord)>,
+    /// The last ones that are recorded, of all jobs.
+    happenings: Happenings,
     /// Of attempts that are over.
     usage: Vec<UsageRecord>,
     /// When old records of that are looked for next.
@@ -270,7 +282,8 @@ impl<S: Store> Reconciler<S> {
             cards: Cards::default(),
             idleness: Idleness::default(),
             strays: BTreeMap::new(),
-            draining: false,
+            ending: false,
+            drain: None,
             look_again: BTreeMap::new(),
             stop_again: BTreeMap::new(),
             backing_off: BTreeMap::new(),
@@ -284,6 +297,7 @@ impl<S: Store> Reconciler<S> {
             retired: Vec::new(),
             last_words: Vec::new(),
             events: Vec::new(),
+            happenings: Happenings::after(contents.counters.event),
             usage: Vec::new(),
             fold_usage_at: now,
             works: Vec::new(),
@@ -349,24 +363,13 @@ impl<S: Store> Reconciler<S> {
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
+            Event::Drain(order) => self.set_drain(order),
+            Event::Settings(settings) => self.configure(*settings),
             Event::Gpus(seen) => self.cards_seen(seen),
             Event::Measured(measured) => self.measured(measured),
             Event::Remark { attempt, remark } => self.remark(attempt, remark),
             Event::Tick => self.try_again(),
-            Event::Shutdown => self.drain(),
-        }
-    }
-
-    /// Nothing runs any more and nothing will be started.
-    pub fn is_drained(&self) -> bool {
-        self.draining && self.live.is_empty()
-    }
-
-    fn drain(&mut self) {
-        self.draining = true;
-        let live: Vec<JobKey> = self.live.iter().cloned().collect();
-        for key in live {
-            self.want_stop(&key, StopCause::Shutdown);
+            Event::Shutdown => self.stop_everything(),
         }
     }
 
@@ -775,7 +778,10 @@ impl<S: Store> Reconciler<S> {
         let (run, number) = (job.record.last_run, job.record.next_event);
         tracing::info!(job = %key, run, state = %state, reason = %message, "job");
         job.record.next_event += 1;
-        self.events.push((key.clone(), EventRecord { number, at: now, run, state, message }));
+        self.counters.event += 1;
+        self.counters_changed = true;
+        let serial = self.counters.event;
+        self.events.push((key.clone(), EventRecord { number, serial, at: now, run, state, message }));
         self.dirty.insert(key.clone());
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Bytes, GpuUuid, Timestamp, format_duration};
@@ -11,7 +12,7 @@ use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
 
 /// A job and its newest run.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobReport {
     pub workspace: String,
     pub job: String,
@@ -47,7 +48,25 @@ pub struct JobReport {
     pub diagnostics: Vec<Diagnostic>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Who has asked that nothing starts, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DrainOrder {
+    pub by: String,
+    pub since: String,
+}
+
+/// How far a machine is drained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DrainReport {
+    /// Jobs start when absent.
+    pub order: Option<DrainOrder>,
+    /// Jobs that have something of the machine.
+    pub running: Vec<String>,
+    /// How many wait in the queue.
+    pub waiting: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskReport {
     /// `ROLE-I`.
     pub task: String,
@@ -62,12 +81,13 @@ pub struct TaskReport {
 }
 
 /// What a card of a task did when it was measured last.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuReport {
     /// `ROLE-I`.
     pub task: String,
     /// As `trainyard gpu` calls it.
     pub gpu: String,
+    #[schemars(with = "String")]
     pub uuid: GpuUuid,
     /// Percent.
     pub utilisation: Option<u32>,
@@ -80,7 +100,7 @@ pub struct GpuReport {
 }
 
 /// How long an attempt of a run that is not over may take; then it is stopped.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitReport {
     pub limit_ms: u64,
     /// What of it was added by `trainyard extend`.
@@ -101,7 +121,7 @@ impl fmt::Display for LimitReport {
 }
 
 /// What is known of a run that waits in the queue.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WaitReport {
     /// What keeps it: `turn` (others come before it), `room` on the machine, the `quota` of its workspace, a named `port`,
     /// `addresses`, or `gpu` where the machine has too few that can be used.
@@ -120,7 +140,7 @@ pub struct WaitReport {
     pub as_of: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AmountReport {
     /// Cores.
     pub cpu: f64,
@@ -130,7 +150,7 @@ pub struct AmountReport {
     pub gpu: f64,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HolderReport {
     pub workspace: String,
     /// Of the own workspace.

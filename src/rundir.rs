@@ -58,11 +58,26 @@ pub enum RunDirError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "{path} was written by a later Trainyard (version {found}, this one knows {LAUNCH_VERSION}); install that one again, or let \
+         its jobs end first"
+    )]
+    Newer { path: PathBuf, found: u32 },
+}
+
+/// Of [`LaunchRecord`], and of what shim and daemon write beside it. A field is only ever added with a default; anything else raises
+/// it. A daemon goes on with tasks of every earlier version.
+pub const LAUNCH_VERSION: u32 = 1;
+
+fn first_version() -> u32 {
+    1
 }
 
 /// What a shim is told.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LaunchRecord {
+    #[serde(default = "first_version")]
+    pub version: u32,
     pub task: TaskId,
     /// Job and task as people write them, for the process list and messages.
     pub title: String,
@@ -330,7 +345,19 @@ pub enum Found {
     },
     Ended(EndRecord),
     /// The command was started, the shim is gone and left no word.
-    Lost,
+    Lost(Loss),
+}
+
+/// How it is told that a task has ended with the machine.
+pub const MACHINE_RESTARTED: &str = "the machine restarted";
+
+/// What took a shim away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// It was started before the machine was.
+    MachineRestarted,
+    /// It was killed.
+    Shim,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -430,7 +457,12 @@ impl TaskDir {
 
     pub fn read_launch(&self) -> Result<LaunchRecord, RunDirError> {
         let path = self.launch_file();
-        read_json(&path)?.ok_or_else(|| RunDirError::Read { path, source: io::ErrorKind::NotFound.into() })
+        let record: LaunchRecord = read_json(&path)?
+            .ok_or_else(|| RunDirError::Read { path: path.clone(), source: io::ErrorKind::NotFound.into() })?;
+        match record.version {
+            found if found > LAUNCH_VERSION => Err(RunDirError::Newer { path, found }),
+            _ => Ok(record),
+        }
     }
 
     /// Notes which process is the container's first one.
@@ -445,7 +477,19 @@ impl TaskDir {
 
     /// Marks that the command is about to run: from here on a vanished shim means a lost task.
     pub fn mark_started(&self) -> Result<(), RunDirError> {
-        write_json(&self.started_file(), &(), Durability::Process)
+        write_json(&self.started_file(), &boot()?, Durability::Process)
+    }
+
+    /// Of a task that was started and whose shim is gone.
+    fn loss(&self) -> Result<Loss, RunDirError> {
+        match read_json::<Option<String>>(&self.started_file()) {
+            Ok(Some(Some(begun))) if begun == boot()? => Ok(Loss::Shim),
+            // Earlier versions have not written when the machine was started.
+            Ok(None | Some(None)) => Ok(Loss::Shim),
+            // It is not synced: a machine that goes down may leave it empty.
+            Ok(Some(Some(_))) | Err(RunDirError::Damaged { .. }) => Ok(Loss::MachineRestarted),
+            Err(error) => Err(error),
+        }
     }
 
     pub fn write_stop(&self, cause: &StopCause) -> Result<(), RunDirError> {
@@ -482,12 +526,17 @@ impl TaskDir {
             // Its end was told before the shim went away.
             None if self.kept_file().exists() => {
                 let kept: Option<KeptRecord> = read_json(&self.kept_file())?;
-                Ok(kept.map_or(Found::Lost, |kept| Found::Ended(kept.end)))
+                kept.map_or_else(|| Ok(Found::Lost(self.loss()?)), |kept| Ok(Found::Ended(kept.end)))
             }
-            None if running => Ok(Found::Lost),
+            None if running => Ok(Found::Lost(self.loss()?)),
             None => Ok(Found::NeverStarted),
         }
     }
+}
+
+/// Tells this start of the machine from others.
+fn boot() -> Result<String, RunDirError> {
+    crate::sys::boot_id().map_err(|source| RunDirError::Read { path: crate::sys::BOOT_ID.into(), source })
 }
 
 pub fn write_json<T: Serialize>(path: &Path, value: &T, durability: Durability) -> Result<(), RunDirError> {
@@ -524,9 +573,38 @@ mod tests {
         task.mark_started().unwrap();
         assert_eq!(task.look().unwrap(), Found::Alive { shim: Some(7), running: true });
         drop(lock);
-        assert_eq!(task.look().unwrap(), Found::Lost);
+        assert_eq!(task.look().unwrap(), Found::Lost(Loss::Shim));
+        // The machine was started anew since; what an earlier version has written does not tell.
+        for (begun, loss) in
+            [("\"another start\"", Loss::MachineRestarted), ("", Loss::MachineRestarted), ("null", Loss::Shim)]
+        {
+            fs::write(task.started_file(), begun).unwrap();
+            assert_eq!(task.look().unwrap(), Found::Lost(loss));
+        }
         let end = EndRecord { end: TaskEnd::Exited { code: 3 }, at: Timestamp(5), memory_peak: None, note: None };
         task.write_end(&end).unwrap();
         assert_eq!(task.look().unwrap(), Found::Ended(end));
+    }
+
+    /// A task that an earlier version has started may live for weeks: this text is what version 1 wrote first, before it had a number.
+    const FIRST: &str = r#"{"task":{"attempt":1,"ordinal":0,"again":0},"title":"one/main-0","cgroup":"/trainyard-764af09b/a1-0",
+        "log_dir":"/w/default/jobs/one/runs/1/attempts/1/main-0","root":{"holder":"/mnt","overlays":[{"name":"usr","lower":["/usr"],
+        "target":"usr"}],"lower":"as_they_are","mounts":[{"source":"/w/output","target":"/output","read_only":false,"scratch":null,
+        "is_of_machine":false}],"devices":[],"shm":{"own":{"size":33554432}},"files":[{"path":"/etc/hostname","content":"main-0\n",
+        "mode":420}],"directories":["/output"]},"ids":{"users":[{"inside":0,"outside":0,"count":1}],"groups":[{"inside":0,"outside":0,
+        "count":1}]},"network":"/run/trainyard/attempts/a1/net-0","stop_signal":15,"init":"ours","memory":67108864,"stop_grace_ms":30000,
+        "news_socket":"/run/trainyard/news.sock"}"#;
+
+    #[test]
+    fn an_order_to_a_shim_is_read_as_version_1_wrote_it_and_refused_by_name_when_it_is_newer() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = TaskDir::at(dir.path().to_owned());
+        fs::write(task.launch_file(), FIRST).unwrap();
+        let record = task.read_launch().unwrap();
+        assert_eq!((record.version, record.title.as_str(), record.keep_failed_ms), (1, "one/main-0", None));
+        let newer = FIRST.replacen('{', "{\"version\":99,", 1);
+        fs::write(task.launch_file(), newer).unwrap();
+        let error = task.read_launch().unwrap_err().to_string();
+        assert!(error.contains("a later Trainyard (version 99, this one knows 1); install that one again"), "{error}");
     }
 }

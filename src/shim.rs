@@ -36,7 +36,7 @@ use nix::sys::signal::Signal;
 use crate::ids::Timestamp;
 use crate::logs::Stream;
 use crate::rundir::holder::HolderDir;
-use crate::rundir::{Init, KeptRecord, LaunchRecord, RunDirError, Shm, TaskDir};
+use crate::rundir::{Init, KeptRecord, LaunchRecord, MACHINE_RESTARTED, RunDirError, Shm, TaskDir};
 use crate::status::{EndRecord, StopCause, TaskEnd};
 use crate::sys::cgroup;
 use crate::sys::file::optional;
@@ -90,6 +90,14 @@ pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), ShimError> {
     // No news: the daemon is told by our end, when our lock is free and our mounts are gone.
     drop(lock);
     Ok(())
+}
+
+/// A machine that goes down ends the task's processes and us: that is no failure of the task's.
+fn with_the_machine(end: EndRecord, is_going_down: bool) -> EndRecord {
+    match is_going_down && end.end.is_failure() {
+        true => EndRecord { end: TaskEnd::Lost { reason: MACHINE_RESTARTED.to_owned() }, ..end },
+        false => end,
+    }
 }
 
 /// Most characters that are taken of a script's word on its failure, and bytes that they may take.
@@ -147,7 +155,7 @@ impl Task {
         if let Err(error) = crate::sys::file::remove_tree(&self.dir.container_state()) {
             tracing::warn!(%error, "the container's state stays");
         }
-        let end = EndRecord { memory_peak: peak, ..end? };
+        let end = with_the_machine(EndRecord { memory_peak: peak, ..end? }, crate::sys::is_going_down());
         Ok(EndRecord { note: self.with_platform_s_words(&end), ..end })
     }
 

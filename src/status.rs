@@ -9,13 +9,14 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{RoleName, TaskName, Timestamp};
 use crate::spec::{Main, MinSucceeded, Role};
 
 /// What a job or a run is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// The file cannot be used and there is no earlier version of it.
@@ -137,7 +138,7 @@ impl fmt::Display for StopCause {
     }
 }
 
-/// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it.
+/// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it. By the shim `Lost` says that the machine went down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TaskEnd {

@@ -3,6 +3,7 @@
 //! One batch is one transaction: all of it is on disk when [`Store::commit`] returns, or nothing is.
 //! Written by the reconciler alone. `docs/STATE.md` describes the file.
 
+pub mod copy;
 pub mod fault;
 pub mod memory;
 pub mod record;
@@ -59,6 +60,8 @@ pub struct Batch {
     pub runs: BTreeMap<(JobKey, u32), RunRecord>,
     pub events: Vec<(JobKey, EventRecord)>,
     pub usage: Vec<UsageRecord>,
+    /// Of a backup alone: in the place of what is there for their day, workspace and user.
+    pub usage_sums: Vec<UsageSum>,
 }
 
 impl Batch {

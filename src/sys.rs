@@ -15,12 +15,14 @@ pub mod mig;
 pub mod mounts;
 pub mod namespaces;
 pub mod netns;
+pub mod own;
 pub mod passing;
 pub mod pause;
 pub mod process;
 pub mod projects;
 pub mod rooted;
 pub mod seccomp;
+pub mod service;
 pub mod session;
 pub mod signals;
 pub mod stream;
@@ -42,6 +44,32 @@ pub fn told(error: &dyn Error) -> String {
         next = cause.source();
     }
     text
+}
+
+/// Where the kernel tells it.
+pub const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Tells this start of the machine from others.
+pub fn boot_id() -> std::io::Result<String> {
+    Ok(std::fs::read_to_string(BOOT_ID)?.trim().to_owned())
+}
+
+/// Whether the machine is being switched off or restarted, so far that every process is being ended: systemd has its first one go on
+/// as another program then.
+pub fn is_going_down() -> bool {
+    let first = std::fs::read_to_string("/proc/1/comm").unwrap_or_default();
+    // The kernel cuts names off after 15 characters.
+    first.starts_with("systemd-shutdow")
+}
+
+/// Whether something keeps the machine's clock right.
+#[expect(unsafe_code, reason = "no crate of ours has the call")]
+pub fn clock_is_synchronized() -> std::io::Result<bool> {
+    // SAFETY: all bytes zero are a value of the structure, which has numbers alone.
+    let mut asked: nix::libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: needed to ask the kernel; the structure lives through the call, and with no modes set it is only written to.
+    let state = nix::errno::Errno::result(unsafe { nix::libc::adjtimex(&raw mut asked) })?;
+    Ok(state != nix::libc::TIME_ERROR && asked.status & nix::libc::STA_UNSYNC == 0)
 }
 
 /// The wall clock. Called in the loops and in `main` only; everything else is handed a time.

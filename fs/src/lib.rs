@@ -37,6 +37,8 @@ mod usage;
 
 pub use kept::{Handed, KeptError, STATES_READ, VERSION as STATE_VERSION};
 pub use ops::xattrs::BACKING;
-pub use session::{MountError, MountOptions, Mounted, NotPaused, Paused, Reason, mount, take_over, unmount_stale};
+pub use session::{
+    Abilities, MountError, MountOptions, Mounted, NotPaused, Paused, Reason, mount, take_over, unmount_stale,
+};
 pub use tree::{BadPath, Content, ContentMetadata, Refusal, RelPath, Rule, Tree};
 pub use usage::{Account, Quota};

@@ -1,4 +1,4 @@
-//! Which mount lies on top at a path, read from `/proc/self/mountinfo` without touching the mount itself.
+//! Which mount lies on top at a path, read from `/proc/thread-self/mountinfo` without touching the mount itself.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) struct MountRow {
 
 /// The uppermost mount at exactly `mountpoint`, which must be canonical.
 pub(crate) fn top_at(mountpoint: &Path) -> io::Result<Option<MountRow>> {
-    let text = fs::read("/proc/self/mountinfo")?;
+    let text = fs::read("/proc/thread-self/mountinfo")?;
     Ok(uppermost(parse(&text), mountpoint))
 }
 

@@ -11,7 +11,7 @@
 //!
 //! The mount is made and removed here with mount(2) and umount2(2), and fuser is given the device only:
 //! its own teardown (0.18) may remove somebody else's mount at the same path and gives up on a busy one.
-//! Before anything is removed, `/proc/self/mountinfo` must show that the uppermost mount at the place is
+//! Before anything is removed, `/proc/thread-self/mountinfo` must show that the uppermost mount at the place is
 //! ours. This process never touches its own mountpoint while serving: it would wait for itself.
 
 use std::ffi::OsStr;
@@ -54,7 +54,7 @@ const NUDGE: Duration = Duration::from_millis(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
-    /// The source that `mount` and `/proc/self/mountinfo` show; `unmount_stale` knows our mounts by it.
+    /// The source that `mount` and `/proc/thread-self/mountinfo` show; `unmount_stale` knows our mounts by it.
     pub fs_name: String,
     /// Threads that serve requests; at least one.
     pub threads: usize,
@@ -235,7 +235,22 @@ pub fn unmount_stale(mountpoint: &Path, fs_name: &str) -> io::Result<bool> {
     Ok(removed)
 }
 
+/// What the kernel can do for a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Abilities {
+    /// It reads and writes files of the backing directory without asking us.
+    pub passes_through: bool,
+    /// It asks again what was not answered, so that another program can go on.
+    pub can_be_handed_over: bool,
+}
+
 impl<T: Tree> Mounted<T> {
+    /// Nothing before the kernel and we have agreed, which is before anything is answered.
+    pub fn abilities(&self) -> Abilities {
+        let agreed = self.running.as_ref().map(|running| running.served.agreed()).unwrap_or_default();
+        Abilities { passes_through: agreed.passthrough, can_be_handed_over: agreed.asks_again }
+    }
+
     /// Waits until the mount is removed from outside.
     pub fn wait(mut self) -> io::Result<()> {
         let ended = self.running.take().map(|running| running.ended().recv());

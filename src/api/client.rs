@@ -16,14 +16,17 @@ use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
+use super::routes::PAGE_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
+use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
-    Done, ExecRequest, FOR_USER, Failure, ImageDetail, ImageStep, ImageView, ImportQuery, JobList, JobView, LogLine,
-    LogQuery, NameQuery, escape,
+    Done, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView, ImportQuery, JobList,
+    JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
+use crate::report::DrainReport;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -43,6 +46,8 @@ pub enum ClientError {
     Unexpected(#[from] serde_json::Error),
     #[error("cannot read the archive")]
     Source(#[source] io::Error),
+    #[error("cannot write what the daemon sends")]
+    Target(#[source] io::Error),
     #[error("cannot make the request")]
     Request(#[from] hyper::http::Error),
 }
@@ -116,12 +121,26 @@ impl Client {
         Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }
 
-    pub async fn jobs(&self) -> Result<JobList, ClientError> {
-        self.read(Method::GET, "/v1/jobs").await
+    /// All jobs that are as is asked for, page by page.
+    pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+        let mut query = JobQuery { limit: Some(PAGE_MAX), ..query.clone() };
+        let mut list: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+        while let Some(next) = list.next.take() {
+            query.after = Some(next);
+            let more: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+            list.jobs.extend(more.jobs);
+            list.next = more.next;
+        }
+        Ok(list)
     }
 
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
         self.read(Method::GET, &path(key, "")).await
+    }
+
+    /// Of a job whose file was just dropped: waits until the daemon has read it, for 30 s at most.
+    pub async fn job_when_known(&self, key: &JobKey) -> Result<JobView, ClientError> {
+        self.read(Method::GET, &path(key, "?known=wait")).await
     }
 
     pub async fn gpus(&self) -> Result<GpuList, ClientError> {
@@ -168,6 +187,55 @@ impl Client {
     /// With its file in `jobs.d`, or the record alone.
     pub async fn remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
         self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
+    }
+
+    /// Writes the whole state, as it is now, to `out`; `store::copy` reads it and tells whether all of it came.
+    pub async fn copy_state(&self, out: &mut impl io::Write) -> Result<(), ClientError> {
+        let mut body = self.call(Method::GET, "/v1/state").await?.into_body();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            out.write_all(&data).map_err(ClientError::Target)?;
+        }
+        Ok(())
+    }
+
+    pub async fn drain(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::POST, "/v1/drain").await
+    }
+
+    /// Comes when nothing runs any more.
+    pub async fn drained(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::GET, "/v1/drain?wait=1").await
+    }
+
+    pub async fn undo_drain(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::DELETE, "/v1/drain").await
+    }
+
+    pub async fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {
+        self.read(Method::GET, "/v1/tokens").await
+    }
+
+    pub async fn token_new(&self, wanted: &TokenRequest) -> Result<NewToken, ClientError> {
+        let body = Full::new(Bytes::from(serde_json::to_vec(wanted)?)).map_err(|never| match never {});
+        let response = self.call_with(Method::POST, "/v1/tokens", body.boxed()).await?;
+        Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
+    }
+
+    pub async fn token_remove(&self, name: &str) -> Result<Done, ClientError> {
+        self.read(Method::DELETE, &format!("/v1/tokens/{}", escape(name))).await
+    }
+
+    /// Calls `each` with every event of all jobs behind a serial number, until there are no more or it returns false.
+    pub async fn events(
+        &self,
+        after: u64,
+        follow: Follow,
+        each: impl FnMut(HappeningView) -> bool,
+    ) -> Result<(), ClientError> {
+        let follow = if follow == Follow::Yes { "&follow=1" } else { "" };
+        let response = self.call(Method::GET, &format!("/v1/events?after={after}{follow}")).await?;
+        lines(response, each).await
     }
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {
@@ -266,6 +334,13 @@ impl Client {
         };
         lines(answered?, each).await
     }
+}
+
+/// Whether a stream goes on with what will come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    Yes,
+    No,
 }
 
 /// What a request carries.

@@ -1,6 +1,6 @@
 //! Datasets over the API: what only the daemon may do with them.
 
-use super::server::ApiError;
+use super::error::ApiError;
 use crate::assets::freeze::{self, RemoveError};
 use crate::assets::{Shelf, manifest_of};
 use crate::config::Paths;
@@ -37,6 +37,9 @@ pub(super) fn remove(
     }
     let cannot = |error: std::io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
     let shelf = Shelf::open(&paths.workspaces()).map_err(cannot)?;
+    if !caller.reaches(home) {
+        return Err(ApiError::Forbidden(format!("this token does not reach workspace {home}")));
+    }
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
     let removed = freeze::remove(&shelf, home, name, version, caller.uid, may_be_named);

@@ -15,29 +15,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::body::{Bytes, Incoming};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
 use hyper::header::{CONNECTION, UPGRADE};
-use hyper::{Request as HttpRequest, Response, StatusCode};
+use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use super::error::ApiError;
 use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
-use super::server::{ApiError, Body, Context, show};
+use super::jobs::{self, show};
+use super::rates::Who;
+use super::server::{Body, Call, Context, whole};
+use super::tokens::Tokens;
 use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
-use crate::ids::{JobKey, TaskId};
-use crate::reconcile::{Caller, JobDetail};
+use crate::ids::{AssetName, JobKey, TaskId};
+use crate::reconcile::JobDetail;
 use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
 use crate::sys::stream::Stream;
 use crate::sys::{passing, terminal};
 
-/// Longest request, bytes; a command line longer than that no kernel would take.
-const REQUEST_MAX: usize = 4 << 20;
 /// Frames that wait for the client.
 const QUEUE: usize = 8;
 /// Most bytes of output in a frame; a pipe holds as many.
@@ -49,31 +51,32 @@ const LEFT_MAX: usize = 1 << 20;
 const FAREWELL: Duration = Duration::from_secs(10);
 
 /// Answers the request; what follows goes on by itself.
-pub(super) async fn begin(
-    mut request: HttpRequest<Incoming>,
-    context: &Context,
-    caller: Caller,
-    key: JobKey,
-) -> Result<Response<Body>, ApiError> {
+pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let key = jobs::key(call.place(0), call.place(1))?;
+    let most = call.body_max();
+    let Call { mut request, caller, token, .. } = call;
     if request.headers().get(UPGRADE).is_none_or(|wanted| wanted.as_bytes() != PROTOCOL.as_bytes()) {
         return Err(ApiError::Bad(format!("exec wants the headers Connection: Upgrade and Upgrade: {PROTOCOL}")));
     }
     let upgrade = hyper::upgrade::on(&mut request);
-    let body = Limited::new(request.into_body(), REQUEST_MAX).collect().await;
-    let body = body.map_err(|error| ApiError::Bad(format!("the request cannot be read: {error}")))?.to_bytes();
+    let body = whole(request.into_body(), most).await?;
     let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
     let order = wanted.order().map_err(ApiError::Bad)?;
-    let session = context.sessions.begin(caller.uid).map_err(ApiError::TooMany)?;
+    let session = context.sessions.begin(Who::User(caller.uid)).map_err(ApiError::TooMany)?;
     let detail = show(context, caller, key.clone()).await?;
     let task = choose(&key, &detail, wanted.task.as_deref()).map_err(ApiError::Conflict)?;
     let ends = if order.terminal().is_some() { Ends::Terminal } else { Ends::Pipes };
     let engine = context.engine.clone();
     let entered = tokio::task::spawn_blocking(move || engine.enter(task, ends)).await.map_err(|_| ApiError::Ending)?;
     let entered = entered.map_err(|error| ApiError::Failed(format!("cannot start a process for it: {error}")))?;
+    let tokens = context.tokens.clone();
     tokio::spawn(async move {
         let _session = session;
         match upgrade.await {
-            Ok(connection) => serve(TokioIo::new(connection), entered, order).await,
+            Ok(connection) => tokio::select! {
+                () = serve(TokioIo::new(connection), entered, order) => {}
+                () = until_revoked(&tokens, token.as_ref()) => tracing::debug!("a command was ended: its token is revoked"),
+            },
             Err(error) => tracing::debug!(%error, "a client left before its command was started"),
         }
     });
@@ -83,6 +86,13 @@ pub(super) async fn begin(
         .header(UPGRADE, PROTOCOL)
         .body(Empty::<Bytes>::new().boxed());
     response.map_err(|error| ApiError::Bad(error.to_string()))
+}
+
+async fn until_revoked(tokens: &Tokens, token: Option<&AssetName>) {
+    match token {
+        Some(token) => tokens.revoked(token).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The running task that is meant, or a sentence why there is none.

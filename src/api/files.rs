@@ -1,32 +1,174 @@
-//! Job files that people take away through the daemon: as them, where the permissions of the directory let them.
+//! Job files that people write and take away through the daemon: as them, where the permissions of the directory let them. The
+//! files stay the truth: what is answered is what has come of them.
 
+use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
-use super::server::ApiError;
+use super::error::ApiError;
+use super::server::Context;
 use crate::config::Paths;
 use crate::ids::JobKey;
-use crate::intake::sources::overrides_of;
+use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
+use crate::intake::{Arrival, read_text};
 use crate::reconcile::Caller;
-use crate::sys::file::{ignore_missing, remove_tree};
+use crate::spec::{JOB_FILE_MAX_BYTES, ResourceSpecs};
+use crate::store::record::Owner;
+use crate::sys::file::{
+    Durability, Existing, ignore_missing, optional, read_limited, remove_tree, write_new, write_whole,
+};
 use crate::sys::process::{groups_of, primary_group_of, with_file_rights};
+
+/// Files are opened with the caller's rights. Blocks.
+pub(super) fn as_caller<T: Send>(caller: &Caller, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
+    if caller.uid == 0 {
+        return Ok(work());
+    }
+    let done = with_file_rights(caller.uid, primary_group_of(caller.uid), &groups_of(caller.uid), work);
+    done.map_err(|error| ApiError::Failed(format!("cannot take the rights of {}: {error}", caller.name)))
+}
+
+fn path_of(paths: &Paths, key: &JobKey) -> Result<PathBuf, ApiError> {
+    if key.job.as_str().ends_with(".template") {
+        return Err(ApiError::Bad(format!(
+            "{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates"
+        )));
+    }
+    if key.workspace.as_str().ends_with(OVERRIDES_SUFFIX) {
+        return Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace)));
+    }
+    Ok(paths.job_files(&key.workspace).join(format!("{}.toml", key.job)))
+}
+
+/// A job file that is to be written.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) key: JobKey,
+    pub(super) text: Vec<u8>,
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// There must be none yet.
+    New,
+    Any,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// There was none before.
+    pub(super) is_new: bool,
+    /// The jobs that it makes, with what the daemon will keep of it.
+    pub(super) jobs: Vec<(JobKey, String)>,
+}
+
+/// Writes a job file, whole, if the daemon will take it. Blocks.
+pub(super) fn write(
+    paths: &Paths,
+    specs: &ResourceSpecs,
+    caller: &Caller,
+    wanted: &Wanted,
+) -> Result<Written, ApiError> {
+    let file = path_of(paths, &wanted.key)?;
+    let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
+    as_caller(caller, || {
+        let read = read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs);
+        let jobs = match read.map_err(ApiError::InvalidJob)? {
+            Arrival::Accepted { key, source, .. } => vec![(key, source.text)],
+            Arrival::Swept { jobs, .. } => jobs.into_iter().map(|job| (job.key, job.source.text)).collect(),
+            Arrival::Refused { diagnostics, .. } => return Err(ApiError::InvalidJob(diagnostics)),
+            Arrival::Removed { .. } | Arrival::Stray { .. } => Vec::new(),
+        };
+        let before = optional(fs::symlink_metadata(&file)).map_err(|error| told(&file, "look at", &error))?;
+        if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
+            return Err(ApiError::Forbidden(format!("the file of job {} belongs to another user", wanted.key)));
+        }
+        // Others must be able to read what runs here, as with files that are dropped.
+        let written = match wanted.place {
+            Place::Any => write_whole(&file, &wanted.text, 0o644, Durability::Machine).map(|()| Existing::None),
+            Place::New => write_new(&file, &wanted.text, 0o644),
+        };
+        match written.map_err(|error| told(&file, "write", &error))? {
+            Existing::None => Ok(Written { is_new: before.is_none(), jobs }),
+            Existing::Kept => Err(ApiError::Conflict(format!("there is a file of job {} already", wanted.key))),
+        }
+    })?
+}
+
+/// What would be said of a job file, without writing it. Blocks.
+pub(super) fn check(
+    paths: &Paths,
+    specs: &ResourceSpecs,
+    caller: &Caller,
+    key: &JobKey,
+    text: &[u8],
+) -> Result<Vec<crate::spec::Diagnostic>, ApiError> {
+    let file = path_of(paths, key)?;
+    let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
+    let read = as_caller(caller, || read_text(&paths.jobs_d(), &file, key, text, owner, specs))?;
+    Ok(match read {
+        Ok(Arrival::Accepted { source, .. }) => source.warnings,
+        Ok(Arrival::Swept { jobs, .. }) => jobs.into_iter().next().map(|job| job.source.warnings).unwrap_or_default(),
+        Ok(Arrival::Refused { diagnostics, .. }) | Err(diagnostics) => diagnostics,
+        Ok(Arrival::Removed { .. } | Arrival::Stray { .. }) => Vec::new(),
+    })
+}
+
+/// The file of a job as it is. Blocks.
+pub(super) fn read(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Vec<u8>, ApiError> {
+    let file = path_of(paths, key)?;
+    match as_caller(caller, || read_limited(&file, JOB_FILE_MAX_BYTES))? {
+        Ok((_, bytes)) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(ApiError::NotFound(format!("job {key} has no file of its own")))
+        }
+        Err(error) => Err(told(&file, "read", &error)),
+    }
+}
 
 /// Removes the file of a job and its overrides; gone is well.
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
-    let file = paths.job_files(&key.workspace).join(format!("{}.toml", key.job));
-    let (gid, groups) = (primary_group_of(caller.uid), groups_of(caller.uid));
-    let remove = || -> io::Result<()> {
+    let file = path_of(paths, key)?;
+    let removed = as_caller(caller, || -> io::Result<()> {
         // The file first: who may not remove it keeps all of it, and without it the overrides are nobody's.
-        ignore_missing(std::fs::remove_file(&file))?;
+        ignore_missing(fs::remove_file(&file))?;
         ignore_missing(remove_tree(&overrides_of(&file)))
-    };
-    let removed = match caller.uid {
-        0 => remove(),
-        uid => with_file_rights(uid, gid, &groups, remove).and_then(|removed| removed),
-    };
-    removed.map_err(|error| match error.kind() {
+    })?;
+    removed.map_err(|error| told(&file, "remove", &error))
+}
+
+fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
+    match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            ApiError::Forbidden(format!("you may not remove {}: {error}", file.display()))
+            ApiError::Forbidden(format!("you may not {verb} {}: {error}", file.display()))
         }
-        _ => ApiError::Failed(format!("cannot remove {}: {error}", file.display())),
-    })
+        io::ErrorKind::NotFound => ApiError::NotFound(format!("there is no workspace for {}", file.display())),
+        _ => ApiError::Failed(format!("cannot {verb} {}: {error}", file.display())),
+    }
+}
+
+/// How long the daemon may take to see that a file has come.
+const SEEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Waits until the daemon has taken in what was written; false when it takes longer than that.
+pub(super) async fn until_known(context: &Context, caller: &Caller, written: &Written) -> Result<bool, ApiError> {
+    let Some((key, text)) = written.jobs.first() else { return Ok(true) };
+    let mut rounds = context.rounds.clone();
+    let known = async {
+        loop {
+            rounds.mark_unchanged();
+            match super::jobs::show(context, caller.clone(), key.clone()).await {
+                Ok(detail) if detail.text.as_ref() == Some(text) => return Ok(()),
+                Ok(_) | Err(ApiError::Refused(_)) => rounds.changed().await.map_err(|_| ApiError::Ending)?,
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    match tokio::time::timeout(SEEN_WITHIN, known).await {
+        Ok(known) => known.map(|()| true),
+        Err(_) => Ok(false),
+    }
 }

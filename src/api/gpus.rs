@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::server::{ApiError, Context, ask, user_name};
+use super::error::ApiError;
+use super::server::{Context, ask};
 use crate::gpu::{Card, Driver, Inventory, Process, Slice, health};
 use crate::ids::GpuUuid;
 use crate::reconcile::{Caller, Lease, Request};
@@ -14,7 +16,7 @@ use crate::store::record::GpuPartLease;
 /// How long who asks waits for NVML; after that they get what was found last.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuList {
     /// The driver's version, and the newest one of CUDA that it serves.
     pub driver: Option<String>,
@@ -30,10 +32,11 @@ pub struct GpuList {
     pub nameless: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuView {
     /// Its place in the list.
     pub index: usize,
+    #[schemars(with = "String")]
     pub uuid: GpuUuid,
     pub name: String,
     /// Of `/dev/nvidiaN`.
@@ -65,15 +68,16 @@ pub struct GpuView {
     pub links: Vec<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingView {
     pub rule: String,
     pub level: String,
     pub says: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SliceView {
+    #[schemars(with = "String")]
     pub uuid: GpuUuid,
     pub profile: String,
     /// Bytes.
@@ -82,7 +86,7 @@ pub struct SliceView {
     pub leased_by: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ShareView {
     /// As `leased_by` of a card.
     pub holder: String,
@@ -90,7 +94,7 @@ pub struct ShareView {
     pub memory: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProcessView {
     /// Of a process of a job that is not the caller's to see only the memory is told.
     pub pid: Option<u32>,
@@ -101,6 +105,7 @@ pub struct ProcessView {
     /// Bytes on the card.
     pub memory: Option<u64>,
     /// The slice on which it runs.
+    #[schemars(with = "Option<String>")]
     pub slice: Option<GpuUuid>,
 }
 
@@ -113,6 +118,12 @@ pub(super) async fn list(context: &Context, caller: Caller) -> Result<GpuList, A
     // To find the names of users may take long.
     let viewed = tokio::task::spawn_blocking(move || view(&found, &leases, uid));
     viewed.await.map_err(|_| ApiError::Ending)
+}
+
+/// As they were seen last, for the daemon itself.
+pub(super) async fn last(context: &Context) -> Result<GpuList, ApiError> {
+    let leases = ask(context, |answer| Request::Leases { caller: Caller::root(), answer }).await?;
+    Ok(view(&context.gpus.last(), &leases, 0))
 }
 
 /// As the user `caller` may see it.
@@ -222,7 +233,7 @@ fn process_view(process: Process) -> ProcessView {
     ProcessView {
         pid: Some(process.pid),
         uid: process.uid,
-        user: process.uid.map(user_name),
+        user: process.uid.map(|uid| Caller::of(uid).name),
         program: process.program,
         memory: process.memory,
         slice: process.slice,

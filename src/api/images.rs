@@ -15,8 +15,9 @@ use hyper::body::{Bytes, Incoming};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
+use super::error::ApiError;
 use super::may_submit;
-use super::server::{ApiError, Body};
+use super::server::Body;
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
@@ -86,12 +87,18 @@ impl ImageService {
 
     /// Who may bring images into a workspace is who may drop job files there; presets are the administrator's.
     fn check(&self, caller: &Caller, kind: &Kind) -> Result<(), ApiError> {
-        let may = caller.uid == 0
-            || match kind {
-                Kind::Mine { workspace } => may_submit(&self.jobs_d, workspace, caller.uid),
-                Kind::Public => may_submit(&self.jobs_d, WorkspaceName::default_workspace().as_str(), caller.uid),
-                Kind::Preset => false,
-            };
+        let reaches = match kind {
+            Kind::Mine { workspace } => caller.reaches(workspace),
+            // What all workspaces see is beyond who may use some of them.
+            Kind::Public | Kind::Preset => caller.within.is_none(),
+        };
+        let may = reaches
+            && (caller.uid == 0
+                || match kind {
+                    Kind::Mine { workspace } => may_submit(&self.jobs_d, workspace, caller.uid),
+                    Kind::Public => may_submit(&self.jobs_d, WorkspaceName::default_workspace().as_str(), caller.uid),
+                    Kind::Preset => false,
+                });
         let whose = match kind {
             Kind::Mine { workspace } => {
                 format!("the images of workspace {workspace}: you may not write job files there")

@@ -1,9 +1,11 @@
 //! Sends a run's logs line by line, merged by time over its tasks, and goes on as they grow.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
@@ -17,6 +19,8 @@ use crate::logs::{Cursor, Dropped, LogReader, Record, Stream};
 use crate::reconcile::JobDetail;
 use crate::store::record::{AttemptRecord, RunRecord};
 
+/// Parts that wait for a client that does not read: each has about [`BATCH`] bytes, and there may be a thousand clients.
+pub(super) const QUEUE: usize = 2;
 /// Bytes read of one task at once.
 const CHUNK: usize = 32 << 10;
 /// Bytes that are sent at once, about.
@@ -59,12 +63,104 @@ fn select<'a>(detail: &'a JobDetail, query: &LogQuery) -> Option<&'a RunRecord> 
     }
 }
 
+/// Directories of logs, watched by one watcher of the kernel's for all who follow: of those a user may have few.
+#[derive(Debug, Clone)]
+pub struct Growth {
+    followers: Arc<Mutex<Followers>>,
+    watcher: Arc<Mutex<RecommendedWatcher>>,
+}
+
+#[derive(Debug, Default)]
+struct Followers {
+    by_directory: BTreeMap<PathBuf, BTreeMap<u64, Arc<Notify>>>,
+    next: u64,
+}
+
+/// One of them, until it is dropped.
+struct Following {
+    growth: Growth,
+    directory: PathBuf,
+    number: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Growth {
+    pub fn start() -> io::Result<Self> {
+        let followers = Arc::new(Mutex::new(Followers::default()));
+        let told = followers.clone();
+        let seen = move |event: notify::Result<notify::Event>| lock(&told).tell(event.ok().as_ref());
+        let watcher = notify::recommended_watcher(seen).map_err(io::Error::other)?;
+        Ok(Self { followers, watcher: Arc::new(Mutex::new(watcher)) })
+    }
+
+    /// `grown` is told of everything that changes in the directory.
+    fn follow(&self, directory: &Path, grown: &Arc<Notify>) -> io::Result<Following> {
+        // The watcher is locked throughout: who comes must not meet who goes.
+        let mut watcher = lock(&self.watcher);
+        let number = {
+            let mut followers = lock(&self.followers);
+            followers.next += 1;
+            let number = followers.next;
+            followers.by_directory.entry(directory.to_owned()).or_default().insert(number, grown.clone());
+            number
+        };
+        let following = Following { growth: self.clone(), directory: directory.to_owned(), number };
+        let is_first = lock(&self.followers).by_directory.get(directory).is_some_and(|all| all.len() == 1);
+        let watched = if is_first { watcher.watch(directory, RecursiveMode::NonRecursive) } else { Ok(()) };
+        drop(watcher);
+        watched.map(|()| following).map_err(io::Error::other)
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut watcher = lock(&self.growth.watcher);
+        let is_last = lock(&self.growth.followers).leave(&self.directory, self.number);
+        if is_last {
+            // The directory may be gone, and the watch with it.
+            let _ = watcher.unwatch(&self.directory);
+        }
+    }
+}
+
+impl Followers {
+    /// Everybody, when it is not known whom it concerns.
+    fn tell(&self, event: Option<&notify::Event>) {
+        let known = event.filter(|event| !event.need_rescan() && !event.paths.is_empty());
+        match known {
+            None => self.by_directory.values().flat_map(BTreeMap::values).for_each(|grown| grown.notify_one()),
+            Some(event) => {
+                for path in &event.paths {
+                    let concerned = [Some(path.as_path()), path.parent()].into_iter().flatten();
+                    let all = concerned.filter_map(|directory| self.by_directory.get(directory));
+                    all.flat_map(BTreeMap::values).for_each(|grown| grown.notify_one());
+                }
+            }
+        }
+    }
+
+    /// True when nobody is left.
+    fn leave(&mut self, directory: &Path, number: u64) -> bool {
+        let Some(all) = self.by_directory.get_mut(directory) else { return false };
+        all.remove(&number);
+        let is_empty = all.is_empty();
+        if is_empty {
+            self.by_directory.remove(directory);
+        }
+        is_empty
+    }
+}
+
 /// One task's log in one attempt.
 struct Source {
     task: TaskName,
     attempt: u32,
     dir: PathBuf,
     reader: Option<LogReader>,
+    following: Option<Following>,
     cursor: Cursor,
     /// To be sent before anything else: what was dropped.
     markers: Vec<LogLine>,
@@ -80,15 +176,15 @@ pub(super) struct Follower {
     rounds: watch::Receiver<u64>,
     sources: Vec<Source>,
     grown: Arc<Notify>,
-    watcher: Option<RecommendedWatcher>,
+    growth: Growth,
     /// The run that is followed, once known.
     run: Option<u32>,
 }
 
 impl Follower {
-    pub(super) fn new(paths: Paths, query: LogQuery, rounds: watch::Receiver<u64>) -> Self {
+    pub(super) fn new(paths: Paths, query: LogQuery, rounds: watch::Receiver<u64>, growth: Growth) -> Self {
         let run = query.run;
-        Self { paths, query, rounds, sources: Vec::new(), grown: Arc::default(), watcher: None, run }
+        Self { paths, query, rounds, sources: Vec::new(), grown: Arc::default(), growth, run }
     }
 
     /// Sends until all is sent and, when following, the run has ended; or until nobody listens.
@@ -172,6 +268,7 @@ impl Follower {
                         attempt: attempt.number,
                         dir,
                         reader: None,
+                        following: None,
                         cursor: Cursor::default(),
                         markers: Vec::new(),
                         partial: [Vec::new(), Vec::new()],
@@ -195,14 +292,8 @@ impl Follower {
             source.end = (!self.query.follow).then(|| reader.pieces().unwrap_or_default());
             source.reader = Some(reader);
             if self.query.follow {
-                let grown = self.grown.clone();
-                let watcher =
-                    self.watcher.take().map_or_else(|| notify::recommended_watcher(move |_| grown.notify_one()), Ok);
-                match watcher.and_then(|mut watcher| {
-                    watcher.watch(&source.dir, RecursiveMode::NonRecursive)?;
-                    Ok(watcher)
-                }) {
-                    Ok(watcher) => self.watcher = Some(watcher),
+                match self.growth.follow(&source.dir, &self.grown) {
+                    Ok(following) => source.following = Some(following),
                     Err(error) => tracing::warn!(%error, "cannot watch a log"),
                 }
                 // What came between the reading and the watch.
@@ -216,16 +307,18 @@ impl Follower {
         let mut out = Vec::new();
         while out.len() < BATCH {
             for source in &mut self.sources {
-                encode(&mut out, source.take_markers());
+                encode(&mut out, source.take_markers(), self.query.as_text);
             }
+            let until = self.query.until.map(Timestamp);
             let next = self.sources.iter_mut().enumerate().filter_map(|(index, source)| {
                 let part = source.reader.as_ref()?.piece_at(&mut source.cursor).ok()??;
                 let is_later = source.end.is_some_and(|end| source.cursor.is_behind(end));
-                (!is_later).then_some((part.time, index, part))
+                let is_wanted = !is_later && until.is_none_or(|until| part.time <= until);
+                is_wanted.then_some((part.time, index, part))
             });
             let Some((_, index, part)) = next.min_by_key(|(time, index, _)| (*time, *index)) else { break };
             let Some(lines) = self.sources.get_mut(index).and_then(|source| source.read(&part)) else { break };
-            encode(&mut out, lines);
+            encode(&mut out, lines, self.query.as_text);
         }
         out
     }
@@ -234,13 +327,13 @@ impl Follower {
         let mut out = Vec::new();
         for source in &mut self.sources {
             let now = source.reader.as_ref().and_then(|reader| reader.modified().ok().flatten());
-            encode(&mut out, source.finish(now.unwrap_or(Timestamp(0))));
+            encode(&mut out, source.finish(now.unwrap_or(Timestamp(0))), self.query.as_text);
         }
         out
     }
 }
 
-fn start(reader: &mut LogReader, query: &LogQuery) -> std::io::Result<Cursor> {
+fn start(reader: &mut LogReader, query: &LogQuery) -> io::Result<Cursor> {
     let since = query.since.map(|since| reader.since(Timestamp(since))).transpose()?.unwrap_or_default();
     let lines = query.lines.map(|lines| reader.last_lines(lines)).transpose()?.unwrap_or_default();
     Ok(since.max(lines))
@@ -307,9 +400,12 @@ impl Source {
     }
 }
 
-fn encode(out: &mut Vec<u8>, lines: Vec<LogLine>) {
+fn encode(out: &mut Vec<u8>, lines: Vec<LogLine>, as_text: bool) {
     for line in lines {
-        out.extend(serde_json::to_vec(&line).expect("a line is text and numbers"));
+        match as_text {
+            true => out.extend(line.text.as_bytes()),
+            false => out.extend(serde_json::to_vec(&line).expect("a line is text and numbers")),
+        }
         out.push(b'\n');
     }
 }

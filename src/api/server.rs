@@ -1,37 +1,48 @@
-//! The serving end.
+//! The serving end: connections, who is at their other end, and what they may.
+//!
+//! Connections come by the unix socket, where the kernel tells the user, and over the network, where a token does. What is
+//! asked for is looked up in [`routes`]: everything that can be refused without knowing more is refused here.
 
 use std::convert::Infallible;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
-use hyper::{Method, Request as HttpRequest, Response, StatusCode};
-use hyper_util::rt::TokioIo;
+use hyper::{Request as HttpRequest, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::error::ApiError;
 use super::images::ImageService;
+use super::logs::Growth;
+use super::measures::Measures;
+use super::query::Values;
+use super::rates::{Rates, Who};
+use super::router;
+use super::routes::{self, Found, ROUTES, Right, Route, Takes};
 use super::sessions::Sessions;
-use super::storage::{self, AskStorage};
-use super::wire::{
-    Done, FOR_USER, Failure, ImageDetail, ImportQuery, JobList, JobView, LogQuery, NameQuery, PortView, RunView,
-    unescape,
-};
-use super::{datasets, exec, files, gpus, logs, usage};
+use super::storage::AskStorage;
+use super::tls::Credentials;
+use super::tokens::{self, Bearer, Tokens};
+use super::wire::FOR_USER;
 use crate::config::Paths;
-use crate::engine::ListeningPort;
 use crate::engine::local::LocalEngine;
 use crate::gpu::Gpus;
-use crate::ids::JobKey;
-use crate::reconcile::{Caller, Event, JobDetail, Refusal, Request, Verb};
-use crate::store::record::RunRecord;
+use crate::ids::AssetName;
+use crate::reconcile::{Caller, Event, Request};
+use crate::spec::ResourceSpecs;
+use crate::store::redb::Copier;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -49,9 +60,30 @@ pub struct Context {
     pub images: ImageService,
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
+    pub connections: Sessions,
+    pub rates: Arc<Rates>,
+    pub tokens: Tokens,
     pub storage: Arc<dyn AskStorage>,
     pub gpus: Arc<Gpus>,
+    /// Which logs have grown.
+    pub growth: Growth,
+    pub measures: Arc<Measures>,
+    /// Sizes that job files may name.
+    pub specs: ResourceSpecs,
+    /// For backups.
+    pub state: Copier,
 }
+
+/// How long the head of a request may take, the wait for the next one on the same connection included.
+const HEAD_WITHIN: Duration = Duration::from_secs(30);
+/// And its body, where it is read whole.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+/// And an answer that is not a stream: to measure a workspace takes longest.
+const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
+/// Longest head, bytes; as many wait for a client that does not read.
+const HEAD_MAX: usize = 64 << 10;
+const HEADERS_MAX: usize = 100;
 
 /// Opens the socket at `path`, replacing one that a dead daemon left.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
@@ -62,233 +94,301 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Serves connections for ever.
+/// Serves connections of this machine for ever.
 pub async fn serve(listener: UnixListener, context: Context) {
     let context = Arc::new(context);
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(connection(stream, context.clone()))),
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                // Out of descriptors: give the others time to end.
-                tokio::time::sleep(Duration::from_millis(100)).await;
+            Ok((stream, _)) => {
+                if let Ok(uid) = peer_uid(&stream) {
+                    let context = context.clone();
+                    tokio::spawn(async move {
+                        let peer = Peer::Local(caller_of(uid).await);
+                        connection(stream, peer, context).await;
+                    });
+                }
             }
+            Err(error) => rest(&error).await,
         }
     }
 }
 
-async fn connection(stream: UnixStream, context: Arc<Context>) {
-    let Ok(uid) = peer_uid(&stream) else { return };
-    let peer = caller_of(uid);
+/// Serves connections over the network for ever.
+pub async fn serve_network(listener: TcpListener, identity: Option<Credentials>, context: Context) {
+    let context = Arc::new(context);
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                // Frames of a terminal are short, and waited for.
+                let _ = stream.set_nodelay(true);
+                let (context, acceptor) = (context.clone(), identity.as_ref().map(Credentials::acceptor));
+                tokio::spawn(async move {
+                    let peer = Peer::Remote(plain(address));
+                    let Some(acceptor) = acceptor else { return connection(stream, peer, context).await };
+                    let Ok(session) = context.connections.begin(peer.who()) else { return };
+                    match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
+                        Ok(Ok(stream)) => {
+                            drop(session);
+                            connection(stream, peer, context).await;
+                        }
+                        Ok(Err(error)) => tracing::debug!(%error, "a client does not agree on encryption"),
+                        Err(_) => tracing::debug!("a client was too slow to agree on encryption"),
+                    }
+                });
+            }
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+async fn rest(error: &io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    // Out of descriptors: give the others time to end.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// An IPv4 address is the same one by either family.
+fn plain(address: SocketAddr) -> IpAddr {
+    address.ip().to_canonical()
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone)]
+enum Peer {
+    Local(Caller),
+    Remote(IpAddr),
+}
+
+impl Peer {
+    fn who(&self) -> Who {
+        match self {
+            Peer::Local(caller) => Who::User(caller.uid),
+            Peer::Remote(address) => Who::Address(*address),
+        }
+    }
+}
+
+async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer, context: Arc<Context>) {
+    let _session = match context.connections.begin(peer.who()) {
+        Ok(session) => session,
+        Err(reason) => return turn_away(stream, &reason).await,
+    };
+    // By which token its last request came: when that is revoked, whatever still goes on over the connection ends.
+    let (shown, mut used) = watch::channel(None::<AssetName>);
+    let (shown, tokens) = (Arc::new(shown), context.tokens.clone());
     let service = service_fn(move |request| {
-        let (context, peer) = (context.clone(), peer.clone());
+        let (context, peer, shown) = (context.clone(), peer.clone(), shown.clone());
         async move {
-            let answered = match in_whose_place(&request, peer) {
-                Ok(caller) => answer(request, &context, caller).await,
-                Err(error) => json(error.status(), &Failure { error: error.to_string() }),
-            };
-            Ok::<_, Infallible>(answered)
+            let answered = respond(request, &context, &peer, &shown).await;
+            let response = answered.unwrap_or_else(|error| error.response());
+            context.measures.answered(response.status().as_u16());
+            Ok::<_, Infallible>(response)
         }
     });
     let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(HEAD_MAX)
+        .max_headers(HEADERS_MAX)
         .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades()
-        .await;
-    if let Err(error) = served {
-        tracing::debug!(%error, "a connection broke off");
+        .with_upgrades();
+    let cut_off = async {
+        loop {
+            let name = used.borrow_and_update().clone();
+            let revoked = async {
+                match &name {
+                    Some(name) => tokens.revoked(name).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = revoked => return,
+                // It is gone only when the connection is.
+                changed = used.changed() => if changed.is_err() { std::future::pending::<()>().await },
+            }
+        }
+    };
+    tokio::select! {
+        served = served => if let Err(error) = served {
+            tracing::debug!(%error, "a connection broke off");
+        },
+        () = cut_off => tracing::debug!("a connection was cut off: its token is revoked"),
     }
 }
 
-fn caller_of(uid: u32) -> Caller {
-    Caller { uid, name: user_name(uid) }
+/// Says so to whoever has too many connections; they need not listen.
+async fn turn_away(mut stream: impl AsyncWrite + Unpin, reason: &str) {
+    let body = format!("{}\n", serde_json::json!({ "code": "too_many_requests", "error": reason }));
+    let head =
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nconnection: close\r\nretry-after: 1";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(answer.as_bytes())).await;
 }
 
-/// A user by name, or by number where it has none here.
-pub(super) fn user_name(uid: u32) -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-    user.map_or_else(|| format!("user {uid}"), |user| user.name)
+/// Names of users may be asked for over the network.
+async fn caller_of(uid: u32) -> Caller {
+    if uid == 0 {
+        return Caller::root();
+    }
+    let looked = tokio::task::spawn_blocking(move || Caller::of(uid)).await;
+    looked.unwrap_or_else(|_| Caller { uid, name: format!("user {uid}"), within: None })
 }
 
 /// Root may ask for somebody else: the mount does, for whoever writes to it.
-fn in_whose_place<B>(request: &HttpRequest<B>, peer: Caller) -> Result<Caller, ApiError> {
-    let Some(uid) = request.headers().get(FOR_USER) else { return Ok(peer) };
+async fn in_whose_place<B>(request: &HttpRequest<B>, peer: &Caller) -> Result<Caller, ApiError> {
+    let Some(uid) = request.headers().get(FOR_USER) else { return Ok(peer.clone()) };
     let uid = uid.to_str().ok().and_then(|uid| uid.parse().ok());
     let uid: u32 = uid.ok_or_else(|| ApiError::Bad(format!("{FOR_USER} is no number of a user")))?;
     match peer.uid {
-        0 => Ok(caller_of(uid)),
-        own if own == uid => Ok(peer),
+        0 => Ok(caller_of(uid).await),
+        own if own == uid => Ok(peer.clone()),
         _ => Err(ApiError::Forbidden("only root may ask for somebody else".to_owned())),
     }
 }
 
-/// Why a request gets no other answer.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ApiError {
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    #[error("{0}")]
-    Bad(String),
-    #[error("{0}")]
-    NotFound(String),
-    #[error("{0}")]
-    Forbidden(String),
-    #[error("{0}")]
-    Conflict(String),
-    #[error("{0}")]
-    TooMany(String),
-    /// The machine or the daemon lacks something.
-    #[error("{0}")]
-    Failed(String),
-    #[error("only root may do that")]
-    NotRoot,
-    #[error("the daemon is ending")]
-    Ending,
+/// A request of which everything is known that can be without asking anybody.
+pub(super) struct Call {
+    pub(super) route: &'static Route,
+    /// What the path names, in its order.
+    pub(super) places: Vec<String>,
+    pub(super) query: Values,
+    pub(super) caller: Caller,
+    /// The token by which it came.
+    pub(super) token: Option<AssetName>,
+    pub(super) request: HttpRequest<Incoming>,
 }
 
-impl ApiError {
-    fn status(&self) -> StatusCode {
-        match self {
-            ApiError::Refused(Refusal::Unknown(_)) | ApiError::NotFound(_) => StatusCode::NOT_FOUND,
-            ApiError::Refused(Refusal::NotYours { .. }) | ApiError::NotRoot | ApiError::Forbidden(_) => {
-                StatusCode::FORBIDDEN
+impl Call {
+    /// Most bytes of its body, where that is read whole.
+    pub(super) fn body_max(&self) -> usize {
+        match self.route.takes {
+            Takes::Json(_, most) | Takes::Text(_, most) => most,
+            Takes::Nothing | Takes::Stream(_) => 0,
+        }
+    }
+
+    pub(super) fn place(&self, index: usize) -> &str {
+        self.places.get(index).map(String::as_str).unwrap_or_default()
+    }
+}
+
+async fn respond(
+    request: HttpRequest<Incoming>,
+    context: &Context,
+    peer: &Peer,
+    shown: &watch::Sender<Option<AssetName>>,
+) -> Result<Response<Body>, ApiError> {
+    let path = request.uri().path();
+    let (route, places) = match routes::find(request.method().as_str(), path) {
+        Found::Route(index, places) => (ROUTES.get(index).ok_or(ApiError::Ending)?, places),
+        Found::Other(allowed) => return Err(ApiError::Method { path: path.to_owned(), allowed }),
+        Found::Nothing => return Err(ApiError::NoRoute(path.to_owned())),
+        Found::Malformed => return Err(ApiError::Bad(format!("{path} is not text"))),
+    };
+    let (caller, token) = asker(&request, context, peer, route, shown).await?;
+    for (name, value) in route.places().zip(&places) {
+        let checked = value.parse::<AssetName>();
+        checked.map_err(|error| ApiError::Bad(format!("{value} cannot be a {name}: {error}")))?;
+    }
+    let query = Values::read(request.uri().query().unwrap_or_default(), route.query).map_err(ApiError::Bad)?;
+    check_reach(&caller, route, &places, &query)?;
+    let call = Call { route, places, query, caller, token, request };
+    if !route.is_short() {
+        return router::carry_out(call, context).await;
+    }
+    let answered = tokio::time::timeout(ANSWER_WITHIN, router::carry_out(call, context)).await;
+    answered.unwrap_or(Err(ApiError::TimedOut))
+}
+
+/// Who asks, once it is known that they may ask for this at all.
+async fn asker(
+    request: &HttpRequest<Incoming>,
+    context: &Context,
+    peer: &Peer,
+    route: &Route,
+    shown: &watch::Sender<Option<AssetName>>,
+) -> Result<(Caller, Option<AssetName>), ApiError> {
+    match peer {
+        Peer::Local(peer) => {
+            // Root is the machine itself; the mount asks as root, for those who use it.
+            if peer.uid != 0 {
+                context.rates.take(Who::User(peer.uid))?;
             }
-            ApiError::Refused(Refusal::Each(each)) => {
-                let mut each = each.iter().map(|refusal| ApiError::Refused(refusal.clone()).status());
-                let first = each.next().unwrap_or(StatusCode::CONFLICT);
-                if each.all(|other| other == first) { first } else { StatusCode::CONFLICT }
-            }
-            ApiError::Refused(Refusal::Store(_)) | ApiError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            ApiError::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
-            ApiError::Refused(_) | ApiError::Conflict(_) => StatusCode::CONFLICT,
-            ApiError::Bad(_) => StatusCode::BAD_REQUEST,
-            ApiError::Ending => StatusCode::SERVICE_UNAVAILABLE,
-        }
-    }
-}
-
-async fn answer(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Response<Body> {
-    if request.uri().path().starts_with("/v1/images") {
-        return match images(request, context, caller).await {
-            Ok(response) => response,
-            Err(error) => json(error.status(), &Failure { error: error.to_string() }),
-        };
-    }
-    match route(request, context, caller).await {
-        Ok(response) => response,
-        Err(error) => json(error.status(), &Failure { error: error.to_string() }),
-    }
-}
-
-async fn route(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
-    let path = request.uri().path().to_owned();
-    let parts: Option<Vec<String>> = path.trim_matches('/').split('/').map(unescape).collect();
-    let parts = parts.ok_or_else(|| ApiError::Bad(format!("{path} is not text")))?;
-    let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    match (request.method(), parts.as_slice()) {
-        (&Method::GET, ["v1", "jobs"]) => {
-            let list = ask(context, |answer| Request::List { caller, answer }).await?;
-            Ok(json(StatusCode::OK, &JobList { jobs: list.jobs, strays: list.strays }))
-        }
-        (&Method::GET, ["v1", "jobs", workspace, job]) => {
-            let detail = show(context, caller, key(workspace, job)?).await?;
-            Ok(json(StatusCode::OK, &view(context, detail)))
-        }
-        (&Method::GET, ["v1", "jobs", workspace, job, "logs"]) => {
-            let query = LogQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
-            stream_logs(context, caller, key(workspace, job)?, query).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "exec"]) => {
-            exec::begin(request, context, caller, key(workspace, job)?).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "stop"]) => {
-            change(context, caller, key(workspace, job)?, Verb::Stop).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "rerun"]) => {
-            change(context, caller, key(workspace, job)?, Verb::Rerun).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "restart"]) => {
-            change(context, caller, key(workspace, job)?, Verb::Restart).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "extend"]) => {
-            let by = extension(request.uri().query().unwrap_or_default())?;
-            change(context, caller, key(workspace, job)?, Verb::Extend { by }).await
-        }
-        (&Method::POST, ["v1", "jobs", workspace, job, "send"]) => {
-            change(context, caller, key(workspace, job)?, Verb::Send).await
-        }
-        (&Method::DELETE, ["v1", "jobs", workspace, job, "send"]) => {
-            change(context, caller, key(workspace, job)?, Verb::KeepUnsent).await
-        }
-        (&Method::DELETE, ["v1", "jobs", workspace, job]) => {
-            let (key, with_file) = (key(workspace, job)?, request.uri().query() == Some("file=1"));
-            match with_file {
-                true => remove_with_file(context, caller, key).await,
-                false => change(context, caller, key, Verb::Remove).await,
+            let caller = in_whose_place(request, peer).await?;
+            match route.may {
+                Right::Admin | Right::Metrics if caller.uid != 0 => Err(ApiError::NotRoot),
+                _ => Ok((caller, None)),
             }
         }
-        (&Method::DELETE, ["v1", "datasets", home, name, version]) => {
-            let (paths, names) = (context.paths.clone(), [home, name, version].map(|name| (*name).to_owned()));
-            let removed = tokio::task::spawn_blocking(move || {
-                let [home, name, version] = names;
-                datasets::remove(&paths, &caller, &home, &name, &version)
-            });
-            let message = removed.await.map_err(|_| ApiError::Ending)??;
-            context.storage.removed(home);
-            Ok(json(StatusCode::OK, &Done { message }))
+        Peer::Remote(address) if route.may == Right::Anyone => {
+            context.rates.take(Who::Address(*address))?;
+            Ok((Caller { uid: u32::MAX, name: "nobody".to_owned(), within: None }, None))
         }
-        (&Method::GET, ["v1", "gpus"]) => Ok(json(StatusCode::OK, &gpus::list(context, caller).await?)),
-        (&Method::GET, ["v1", "usage"]) => {
-            let (by, since) = usage::parse(request.uri().query().unwrap_or_default())?;
-            Ok(json(StatusCode::OK, &usage::list(context, &caller, by, since).await?))
+        Peer::Remote(address) => {
+            let bearer = match bearer(request, context).await {
+                Ok(bearer) => bearer,
+                Err(error) => {
+                    // Whoever guesses is slowed down.
+                    context.rates.take(Who::Address(*address))?;
+                    return Err(error);
+                }
+            };
+            context.rates.take(Who::User(bearer.caller.uid))?;
+            if route.may == Right::Local {
+                let message = "this is for users of this machine, by the daemon's socket; a token is not enough";
+                return Err(ApiError::Forbidden(message.to_owned()));
+            }
+            if !bearer.allows(route.may) {
+                let message = format!("this token has not the scope {}, which this takes", route.may.name());
+                return Err(ApiError::Forbidden(message));
+            }
+            shown.send_replace(Some(bearer.name.clone()));
+            Ok((bearer.caller, Some(bearer.name)))
         }
-        (&Method::GET, ["v1", "workspaces"]) => Ok(json(StatusCode::OK, &storage::list(context, &caller).await?)),
-        (&Method::GET, ["v1", "workspaces", name]) => {
-            Ok(json(StatusCode::OK, &storage::detail(context, &caller, name).await?))
-        }
-        (&Method::POST, ["v1", "shutdown"]) => shutdown(context, &caller),
-        _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
     }
 }
 
-async fn images(request: HttpRequest<Incoming>, context: &Context, caller: Caller) -> Result<Response<Body>, ApiError> {
-    let service = &context.images;
-    let (query, rest) = NameQuery::decode(request.uri().query().unwrap_or_default()).map_err(ApiError::Bad)?;
-    let message = |message| json(StatusCode::OK, &Done { message });
-    let (method, path) = (request.method().clone(), request.uri().path().trim_end_matches('/').to_owned());
-    match (&method, path.as_str()) {
-        (&Method::GET, "/v1/images") => Ok(json(StatusCode::OK, &service.list(caller, query).await?)),
-        (&Method::DELETE, "/v1/images") => service.remove(caller, query).await.map(message),
-        (&Method::GET, "/v1/images/show") => {
-            let (image, record) = service.show(caller, query).await?;
-            Ok(json(StatusCode::OK, &ImageDetail { image, record }))
-        }
-        (&Method::POST, "/v1/images/tag") => {
-            let new = rest.get("new").cloned().ok_or_else(|| ApiError::Bad("the new name is missing".to_owned()))?;
-            service.tag(caller, query, new).await.map(message)
-        }
-        (&Method::POST, "/v1/images/pull") => stream(service.pull(&caller, query)?),
-        (&Method::POST, "/v1/images/import") => {
-            let query = ImportQuery { name: query, tag: rest.get("tag").cloned(), format: rest.get("format").cloned() };
-            stream(service.import(caller, query, request.into_body()).await?)
-        }
-        (&Method::POST, "/v1/images/prune") => {
-            let seconds = rest.get("unused_s").map(|text| text.parse()).transpose();
-            let seconds = seconds.map_err(|_| ApiError::Bad("unused_s is not a number".to_owned()))?;
-            Ok(json(StatusCode::OK, &service.prune(caller, seconds.map(Duration::from_secs)).await?))
-        }
-        _ => Err(ApiError::NotFound(format!("there is nothing at {path}"))),
+async fn bearer(request: &HttpRequest<Incoming>, context: &Context) -> Result<Bearer, ApiError> {
+    if request.headers().contains_key(FOR_USER) {
+        return Err(ApiError::Forbidden("a token is of one user; nobody else can be asked for".to_owned()));
+    }
+    let missing = || ApiError::Unauthorized("this takes a token, as `Authorization: Bearer TOKEN`".to_owned());
+    let header = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
+    let text = tokens::of_header(header.as_bytes()).ok_or_else(missing)?.to_owned();
+    let tokens = context.tokens.clone();
+    let looked = tokio::task::spawn_blocking(move || tokens.bearer(&text, crate::sys::now())).await;
+    looked.map_err(|_| ApiError::Ending)?
+}
+
+/// A token may be for some workspaces only.
+fn check_reach(caller: &Caller, route: &Route, places: &[String], query: &Values) -> Result<(), ApiError> {
+    if caller.within.is_none() {
+        return Ok(());
+    }
+    let in_path = route.places().zip(places).filter(|(name, _)| *name == "workspace").map(|(_, value)| value.as_str());
+    match in_path.chain(query.text("workspace")).find(|workspace| !caller.reaches(workspace)) {
+        Some(workspace) => Err(ApiError::Forbidden(format!("this token does not reach workspace {workspace}"))),
+        None => Ok(()),
     }
 }
 
-/// An answer that comes line by line.
-fn stream(body: Body) -> Result<Response<Body>, ApiError> {
-    let response = Response::builder().header("content-type", "application/x-ndjson").body(body);
+/// The whole body of a request that is not too long and not too slow.
+pub(super) async fn whole(body: Incoming, most: usize) -> Result<Bytes, ApiError> {
+    let read = tokio::time::timeout(BODY_WITHIN, Limited::new(body, most).collect()).await;
+    match read.map_err(|_| ApiError::Slow)? {
+        Ok(body) => {
+            let body = body.to_bytes();
+            if body.is_empty() { Err(ApiError::Bad("the request has no body".to_owned())) } else { Ok(body) }
+        }
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLarge(most)),
+        Err(error) => Err(ApiError::Bad(format!("the request cannot be read: {error}"))),
+    }
+}
+
+/// An answer that comes as it is made.
+pub(super) fn stream(body: Body, kind: &'static str) -> Result<Response<Body>, ApiError> {
+    let response = Response::builder().header(CONTENT_TYPE, kind).body(body);
     response.map_err(|error| ApiError::Bad(error.to_string()))
-}
-
-fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
-    let parsed = workspace.parse().and_then(|workspace| Ok(JobKey::new(workspace, job.parse()?)));
-    parsed.map_err(|error| ApiError::Bad(format!("{workspace}/{job} cannot be a job: {error}")))
 }
 
 /// Sends a request to the reconciler and waits for its answer.
@@ -303,135 +403,14 @@ pub(super) async fn ask<T: Send + 'static>(
     Ok(receiver.await.map_err(|_| ApiError::Ending)??)
 }
 
-pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
-    ask(context, |answer| Request::Show { caller, key, answer }).await
-}
-
-async fn change(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
-    let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
-    Ok(json(StatusCode::OK, &Done { message }))
-}
-
-/// `by_ms=N`.
-fn extension(query: &str) -> Result<Duration, ApiError> {
-    let ms = query.strip_prefix("by_ms=").and_then(|ms| ms.parse().ok());
-    ms.map(Duration::from_millis).ok_or_else(|| ApiError::Bad("by_ms, a number of milliseconds, is missing".to_owned()))
-}
-
-/// How long the daemon may take to see that a file is gone.
-const FILE_GONE: Duration = Duration::from_secs(10);
-
-/// Removes the file of a job, or of a sweep, that is over, and then the record, once the file is known to be gone.
-async fn remove_with_file(context: &Context, caller: Caller, key: JobKey) -> Result<Response<Body>, ApiError> {
-    if is_over(context, &caller, &key).await? {
-        let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
-        let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
-        removed.await.map_err(|_| ApiError::Ending)??;
-    }
-    let mut rounds = context.rounds.clone();
-    let retried = async {
-        loop {
-            rounds.mark_unchanged();
-            match change(context, caller.clone(), key.clone(), Verb::Remove).await {
-                Err(ApiError::Refused(refusal)) if waits_for_file(&refusal) => {
-                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
-                }
-                done => return done,
-            }
-        }
-    };
-    let slow = || ApiError::Failed(format!("the file of {key} is removed, its record not yet: `trainyard rm {key}`"));
-    tokio::time::timeout(FILE_GONE, retried).await.unwrap_or_else(|_| Err(slow()))
-}
-
-fn waits_for_file(refusal: &Refusal) -> bool {
-    match refusal {
-        Refusal::FileStillThere { .. } => true,
-        Refusal::Each(each) => each.iter().all(waits_for_file),
-        _ => false,
-    }
-}
-
-/// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
-async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
-    let detail = match show(context, caller.clone(), key.clone()).await {
-        Err(ApiError::Refused(Refusal::Sweep { jobs, .. })) => {
-            for job in jobs {
-                let job = job.parse().map_err(|_| ApiError::NotFound(format!("there is no job {job}")))?;
-                if show(context, caller.clone(), job).await?.is_open {
-                    return Ok(false);
-                }
-            }
-            return Ok(true);
-        }
-        detail => detail?,
-    };
-    if let Some(sweep) = detail.report.sweep.first().and_then(|_| key.job.as_str().split_once('~')) {
-        let sweep = sweep.0;
-        let message =
-            format!("job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {sweep}`");
-        return Err(ApiError::Conflict(message));
-    }
-    Ok(!detail.is_open)
-}
-
-fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {
-    if caller.uid != 0 {
-        return Err(ApiError::NotRoot);
-    }
-    tracing::info!(caller = %caller.name, "shutting down on request");
-    context.events.send(Event::Shutdown).map_err(|_| ApiError::Ending)?;
-    Ok(json(StatusCode::ACCEPTED, &Done { message: "stopping all jobs".to_owned() }))
-}
-
-async fn stream_logs(
-    context: &Context,
-    caller: Caller,
-    key: JobKey,
-    query: LogQuery,
-) -> Result<Response<Body>, ApiError> {
-    let detail = show(context, caller.clone(), key.clone()).await?;
-    logs::check(&key, &detail, &query).map_err(ApiError::Bad)?;
-    let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(16);
-    let own = context.clone();
-    let fetch = move || {
-        let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
-        async move { show(&context, caller, key).await.ok() }
-    };
-    let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone());
-    tokio::spawn(follower.run(sender, fetch));
-    stream(channel.boxed())
-}
-
-fn view(context: &Context, detail: JobDetail) -> JobView {
-    JobView {
-        ports: ports(context, &detail.runs),
-        gpus: detail.gpus,
-        report: detail.report,
-        events: detail.events.into_iter().map(Into::into).collect(),
-        runs: detail.runs.iter().map(RunView::from).collect(),
-        spec: detail.text,
-    }
-}
-
-/// Those of the newest attempt, while it runs.
-fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
-    let attempt = runs.last().and_then(|run| run.attempts.last()).filter(|attempt| attempt.ended.is_none());
-    let Some(attempt) = attempt else { return Vec::new() };
-    let of_task = |port: ListeningPort| {
-        let task = attempt.tasks.get(port.ordinal as usize).filter(|task| task.phase.end().is_none())?;
-        let (task, address) = (task.name().to_string(), port.address.to_string());
-        Some(PortView { task, label: port.label, address, port: port.port, published: port.published })
-    };
-    context.engine.listening(attempt.id).into_iter().filter_map(of_task).collect()
-}
-
-fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
+pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
     let mut bytes = serde_json::to_vec(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}").into_bytes());
     bytes.push(b'\n');
     let mut response = Response::new(Full::new(Bytes::from(bytes)).boxed());
     *response.status_mut() = status;
-    let kind = hyper::header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, kind);
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    // What it says is the caller's, and of this moment.
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

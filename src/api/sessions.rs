@@ -1,54 +1,78 @@
-//! How many commands and copies are carried into tasks at once: each takes a process and descriptors of the daemon's, which
-//! all users share.
+//! How much of one kind goes on at once, for each caller and for all: connections, and commands that are carried into tasks,
+//! each of which takes a process. Descriptors of the daemon's are shared by all users.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Most of one user.
-const USER_MAX: usize = 64;
-/// Most of all users together.
-const TOTAL_MAX: usize = 256;
+use super::rates::Who;
 
-/// Those that are under way, by user.
-#[derive(Debug, Clone, Default)]
-pub struct Sessions(Arc<Mutex<BTreeMap<u32, usize>>>);
+/// What is bounded, and by how much.
+#[derive(Debug)]
+struct Bounds {
+    what: &'static str,
+    each: usize,
+    total: usize,
+}
+
+/// Commands and copies in tasks.
+const IN_TASKS: Bounds = Bounds { what: "commands and copies in tasks", each: 64, total: 256 };
+/// Connections to the API: many of them may follow a log each.
+const CONNECTIONS: Bounds = Bounds { what: "connections", each: 2048, total: 8192 };
+
+/// Those that are under way, by caller.
+#[derive(Debug, Clone)]
+pub struct Sessions {
+    bounds: &'static Bounds,
+    counts: Arc<Mutex<BTreeMap<Who, usize>>>,
+}
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Session {
     sessions: Sessions,
-    uid: u32,
+    who: Who,
 }
 
 impl Sessions {
-    /// Refuses with a sentence that names the bound.
-    pub(super) fn begin(&self, uid: u32) -> Result<Session, String> {
-        let mut counts = self.lock();
-        let (own, all) = (counts.get(&uid).copied().unwrap_or(0), counts.values().sum::<usize>());
-        if own >= USER_MAX {
-            return Err(format!(
-                "you have {own} commands and copies in tasks under way, and may have {USER_MAX} at once"
-            ));
-        }
-        if all >= TOTAL_MAX {
-            return Err(format!("{all} commands and copies in tasks are under way, as many as there may be at once"));
-        }
-        *counts.entry(uid).or_default() += 1;
-        Ok(Session { sessions: self.clone(), uid })
+    pub fn in_tasks() -> Self {
+        Self { bounds: &IN_TASKS, counts: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn connections() -> Self {
+        Self { bounds: &CONNECTIONS, counts: Arc::default() }
+    }
+
+    /// Refuses with a sentence that names the bound.
+    pub(super) fn begin(&self, who: Who) -> Result<Session, String> {
+        let Bounds { what, each, total } = self.bounds;
+        let mut counts = self.lock();
+        let (own, all) = (counts.get(&who).copied().unwrap_or(0), counts.values().sum::<usize>());
+        if own >= *each {
+            return Err(format!("you have {own} {what} under way, and may have {each} at once"));
+        }
+        if all >= *total {
+            return Err(format!("{all} {what} are under way, as many as there may be at once"));
+        }
+        *counts.entry(who).or_default() += 1;
+        Ok(Session { sessions: self.clone(), who })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.lock().values().sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Who, usize>> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
         let mut counts = self.sessions.lock();
-        let left = counts.get(&self.uid).map_or(0, |count| count.saturating_sub(1));
+        let left = counts.get(&self.who).map_or(0, |count| count.saturating_sub(1));
         match left {
-            0 => drop(counts.remove(&self.uid)),
-            _ => drop(counts.insert(self.uid, left)),
+            0 => drop(counts.remove(&self.who)),
+            _ => drop(counts.insert(self.who, left)),
         }
     }
 }
@@ -59,17 +83,17 @@ mod tests {
 
     #[test]
     fn a_user_and_all_together_are_bounded_and_what_ends_makes_room() {
-        let sessions = Sessions::default();
-        let mut open: Vec<Session> = (0..USER_MAX).map(|_| sessions.begin(7).unwrap()).collect();
-        let refused = sessions.begin(7).unwrap_err();
+        let sessions = Sessions::in_tasks();
+        let mut open: Vec<Session> = (0..IN_TASKS.each).map(|_| sessions.begin(Who::User(7)).unwrap()).collect();
+        let refused = sessions.begin(Who::User(7)).unwrap_err();
         assert!(refused.contains("64"), "{refused}");
-        for number in USER_MAX..TOTAL_MAX {
-            open.push(sessions.begin(100 + u32::try_from(number).unwrap()).unwrap());
+        for number in IN_TASKS.each..IN_TASKS.total {
+            open.push(sessions.begin(Who::User(100 + u32::try_from(number).unwrap())).unwrap());
         }
-        let refused = sessions.begin(8).unwrap_err();
+        let refused = sessions.begin(Who::User(8)).unwrap_err();
         assert!(refused.contains("256"), "{refused}");
         open.remove(0);
-        open.push(sessions.begin(7).unwrap());
+        open.push(sessions.begin(Who::User(7)).unwrap());
         drop(open);
         assert!(sessions.lock().is_empty());
     }

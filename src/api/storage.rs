@@ -5,10 +5,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::server::{ApiError, Context, ask};
+use super::error::ApiError;
+use super::server::{Context, ask};
 use crate::config::Paths;
 use crate::ids::WorkspaceName;
 use crate::reconcile::{Caller, Request};
@@ -23,8 +25,9 @@ pub trait AskStorage: Send + Sync {
     fn removed(&self, home: &str);
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StorageView {
+    #[schemars(with = "String")]
     pub workspace: WorkspaceName,
     /// Bytes that it keeps; not counted for a workspace without a quota.
     pub used: Option<u64>,
@@ -36,7 +39,7 @@ pub struct StorageView {
     pub note: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkspaceView {
     #[serde(flatten)]
     pub storage: StorageView,
@@ -46,14 +49,14 @@ pub struct WorkspaceView {
 }
 
 /// With what takes the room.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WorkspaceDetail {
     #[serde(flatten)]
     pub workspace: WorkspaceView,
     pub parts: Vec<PartView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PartView {
     pub part: String,
     pub bytes: u64,
@@ -61,7 +64,7 @@ pub struct PartView {
     pub entries: Vec<EntryView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EntryView {
     pub name: String,
     pub bytes: u64,
@@ -77,7 +80,7 @@ pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<Works
     context.storage.ask(sender);
     let storage = receiver.await.map_err(|_| ApiError::Ending)?;
     let jobs = jobs(context).await?;
-    let seen = storage.into_iter().filter(|storage| may_enter(&context.paths, &storage.workspace, caller.uid));
+    let seen = storage.into_iter().filter(|storage| may_enter(&context.paths, &storage.workspace, caller));
     let view = |storage: StorageView| {
         let (running, waiting) = jobs.get(storage.workspace.as_str()).copied().unwrap_or_default();
         WorkspaceView { storage, running, waiting }
@@ -125,7 +128,7 @@ fn measure(home: &Path, part: &str, uid: u32) -> io::Result<PartView> {
 
 /// Jobs of each workspace that run, and that wait.
 async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, ApiError> {
-    let everybody = Caller { uid: 0, name: "root".to_owned() };
+    let everybody = Caller::root();
     let list = ask(context, |answer| Request::List { caller: everybody, answer }).await?;
     let mut jobs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for job in list.jobs {
@@ -146,7 +149,11 @@ fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
 }
 
 /// As the mount has it.
-pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, uid: u32) -> bool {
+pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, caller: &Caller) -> bool {
+    let uid = caller.uid;
+    if !caller.reaches(workspace.as_str()) {
+        return false;
+    }
     let home = std::fs::metadata(paths.workspace(workspace));
     home.is_ok_and(|home| uid == 0 || home.mode() >> super::class_of(&home, uid) & 0o1 != 0)
 }

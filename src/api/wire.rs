@@ -1,9 +1,10 @@
 //! What goes over the socket; one set of types for both ends.
 
-use std::collections::BTreeMap;
-
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::query::Values;
+use crate::ids::JobKey;
 use crate::images::ImageRecord;
 use crate::report::TaskReport;
 use crate::report::{GpuReport, JobReport};
@@ -15,14 +16,20 @@ use crate::store::record::{EventRecord, RunRecord};
 /// The header by which root asks in the place of another user, by number.
 pub const FOR_USER: &str = "trainyard-for-user";
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobList {
     pub jobs: Vec<JobReport>,
     /// Files in `jobs.d` that cannot be anybody's job; root alone is told.
     pub strays: Vec<Diagnostic>,
+    /// So many jobs are as was asked for, on this page and others.
+    #[serde(default)]
+    pub total: usize,
+    /// There is more: ask again with it as `after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobView {
     pub report: JobReport,
     pub events: Vec<EventView>,
@@ -37,7 +44,7 @@ pub struct JobView {
     pub gpus: Vec<GpuReport>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PortView {
     /// `ROLE-I`.
     pub task: String,
@@ -49,7 +56,7 @@ pub struct PortView {
     pub published: Option<u16>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EventView {
     pub number: u64,
     pub at: String,
@@ -70,7 +77,33 @@ impl From<EventRecord> for EventView {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An event among those of all jobs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HappeningView {
+    /// Its place among the events of all jobs: go on with `after`.
+    pub serial: u64,
+    pub workspace: String,
+    pub job: String,
+    #[serde(flatten)]
+    pub event: EventView,
+}
+
+impl HappeningView {
+    pub fn of(key: &JobKey, event: EventRecord) -> Self {
+        let (workspace, job) = (key.workspace.to_string(), key.job.to_string());
+        Self { serial: event.serial, workspace, job, event: event.into() }
+    }
+}
+
+/// What was found in a job file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Checked {
+    /// The daemon would take it.
+    pub valid: bool,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunView {
     pub run: u32,
     pub created: String,
@@ -80,7 +113,7 @@ pub struct RunView {
     pub attempts: Vec<AttemptView>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttemptView {
     pub attempt: u32,
     pub tasks: Vec<TaskReport>,
@@ -110,7 +143,7 @@ impl From<&RunRecord> for RunView {
 }
 
 /// One line of a task's output.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LogLine {
     pub task: String,
     pub attempt: u32,
@@ -121,18 +154,25 @@ pub struct LogLine {
     pub text: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Done {
     pub message: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Failure {
+    /// Which kind of refusal it is, for programs; `docs/API.md` lists them. Absent from daemons of before.
+    #[serde(default)]
+    pub code: String,
+    /// Why, and what to do: a sentence.
     pub error: String,
+    /// What is wrong with a job file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub diagnostics: Vec<Diagnostic>,
 }
 
 /// What is to be done in a running task; the body of `…/exec`. One of `command`, `read` and `write`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ExecRequest {
     /// `ROLE-I`; the only running task when absent.
@@ -167,8 +207,49 @@ impl ExecRequest {
     }
 }
 
+/// Which jobs are wanted; the query of `/v1/jobs`, which says what each means.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobQuery {
+    pub states: Vec<String>,
+    pub user: Option<String>,
+    pub workspace: Option<String>,
+    /// ms since 1970.
+    pub since: Option<u64>,
+    pub until: Option<u64>,
+    pub text: Option<String>,
+    pub name: Option<String>,
+    pub sort: Option<String>,
+    pub limit: Option<u64>,
+    pub after: Option<String>,
+}
+
+impl JobQuery {
+    pub fn encode(&self) -> String {
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        let states = (!self.states.is_empty()).then(|| self.states.join(","));
+        encode([
+            ("state", states),
+            ("user", self.user.clone()),
+            ("workspace", self.workspace.clone()),
+            ("since", number(self.since)),
+            ("until", number(self.until)),
+            ("text", self.text.clone()),
+            ("name", self.name.clone()),
+            ("sort", self.sort.clone()),
+            ("limit", number(self.limit)),
+            ("after", self.after.clone()),
+        ])
+    }
+}
+
+/// Those that have a value, as they stand in an address.
+fn encode<const N: usize>(pairs: [(&str, Option<String>); N]) -> String {
+    let parts = pairs.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(&value?))));
+    parts.collect::<Vec<_>>().join("&")
+}
+
 /// What of a job's logs is wanted; the query of `…/logs`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// `ROLE-I`; all tasks when absent.
     pub task: Option<String>,
@@ -181,51 +262,46 @@ pub struct LogQuery {
     pub lines: Option<u64>,
     /// Only what came from then on, ms since 1970.
     pub since: Option<u64>,
+    /// Only what came until then.
+    pub until: Option<u64>,
+    /// As the tasks wrote it, not line by line in JSON.
+    pub as_text: bool,
 }
 
 impl LogQuery {
-    /// As it stands in the address; names hold no character that would have to be escaped but UTF-8, which is.
     pub fn encode(&self) -> String {
-        let mut parts = Vec::new();
-        if let Some(task) = &self.task {
-            parts.push(format!("task={}", escape(task)));
-        }
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
         let (run, attempt) = (self.run.map(u64::from), self.attempt.map(u64::from));
-        for (name, value) in [("run", run), ("attempt", attempt), ("lines", self.lines), ("since", self.since)] {
-            parts.extend(value.map(|value| format!("{name}={value}")));
-        }
-        if self.follow {
-            parts.push("follow=1".to_owned());
-        }
-        parts.join("&")
+        encode([
+            ("task", self.task.clone()),
+            ("run", number(run)),
+            ("attempt", number(attempt)),
+            ("lines", number(self.lines)),
+            ("since", number(self.since)),
+            ("until", number(self.until)),
+            ("follow", self.follow.then(|| "1".to_owned())),
+            ("format", self.as_text.then(|| "text".to_owned())),
+        ])
     }
 
-    pub fn decode(query: &str) -> Result<Self, String> {
-        let mut out = Self::default();
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let number = || value.parse::<u64>().map_err(|_| format!("{name}={value}: not a number"));
-            match name {
-                "task" => out.task = Some(unescape(value).ok_or_else(|| format!("{name}: not text"))?),
-                "run" => out.run = Some(u32::try_from(number()?).map_err(|_| "run: too large".to_owned())?),
-                "attempt" => {
-                    out.attempt = Some(u32::try_from(number()?).map_err(|_| "attempt: too large".to_owned())?);
-                }
-                "lines" => out.lines = Some(number()?),
-                "since" => out.since = Some(number()?),
-                "follow" => out.follow = value == "1",
-                _ => return Err(format!("unknown parameter {name:?}")),
-            }
+    pub fn read(values: &Values) -> Self {
+        let small = |name| values.number(name).and_then(|number| u32::try_from(number).ok());
+        Self {
+            task: values.owned("task"),
+            run: small("run"),
+            attempt: small("attempt"),
+            follow: values.flag("follow"),
+            lines: values.number("lines"),
+            since: values.time("since").map(|time| time.0),
+            until: values.time("until").map(|time| time.0),
+            as_text: values.text("format") == Some("text"),
         }
-        Ok(out)
     }
 }
 
 /// An image by its name, in a workspace.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NameQuery {
-    #[serde(default)]
     pub name: String,
     pub workspace: Option<String>,
     /// mine (when absent), public or preset.
@@ -234,25 +310,16 @@ pub struct NameQuery {
 
 impl NameQuery {
     pub fn encode(&self) -> String {
-        let parts = [("name", Some(&self.name)), ("workspace", self.workspace.as_ref()), ("kind", self.kind.as_ref())];
-        let parts = parts.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", escape(value?))));
-        parts.collect::<Vec<_>>().join("&")
+        let name = (!self.name.is_empty()).then(|| self.name.clone());
+        encode([("name", name), ("workspace", self.workspace.clone()), ("kind", self.kind.clone())])
     }
 
-    /// The parameters of an address; others than these are handed back.
-    pub fn decode(query: &str) -> Result<(Self, BTreeMap<String, String>), String> {
-        let (mut out, mut rest) = (Self::default(), BTreeMap::new());
-        for part in query.split('&').filter(|part| !part.is_empty()) {
-            let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            let value = unescape(value).ok_or_else(|| format!("{key}: not text"))?;
-            match key {
-                "name" => out.name = value,
-                "workspace" => out.workspace = Some(value),
-                "kind" => out.kind = Some(value),
-                _ => drop(rest.insert(key.to_owned(), value)),
-            }
+    pub fn read(values: &Values) -> Self {
+        Self {
+            name: values.owned("name").unwrap_or_default(),
+            workspace: values.owned("workspace"),
+            kind: values.owned("kind"),
         }
-        Ok((out, rest))
     }
 }
 
@@ -266,7 +333,7 @@ pub struct ImportQuery {
 }
 
 /// How far a pull or an import has come; the last one has a name and a digest, or an error.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageStep {
     pub layers: u64,
     pub layers_done: u64,
@@ -281,7 +348,7 @@ pub struct ImageStep {
 }
 
 /// One name of an image.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageView {
     pub name: String,
     /// mine, public or preset.
@@ -295,7 +362,7 @@ pub struct ImageView {
     pub used: String,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageDetail {
     pub image: ImageView,
     pub record: ImageRecord,
@@ -321,6 +388,7 @@ pub fn unescape(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::routes::{Action, ROUTES};
 
     #[test]
     fn queries_and_names_of_any_script_read_back() {
@@ -331,10 +399,17 @@ mod tests {
             follow: true,
             lines: Some(5),
             since: Some(7),
+            until: Some(9),
+            as_text: true,
         };
-        assert_eq!(LogQuery::decode(&query.encode()), Ok(query));
-        assert!(LogQuery::decode("lines=x").is_err());
-        assert!(LogQuery::decode("colour=red").is_err());
+        let route = |action| ROUTES.iter().find(|route| route.action == action).unwrap();
+        let values = Values::read(&query.encode(), route(Action::Logs).query).unwrap();
+        assert_eq!(LogQuery::read(&values), query);
+        let query = NameQuery { name: "a b/c:d".into(), workspace: Some("训".into()), kind: Some("public".into()) };
+        let values = Values::read(&query.encode(), route(Action::Image).query).unwrap();
+        assert_eq!(NameQuery::read(&values), query);
+        let query = JobQuery { states: vec!["failed".into(), "held".into()], limit: Some(3), ..JobQuery::default() };
+        assert_eq!(Values::read(&query.encode(), route(Action::Jobs).query).unwrap().each("state").count(), 2);
         assert_eq!(unescape("%zz"), None);
     }
 }

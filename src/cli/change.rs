@@ -1,12 +1,14 @@
-//! `trainyard stop | restart | rerun | rm | send JOB…`, `extend JOB TIME`: each job is judged by itself, and every refusal is told.
+//! `trainyard stop [--all] | restart | rerun | rm | send JOB…`, `extend JOB TIME`: each job is judged by itself, and every refusal is told.
 
 use std::time::Duration;
 
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
-use crate::api::wire::Done;
+use crate::api::wire::{Done, JobQuery};
 use crate::ids::JobKey;
+use crate::report::JobReport;
+use crate::status::State;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
@@ -33,6 +35,18 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
         tell(done, format, &mut exit)?;
     }
     Ok(exit)
+}
+
+/// All jobs that are not over and are the caller's to stop.
+pub(super) async fn stop_all(client: &Client, format: Format) -> anyhow::Result<Exit> {
+    let is_open = |job: &JobReport| job.run > 0 && !job.state.is_terminal() && job.state != State::Stopping;
+    let listed = client.jobs(&JobQuery::default()).await?.jobs;
+    let open = listed.iter().filter(|job| is_open(job)).map(|job| format!("{}/{}", job.workspace, job.job).parse());
+    let open = open.collect::<Result<Vec<JobKey>, _>>()?;
+    if open.is_empty() && format == Format::People {
+        output::aside("nothing of yours runs or waits");
+    }
+    run(client, Change::Stop, &open, format).await
 }
 
 /// Tells what came of one of several; a refusal ends no more than that one.

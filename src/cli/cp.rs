@@ -9,7 +9,7 @@ use super::Exit;
 use super::output;
 use super::session::{Chunks, End, Interruptions, Received, Streams, converse, on_thread};
 use crate::api::client::Client;
-use crate::api::wire::ExecRequest;
+use crate::api::wire::{ExecRequest, JobQuery};
 use crate::ids::{JobKey, TaskName};
 use crate::transfer::{Asked, TransferError, pack, unpack};
 
@@ -51,7 +51,7 @@ async fn target(client: &Client, text: &str) -> anyhow::Result<(JobKey, Option<S
     if task.parse::<TaskName>().is_err() {
         return Ok((parsed(text)?, None));
     }
-    let jobs = client.jobs().await?.jobs;
+    let jobs = client.jobs(&JobQuery::default()).await?.jobs;
     let known =
         |key: &JobKey| jobs.iter().any(|job| job.workspace == key.workspace.as_str() && job.job == key.job.as_str());
     let (whole, first) = (parsed(text), parsed(job)?);

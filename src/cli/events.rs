@@ -1,8 +1,9 @@
-//! `trainyard events JOB`
+//! `trainyard events [JOB]`
 
 use super::Exit;
 use super::output::{self, Format};
-use crate::api::client::Client;
+use crate::api::client::{Client, Follow};
+use crate::api::wire::HappeningView;
 use crate::ids::JobKey;
 
 pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
@@ -15,4 +16,26 @@ pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow
         }
     }
     Ok(Exit::Success)
+}
+
+/// Of all jobs.
+pub(super) async fn run_all(client: &Client, after: u64, follow: Follow, format: Format) -> anyhow::Result<Exit> {
+    let mut failed = None;
+    let told = client.events(after, follow, |event| {
+        failed = print(&event, format).err();
+        failed.is_none()
+    });
+    told.await?;
+    failed.map_or(Ok(Exit::Success), Err)
+}
+
+fn print(happened: &HappeningView, format: Format) -> anyhow::Result<()> {
+    let HappeningView { workspace, job, event, .. } = happened;
+    match format {
+        Format::Json => output::json(happened),
+        Format::People => output::line(&format!(
+            "{}  {workspace}/{job}  run {}  {:<9}  {}",
+            event.at, event.run, event.state, event.message
+        )),
+    }
 }

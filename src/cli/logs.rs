@@ -1,4 +1,4 @@
-//! `trainyard logs [-f] [-n N] [--since 10m] [--run N] [--attempt N] [ROLE-I] JOB`
+//! `trainyard logs [-f] [-n N] [--since 10m] [--run N] [--attempt N] [--exit-code] [ROLE-I] JOB`
 
 use std::time::Duration;
 
@@ -6,8 +6,10 @@ use anyhow::Context;
 
 use super::Exit;
 use super::output::{self, Format};
+use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
+use crate::config::Paths;
 use crate::ids::{JobKey, parse_duration};
 
 pub(super) struct Request {
@@ -18,18 +20,23 @@ pub(super) struct Request {
     pub(super) since: Option<String>,
     pub(super) run: Option<u32>,
     pub(super) attempt: Option<u32>,
+    /// Ends as the job did.
+    pub(super) exit_code: bool,
 }
 
-pub(super) async fn run(client: &Client, request: Request, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format: Format) -> anyhow::Result<Exit> {
     let (task, key) = match request.target.as_slice() {
         [first, second] => which(client, first, second).await?,
         [job] => (None, key(job)?),
         _ => anyhow::bail!("name one job, or a task and a job"),
     };
+    if request.follow {
+        wait::until_known(client, paths, &key).await?;
+    }
     let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
     let several = task.is_none();
-    let Request { follow, lines, run, attempt, .. } = request;
-    let query = LogQuery { task, run, attempt, follow, lines, since };
+    let Request { follow, lines, run, attempt, exit_code, .. } = request;
+    let query = LogQuery { task, run, attempt, follow, lines, since, ..LogQuery::default() };
     let mut failed = None;
     let mut newest = None;
     let printed = client.logs(&key, &query, |line| {
@@ -40,7 +47,11 @@ pub(super) async fn run(client: &Client, request: Request, format: Format) -> an
         failed.is_none()
     });
     printed.await?;
-    failed.map_or(Ok(Exit::Success), Err)
+    match failed {
+        Some(error) => Err(error),
+        None if exit_code => Ok(wait::exit_of(&client.job(&key).await?.report, Code::Command)),
+        None => Ok(Exit::Success),
+    }
 }
 
 fn key(job: &str) -> anyhow::Result<JobKey> {

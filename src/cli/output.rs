@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
-use unicode_width::UnicodeWidthStr;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::status::State;
 use crate::sys::terminal;
@@ -45,9 +45,40 @@ pub(super) fn error(text: &str) {
     let _ = writeln!(io::stderr(), "trainyard: {}", lines.join("\n"));
 }
 
-/// A table with columns as wide as their widest cell; the last one is not padded.
+/// A table with columns as wide as their widest cell; the last one is not padded, and on a terminal cut where that ends.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
-    lines_of(header, rows).iter().try_for_each(|text| line(text))
+    let most = columns().unwrap_or(usize::MAX);
+    let lines: Vec<String> = lines_of(header, rows).iter().map(|text| cut(text, most)).collect();
+    // At once: a write for each of thousands of lines takes longer than all else.
+    line(&lines.join("\n"))
+}
+
+/// How wide what is printed may be: the terminal, or `COLUMNS`; as wide as it is where neither says.
+pub(super) fn columns() -> Option<usize> {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok()).filter(|columns| *columns > 0);
+    said.or_else(|| terminal::size(io::stdout()).map(|(_, columns)| columns.into()).filter(|columns| *columns > 0))
+}
+
+/// No wider than `most` columns; what is cut off is told by a dot of three. Colours are left whole.
+fn cut(text: &str, most: usize) -> String {
+    if width(text) <= most {
+        return text.to_owned();
+    }
+    let (mut out, mut used, mut in_colour, mut painted) = (String::new(), 0, false, false);
+    for letter in text.chars() {
+        if letter == '\x1b' || in_colour {
+            in_colour = letter != 'm';
+            painted = true;
+        } else {
+            used += letter.width().unwrap_or(0);
+            if used + 1 > most {
+                break;
+            }
+        }
+        out.push(letter);
+    }
+    out.push('…');
+    if painted { out + "\x1b[0m" } else { out }
 }
 
 fn lines_of(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
@@ -86,13 +117,30 @@ pub(super) fn state(state: State) -> String {
 
 /// Coloured if standard output is a terminal and nobody asked for plain text (`NO_COLOR`).
 pub(super) fn paint(colour: &str, text: &str) -> String {
-    let plain = !io::stdout().is_terminal() || std::env::var_os("NO_COLOR").is_some();
-    if plain { text.to_owned() } else { format!("\x1b[{colour}m{text}\x1b[0m") }
+    if wants_colours() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
+}
+
+pub(super) fn wants_colours() -> bool {
+    let says = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_too_wide_is_cut_between_letters_and_colours() {
+        assert_eq!(cut("训练任务", 8), "训练任务");
+        assert_eq!(cut("训练任务", 7), "训练任…");
+        assert_eq!(cut("训练任务", 6), "训练…");
+        assert_eq!(cut("plain text", 6), "plain…");
+        assert_eq!(cut("\x1b[34mrunning\x1b[0m for long", 10), "\x1b[34mrunning\x1b[0m f…\x1b[0m");
+        for most in 1..12 {
+            assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e", most)) <= most);
+        }
+    }
 
     #[test]
     fn columns_are_as_wide_as_a_terminal_shows_them() {

@@ -4,8 +4,10 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::Exit;
-use super::output::{self, Format};
+use super::output;
 use crate::api::client::Client;
+use crate::api::routes::SORTS;
+use crate::api::wire::JobQuery;
 use crate::ids::{Timestamp, format_duration, parse_duration};
 use crate::report::JobReport;
 use crate::status::State;
@@ -21,6 +23,12 @@ pub struct Filter {
     /// Only jobs of this workspace
     #[arg(short, long)]
     workspace: Option<String>,
+    /// Only jobs whose name is near this: part of it, its letters in their order, or a slip of the keys away
+    #[arg(long)]
+    name: Option<String>,
+    /// In this order, as in -created; the nearest first with --name
+    #[arg(long, allow_hyphen_values = true, value_parser = clap::builder::PossibleValuesParser::new(SORTS))]
+    sort: Option<String>,
     #[command(flatten)]
     origin: Origin,
 }
@@ -57,19 +65,29 @@ impl Origin {
 }
 
 impl Filter {
-    fn apply(&self, jobs: &mut Vec<JobReport>) -> anyhow::Result<()> {
-        if let Some(text) = self.text.as_ref().map(|text| text.to_lowercase()) {
-            jobs.retain(|job| {
-                [name(job), job.description.clone()].iter().any(|field| field.to_lowercase().contains(&text))
-            });
-        }
+    fn query(&self) -> anyhow::Result<JobQuery> {
         let known = |wanted: &&String| State::ALL.iter().any(|state| state.name() == wanted.as_str());
         if let Some(wanted) = self.state.iter().find(|wanted| !known(wanted)) {
             bail!("there is no state {wanted:?}; the states are {}", State::ALL.map(State::name).join(", "));
         }
-        jobs.retain(|job| self.state.is_empty() || self.state.iter().any(|state| state == job.state.name()));
-        jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
-        self.origin.retain(jobs, |job| (job.owner, job.created.clone()))
+        let written = |age: &String| before_now(age).map(|time| time.0);
+        let user = self.origin.user.as_deref().map(|user| uid(user).map(|uid| uid.to_string())).transpose()?;
+        Ok(JobQuery {
+            states: self.state.clone(),
+            user,
+            workspace: self.workspace.clone(),
+            since: self.origin.since.as_ref().map(written).transpose()?,
+            until: self.origin.until.as_ref().map(written).transpose()?,
+            text: self.text.clone().filter(|text| !text.is_empty()),
+            name: self.name.clone(),
+            sort: self.sort.clone(),
+            ..JobQuery::default()
+        })
+    }
+
+    /// Everything is asked for.
+    fn is_open(&self) -> bool {
+        self.query().is_ok_and(|query| query == JobQuery { sort: query.sort.clone(), ..JobQuery::default() })
     }
 }
 
@@ -90,18 +108,37 @@ pub(super) fn user_name(uid: u32) -> String {
     nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
-    let mut list = client.jobs().await?;
-    let all = list.jobs.len();
-    filter.apply(&mut list.jobs)?;
-    if format == Format::Json {
-        output::json(&list)?;
-        return Ok(Exit::Success);
+/// What is told of each job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Columns {
+    /// State, run, time and why
+    Table,
+    /// And who submitted it when
+    Wide,
+    /// Its name alone
+    Names,
+    /// All of it, as `--json`
+    Json,
+}
+
+pub(super) async fn run(client: &Client, filter: &Filter, columns: Columns) -> anyhow::Result<Exit> {
+    let list = client.jobs(&filter.query()?).await?;
+    match columns {
+        Columns::Json => {
+            output::json(&list)?;
+            return Ok(Exit::Success);
+        }
+        Columns::Names => {
+            list.jobs.iter().try_for_each(|job| output::line(&name(job)))?;
+            return Ok(Exit::Success);
+        }
+        Columns::Table | Columns::Wide => {}
     }
+    let long = columns == Columns::Wide;
     if list.jobs.is_empty() && list.strays.is_empty() {
-        output::line(match all {
-            0 => "no jobs; drop a job file into jobs.d to begin",
-            _ => "no such jobs; `trainyard ps` lists all",
+        output::line(match filter.is_open() {
+            true => "no jobs; drop a job file into jobs.d to begin",
+            false => "no such jobs; `trainyard ps` lists all",
         })?;
         return Ok(Exit::Success);
     }
@@ -117,7 +154,8 @@ pub(super) async fn run(client: &Client, filter: &Filter, long: bool, format: Fo
     Ok(Exit::Success)
 }
 
-fn name(job: &JobReport) -> String {
+/// As people name it.
+pub(super) fn name(job: &JobReport) -> String {
     if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) }
 }
 

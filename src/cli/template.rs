@@ -1,18 +1,17 @@
 //! `trainyard template ls|show|save|copy|rm`
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::output::{self, Format};
-use super::shelf::{Made, Shelf, lines, put, tell};
+use super::shelf::{Made, Shelf, put, tell};
 use super::{Exit, ps};
-use crate::ids::{JobKey, Timestamp};
-use crate::spec::template::{Param, Template};
+use crate::api::templates::{ParamView, TemplateDetail, TemplateView};
+use crate::ids::JobKey;
 
 #[derive(Debug, Subcommand)]
 pub enum TemplateVerb {
@@ -61,9 +60,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn apply(&self, all: &mut Vec<Listed>) -> anyhow::Result<()> {
+    fn apply(&self, all: &mut Vec<TemplateView>) -> anyhow::Result<()> {
         all.retain(|listed| self.text.as_ref().is_none_or(|text| matches(listed, text)));
-        self.origin.retain(all, |listed| (listed.owner, listed.changed.to_string()))
+        self.origin.retain(all, |listed| (listed.owner, listed.changed.clone()))
     }
 }
 
@@ -89,36 +88,18 @@ fn done(key: &JobKey, what: &str, format: Format) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// A template in a list: it may be broken.
-struct Listed {
-    key: JobKey,
-    description: String,
-    params: Vec<Param>,
-    owner: u32,
-    changed: Timestamp,
-    error: Option<String>,
-}
-
 /// None where its file has gone meanwhile.
-fn listed(shelf: &Shelf, key: JobKey) -> Option<Listed> {
-    let file = fs::symlink_metadata(shelf.template(&key)).ok()?;
-    let changed = u64::try_from(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000).unwrap_or(0);
-    let read = shelf.read_template(&key).map_err(|error| error.to_string());
-    let read = read.and_then(|layer| Template::read(&layer).map_err(|found| lines(&found)));
-    let (description, params, error) = match read {
-        Ok(template) => (template.description, template.params, None),
-        Err(error) => (String::new(), Vec::new(), Some(error)),
-    };
-    Some(Listed { key, description, params, owner: file.uid(), changed: Timestamp(changed), error })
+fn listed(shelf: &Shelf, key: &JobKey) -> Option<TemplateView> {
+    TemplateDetail::read(&shelf.template(key), key).map(|detail| detail.template)
 }
 
 fn list(shelf: &Shelf, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
     let all = shelf.list_templates()?.into_iter();
-    let mut found: Vec<Listed> = all.filter_map(|key| listed(shelf, key)).collect();
+    let mut found: Vec<TemplateView> = all.filter_map(|key| listed(shelf, &key)).collect();
     let is_empty = found.is_empty();
     filter.apply(&mut found)?;
     if format == Format::Json {
-        found.iter().try_for_each(|listed| output::json(&as_json(listed)))?;
+        found.iter().try_for_each(output::json)?;
         return Ok(Exit::Success);
     }
     if found.is_empty() {
@@ -136,56 +117,41 @@ fn list(shelf: &Shelf, filter: &Filter, long: bool, format: Format) -> anyhow::R
     Ok(Exit::Success)
 }
 
-fn row(listed: &Listed, long: bool) -> Vec<String> {
+fn row(listed: &TemplateView, long: bool) -> Vec<String> {
     let params: Vec<&str> = listed.params.iter().map(|param| param.name.as_str()).collect();
     let about = match &listed.error {
         Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
         None => listed.description.clone(),
     };
-    let mut row = vec![listed.key.to_string()];
+    let mut row = vec![listed.template.clone()];
     if long {
-        row.extend([ps::seconds(&listed.changed.to_string()), ps::user_name(listed.owner)]);
+        row.extend([ps::seconds(&listed.changed), ps::user_name(listed.owner)]);
     }
     row.extend([params.join(" "), about]);
     row
 }
 
 /// A part of name or description, or letters of the name in their order.
-fn matches(listed: &Listed, text: &str) -> bool {
-    let (text, name) = (text.to_lowercase(), listed.key.to_string().to_lowercase());
+fn matches(listed: &TemplateView, text: &str) -> bool {
+    let (text, name) = (text.to_lowercase(), listed.template.to_lowercase());
     let mut letters = name.chars();
     let is_near = text.chars().all(|wanted| letters.any(|letter| letter == wanted));
     is_near || listed.description.to_lowercase().contains(&text)
 }
 
-fn as_json(listed: &Listed) -> Value {
-    let params = listed.params.iter().map(|param| {
-        json!({
-            "name": param.name, "type": param.kind.name(), "default": param.default(), "bounds": param.bounds(),
-            "help": param.help,
-        })
-    });
-    json!({
-        "template": listed.key.to_string(), "description": listed.description, "params": params.collect::<Vec<_>>(),
-        "owner": listed.owner, "changed": listed.changed.to_string(), "error": listed.error,
-    })
-}
-
 fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
     let layer = shelf.read_template(key)?;
-    let listed = listed(shelf, key.clone()).with_context(|| format!("template {key} has gone"))?;
+    let listed = listed(shelf, key).with_context(|| format!("template {key} has gone"))?;
     if format == Format::Json {
-        let mut value = as_json(&listed);
-        value["text"] = json!(layer.text);
-        output::json(&value)?;
+        output::json(&TemplateDetail { template: listed, text: layer.text })?;
         return Ok(Exit::Success);
     }
     if let Some(error) = &listed.error {
         output::error(error);
     }
-    let row = |param: &Param| {
-        let default = param.default().map_or("(must be given)".to_owned(), str::to_owned);
-        vec![param.name.clone(), param.kind.name().to_owned(), default, param.bounds(), param.help.clone()]
+    let row = |param: &ParamView| {
+        let default = param.default.clone().unwrap_or_else(|| "(must be given)".to_owned());
+        vec![param.name.clone(), param.kind.clone(), default, param.bounds.clone(), param.help.clone()]
     };
     output::line(&format!("{key}: {}\n", listed.description))?;
     if !listed.params.is_empty() {

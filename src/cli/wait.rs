@@ -1,13 +1,39 @@
-//! `trainyard wait JOB`
+//! `trainyard wait [--exit-code] JOB`
 
 use super::Exit;
 use super::output::{self, Format};
-use crate::api::client::Client;
+use crate::api::client::{Client, ClientError};
 use crate::api::wire::LogQuery;
+use crate::config::Paths;
 use crate::ids::JobKey;
+use crate::report::JobReport;
 use crate::status::State;
 
-pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
+/// What the end of a job is told by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    /// One for each way to end.
+    Verdict,
+    /// The command's own, where it has failed with one.
+    Command,
+}
+
+/// Who has just dropped a file need not wait for the daemon to read it before asking what comes of it.
+pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) -> Result<(), ClientError> {
+    // One of a sweep has the sweep's.
+    let name = key.job.as_str().split('~').next().unwrap_or_default();
+    let file = paths.job_files(&key.workspace).join(format!("{name}.toml"));
+    if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
+}
+
+pub(super) async fn run(
+    client: &Client,
+    paths: &Paths,
+    key: &JobKey,
+    code: Code,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    until_known(client, paths, key).await?;
     // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
     let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
     let report = loop {
@@ -21,9 +47,48 @@ pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow
         Format::Json => output::json(&report)?,
         Format::People => output::line(&format!("{key}: {} – {}", output::state(report.state), report.reason))?,
     }
-    Ok(match report.state {
-        State::Succeeded => Exit::Success,
-        State::Stopped => Exit::JobStopped,
+    Ok(exit_of(&report, code))
+}
+
+/// How a job that is over has ended; of the first task that failed, where the command's own code is asked for.
+pub(super) fn exit_of(report: &JobReport, code: Code) -> Exit {
+    let failed = report.tasks.iter().filter(|task| task.exit_code.is_some_and(|code| code != 0));
+    let first = failed.min_by(|one, other| one.ended.cmp(&other.ended)).and_then(|task| task.exit_code);
+    match (report.state, first.and_then(|code| u8::try_from(code).ok())) {
+        (State::Succeeded, _) => Exit::Success,
+        (State::Stopped, _) => Exit::JobStopped,
+        (_, Some(own)) if code == Code::Command => Exit::Command(own),
         _ => Exit::JobFailed,
-    })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(state: &str, codes: &[(Option<i32>, &str)]) -> JobReport {
+        let tasks: Vec<_> = codes
+            .iter()
+            .map(|(code, ended)| {
+                serde_json::json!({ "task": "main-0", "phase": "ended", "reason": "", "exit_code": code,
+                    "started": null, "ended": ended, "memory_peak": null })
+            })
+            .collect();
+        serde_json::from_value(serde_json::json!({
+            "workspace": "default", "job": "j", "state": state, "reason": "", "description": "", "owner": 0, "run": 1,
+            "attempt": 1, "created": "", "started": null, "ended": null, "duration_ms": null, "tasks": tasks,
+            "diagnostics": []
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_command_s_own_code_is_that_of_the_first_task_that_failed() {
+        let two = ended("failed", &[(Some(0), "1"), (Some(9), "3"), (Some(137), "2")]);
+        assert_eq!(exit_of(&two, Code::Command), Exit::Command(137));
+        assert_eq!(exit_of(&two, Code::Verdict), Exit::JobFailed);
+        assert_eq!(exit_of(&ended("failed", &[(None, "1")]), Code::Command), Exit::JobFailed);
+        assert_eq!(exit_of(&ended("succeeded", &[(Some(3), "1")]), Code::Command), Exit::Success);
+        assert_eq!(exit_of(&ended("stopped", &[(Some(143), "1")]), Code::Command), Exit::JobStopped);
+    }
 }

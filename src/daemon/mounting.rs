@@ -14,6 +14,7 @@ use crate::mounting::HAND_OVER;
 use crate::sys::file::optional;
 use crate::sys::lock::{HeldLock, pid_in};
 use crate::sys::process::{Launch, PidFd, SealedProgram, ended};
+use crate::sys::service;
 use crate::sys::signals::is_blocked_in;
 use crate::sys::watch::{FileWatch, watch};
 
@@ -139,7 +140,7 @@ fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
             "--lock-fd".into(),
             lock.file().as_raw_fd().to_string().into(),
         ],
-        environment: Vec::new(),
+        environment: service::journal(),
         inherit: vec![lock.file().as_fd()],
         log: &log,
     })?;

@@ -25,8 +25,9 @@ use crate::api::storage::{AskStorage, StorageView};
 use crate::assets::enforced;
 use crate::config::{Config, Paths, StorageConfig};
 use crate::ids::{Bytes, JobKey, WorkspaceName};
-use crate::reconcile::Event;
+use crate::reconcile::{Event, Settings};
 use crate::report::{Change, JobReport};
+use crate::sys::service;
 use crate::sys::watch::{FileWatch, Sign, watch};
 use crate::workspace::quota::{self, Counts, Held, Quotas, Told};
 use measuring::{Measured, Measurer, What};
@@ -79,6 +80,8 @@ impl Sight {
 enum Word {
     /// `trainyard.toml`.
     Config(Sign),
+    /// It is to be read again; the service manager waits for that.
+    Reload,
     /// The mount has told something.
     Counted,
     /// There may be another workspace.
@@ -106,7 +109,11 @@ pub(super) struct Opened {
 
 impl Storage {
     /// What is known from before, with the workspaces that have no room.
-    pub(super) fn open(config: &Config, events: UnboundedSender<Event>) -> io::Result<(Self, Opened)> {
+    pub(super) fn open(
+        config: &Config,
+        settings: Settings,
+        events: UnboundedSender<Event>,
+    ) -> io::Result<(Self, Opened)> {
         let paths = &config.paths;
         quota::make_storage_dir(paths)?;
         let (sender, words) = channel();
@@ -124,7 +131,7 @@ impl Storage {
             let sender = sender.clone();
             move |measured| drop(sender.send(Word::Measured(measured)))
         })?;
-        let mut keeper = Keeper::new(config, limits.clone(), measurer, events);
+        let mut keeper = Keeper::new(config, settings, limits.clone(), measurer, events);
         keeper.look_at_workspaces();
         keeper.settle();
         Ok((Self { sender, limits }, Opened { keeper, words, watchers }))
@@ -138,6 +145,12 @@ impl Storage {
 
     pub(super) fn workspaces_may_have_come(&self) {
         self.say(Word::Workspaces);
+    }
+
+    /// The configuration is read again.
+    pub(super) fn reload(&self) {
+        service::reloading();
+        self.say(Word::Reload);
     }
 
     pub(super) fn jobs_changed(&self, jobs: Vec<(JobKey, Sight)>) {
@@ -198,6 +211,8 @@ struct Keeper {
     paths: Paths,
     /// As the daemon began with it: what acts after a restart only.
     begun: Config,
+    /// As the reconciler was told them last.
+    settings: Settings,
     limits: Arc<RwLock<StorageConfig>>,
     measurer: Measurer,
     events: UnboundedSender<Event>,
@@ -219,6 +234,7 @@ struct Keeper {
 impl Keeper {
     fn new(
         config: &Config,
+        settings: Settings,
         limits: Arc<RwLock<StorageConfig>>,
         measurer: Measurer,
         events: UnboundedSender<Event>,
@@ -232,6 +248,7 @@ impl Keeper {
         Self {
             paths,
             begun: config.clone(),
+            settings,
             limits,
             measurer,
             events,
@@ -274,6 +291,12 @@ impl Keeper {
         match word {
             Word::Config(Sign::Written) => self.config_at = Some(Instant::now()),
             Word::Config(Sign::Gone) => self.config_at = Some(Instant::now() + GONE),
+            Word::Reload => {
+                // Of an edit that was seen a moment ago as well.
+                self.config_at = None;
+                self.read_config();
+                service::reloaded();
+            }
             Word::Counted => match quota::read(&quota::counts_file(&self.paths)) {
                 Ok(counts) => self.counts = counts,
                 Err(error) => tracing::warn!(%error, "cannot read what the mount has counted"),
@@ -299,15 +322,29 @@ impl Keeper {
         };
         if config.differs_until_restart(&self.begun) {
             tracing::warn!(
-                "trainyard.toml was edited: what it says of storage acts now, all else when the daemon is restarted"
+                "trainyard.toml was edited: what it says of limits and quotas acts now, all else when the daemon is restarted"
             );
         }
+        self.change_settings(&config);
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
         if *limits != config.storage {
             *limits = config.storage;
             drop(limits);
             tracing::info!("the storage of workspaces was edited in trainyard.toml");
             self.look_at_workspaces();
+        }
+    }
+
+    /// What is not of storage.
+    fn change_settings(&mut self, config: &Config) {
+        match super::settings(config) {
+            Ok(settings) if settings != self.settings => {
+                self.settings = settings.clone();
+                // The receiver is gone only when the daemon ends.
+                let _ = self.events.send(Event::Settings(Box::new(settings)));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "cannot look at the machine; its limits stay as they are"),
         }
     }
 
@@ -550,7 +587,7 @@ mod tests {
         let (measurer, asked) = Measurer::idle();
         let limits = Arc::new(RwLock::new(config.storage.clone()));
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        let mut keeper = Keeper::new(&config, limits, measurer, events);
+        let mut keeper = Keeper::new(&config, crate::daemon::settings(&config).unwrap(), limits, measurer, events);
         keeper.look_at_workspaces();
         (keeper, asked)
     }

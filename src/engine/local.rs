@@ -49,7 +49,7 @@ use crate::gpu::Gpus;
 use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
 use crate::images::{Digest, Images};
 use crate::plan::address::gateway;
-use crate::rundir::{Found, Init, LaunchRecord, Mount, Root, Shm, TaskDir};
+use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Mount, Root, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
 use crate::status::StopCause;
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
@@ -66,6 +66,7 @@ use remote::Carrier;
 use root::Base;
 
 pub use entry::{Ends, Entered, Pipes};
+pub use network::try_rules;
 pub use outbox::{Delivered, Deliveries};
 
 /// Called with a task whose directory has something new to say; from any thread.
@@ -286,6 +287,7 @@ impl LocalEngine {
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
         written.map_err(failed("write the container's configuration"))?;
         dir.write_launch(&LaunchRecord {
+            version: LAUNCH_VERSION,
             task: id,
             title: format!("{}/{name}", launch.identity.key),
             cgroup: self.cgroup_of(id),
@@ -767,7 +769,7 @@ impl Engine for LocalEngine {
         }
         match found {
             // Without its shim nobody watches over what may still run.
-            Found::Lost | Found::NeverStarted => {
+            Found::Lost(_) | Found::NeverStarted => {
                 cgroup::remove(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
             }
             Found::Ended(_) | Found::Alive { .. } | Found::Kept { .. } => {}

@@ -48,7 +48,7 @@ pub struct Settings {
     /// The driver's library; it is looked for when absent.
     pub library: Option<PathBuf>,
     /// Where XIDs are kept.
-    pub xids: PathBuf,
+    pub xids: Option<PathBuf>,
     /// The control group below which tasks have theirs.
     pub tasks_group: Option<String>,
 }
@@ -95,7 +95,7 @@ impl Gpus {
     pub fn start(settings: Settings, changed: impl Fn(Arc<Inventory>) + Send + 'static) -> io::Result<Self> {
         let (words, inbox) = channel();
         let found = Arc::new(Mutex::new(Arc::default()));
-        let xids = Xids::open(&settings.xids);
+        let xids = Xids::open(settings.xids.as_deref());
         let (news, told) = channel::<News>();
         let tell = move || {
             told.iter().for_each(|news| {

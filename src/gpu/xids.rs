@@ -11,7 +11,8 @@ use crate::ids::{GpuUuid, Timestamp};
 use crate::sys::file::{Durability, write_whole};
 
 pub(super) struct Xids {
-    file: PathBuf,
+    /// Where nobody is to know them later there is none.
+    file: Option<PathBuf>,
     kept: Kept,
 }
 
@@ -24,9 +25,9 @@ struct Kept {
 
 impl Xids {
     /// What was heard before; nothing where the file is not there, or was not written by us.
-    pub(super) fn open(file: &Path) -> Self {
-        let text = std::fs::read(file).unwrap_or_default();
-        Self { file: file.to_owned(), kept: serde_json::from_slice(&text).unwrap_or_default() }
+    pub(super) fn open(file: Option<&Path>) -> Self {
+        let text = file.and_then(|file| std::fs::read(file).ok()).unwrap_or_default();
+        Self { file: file.map(Path::to_owned), kept: serde_json::from_slice(&text).unwrap_or_default() }
     }
 
     pub(super) fn of(&self, uuid: &GpuUuid) -> Vec<Xid> {
@@ -59,10 +60,11 @@ impl Xids {
     }
 
     fn keep(&self) {
+        let Some(file) = &self.file else { return };
         let text = serde_json::to_vec(&self.kept).unwrap_or_default();
         // Until the next one is heard it is known to this daemon alone.
-        if let Err(error) = write_whole(&self.file, &text, 0o644, Durability::Process) {
-            tracing::warn!(path = %self.file.display(), %error, "errors of cards cannot be kept for the next daemon");
+        if let Err(error) = write_whole(file, &text, 0o644, Durability::Process) {
+            tracing::warn!(path = %file.display(), %error, "errors of cards cannot be kept for the next daemon");
         }
     }
 }
@@ -76,13 +78,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("xids.json");
         let uuid: GpuUuid = "GPU-1".parse().unwrap();
-        let mut xids = Xids::open(&file);
+        let mut xids = Xids::open(Some(&file));
         xids.heard(&uuid, 79, Timestamp(1));
         // Known later, and not known for a while: neither says that the driver was loaded anew.
         for (load, kept) in [(None, 1), (Some(7), 1), (None, 1), (Some(7), 1), (Some(8), 0)] {
-            let mut next = Xids::open(&file);
+            let mut next = Xids::open(Some(&file));
             next.driver_is(load);
-            assert_eq!((next.of(&uuid).len(), Xids::open(&file).of(&uuid).len()), (kept, kept), "{load:?}");
+            assert_eq!((next.of(&uuid).len(), Xids::open(Some(&file)).of(&uuid).len()), (kept, kept), "{load:?}");
         }
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
@@ -34,7 +35,7 @@ pub struct Keep {
 }
 
 /// What [`Images::prune`] has removed.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pruned {
     pub names: Vec<String>,
     pub layers: u64,

@@ -11,7 +11,7 @@ use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
 use crate::spec::sweep::{Combination, in_each_other_s_way};
 use crate::spec::template::Template;
-use crate::spec::{Diagnostic, JobSpec, ResourceSpecs, Stack};
+use crate::spec::{Diagnostic, JobSpec, Layer, ResourceSpecs, Stack};
 use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
 
 /// What editors and packagers leave beside the files that count.
@@ -132,12 +132,40 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, NameError> {
 }
 
 fn read(root: &Path, path: &Path, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
+    let (stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &templates_of(root, key))?;
+    arrived(stack, owner, key, specs)
+}
+
+/// What would come of `text`, if the user `owner` wrote it to the job's file at `path`.
+pub fn read_text(
+    root: &Path,
+    path: &Path,
+    key: &JobKey,
+    text: &[u8],
+    owner: Owner,
+    specs: &ResourceSpecs,
+) -> Result<Arrival, Vec<Diagnostic>> {
+    let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
+    let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
+    let stack = Reader::Watching { jobs_d: root }.stack_on(layer, path, owner, &templates_of(root, key));
+    stack.and_then(|stack| arrived(stack, owner, key, specs)).map_err(|unread| match unread {
+        Unread::Bad(found) => found,
+        Unread::Missing | Unread::Unfinished => {
+            vec![Diagnostic::of_file(&file, "something that it is made of is being written just now; try again")]
+        }
+    })
+}
+
+fn templates_of(root: &Path, key: &JobKey) -> [PathBuf; 2] {
     let own = if key.workspace == WorkspaceName::default_workspace() {
         root.to_owned()
     } else {
         root.join(key.workspace.as_str())
     };
-    let (mut stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &[own, root.to_owned()])?;
+    [own, root.to_owned()]
+}
+
+fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
     stack.specs = specs.of(&key.workspace);
     let Some(combinations) = stack.combinations(&key.job).map_err(Unread::Bad)? else {
         let (source, spec) = accept(&stack, &key.job, owner)?;

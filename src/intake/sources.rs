@@ -39,12 +39,17 @@ impl Reader<'_> {
     /// Reads the job file `path`, its overrides and its template, which is looked for in `templates`, in this order.
     pub fn stack(self, path: &Path, templates: &[PathBuf]) -> Result<(Stack, Owner), Unread> {
         let (job, owner) = self.layer(path, None)?;
+        Ok((self.stack_on(job, path, owner, templates)?, owner))
+    }
+
+    /// The same for what is to become the file at `path`.
+    pub fn stack_on(self, job: Layer, path: &Path, owner: Owner, templates: &[PathBuf]) -> Result<Stack, Unread> {
         let mut stack = Stack::of(job);
         stack.overrides = self.overrides(&overrides_of(path), owner)?;
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
             stack.template = self.template(&wanted, templates, owner)?;
         }
-        Ok((stack, owner))
+        Ok(stack)
     }
 
     fn template(self, name: &JobName, directories: &[PathBuf], owner: Owner) -> Result<Option<Layer>, Unread> {

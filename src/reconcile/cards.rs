@@ -388,7 +388,7 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn look_at_cards(&mut self) -> Option<Timestamp> {
         self.cards.keep_time(self.now);
         let is_watched = self.shares_are_to_be_looked_at();
-        if (self.draining || self.queue.wants_no_cards()) && !is_watched {
+        if (self.starts_nothing() || self.queue.wants_no_cards()) && !is_watched {
             if !self.cards.looking {
                 // Nobody asks any more: that nothing is told is no silence.
                 (self.cards.silent_since, self.cards.silence_told) = (None, false);

@@ -113,6 +113,7 @@ impl<S: Store> Reconciler<S> {
         self.queue_in(key);
         self.dirty.insert(key.clone());
         self.events.retain(|(other, _)| other != key);
+        self.happenings.forget(key);
         self.retired.retain(|(other, _)| other != key);
         self.last_words.retain(|(other, _)| other != key);
         self.removed.insert(key.clone(), last_run);

@@ -34,6 +34,7 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn publications(&mut self) -> Vec<(JobKey, Change)> {
         let mut events: BTreeMap<JobKey, Vec<EventRecord>> = BTreeMap::new();
         for (key, event) in std::mem::take(&mut self.events) {
+            self.happenings.add(&key, &event);
             events.entry(key).or_default().push(event);
         }
         let mut retired: BTreeMap<JobKey, Vec<JobReport>> = BTreeMap::new();

@@ -83,7 +83,7 @@ impl<S: Store> Reconciler<S> {
             last_block: self.last_block,
             live: self.live.iter().filter_map(live).collect(),
             one_by_one: one_by_one.clone(),
-            queue: if self.draining { &none } else { &self.queue },
+            queue: if self.starts_nothing() { &none } else { &self.queue },
             reserved: self.held_up.iter().find(|held_up| held_up.why == Why::Room).map(|held_up| &held_up.key),
             shares: &self.shares,
             quotas: &self.settings.quotas,

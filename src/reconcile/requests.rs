@@ -1,15 +1,16 @@
 //! What people ask for, and what they are refused.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::SEEN;
 use super::world::Job;
-use super::{Reconciler, Work};
+use super::{Happened, Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
-use crate::report::{GpuReport, JobReport};
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
+use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
 use crate::status::{State, StopCause};
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
@@ -20,6 +21,26 @@ use crate::store::{Store, StoreError};
 pub struct Caller {
     pub uid: u32,
     pub name: String,
+    /// Only what is of these workspaces; everything when absent.
+    pub within: Option<Arc<BTreeSet<WorkspaceName>>>,
+}
+
+impl Caller {
+    /// A user of this machine. Asks the machine for the name, which may take a moment.
+    pub fn of(uid: u32) -> Self {
+        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+        Self { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name), within: None }
+    }
+
+    /// The daemon itself.
+    pub fn root() -> Self {
+        Self { uid: 0, name: "root".to_owned(), within: None }
+    }
+
+    /// Whether what is of this workspace is there for them at all.
+    pub fn reaches(&self, workspace: &str) -> bool {
+        self.within.as_ref().is_none_or(|within| within.iter().any(|name| name.as_str() == workspace))
+    }
 }
 
 /// Where an answer goes; nobody may be left to hear it.
@@ -51,6 +72,17 @@ pub enum Request {
     Usage {
         since: Timestamp,
         answer: Answer<Used>,
+    },
+    /// What happened to all jobs that the caller may see, behind that serial number: so many at most, in order.
+    Events {
+        caller: Caller,
+        after: u64,
+        limit: usize,
+        answer: Answer<Happened>,
+    },
+    /// Whether anything may start, and what still runs.
+    Drain {
+        answer: Answer<DrainReport>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -189,6 +221,8 @@ impl<S: Store> Reconciler<S> {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
+            Request::Events { caller, after, limit, answer } => answer(self.happened(&caller, after, limit)),
+            Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
             Request::Change { caller, key, verb, answer } => {
@@ -213,7 +247,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn list(&self, caller: &Caller) -> Listing {
-        let visible = self.jobs.iter().filter(|(_, job)| may(caller, job));
+        let visible = self.jobs.iter().filter(|(key, job)| may(caller, key, job));
         let report = |(key, _): (&JobKey, &Job)| {
             let mut report = self.report(key)?;
             // Of many jobs a few names are enough; all are told of one.
@@ -221,13 +255,17 @@ impl<S: Store> Reconciler<S> {
             Some(report)
         };
         let jobs = visible.filter_map(report).collect();
-        let strays = if caller.uid == 0 { self.strays.values().flatten().cloned().collect() } else { Vec::new() };
+        let strays = if caller.uid == 0 && caller.within.is_none() {
+            self.strays.values().flatten().cloned().collect()
+        } else {
+            Vec::new()
+        };
         Listing { jobs, strays }
     }
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {
         let lease = |(lease, key, task, attempt): (GpuLease, JobKey, TaskName, AttemptId)| {
-            let visible = self.jobs.get(&key).is_some_and(|job| may(caller, job));
+            let visible = self.jobs.get(&key).is_some_and(|job| may(caller, &key, job));
             let holder =
                 if visible { format!("{key} {task}") } else { format!("a job of workspace {}", key.workspace) };
             Lease { gpu: lease.uuid, part: lease.part, attempt, holder, visible }
@@ -244,7 +282,7 @@ impl<S: Store> Reconciler<S> {
     /// The job, if the caller may act on it.
     fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
         let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| self.unknown(caller, key))?;
-        if may(caller, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
+        if may(caller, key, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
     }
 
     fn show(&self, caller: &Caller, key: &JobKey) -> Result<JobDetail, Refusal> {
@@ -385,6 +423,11 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-pub(super) fn may(caller: &Caller, job: &Job) -> bool {
+/// The one rule of who may see a job and act on it.
+pub(super) fn may(caller: &Caller, key: &JobKey, job: &Job) -> bool {
+    caller.reaches(key.workspace.as_str()) && owns(caller, job)
+}
+
+fn owns(caller: &Caller, job: &Job) -> bool {
     caller.uid == 0 || job.record.source.as_ref().is_some_and(|source| source.owner.uid == caller.uid)
 }

@@ -19,8 +19,11 @@ const TOLD: usize = 20;
 impl<S: Store> Reconciler<S> {
     /// Why a run waits that is in the queue, one line.
     pub(super) fn waiting_reason(&self, key: &JobKey) -> String {
-        if self.draining {
+        if self.ending {
             return "Trainyard is shutting down".to_owned();
+        }
+        if let Some(why) = self.why_drained() {
+            return why;
         }
         let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
         let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {

@@ -111,7 +111,7 @@ impl<S: Store> Reconciler<S> {
 
     /// A sweep is no job of which there is something to show.
     pub(super) fn unknown(&self, caller: &Caller, key: &JobKey) -> Refusal {
-        let own = self.known_of_sweep(key).filter(|(_, job)| may(caller, job));
+        let own = self.known_of_sweep(key).filter(|(key, job)| may(caller, key, job));
         let jobs: Vec<String> = own.map(|(key, _)| key.to_string()).collect();
         if jobs.is_empty() { Refusal::Unknown(key.clone()) } else { Refusal::Sweep { key: key.clone(), jobs } }
     }

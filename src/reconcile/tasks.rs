@@ -4,7 +4,7 @@ use super::world::{Job, kind_of};
 use super::{Look, Reconciler, Work};
 use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
-use crate::rundir::{Found, KeptRecord};
+use crate::rundir::{Found, KeptRecord, Loss, MACHINE_RESTARTED};
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
 use crate::store::Store;
 use crate::store::record::TaskPhase;
@@ -128,9 +128,12 @@ impl<S: Store> Reconciler<S> {
             Ok(Found::Alive { running: true, .. }) => self.task_runs(task),
             Ok(Found::Kept { kept, .. }) => self.task_kept(task, kept),
             Ok(Found::Ended(record)) => self.task_ended(task, record),
-            Ok(Found::Lost) => {
-                let reason = "its shim is gone and left no word; it was killed, or the machine went down".to_owned();
-                self.task_ended(task, end(TaskEnd::Lost { reason }));
+            Ok(Found::Lost(loss)) => {
+                let reason = match loss {
+                    Loss::MachineRestarted => MACHINE_RESTARTED,
+                    Loss::Shim => "its shim is gone and left no word; it was killed, or the machine went down",
+                };
+                self.task_ended(task, end(TaskEnd::Lost { reason: reason.to_owned() }));
             }
             Ok(Found::NeverStarted) => self.never_started(task, after),
         }
@@ -228,7 +231,7 @@ impl<S: Store> Reconciler<S> {
         let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { return false };
         let spec = run.spec.clone();
         let Some(attempt) = run.live_attempt_mut() else { return false };
-        let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.draining;
+        let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.ending;
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return false };
         let retries = spec.roles.iter().find(|role| role.name == record.role).map_or(0, |role| role.retries);
         // In its place it would have the same card again.

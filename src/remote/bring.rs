@@ -434,7 +434,7 @@ impl Draft {
 
 /// What was begun before the machine was started may not be on the disk as it seems: only what is finished is synced.
 fn check_boot() -> io::Result<()> {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    let boot = crate::sys::boot_id()?;
     if fs::read_to_string(BOOT).is_ok_and(|begun| begun == boot) {
         return Ok(());
     }

@@ -23,7 +23,7 @@ use crate::rundir::{LaunchRecord, TaskDir};
 use crate::sys::devices;
 use crate::sys::file::remove_tree;
 use crate::sys::idmap::outside;
-use crate::sys::process::PidFd;
+use crate::sys::process::{PidFd, with_oom_score};
 
 /// Why there is no container.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,9 @@ pub(super) enum CreateError {
     #[error("{0}")]
     Container(String),
 }
+
+/// Where memory is short the kernel looks among tasks as among everything else.
+const TASK_OOM_SCORE: i32 = 0;
 
 pub(super) struct Container {
     inner: RefCell<libcontainer::container::Container>,
@@ -66,20 +69,23 @@ impl Container {
         // A shim that was killed has left its own, which would be in the way.
         remove_tree(&dir.container_state()).map_err(CreateError::Prepare)?;
         std::fs::create_dir_all(dir.container_state()).map_err(CreateError::Prepare)?;
-        let inner = ContainerBuilder::new(launch.task.to_string(), SyscallType::default())
-            .with_root_path(dir.container_state())
-            .and_then(|builder| {
-                builder.with_stdin(stdin).with_stdout(ends.stdout).with_stderr(ends.stderr).validate_id()
-            })
-            .and_then(|builder| {
-                builder
-                    .with_executor(Init::new(&init_report, launch))
-                    .as_init(dir.path())
-                    .with_systemd(false)
-                    .with_detach(true)
-                    .build()
-            })
-            .map_err(|error| CreateError::Container(explain(&error)))?;
+        let build = || {
+            ContainerBuilder::new(launch.task.to_string(), SyscallType::default())
+                .with_root_path(dir.container_state())
+                .and_then(|builder| {
+                    builder.with_stdin(stdin).with_stdout(ends.stdout).with_stderr(ends.stderr).validate_id()
+                })
+                .and_then(|builder| {
+                    builder
+                        .with_executor(Init::new(&init_report, launch))
+                        .as_init(dir.path())
+                        .with_systemd(false)
+                        .with_detach(true)
+                        .build()
+                })
+        };
+        let built = with_oom_score(TASK_OOM_SCORE, build).map_err(CreateError::Prepare)?;
+        let inner = built.map_err(|error| CreateError::Container(explain(&error)))?;
         // Its first process waits: nothing has been opened yet.
         let own = launch.root.devices.iter().map(|node| devices::Device::of(node)).collect::<io::Result<Vec<_>>>();
         let all = own.map(|own| [devices::STANDARD.as_slice(), &own].concat()).map_err(CreateError::Devices)?;

@@ -49,6 +49,8 @@ impl Store for MemoryStore {
             tables.runs.extend(batch.runs.clone());
             tables.events.extend(batch.events.iter().map(|(key, e)| ((key.clone(), e.number), e.clone())));
             tables.jobs.extend(batch.jobs.clone());
+            let sums = batch.usage_sums.iter();
+            tables.usage_sums.extend(sums.map(|sum| ((sum.day, sum.workspace.clone(), sum.owner), sum.clone())));
             tables.usage.extend(batch.usage.iter().map(|used| ((used.to, used.attempt), used.clone())));
         });
         Ok(())

@@ -26,6 +26,9 @@ pub struct Counters {
     pub attempt: u64,
     /// The last place in the queue given out.
     pub order: u64,
+    /// The last serial number of an event given out.
+    #[serde(default)]
+    pub event: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -328,6 +331,9 @@ pub struct UsageSum {
 pub struct EventRecord {
     /// From 0, without gaps.
     pub number: u64,
+    /// Its place among the events of all jobs, from 1; 0 in stores of before that was kept.
+    #[serde(default)]
+    pub serial: u64,
     pub at: Timestamp,
     pub run: u32,
     pub state: State,

@@ -1,12 +1,15 @@
 //! The store on disk. The only user of redb.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::copy::{CopyError, Line, LineWriter};
 use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum, VERSION, Versioned};
 use super::{Batch, Contents, Store, StoreError, usage};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
@@ -29,7 +32,56 @@ const CACHE: usize = 8 << 20;
 
 #[derive(Debug)]
 pub struct RedbStore {
-    database: Database,
+    database: Arc<Database>,
+}
+
+/// Copies the store while it is used: a copy is as the store was when it began.
+#[derive(Debug, Clone)]
+pub struct Copier(Arc<Database>);
+
+impl Copier {
+    /// Writes all of it as [`super::copy`] reads it.
+    pub fn copy(&self, out: &mut dyn Write) -> Result<(), CopyError> {
+        let transaction = self.0.begin_read().map_err(access)?;
+        let mut lines = LineWriter::new(out);
+        if let Some(bytes) = transaction.open_table(COUNTERS).map_err(access)?.get("all").map_err(access)? {
+            lines.put(Line::Counters(decode("counters", bytes.value())?))?;
+        }
+        for entry in transaction.open_table(JOBS).map_err(access)?.iter().map_err(access)? {
+            let (key, value) = entry.map_err(access)?;
+            let name = name_of(key.value().0, key.value().1);
+            lines.put(Line::Job(name.clone(), decode(&name, value.value())?))?;
+        }
+        for entry in transaction.open_table(RUNS).map_err(access)?.iter().map_err(access)? {
+            let (key, value) = entry.map_err(access)?;
+            let name = name_of(key.value().0, key.value().1);
+            lines.put(Line::Run(name.clone(), decode(&name, value.value())?))?;
+        }
+        for entry in transaction.open_table(EVENTS).map_err(access)?.iter().map_err(access)? {
+            let (key, value) = entry.map_err(access)?;
+            let name = name_of(key.value().0, key.value().1);
+            lines.put(Line::Event(name.clone(), decode(&name, value.value())?))?;
+        }
+        for entry in transaction.open_table(USAGE).map_err(access)?.iter().map_err(access)? {
+            lines.put(Line::Usage(decode("usage", entry.map_err(access)?.1.value())?))?;
+        }
+        for entry in transaction.open_table(USAGE_SUMS).map_err(access)?.iter().map_err(access)? {
+            lines.put(Line::UsageSum(decode("usage_sums", entry.map_err(access)?.1.value())?))?;
+        }
+        lines.end()
+    }
+
+    /// All that there are.
+    #[cfg(test)]
+    pub(crate) fn tables(&self) -> Vec<String> {
+        use redb::TableHandle;
+        let transaction = self.0.begin_read().unwrap();
+        transaction.list_tables().unwrap().map(|table| table.name().to_owned()).collect()
+    }
+}
+
+fn name_of(workspace: &str, job: &str) -> String {
+    format!("{workspace}/{job}")
 }
 
 impl RedbStore {
@@ -37,10 +89,14 @@ impl RedbStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Open { path: path.to_owned(), source };
         let database = Database::builder().set_cache_size(CACHE).create(path).map_err(|error| failed(error.into()))?;
-        let store = Self { database };
+        let store = Self { database: Arc::new(database) };
         store.create_tables().map_err(failed)?;
         restrict(path).map_err(|error| failed(error.into()))?;
         Ok(store)
+    }
+
+    pub fn copier(&self) -> Copier {
+        Copier(self.database.clone())
     }
 
     fn create_tables(&self) -> Result<(), BoxError> {
@@ -100,6 +156,10 @@ impl RedbStore {
             }
             for used in &batch.usage {
                 usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
+            }
+            let mut sums = transaction.open_table(USAGE_SUMS)?;
+            for sum in &batch.usage_sums {
+                sums.insert((sum.day.0, sum.workspace.as_str(), sum.owner), encode(sum)?.as_slice())?;
             }
             for (key, job) in &batch.jobs {
                 jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;

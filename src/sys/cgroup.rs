@@ -31,6 +31,17 @@ pub fn layout() -> Layout {
     if Path::new(ROOT).join("cgroup.controllers").exists() { Layout::V2 } else { Layout::V1 }
 }
 
+/// Whether the kernel has a controller, where we look for it.
+pub fn has_controller(controller: &str) -> bool {
+    match layout() {
+        Layout::V1 => Path::new(ROOT).join(controller).is_dir(),
+        Layout::V2 => {
+            let known = fs::read_to_string(Path::new(ROOT).join("cgroup.controllers")).unwrap_or_default();
+            known.split_whitespace().any(|known| known == controller)
+        }
+    }
+}
+
 pub(super) fn v2_directory(group: &str) -> PathBuf {
     Path::new(ROOT).join(group.trim_start_matches('/'))
 }
@@ -337,27 +348,36 @@ pub fn children(group: &str) -> io::Result<Vec<String>> {
 
 /// Finds or makes the group below which tasks get theirs.
 ///
-/// On v2 a group with processes cannot hand out controllers. A service with its own group (`Delegate=yes`) moves
-/// itself to a leaf and uses the rest; a daemon started by hand shares its group with a shell and uses `fallback`.
+/// On v2 a group with processes cannot hand out controllers, and one that has handed some out takes no processes. A service
+/// manager that starts us in a leaf (`DelegateSubgroup=daemon`, systemd 254) leaves us the rest of our group. An older one starts us
+/// in the group itself, also the next time: were tasks in there, it could not. Then they are in `fallback`, beside it, as
+/// they are for a daemon that was started by hand and shares its group with a shell. One that is alone in a group that nobody else
+/// starts it in moves to a leaf by itself.
 pub fn prepare_tasks_group(fallback: &str) -> io::Result<String> {
     if layout() == Layout::V1 {
         return Ok(fallback.to_owned());
     }
     let own = own_group()?;
-    let alone = processes(&own).is_ok_and(|pids| pids == [i32::try_from(std::process::id()).unwrap_or(0)]);
-    let base = match own.strip_suffix("/daemon") {
-        // Moved there by an earlier start of the same service.
-        Some(base) if !base.is_empty() => base.to_owned(),
-        _ if alone && own != "/" => {
-            let leaf = Path::new(ROOT).join(own.trim_start_matches('/')).join("daemon");
+    let base = match own.strip_suffix(LEAF).filter(|base| !base.is_empty()) {
+        Some(base) => base.to_owned(),
+        None if is_ours_alone(&own) && !super::service::is_ours() => {
+            let leaf = v2_directory(&own).join(LEAF.trim_start_matches('/'));
             super::file::create_dir(&leaf, 0o755)?;
             fs::write(leaf.join("cgroup.procs"), std::process::id().to_string())?;
             own
         }
-        _ => return prepare_group(fallback),
+        None => return prepare_group(fallback),
     };
-    hand_out_controllers(Path::new(ROOT).join(base.trim_start_matches('/')).as_path())?;
+    hand_out_controllers(&v2_directory(&base))?;
     prepare_group(&format!("{base}/tasks"))
+}
+
+/// Where the daemon is below a group that was delegated to it.
+const LEAF: &str = "/daemon";
+
+fn is_ours_alone(group: &str) -> bool {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    group != "/" && processes(group).is_ok_and(|pids| pids == [own])
 }
 
 fn prepare_group(group: &str) -> io::Result<String> {

@@ -87,6 +87,68 @@ fn temporary_beside(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
+/// A file that has no name until it is whole: it is gone with the process, however that ends.
+#[derive(Debug)]
+pub struct UnnamedFile {
+    file: File,
+    /// Where the file system knows no files without names.
+    temporary: Option<PathBuf>,
+}
+
+impl UnnamedFile {
+    /// For its owner alone to read, in the file system of `directory`.
+    pub fn in_directory(directory: &Path) -> io::Result<Self> {
+        let unnamed =
+            OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(nix::libc::O_TMPFILE).open(directory);
+        match unnamed.map_err(|error| (error.raw_os_error(), error)) {
+            Ok(file) => Ok(Self { file, temporary: None }),
+            Err((Some(nix::libc::EOPNOTSUPP | nix::libc::EISDIR | nix::libc::ENOENT), _)) => {
+                let temporary = temporary_beside(&directory.join("unnamed"));
+                let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&temporary)?;
+                Ok(Self { file, temporary: Some(temporary) })
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub fn file_mut(&mut self) -> &mut File {
+        &mut self.file
+    }
+
+    /// Makes it durable as `path`, where nothing may be yet.
+    pub fn name(mut self, path: &Path) -> io::Result<()> {
+        self.file.sync_all()?;
+        match self.temporary.take() {
+            None => {
+                let own = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
+            }
+            Some(temporary) => {
+                let renamed = renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE);
+                if renamed.is_err() {
+                    self.temporary = Some(temporary);
+                }
+                renamed?;
+            }
+        }
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(parent)?.sync_all()
+    }
+}
+
+impl Drop for UnnamedFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            // It is of no use to anyone.
+            let _ = fs::remove_file(temporary);
+        }
+    }
+}
+
 /// Points the symbolic link `link` at `target`, whatever it was before.
 pub fn replace_symlink(target: &Path, link: &Path) -> io::Result<()> {
     if fs::read_link(link).is_ok_and(|old| old == target) {

@@ -276,7 +276,7 @@ fn is_not_supported(error: &io::Error) -> bool {
 }
 
 /// Version and patch level of the kernel.
-fn kernel() -> (u32, u32) {
+pub fn kernel() -> (u32, u32) {
     let release = nix::sys::utsname::uname().map(|name| name.release().to_string_lossy().into_owned());
     let release = release.unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse().ok());

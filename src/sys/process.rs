@@ -235,6 +235,41 @@ fn set_close_on_exec(fd: i32, flag: nix::fcntl::FdFlag) -> io::Result<()> {
     Ok(())
 }
 
+/// Runs a program with `input` on its standard input, for so long at most: then it is killed, with what it has started in its
+/// process group.
+pub fn run_within(
+    program: &str,
+    arguments: &[&str],
+    input: &str,
+    patience: std::time::Duration,
+) -> io::Result<std::process::ExitStatus> {
+    use nix::sys::signal::{Signal, killpg};
+    use std::os::unix::process::CommandExt;
+    let mut child = new_command(program)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(arguments)
+        .process_group(0)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+    let ended = std::thread::scope(|scope| {
+        let stdin = child.stdin.take();
+        // It need not read what it is given; a killed one has no reader any more.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
+        let ended =
+            PidFd::open(pid).and_then(|pidfd| pidfd.has_ended(u16::try_from(patience.as_millis()).unwrap_or(u16::MAX)));
+        if !matches!(ended, Ok(true)) {
+            // It is not reaped yet, so the number is its own.
+            let _ = killpg(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        ended
+    });
+    let status = child.wait()?;
+    if ended? { Ok(status) } else { Err(io::ErrorKind::TimedOut.into()) }
+}
+
 /// Runs a system tool (such as `nft`) with `input` on its standard input and waits for it.
 pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
     let mut child = new_command(program)
@@ -254,7 +289,7 @@ pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
 /// that when we end.
 pub fn start_companion(arguments: Vec<OsString>) -> io::Result<std::process::Child> {
     let mut command = new_command("/proc/self/exe");
-    command.arg0("trainyard").args(arguments).stdin(Stdio::piped());
+    command.arg0("trainyard").args(arguments).envs(super::service::journal()).stdin(Stdio::piped());
     in_own_session(&mut command, Vec::new());
     command.spawn()
 }
@@ -476,6 +511,22 @@ pub fn fork() -> io::Result<Fork> {
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: needed after a fork; ends the process, so nothing can be left inconsistent in it.
     unsafe { nix::libc::_exit(code) }
+}
+
+/// Does `work` with this out-of-memory score where our own is lower: whoever is forked meanwhile has it, and the service that we are of
+/// may be protected.
+pub fn with_oom_score<T>(score: i32, work: impl FnOnce() -> T) -> io::Result<T> {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let own = std::fs::read_to_string(FILE)?;
+    if own.trim().parse::<i32>().is_ok_and(|own| own >= score) {
+        return Ok(work());
+    }
+    std::fs::write(FILE, score.to_string())?;
+    let done = work();
+    if let Err(error) = std::fs::write(FILE, own.trim()) {
+        tracing::warn!(%error, "this process stays as likely to be killed for want of memory as what it has started");
+    }
+    Ok(done)
 }
 
 /// Lifts the soft limit on open files to the hard one: each task and each open file of the mount takes some.

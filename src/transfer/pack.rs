@@ -25,9 +25,31 @@ const WHOLE_MAX: u64 = 4 << 20;
 /// A link is sent as a link unless `source` ends in `/`; without a name of its own (`.`, `..`, `/`, `DIR/.`) it is the content
 /// of a directory. Takes as many descriptors as the tree is deep.
 pub fn pack(source: &Path, out: impl Write, note: &mut dyn FnMut(String)) -> Result<(), TransferError> {
-    let mut packer = Packer { out: Builder::new(out), note };
-    let (parent, name) = parent_of(source).map_err(failed("read", source))?;
+    let mut out = Builder::new(out);
     let member = name_of(source).map_or(PathBuf::from("."), PathBuf::from);
+    walk(source, member, &mut Packer { out: &mut out, owners: Owners::Dropped, note })?;
+    out.into_inner().and_then(|mut out| out.flush()).map_err(failed("send", source))
+}
+
+/// As [`pack`], but into an archive that has more members, with the owners and all bits of the mode, as `member`.
+pub fn append(
+    out: &mut Builder<impl Write>,
+    source: &Path,
+    member: &Path,
+    note: &mut dyn FnMut(String),
+) -> Result<(), TransferError> {
+    walk(source, member.to_owned(), &mut Packer { out, owners: Owners::Kept, note })
+}
+
+/// Whether it is told whose what is packed is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owners {
+    Dropped,
+    Kept,
+}
+
+fn walk<W: Write>(source: &Path, member: PathBuf, packer: &mut Packer<'_, W>) -> Result<(), TransferError> {
+    let (parent, name) = parent_of(source).map_err(failed("read", source))?;
     let first = Place { path: source.to_owned(), member };
     let handle = open_at(&parent, &name, OFlag::O_PATH).map_err(failed("read", source))?;
     let mut levels: Vec<Level> = packer.add(&parent, &name, handle, first)?.into_iter().collect();
@@ -45,7 +67,7 @@ pub fn pack(source: &Path, out: impl Write, note: &mut dyn FnMut(String)) -> Res
         };
         levels.extend(entered);
     }
-    packer.out.into_inner().and_then(|mut out| out.flush()).map_err(failed("send", source))
+    Ok(())
 }
 
 /// The directory that `source` lies in, and its name there.
@@ -107,7 +129,8 @@ impl Level {
 }
 
 struct Packer<'a, W: Write> {
-    out: Builder<W>,
+    out: &'a mut Builder<W>,
+    owners: Owners,
     note: &'a mut dyn FnMut(String),
 }
 
@@ -199,10 +222,14 @@ impl<W: Write> Packer<'_, W> {
         }
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
-        header.set_mode(status.mode() & 0o777);
+        let (mode, uid, gid) = match self.owners {
+            Owners::Dropped => (0o777, 0, 0),
+            Owners::Kept => (0o7777, status.uid(), status.gid()),
+        };
+        header.set_mode(status.mode() & mode);
         header.set_mtime(u64::try_from(status.mtime()).unwrap_or(0));
-        header.set_uid(0);
-        header.set_gid(0);
+        header.set_uid(uid.into());
+        header.set_gid(gid.into());
         header.set_size(0);
         Ok(header)
     }

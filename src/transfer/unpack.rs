@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, ResolveFlag, openat, renameat};
 use nix::sys::stat::{Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, symlinkat, unlinkat};
 use tar::{Archive, Entry, EntryType};
 
 use super::{TransferError, failed, name_of, parent, shown};
@@ -54,6 +54,45 @@ pub fn unpack(stream: impl Read, target: &Path, asked: Asked<'_>) -> Result<(), 
     }
 }
 
+/// Writes members of an archive of [`super::append`] below a directory, with their owners.
+pub struct Tree(Place);
+
+impl Tree {
+    /// `directory` must be there.
+    pub fn below(directory: &Path) -> Result<Self, TransferError> {
+        Place::at(directory, directory, None).map(Self)
+    }
+
+    /// Writes a member as `path`, which leads nowhere but below the directory.
+    pub fn put(&mut self, path: &Path, entry: &mut Entry<'_, impl Read>) -> Result<(), TransferError> {
+        let read = |error| failed("read what is to become", &self.0.shown)(error);
+        let mut member = Member::of(entry).map_err(read)?;
+        member.path = plain(path).map_err(read)?;
+        member.owner = Some(Owner::of(entry).map_err(read)?);
+        member.mode = Mode::from_bits_truncate(entry.header().mode().map_err(read)? & 0o7777);
+        self.0.put(&member, entry)
+    }
+
+    /// Directories get their owners, permissions and times; nothing may be put after that.
+    pub fn finish(self) -> Result<(), TransferError> {
+        self.0.finish()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owner {
+    uid: Uid,
+    gid: Gid,
+}
+
+impl Owner {
+    fn of<R: Read>(entry: &Entry<'_, R>) -> io::Result<Self> {
+        let number = |number: u64| u32::try_from(number).map_err(|_| io::Error::other("no number of a user or group"));
+        let header = entry.header();
+        Ok(Self { uid: Uid::from_raw(number(header.uid()?)?), gid: Gid::from_raw(number(header.gid()?)?) })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Directory,
@@ -69,6 +108,8 @@ struct Member {
     time: TimeSpec,
     size: u64,
     link: Option<PathBuf>,
+    /// Whose it becomes, if not the unpacker's.
+    owner: Option<Owner>,
 }
 
 impl Member {
@@ -90,6 +131,7 @@ impl Member {
             kind,
             time,
             link,
+            owner: None,
         })
     }
 
@@ -127,7 +169,20 @@ struct Place {
     /// What the first part of every name becomes; `None` when the content of a directory comes.
     renamed: Option<(OsString, OsString)>,
     /// Directories get their permissions and times when nothing more comes into them.
-    made: Vec<(PathBuf, Mode, TimeSpec)>,
+    made: Vec<Made>,
+}
+
+struct Made {
+    path: PathBuf,
+    mode: Mode,
+    time: TimeSpec,
+    owner: Option<Owner>,
+}
+
+impl Made {
+    fn of(member: &Member, path: &Path) -> Self {
+        Self { path: path.to_owned(), mode: member.mode, time: member.time, owner: member.owner }
+    }
 }
 
 impl Place {
@@ -148,7 +203,7 @@ impl Place {
                 let above = Self::at(target, parent(target), None)?;
                 make_directory(&above.base, new).map_err(failed("make the directory", target))?;
                 let mut place = Self::at(target, target, None)?;
-                place.made.push((PathBuf::from("."), first.mode, first.time));
+                place.made.push(Made::of(first, Path::new(".")));
                 Ok(place)
             }
             (_, _, Some(name)) => {
@@ -176,7 +231,7 @@ impl Place {
         match member.kind {
             Kind::Directory => {
                 if make_directory(&parent, name).map_err(told)? {
-                    self.made.push((path.clone(), member.mode, member.time));
+                    self.made.push(Made::of(member, &path));
                 }
                 Ok(())
             }
@@ -201,13 +256,14 @@ impl Place {
     }
 
     fn finish(self) -> Result<(), TransferError> {
-        for (path, mode, time) in self.made.iter().rev() {
+        for made in self.made.iter().rev() {
             let set = || {
-                let directory = self.directory(path, OFlag::O_RDONLY)?;
-                futimens(&directory, time, time)?;
-                Ok(fchmod(&directory, *mode)?)
+                let directory = self.directory(&made.path, OFlag::O_RDONLY)?;
+                give(&directory, made.owner)?;
+                futimens(&directory, &made.time, &made.time)?;
+                Ok(fchmod(&directory, made.mode)?)
             };
-            set().map_err(failed("set the permissions of", &self.shown.join(path)))?;
+            set().map_err(failed("set the permissions of", &self.shown.join(&made.path)))?;
         }
         Ok(())
     }
@@ -274,6 +330,10 @@ fn free_name(parent: &OwnedFd) -> io::Result<OsString> {
     Err(io::Error::other("copies that were cut off have left too many files named .trainyard-cp-… there"))
 }
 
+fn give(file: impl AsFd, owner: Option<Owner>) -> io::Result<()> {
+    owner.map_or(Ok(()), |Owner { uid, gid }| Ok(fchown(file, Some(uid), Some(gid))?))
+}
+
 fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut impl Read) -> io::Result<()> {
     replace(parent, name, |aside| {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -281,6 +341,8 @@ fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut imp
         if io::copy(content, &mut file)? != member.size {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its end did not come"));
         }
+        // Before the mode: a change of the owner takes bits of it away.
+        give(&file, member.owner)?;
         fchmod(&file, member.mode)?;
         Ok(futimens(&file, &member.time, &member.time)?)
     })
@@ -290,6 +352,9 @@ fn write_link(parent: &OwnedFd, name: &OsStr, member: &Member) -> io::Result<()>
     let target = member.link.as_ref().ok_or_else(|| io::Error::other("the link leads nowhere"))?;
     replace(parent, name, |aside| {
         symlinkat(target.as_path(), parent, aside)?;
+        if let Some(Owner { uid, gid }) = member.owner {
+            fchownat(parent, aside, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+        }
         Ok(utimensat(parent, aside, &member.time, &member.time, UtimensatFlags::NoFollowSymlink)?)
     })
 }

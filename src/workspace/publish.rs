@@ -318,6 +318,7 @@ mod tests {
         let path = dir.path().join("events");
         let event = |number| EventRecord {
             number,
+            serial: number + 1,
             at: Timestamp(number),
             run: 1,
             state: State::Waiting,

@@ -2,7 +2,7 @@
 # Makes seeds and dictionaries of the project's own files: `tests/fuzz/seeds.sh DIR` fills DIR/<target>/ and DIR/<target>.dict.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
-mkdir -p "$1/job_file" "$1/importer" "$1/template"
+mkdir -p "$1/job_file" "$1/importer" "$1/template" "$1/http"
 out=$(cd "$1" && pwd)
 cd "$root"
 
@@ -15,6 +15,12 @@ raw_strings() {
         open { at = index($0, "\"#"); if (at) { printf "%s", substr($0, 1, at - 1) > file; close(file); open = 0 } else print > file }
     ' "$3"
 }
+
+# Requests of the document, with a header.
+grep -oE '(GET|POST|PUT|DELETE) /[^`]*' docs/API.md | while read -r method path; do
+    printf '%s\nstate=running,failed&since=2026-01-31T08:00:00Z&limit=3&follow=1\nBearer trainyard_ci_%064d' \
+        "$(echo "$path" | sed 's/{[a-z]*}/x%2Fy/g')" 7 > "$out/http/$(name "$method$path")"
+done
 
 for file in $(find jobs.d tests/data/jobs -name '*.toml' ! -name '*.template.toml'); do
     cp "$file" "$out/job_file/$(name "$file")"

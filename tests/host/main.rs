@@ -6,6 +6,8 @@ mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod api;
+mod backups;
 mod bad_input;
 mod complaints;
 mod conformance;
@@ -38,10 +40,13 @@ mod remote;
 mod requirements;
 mod rights;
 mod roles;
+mod screens;
+mod service;
 mod shown;
 mod store;
 mod sweeps;
 mod tasks;
 mod templates;
 mod torch;
+mod tutorial;
 mod upgrade;

@@ -12,8 +12,8 @@ fn repository() -> &'static Path {
 }
 
 fn documents() -> Vec<PathBuf> {
-    let docs = fs::read_dir(repository().join("docs")).unwrap().flatten().map(|entry| entry.path());
-    docs.chain(["README.md", "CHANGELOG.md"].map(|name| repository().join(name))).collect()
+    let docs = walkdir(&repository().join("docs")).into_iter();
+    docs.chain(["README.md", "README.zh.md", "CHANGELOG.md"].map(|name| repository().join(name))).collect()
 }
 
 #[test]
@@ -37,6 +37,36 @@ fn the_key_reference_is_the_program_s_own() {
     let output = Command::new(env!("CARGO_BIN_EXE_trainyard")).args(["explain", "--markdown"]).output().unwrap();
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(reference, printed.trim(), "put the output of `trainyard explain --markdown` between the marks");
+}
+
+/// What stands between two marks of docs/API.md.
+fn marked<'a>(text: &'a str, mark: &str) -> &'a str {
+    text.split(&format!("<!-- {mark} -->")).nth(1).unwrap().trim()
+}
+
+#[test]
+fn the_api_s_tables_are_the_program_s_own() {
+    let path = repository().join("docs/API.md");
+    let text = fs::read_to_string(&path).unwrap();
+    let codes = trainyard::api::error::CODES.iter().map(|(code, status)| format!("| `{code}` | {status} |\n"));
+    let codes = format!("| code | status |\n|---|---|\n{}", codes.collect::<String>());
+    let tables = [
+        ("routes", trainyard::api::routes::markdown()),
+        ("codes", codes),
+        ("metrics", trainyard::api::measures::markdown()),
+    ];
+    if std::env::var_os("TRAINYARD_WRITE_TABLES").is_some() {
+        let written = tables.iter().fold(text.clone(), |text, (mark, table)| {
+            let mark = format!("<!-- {mark} -->");
+            let parts: Vec<&str> = text.splitn(3, &mark).collect();
+            format!("{}{mark}\n{}\n{mark}{}", parts[0], table.trim(), parts[2])
+        });
+        fs::write(&path, written).unwrap();
+        return;
+    }
+    for (mark, table) in tables {
+        assert_eq!(marked(&text, mark), table.trim(), "TRAINYARD_WRITE_TABLES=1 and this test write them");
+    }
 }
 
 #[test]
@@ -68,6 +98,80 @@ fn every_job_file_in_the_documents_is_accepted() {
         }
     }
     assert!(count >= 4);
+}
+
+/// What stands in a document as commands.
+fn commands(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(repository().join(document)).unwrap();
+    let blocks = text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    blocks.map(str::to_owned).collect()
+}
+
+#[test]
+fn the_chinese_tutorial_has_the_same_commands() {
+    let english = commands("docs/TUTORIAL.md");
+    assert!(english.len() > 8);
+    assert_eq!(commands("docs/TUTORIAL.zh.md"), english);
+}
+
+/// Each `trainyard VERB` and `--flag` in code that documents show is one that the program has.
+#[test]
+fn every_command_in_the_documents_is_one_of_the_program() {
+    use clap::CommandFactory;
+    let program = trainyard::cli::Cli::command();
+    let mut count = 0;
+    for document in documents().iter().filter(|path| !path.ends_with("CHANGELOG.md")) {
+        let text = fs::read_to_string(document).unwrap();
+        for call in text.split("trainyard ").skip(1).filter_map(|rest| rest.lines().next()) {
+            let end = call.find(['`', '|', '#', ';', ')', ',', '"']).unwrap_or(call.len());
+            let words: Vec<&str> = call[..end].split_whitespace().take_while(|word| *word != "--").collect();
+            let Some(verb) = words.iter().find_map(|word| program.find_subcommand(word)).filter(|verb| {
+                // What stands before it are options: else `trainyard` is part of a sentence.
+                words
+                    .iter()
+                    .take_while(|word| **word != verb.get_name())
+                    .all(|word| word.starts_with("--") || word.contains('/') || *word == "DIR")
+            }) else {
+                continue;
+            };
+            count += 1;
+            for flag in
+                words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap())
+            {
+                let below = verb.get_subcommands().chain([verb, &program]);
+                let known =
+                    below.flat_map(clap::Command::get_arguments).any(|argument| argument.get_long() == Some(flag));
+                assert!(
+                    known || flag == "help" || flag == "version",
+                    "{}: trainyard {call}: --{flag}",
+                    document.display()
+                );
+            }
+        }
+    }
+    assert!(count > 100, "{count}");
+}
+
+/// Tests that stand in brackets in what people read are there.
+#[test]
+fn every_test_that_is_named_in_the_documents_exists() {
+    let mut sources = String::new();
+    for directory in ["tests", "src", "fs"] {
+        let files = walkdir(&repository().join(directory)).into_iter();
+        files.filter(|file| file.extension().is_some_and(|kind| kind == "rs")).for_each(|file| {
+            sources.push_str(&fs::read_to_string(file).unwrap());
+        });
+    }
+    for document in ["ADMIN.md", "FAQ.md", "TUTORIAL.md", "TUTORIAL.zh.md"] {
+        let text = fs::read_to_string(repository().join("docs").join(document)).unwrap();
+        let names = text.split('`').filter(|name| {
+            name.matches('_').count() > 3
+                && !name.contains(|letter: char| !letter.is_ascii_lowercase() && letter != '_')
+        });
+        for name in names {
+            assert!(sources.contains(&format!("fn {name}(")), "{document}: {name}");
+        }
+    }
 }
 
 /// Every source file below a directory.
@@ -131,8 +235,8 @@ fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
     let mut sources = String::new();
     for directory in ["tests/host", "tests/plain", "benches"] {
-        for entry in fs::read_dir(repository().join(directory)).unwrap().flatten() {
-            sources.push_str(&fs::read_to_string(entry.path()).unwrap());
+        for file in walkdir(&repository().join(directory)) {
+            sources.push_str(&fs::read_to_string(file).unwrap());
         }
     }
     let units = walkdir(&repository().join("src"));

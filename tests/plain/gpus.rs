@@ -46,7 +46,7 @@ impl Machine {
 
 fn watch(directory: &Path) -> Gpus {
     let library = Some(directory.join("libnvidia-ml.so.1"));
-    Gpus::start(Settings { library, xids: directory.join("xids.json"), tasks_group: None }, drop).unwrap()
+    Gpus::start(Settings { library, xids: Some(directory.join("xids.json")), tasks_group: None }, drop).unwrap()
 }
 
 fn rules(card: &Card) -> Vec<&str> {

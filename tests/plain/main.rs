@@ -10,6 +10,7 @@ mod nvml;
 mod documents;
 mod files;
 mod gpus;
+mod packages;
 mod queue;
 mod simulation;
 mod supply;

@@ -144,7 +144,7 @@ impl Daemon {
         let answered = Arc::new(Mutex::new(None));
         let heard = answered.clone();
         let answer = Box::new(move |result| drop(heard.lock().unwrap().replace(result)));
-        let caller = Caller { uid: 1000, name: "ada".to_owned() };
+        let caller = Caller { uid: 1000, name: "ada".to_owned(), within: None };
         let request = Request::Change { caller, key: key.parse().unwrap(), verb, answer };
         self.reconciler.handle(Event::Request(request), Timestamp(self.now));
         self.pass();
@@ -727,7 +727,7 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     let mut daemon = Daemon::new(Quotas::new());
     let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"100MB\" }");
     daemon.files((0..1200).map(file).collect());
-    let caller = || Caller { uid: 1000, name: "ada".to_owned() };
+    let caller = || Caller { uid: 1000, name: "ada".to_owned(), within: None };
     let heard = Arc::new(Mutex::new(None));
     let list = |daemon: &mut Daemon| {
         let answered = heard.clone();

@@ -17,7 +17,7 @@ use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceNam
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
-use trainyard::rundir::Found;
+use trainyard::rundir::{Found, Loss};
 use trainyard::spec::{JobSpec, parse};
 use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
 use trainyard::store::Store;
@@ -408,7 +408,7 @@ impl World {
     }
 
     fn ask(&mut self, key: JobKey, verb: Verb) {
-        let caller = Caller { uid: 0, name: "root".to_owned() };
+        let caller = Caller::root();
         self.handle(Event::Request(Request::Change { caller, key, verb, answer: Box::new(drop) }));
     }
 
@@ -533,7 +533,7 @@ impl World {
             None => Found::NeverStarted,
             Some(Fake::Alive { running, .. }) => Found::Alive { shim: Some(1), running: *running },
             Some(Fake::Ended(end)) => Found::Ended(end.clone()),
-            Some(Fake::Lost) => Found::Lost,
+            Some(Fake::Lost) => Found::Lost(Loss::Shim),
         }
     }
 

@@ -21,7 +21,7 @@ const LICENCES: [&str; 12] = [
 ];
 
 /// Crates that come in several versions, and why nothing can be done.
-const DOUBLED: [(&str, &str); 15] = [
+const DOUBLED: [(&str, &str); 21] = [
     ("nix", "libcontainer 0.7 and fuser 0.18 each pin one of their own"),
     ("syn", "macro crates move to 3 one by one; not in the program"),
     ("thiserror", "libcontainer's dependencies still use 1"),
@@ -36,6 +36,12 @@ const DOUBLED: [(&str, &str); 15] = [
     ("hashbrown", "opendal's signing for S3 uses an older one"),
     ("block-buffer", "as digest"),
     ("embedded-io", "two that postcard can be built with; it is built with neither"),
+    ("itertools", "ratatui's unicode-truncate and libcontainer's pathrs, each with its own"),
+    ("strum", "oci-spec of libcontainer and ratatui, each with its own"),
+    ("strum_macros", "as strum"),
+    ("darling", "a macro crate of libcontainer's and one of ratatui's; not in the program"),
+    ("darling_core", "as darling"),
+    ("darling_macro", "as darling"),
     ("base64", "oci-client and hyper-util, each with its own"),
 ];
 

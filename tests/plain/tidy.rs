@@ -90,7 +90,7 @@ fn each_library_is_known_to_one_module_alone() {
         ("libcontainer::", "src/shim"),
         ("redb::", "src/store"),
         ("fuser::", "fs/src"),
-        ("trainyard_fs::", "src/workspace src/mounting"),
+        ("trainyard_fs::", "src/workspace src/mounting src/doctor"),
         ("netlink_", "src/engine/local"),
         ("use notify::", "src/intake src/api src/sys/watch.rs"),
         ("clap::", "src/cli src/main.rs"),

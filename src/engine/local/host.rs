@@ -189,9 +189,11 @@ fn is_ours(mount: &mounts::MountPoint) -> bool {
 fn hiding_layer(directory: &Path, store: &Path) -> io::Result<PathBuf> {
     let mut hidden = Vec::new();
     collect_hidden(directory, Path::new(""), &mut hidden)?;
-    hidden.extend(["trainyard"].map(PathBuf::from).into_iter().filter(|path| directory.join(path).exists()));
+    // Ours as a whole, whatever of it is hidden by its own mode.
+    let own = Path::new("trainyard");
+    hidden.retain(|path| !path.starts_with(own));
+    hidden.extend(Some(own.to_owned()).filter(|path| directory.join(path).exists()));
     hidden.sort();
-    hidden.dedup();
     let digest = Sha256::digest(format!("{hidden:?}").as_bytes());
     let name: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let layer = store.join(name);
@@ -276,5 +278,20 @@ mod tests {
         collect_hidden(dir.path(), Path::new(""), &mut hidden).unwrap();
         hidden.sort();
         assert_eq!(hidden, ["private", "shadow", "sub/key"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn our_own_configuration_is_hidden_as_a_whole_with_secrets_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let (etc, store) = (dir.path().join("etc"), dir.path().join("store"));
+        fs::create_dir_all(etc.join("trainyard/secrets")).unwrap();
+        fs::set_permissions(etc.join("trainyard/secrets"), fs::Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(&store).unwrap();
+        let Ok(layer) = hiding_layer(&etc, &store) else {
+            assert!(!nix::unistd::Uid::effective().is_root(), "root makes white-outs");
+            return;
+        };
+        let names: Vec<_> = fs::read_dir(layer).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["trainyard"]);
     }
 }

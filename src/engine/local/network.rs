@@ -333,8 +333,24 @@ fn resolving(net: &str, resolver: Option<Ipv4Addr>) -> String {
 /// Lets the range reach out through the machine's address, and keeps jobs from reaching each other through it. Published
 /// ports are reached by any address of the machine, `localhost` as well, for which a task sees its gateway.
 fn masquerade(instance: &str, range: AddressRange, resolver: Option<Ipv4Addr>) -> Result<String, String> {
+    let rules = masquerading(instance, range, resolver);
+    nft(&rules).map_err(|error| {
+        warn_if_forwarding(&error);
+        error.to_string()
+    })?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))?;
+    Ok(rules)
+}
+
+/// Has nft and the kernel look at the rules of an installation, and changes nothing.
+pub fn try_rules(instance: &str, config: &NetworkConfig) -> io::Result<()> {
+    let instance: String = instance.chars().take(4).collect();
+    run_nft(&["-c", "-f", "-"], &masquerading(&instance, config.range, names::to_be_led_to(&config.resolv_conf)))
+}
+
+fn masquerading(instance: &str, range: AddressRange, resolver: Option<Ipv4Addr>) -> String {
     let (net, table) = (net(range), table(instance));
-    let rules = format!(
+    format!(
         "{}table ip {table} {{\n{}{}{}\
            chain out {{ type nat hook postrouting priority 100;\n\
              ip saddr {net} ip daddr != {net} masquerade;\n\
@@ -348,13 +364,7 @@ fn masquerade(instance: &str, range: AddressRange, resolver: Option<Ipv4Addr>) -
         between(range),
         aloof(instance),
         resolving(&net, resolver)
-    );
-    nft(&rules).map_err(|error| {
-        warn_if_forwarding(&error);
-        error.to_string()
-    })?;
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("cannot turn on forwarding: {error}"))?;
-    Ok(rules)
+    )
 }
 
 /// Takes the table away, whether or not it is there.
@@ -375,7 +385,11 @@ fn remove_rules(instance: &str) {
 
 /// Carries out nft's commands, all or none. `NotFound`: what they name is not there; `Unsupported`: there is no nft.
 fn nft(commands: &str) -> io::Result<()> {
-    let output = run_tool("nft", &["-f", "-"], commands).map_err(|error| match error.kind() {
+    run_nft(&["-f", "-"], commands)
+}
+
+fn run_nft(arguments: &[&str], commands: &str) -> io::Result<()> {
+    let output = run_tool("nft", arguments, commands).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::Unsupported, "nft is not installed"),
         kind => io::Error::new(kind, format!("nft cannot be run: {error}")),
     })?;

@@ -1,0 +1,256 @@
+//! What stands costs little: the daemon's start with many stored jobs, its memory with many runs, tasks that it takes over after
+//! a restart, `ps` of many jobs. Each beside what is promised; ends with 1 where a promise is missed.
+//!
+//!     cargo bench --bench standing [-- JOBS TASKS]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::exit,
+    reason = "a benchmark drives processes"
+)]
+
+#[path = "../tests/support/mod.rs"]
+#[allow(dead_code, reason = "shared with the tests")]
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use support::{Instance, wait_at_most};
+use trainyard::config::Paths;
+use trainyard::ids::{AttemptId, JobKey, Timestamp};
+use trainyard::spec::parse;
+use trainyard::status::{EndRecord, State, TaskEnd, Verdict};
+use trainyard::store::record::{
+    AttemptRecord, Counters, EventRecord, JobRecord, Owner, RunEnd, RunRecord, SourceRecord, TaskPhase, TaskRecord,
+    UsageRecord,
+};
+use trainyard::store::redb::RedbStore;
+use trainyard::store::{Batch, Store};
+
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Times of which the median counts.
+const ROUNDS: usize = 5;
+
+fn text(number: usize) -> String {
+    format!(
+        "description = \"run {number} of a search\"\ncommand = \"python3 train.py --seed={number}\"\n\
+         resources = {{ cpu = 1, memory = \"1GiB\" }}\nenv = {{ SEED = \"{number}\", NAME = \"{}\" }}\n",
+        "x".repeat(200)
+    )
+}
+
+/// Jobs with their files, one run each that is over, and what is kept of it.
+fn store(paths: &Paths, jobs: usize) {
+    fs::create_dir_all(paths.state_dir()).unwrap();
+    let counters = Counters { attempt: jobs as u64, order: jobs as u64, event: jobs as u64 * 5 };
+    let mut batch = Batch { counters: Some(counters), ..Batch::default() };
+    let begun = trainyard::sys::now().0 - 3_600_000;
+    for number in 0..jobs {
+        let key: JobKey = format!("job-{number:05}").parse().unwrap();
+        let text = text(number);
+        fs::write(paths.jobs_d().join(format!("{}.toml", key.job)), &text).unwrap();
+        let meaning = parse("job.toml", &text).0.unwrap().meaning();
+        let owner = Owner { uid: 0, gid: 0 };
+        let source = SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None };
+        let at = |ms: u64| Timestamp(begun + ms);
+        let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
+        let verdict = Verdict::Succeeded { tolerated: 0 };
+        let attempt = AttemptRecord {
+            id: AttemptId(number as u64 + 1),
+            number: 1,
+            created: at(10),
+            block: None,
+            running_since: Some(at(20)),
+            overrun_told: false,
+            idle_since: None,
+            failed_gpus: Default::default(),
+            stopping: None,
+            verdict: Some(verdict.clone()),
+            ended: Some(at(95)),
+            released: true,
+            tasks: vec![TaskRecord {
+                role: "main".parse().unwrap(),
+                index: 0,
+                phase: TaskPhase::Ended(end),
+                again: 0,
+                gpus: Vec::new(),
+            }],
+        };
+        let told = ["queued", "attempt 1 starts", "running", "main-0 exited with 0", "succeeded"];
+        for (event, message) in told.iter().enumerate() {
+            let event = EventRecord {
+                number: event as u64,
+                serial: number as u64 * 5 + event as u64 + 1,
+                at: at(event as u64 * 20),
+                run: 1,
+                state: if event == 4 { State::Succeeded } else { State::Running },
+                message: (*message).to_owned(),
+            };
+            batch.events.push((key.clone(), event));
+        }
+        batch.usage.push(UsageRecord {
+            attempt: attempt.id,
+            workspace: key.workspace.clone(),
+            job: key.job.clone(),
+            run: 1,
+            owner: 0,
+            from: at(10),
+            to: at(95),
+            cpu: 1000,
+            memory: 1 << 30,
+            gpu: 0,
+            gpu_part: 0,
+            price: None,
+        });
+        batch.runs.insert(
+            (key.clone(), 1),
+            RunRecord {
+                number: 1,
+                created: at(0),
+                order: number as u64,
+                source: source.clone(),
+                prepared: true,
+                unprepared: None,
+                stop: None,
+                extended_ms: 0,
+                attempts: vec![attempt],
+                ended: Some(RunEnd { verdict, at: at(95) }),
+            },
+        );
+        batch.jobs.insert(
+            key,
+            JobRecord {
+                created: at(0),
+                source: Some(source),
+                file_present: true,
+                invalid: Vec::new(),
+                last_run: 1,
+                rerun_wanted: false,
+                rerun_number: 0,
+                not_begun: None,
+                turned_away: None,
+                next_event: 5,
+                removed: false,
+                first_event: 0,
+            },
+        );
+    }
+    RedbStore::open(&paths.store_file()).unwrap().commit(&batch).unwrap();
+}
+
+/// Memory of its own that a process has now, bytes; what it shares is the program.
+fn own_memory(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// Processes that the daemon watches.
+fn watched(pid: i32) -> usize {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    descriptors.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("anon_inode:[pidfd]"))).count()
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Prints a figure beside what is promised of it; whether it holds.
+fn tell(what: &str, measured: f64, promised: f64, unit: &str) -> bool {
+    let word = if measured < promised { "" } else { "  MISSED" };
+    println!("{what:<66}{measured:>9.1} {unit:<4} < {promised:>5.0} {unit}{word}");
+    measured < promised
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn many_jobs(jobs: usize) -> Option<bool> {
+    let mut instance = Instance::prepare("bench standing", "")?;
+    store(&Paths::new(instance.root()).unwrap(), jobs);
+    let mut starts = Vec::new();
+    for _ in 0..ROUNDS {
+        let from = Instant::now();
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        // And it answers.
+        instance.ok(&["status", "job-00000"]);
+        starts.push(from.elapsed());
+        if starts.len() < ROUNDS {
+            instance.kill_daemon();
+        }
+    }
+    let mut held = tell(&format!("start to ready and an answer, {jobs} stored jobs"), ms(median(starts)), 1000.0, "ms");
+    // What the start has still to do is not what `ps` takes.
+    let shown = instance.mount().join("jobs/by-state/succeeded");
+    wait_at_most(PATIENCE, "all jobs to be shown", || (fs::read_dir(&shown).ok()?.count() == jobs).then_some(()));
+    let listed = (0..ROUNDS).map(|_| {
+        let from = Instant::now();
+        assert_eq!(instance.ok(&["ps"]).lines().count(), jobs + 1);
+        from.elapsed()
+    });
+    held &= tell(&format!("`trainyard ps` of {jobs} jobs"), ms(median(listed.collect())), 100.0, "ms");
+    println!(
+        "{:<66}{:>9.1} MiB",
+        format!("the daemon's memory, {jobs} stored jobs"),
+        mib(own_memory(instance.daemon_pid()))
+    );
+    instance.shutdown();
+    Some(held)
+}
+
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+/// So many tasks run, and as many runs wait behind them.
+fn many_runs(tasks: usize) -> Option<bool> {
+    let config = format!("[limits]\ncpu = {}\nmemory = \"{}GiB\"\nstop_grace = \"1s\"\n", tasks / 10, tasks);
+    let mut instance = Instance::start("bench standing", &config)?;
+    let job = "command = [\"/bin/sleep\", \"infinity\"]\nnetwork = \"host\"\nresources = { cpu = 0.1, memory = \"128MiB\" }\n";
+    (0..tasks).for_each(|number| instance.drop_job(&format!("j{number}"), job));
+    let running = instance.mount().join("jobs/by-state/running");
+    let all_run = |_: &Instance| (fs::read_dir(&running).map_or(0, Iterator::count) == tasks).then_some(());
+    wait_at_most(PATIENCE, "all tasks to run", || all_run(&instance));
+    (0..tasks).for_each(|number| instance.drop_job(&format!("w{number}"), job));
+    let waiting = instance.mount().join("jobs/by-state/waiting");
+    wait_at_most(PATIENCE, "the others to wait", || {
+        (fs::read_dir(&waiting).map_or(0, Iterator::count) == tasks).then_some(())
+    });
+    let memory = mib(own_memory(instance.daemon_pid()));
+    let mut held = tell(&format!("the daemon's memory, {tasks} runs run and {tasks} wait"), memory, 50.0, "MiB");
+    let mut adopted = Vec::new();
+    for _ in 0..ROUNDS {
+        instance.kill_daemon();
+        let from = Instant::now();
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+        let pid = instance.daemon_pid();
+        wait_at_most(PATIENCE, "all tasks to be watched", || (watched(pid) >= tasks).then_some(()));
+        adopted.push(from.elapsed());
+    }
+    all_run(&instance).unwrap();
+    held &= tell(
+        &format!("{tasks} running tasks adopted, from the start of the daemon"),
+        ms(median(adopted)),
+        1000.0,
+        "ms",
+    );
+    held &= tell("its memory then", mib(own_memory(instance.daemon_pid())), 50.0, "MiB");
+    instance.shutdown();
+    Some(held)
+}
+
+fn main() {
+    let mut numbers = std::env::args().filter_map(|argument| argument.parse().ok());
+    let (jobs, tasks) = (numbers.next().unwrap_or(10_000), numbers.next().unwrap_or(500));
+    let held = [many_jobs(jobs), many_runs(tasks)];
+    if held.contains(&Some(false)) {
+        std::process::exit(1);
+    }
+}

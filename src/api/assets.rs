@@ -1,0 +1,98 @@
+//! Datasets, code and models over the API: what there is, as far as the caller may look.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::error::ApiError;
+use super::files::as_caller;
+use super::storage::may_enter;
+use crate::assets::{DRAFT, OWN, SHARED, Shelf};
+use crate::config::Paths;
+use crate::ids::WorkspaceName;
+use crate::reconcile::Caller;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DatasetView {
+    /// The workspace whose it is, or `preset` or `public`.
+    pub home: String,
+    pub dataset: String,
+    /// Published ones, in order of their names.
+    pub versions: Vec<String>,
+    pub latest: Option<String>,
+    /// A version is being made.
+    pub has_draft: bool,
+}
+
+/// What a run has left in its model directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ModelView {
+    pub workspace: String,
+    pub job: String,
+    pub run: u32,
+    /// Names of its files and directories.
+    pub files: Vec<String>,
+}
+
+/// Those that jobs of a workspace may name. Blocks.
+pub(super) fn datasets(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Vec<DatasetView>, ApiError> {
+    let shelf = entered(paths, caller, workspace)?;
+    as_caller(caller, || {
+        let mut found = Vec::new();
+        for home in [workspace].into_iter().chain(SHARED) {
+            let directory = Path::new(home).join("datasets");
+            for dataset in named(&shelf, &directory) {
+                let path = directory.join(&dataset);
+                let Ok(versions) = shelf.versions(&path) else { continue };
+                let has_draft = shelf.directory(&path.join(DRAFT)).is_ok();
+                found.push(DatasetView {
+                    home: home.to_owned(),
+                    dataset,
+                    versions,
+                    latest: shelf.latest(&path),
+                    has_draft,
+                });
+            }
+        }
+        found
+    })
+}
+
+/// Those of a workspace. Blocks.
+pub(super) fn models(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Vec<ModelView>, ApiError> {
+    let shelf = entered(paths, caller, workspace)?;
+    as_caller(caller, || {
+        let models = Path::new(workspace).join("models");
+        let mut found = Vec::new();
+        for job in named(&shelf, &models) {
+            let runs = named(&shelf, &models.join(&job));
+            for run in runs.iter().filter_map(|run| run.parse::<u32>().ok()) {
+                let path = models.join(&job).join(run.to_string());
+                if shelf.directory(&path).is_ok() {
+                    let files = named(&shelf, &path);
+                    found.push(ModelView { workspace: workspace.to_owned(), job: job.clone(), run, files });
+                }
+            }
+        }
+        found.sort_by(|a, b| (&a.job, a.run).cmp(&(&b.job, b.run)));
+        found
+    })
+}
+
+fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {
+    let unknown = || ApiError::NotFound(format!("there is no workspace {workspace} that you may enter"));
+    let name: WorkspaceName = workspace.parse().map_err(|_| unknown())?;
+    if !may_enter(paths, &name, caller) {
+        return Err(unknown());
+    }
+    let cannot = |error: std::io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
+    Shelf::open(&paths.workspaces()).map_err(cannot)
+}
+
+/// What is not there, or closed to the caller, has nothing in it.
+fn named(shelf: &Shelf, directory: &Path) -> Vec<String> {
+    let mut names = shelf.names(directory).unwrap_or_default();
+    names.retain(|name| !name.starts_with(OWN));
+    names
+}

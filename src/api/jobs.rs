@@ -1,0 +1,256 @@
+//! Jobs over the API: lists, details, and what is done to them.
+
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::Read;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
+
+use super::error::ApiError;
+use super::list::{self, Filter};
+use super::query::Values;
+use super::server::{Body, Context, ask, json, stream};
+use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
+use super::{files, logs};
+use crate::engine::ListeningPort;
+use crate::ids::{JobKey, TaskName};
+use crate::reconcile::{Caller, JobDetail, Refusal, Request, Verb};
+use crate::store::record::RunRecord;
+
+pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
+    let parsed = workspace.parse().and_then(|workspace| Ok(JobKey::new(workspace, job.parse()?)));
+    parsed.map_err(|error| ApiError::Bad(format!("{workspace}/{job} cannot be a job: {error}")))
+}
+
+/// A page of those that the caller may see.
+pub(super) async fn list(context: &Context, caller: Caller, values: &Values) -> Result<JobList, ApiError> {
+    let mut filter = Filter::read(values);
+    if let Some(user) = values.owned("user") {
+        filter.owner = Some(uid_of(user).await?);
+    }
+    let list = ask(context, |answer| Request::List { caller, answer }).await?;
+    let list = JobList { jobs: list.jobs, strays: list.strays, total: 0, next: None };
+    list::page(list, values, &filter).map_err(ApiError::Bad)
+}
+
+/// A user by name or number; to look names up may take long.
+pub(super) async fn uid_of(user: String) -> Result<u32, ApiError> {
+    let looked = tokio::task::spawn_blocking(move || {
+        let named = nix::unistd::User::from_name(&user).ok().flatten().map(|user| user.uid.as_raw());
+        let found = named.or_else(|| user.parse().ok());
+        found.ok_or_else(|| ApiError::NotFound(format!("there is no user {user:?} on this machine")))
+    });
+    looked.await.map_err(|_| ApiError::Ending)?
+}
+
+pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey) -> Result<JobView, ApiError> {
+    let detail = show(context, caller, key).await?;
+    Ok(view(context, detail))
+}
+
+/// How long it may take until a file that was just dropped is a job: files are looked at every 20 s where the kernel tells nothing.
+const COMES: Duration = Duration::from_secs(30);
+
+/// As [`detail`], but of a job that is not there yet it waits until it is.
+pub(super) async fn detail_when_known(context: &Context, caller: Caller, key: JobKey) -> Result<JobView, ApiError> {
+    let mut rounds = context.rounds.clone();
+    let known = async {
+        loop {
+            rounds.mark_unchanged();
+            match detail(context, caller.clone(), key.clone()).await {
+                Err(ApiError::Refused(Refusal::Unknown(_))) => {
+                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                shown => return shown,
+            }
+        }
+    };
+    match tokio::time::timeout(COMES, known).await {
+        Ok(shown) => shown,
+        Err(_) => detail(context, caller.clone(), key.clone()).await,
+    }
+}
+
+pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
+    ask(context, |answer| Request::Show { caller, key, answer }).await
+}
+
+pub(super) async fn change(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    verb: Verb,
+) -> Result<Response<Body>, ApiError> {
+    let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
+    Ok(json(StatusCode::OK, &Done { message }))
+}
+
+/// How long the daemon may take to see that a file is gone.
+const FILE_GONE: Duration = Duration::from_secs(10);
+
+/// Removes the file of a job, or of a sweep, that is over, and then the record, once the file is known to be gone.
+pub(super) async fn remove_with_file(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+) -> Result<Response<Body>, ApiError> {
+    if is_over(context, &caller, &key).await? {
+        let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
+        let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
+        removed.await.map_err(|_| ApiError::Ending)??;
+    }
+    let mut rounds = context.rounds.clone();
+    let retried = async {
+        loop {
+            rounds.mark_unchanged();
+            match change(context, caller.clone(), key.clone(), Verb::Remove).await {
+                Err(ApiError::Refused(refusal)) if waits_for_file(&refusal) => {
+                    rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                done => return done,
+            }
+        }
+    };
+    let slow = || ApiError::Failed(format!("the file of {key} is removed, its record not yet: `trainyard rm {key}`"));
+    tokio::time::timeout(FILE_GONE, retried).await.unwrap_or_else(|_| Err(slow()))
+}
+
+fn waits_for_file(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::FileStillThere { .. } => true,
+        Refusal::Each(each) => each.iter().all(waits_for_file),
+        _ => false,
+    }
+}
+
+/// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
+async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
+    let detail = match show(context, caller.clone(), key.clone()).await {
+        Err(ApiError::Refused(Refusal::Sweep { jobs, .. })) => {
+            for job in jobs {
+                let job = job.parse().map_err(|_| ApiError::NotFound(format!("there is no job {job}")))?;
+                if show(context, caller.clone(), job).await?.is_open {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        detail => detail?,
+    };
+    if let Some(sweep) = detail.report.sweep.first().and_then(|_| key.job.as_str().split_once('~')) {
+        let sweep = sweep.0;
+        let message =
+            format!("job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {sweep}`");
+        return Err(ApiError::Conflict(message));
+    }
+    Ok(!detail.is_open)
+}
+
+/// What the tasks printed, line by line or as one file.
+pub(super) async fn logs(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    query: LogQuery,
+) -> Result<Response<Body>, ApiError> {
+    let detail = show(context, caller.clone(), key.clone()).await?;
+    logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
+    let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let (own, of) = (context.clone(), key.clone());
+    let fetch = move || {
+        let (context, caller, key) = (own.clone(), caller.clone(), of.clone());
+        async move { show(&context, caller, key).await.ok() }
+    };
+    let as_text = query.as_text;
+    let run = query.run.unwrap_or(detail.report.run);
+    let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone(), context.growth.clone());
+    tokio::spawn(follower.run(sender, fetch));
+    match as_text {
+        false => stream(channel.boxed(), "application/x-ndjson"),
+        true => download(channel.boxed(), &format!("{}-{run}.log", key.job)),
+    }
+}
+
+/// What a task has used of the machine, as its shim wrote it.
+pub(super) async fn metrics(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    values: &Values,
+) -> Result<Response<Body>, ApiError> {
+    let detail = show(context, caller, key.clone()).await?;
+    let small = |name| values.number(name).and_then(|number| u32::try_from(number).ok());
+    let task = values.needed("task")?;
+    let wanted =
+        LogQuery { task: Some(task.to_owned()), run: small("run"), attempt: small("attempt"), ..LogQuery::default() };
+    logs::check(&key, &detail, &wanted).map_err(ApiError::NotFound)?;
+    let task: TaskName = task.parse().map_err(|error| ApiError::Bad(format!("task: {error}")))?;
+    let run = detail.runs.iter().rfind(|run| wanted.run.is_none_or(|number| number == run.number));
+    let run = run.ok_or_else(|| ApiError::NotFound(format!("job {key} has not run yet")))?;
+    let last = run.attempts.last().map_or(0, |attempt| attempt.number);
+    let directory = context.paths.task(&key, run.number, wanted.attempt.unwrap_or(last), &task);
+    let missing = || ApiError::NotFound(format!("nothing was measured of task {task} of job {key} yet"));
+    let opened = tokio::task::spawn_blocking(move || File::open(directory.join("metrics.csv"))).await;
+    let file = opened.map_err(|_| ApiError::Ending)?.map_err(|_| missing())?;
+    stream(send_file(file), "text/csv")
+}
+
+/// Bytes of a file that are sent at once.
+const PART: u64 = 64 << 10;
+
+/// A file as it is, part by part.
+fn send_file(mut file: File) -> Body {
+    let (mut sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    tokio::spawn(async move {
+        loop {
+            let read = tokio::task::spawn_blocking(move || {
+                let mut part = Vec::new();
+                let read = file.by_ref().take(PART).read_to_end(&mut part);
+                read.map(|_| (file, part))
+            });
+            // What cannot be read any more ends the answer.
+            let Ok(Ok((same, part))) = read.await else { return };
+            if part.is_empty() || sender.send_data(part.into()).await.is_err() {
+                return;
+            }
+            file = same;
+        }
+    });
+    channel.boxed()
+}
+
+/// An answer that browsers and `curl -OJ` keep as a file.
+fn download(body: Body, name: &str) -> Result<Response<Body>, ApiError> {
+    let mut response = stream(body, "text/plain; charset=utf-8")?;
+    let name = format!("attachment; filename*=UTF-8''{}", super::wire::escape(name));
+    if let Ok(name) = hyper::header::HeaderValue::from_str(&name) {
+        response.headers_mut().insert(hyper::header::CONTENT_DISPOSITION, name);
+    }
+    Ok(response)
+}
+
+fn view(context: &Context, detail: JobDetail) -> JobView {
+    JobView {
+        ports: ports(context, &detail.runs),
+        gpus: detail.gpus,
+        report: detail.report,
+        events: detail.events.into_iter().map(Into::into).collect(),
+        runs: detail.runs.iter().map(RunView::from).collect(),
+        spec: detail.text,
+    }
+}
+
+/// Those of the newest attempt, while it runs.
+fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
+    let attempt = runs.last().and_then(|run| run.attempts.last()).filter(|attempt| attempt.ended.is_none());
+    let Some(attempt) = attempt else { return Vec::new() };
+    let of_task = |port: ListeningPort| {
+        let task = attempt.tasks.get(port.ordinal as usize).filter(|task| task.phase.end().is_none())?;
+        let (task, address) = (task.name().to_string(), port.address.to_string());
+        Some(PortView { task, label: port.label, address, port: port.port, published: port.published })
+    };
+    context.engine.listening(attempt.id).into_iter().filter_map(of_task).collect()
+}

@@ -1,0 +1,165 @@
+//! The OpenAPI 3.1 document, from the table of routes and the wire types.
+
+use schemars::generate::SchemaSettings;
+use schemars::{Schema, SchemaGenerator};
+use serde_json::{Map, Value, json};
+
+use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
+use super::routes::{Action, Answers, Kind, Param, ROUTES, Right, Route, Takes};
+use super::wire::Failure;
+
+/// The whole document.
+pub fn document() -> Value {
+    let mut settings = SchemaSettings::draft2020_12().for_serialize();
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    let mut generator = settings.into_generator();
+    let failure = generator.subschema_for::<Failure>();
+    let mut paths: Map<String, Value> = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.verb.name().to_lowercase()] = operation(route, &mut generator);
+    }
+    let error = json!({ "description": "Why not.", "content": { "application/json": { "schema": failure } } });
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Trainyard",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "Training jobs of one machine. Paths below /v1 keep what they mean; what is added is added beside it.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": generator.take_definitions(true),
+            "responses": { "Failure": error },
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
+    let places =
+        route.places().map(|name| json!({ "name": name, "in": "path", "required": true, "schema": name_schema() }));
+    let parameters: Vec<Value> = places.chain(route.query.iter().map(parameter)).collect();
+    let mut operation = json!({
+        "operationId": name_of(route.action),
+        "summary": route.does,
+        "parameters": parameters,
+        "responses": {
+            route.status.to_string(): success(route, generator),
+            "4XX": { "$ref": "#/components/responses/Failure" },
+            "5XX": { "$ref": "#/components/responses/Failure" },
+        },
+    });
+    // Ready or not, it is told in the same way.
+    if route.action == Action::Ready {
+        operation["responses"]["503"] = success(route, generator);
+    }
+    if route.may != Right::Anyone {
+        operation["security"] = json!([{ "token": [route.may.name()] }]);
+    }
+    if let Some(body) = body(route, generator) {
+        operation["requestBody"] = body;
+    }
+    operation
+}
+
+/// `ListJobs` for the action of that name.
+fn name_of(action: Action) -> String {
+    format!("{action:?}")
+}
+
+fn parameter(param: &Param) -> Value {
+    json!({
+        "name": param.name, "in": "query", "required": param.required, "description": param.does,
+        "schema": schema_of(param.kind),
+        // A list is one value with commas.
+        "explode": false,
+    })
+}
+
+/// As `ids` checks names.
+fn name_schema() -> Value {
+    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{L}\p{N}][\p{L}\p{N}._~-]*$" })
+}
+
+fn schema_of(kind: Kind) -> Value {
+    match kind {
+        Kind::Name => name_schema(),
+        Kind::Cursor => {
+            json!({ "type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
+        }
+        Kind::Text => json!({ "type": "string", "minLength": 1, "maxLength": VALUE_MAX }),
+        Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most.min(NUMBER_MAX) }),
+        Kind::Time => json!({ "anyOf": [
+            { "type": "integer", "minimum": 0, "maximum": TIME_MAX },
+            { "type": "string", "format": "date-time" },
+        ] }),
+        Kind::Flag => json!({ "type": "string", "enum": ["1", "0", "true", "false"] }),
+        Kind::OneOf(list) => json!({ "type": "string", "enum": list }),
+        Kind::AnyOf(list) => json!({ "type": "array", "minItems": 1, "items": { "type": "string", "enum": list } }),
+    }
+}
+
+fn success(route: &Route, generator: &mut SchemaGenerator) -> Value {
+    let content = |kind: &str, schema: Schema| json!({ kind: { "schema": schema } });
+    let text = Schema::try_from(json!({ "type": "string" })).unwrap_or_default();
+    let content = match route.answers {
+        Answers::Json(schema) => content("application/json", schema(generator)),
+        // Each line by itself is of the schema, which OpenAPI 3.1 has no word for.
+        Answers::Lines(schema) => {
+            let line = schema(generator);
+            let mut content = content("application/x-ndjson", text.clone());
+            content["application/x-ndjson"]["x-line-schema"] = line.into();
+            if route.query.iter().any(|param| param.name == "format" && param.kind != Kind::Text) {
+                content["text/plain"] = json!({ "schema": text });
+            }
+            content
+        }
+        Answers::Text(kind) => content(kind, text),
+        Answers::Upgrade => json!({}),
+    };
+    json!({ "description": "Done.", "content": content })
+}
+
+fn body(route: &Route, generator: &mut SchemaGenerator) -> Option<Value> {
+    let (kind, schema) = match route.takes {
+        Takes::Nothing => return None,
+        Takes::Json(schema, _) => ("application/json", schema(generator).into()),
+        Takes::Text(kind, _) => (kind, json!({ "type": "string", "minLength": 1 })),
+        Takes::Stream(kind) => (kind, json!({ "type": "string", "format": "binary" })),
+    };
+    Some(json!({ "required": true, "content": { kind: { "schema": schema } } }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every `$ref` of the document.
+    fn references(value: &Value) -> Vec<String> {
+        match value {
+            Value::Object(map) => {
+                let own = map.get("$ref").and_then(Value::as_str).map(str::to_owned);
+                own.into_iter().chain(map.values().flat_map(references)).collect()
+            }
+            Value::Array(list) => list.iter().flat_map(references).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_document_has_every_route_and_every_schema_that_it_names() {
+        let document = document();
+        for route in ROUTES {
+            let operation = &document["paths"][route.path][route.verb.name().to_lowercase()];
+            assert_eq!(operation["operationId"], name_of(route.action), "{}", route.path);
+        }
+        let references = references(&document);
+        assert!(references.len() > 20);
+        for reference in references {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
+    }
+}

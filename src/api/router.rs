@@ -1,0 +1,251 @@
+//! From a route to what does it.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
+
+use super::error::ApiError;
+use super::files::{Place, Wanted};
+use super::routes::{self, Action};
+use super::server::{Body, Call, Context, json, stream, whole};
+use super::tokens::TokenRequest;
+use super::usage::By;
+use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
+use super::{
+    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, state, storage,
+    templates, usage,
+};
+use crate::ids::{JobKey, Timestamp, WorkspaceName};
+use crate::reconcile::{Caller, Event, Verb};
+use crate::spec::Diagnostic;
+
+pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let caller = call.caller.clone();
+    let job = || -> Result<JobKey, ApiError> { jobs::key(call.place(0), call.place(1)) };
+    match call.route.action {
+        Action::Health => ok(&health::health()),
+        Action::Ready => {
+            let found = health::readiness(context).await;
+            Ok(json(if found.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &found))
+        }
+        Action::Metrics => text(measures::page(context).await?, "text/plain; version=0.0.4; charset=utf-8"),
+        Action::OpenApi => ok(&openapi::document()),
+        Action::Jobs => ok(&jobs::list(context, caller, &call.query).await?),
+        Action::Job if call.query.text("known").is_some() => {
+            ok(&jobs::detail_when_known(context, caller, job()?).await?)
+        }
+        Action::Job => ok(&jobs::detail(context, caller, job()?).await?),
+        Action::Logs => jobs::logs(context, caller, job()?, LogQuery::read(&call.query)).await,
+        Action::Exec => exec::begin(call, context).await,
+        Action::Stop => jobs::change(context, caller, job()?, Verb::Stop).await,
+        Action::Rerun => jobs::change(context, caller, job()?, Verb::Rerun).await,
+        Action::Restart => jobs::change(context, caller, job()?, Verb::Restart).await,
+        Action::Extend => {
+            let by = Duration::from_millis(call.query.number("by_ms").unwrap_or(0));
+            jobs::change(context, caller, job()?, Verb::Extend { by }).await
+        }
+        Action::Send => jobs::change(context, caller, job()?, Verb::Send).await,
+        Action::KeepUnsent => jobs::change(context, caller, job()?, Verb::KeepUnsent).await,
+        Action::Remove if call.query.flag("file") => jobs::remove_with_file(context, caller, job()?).await,
+        Action::Remove => jobs::change(context, caller, job()?, Verb::Remove).await,
+        Action::Images
+        | Action::Image
+        | Action::PullImage
+        | Action::ImportImage
+        | Action::TagImage
+        | Action::PruneImages
+        | Action::RemoveImage => images(call, context).await,
+        Action::RemoveDataset => {
+            let (paths, home) = (context.paths.clone(), call.place(0).to_owned());
+            let work = move || datasets::remove(&paths, &caller, call.place(0), call.place(1), call.place(2));
+            let message = blocking(work).await?;
+            context.storage.removed(&home);
+            done(message)
+        }
+        Action::Gpus => ok(&gpus::list(context, caller).await?),
+        Action::Usage => {
+            let by = call.query.text("by").map_or(Ok(By::Workspace), str::parse).map_err(ApiError::Bad)?;
+            let since = call.query.time("since").unwrap_or(Timestamp(0));
+            ok(&usage::list(context, &caller, by, since).await?)
+        }
+        Action::Workspaces => ok(&storage::list(context, &caller).await?),
+        Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
+        Action::State => stream(state::copy(context, &caller)?, "application/x-ndjson"),
+        Action::Drain => ok(&drain::look(context, call.query.flag(routes::WAIT)).await?),
+        Action::BeginDrain => ok(&drain::begin(context, caller).await?),
+        Action::UndoDrain => ok(&drain::undo(context).await?),
+        Action::Shutdown => shutdown(context, &caller),
+        Action::JobFile | Action::PutJobFile | Action::RemoveJobFile | Action::CloneJob | Action::Check => {
+            job_files(call, context).await
+        }
+        Action::TaskMetrics => jobs::metrics(context, caller, job()?, &call.query).await,
+        Action::Events => happenings::send(context, caller, &call.query),
+        Action::Datasets => {
+            let workspace = call.query.text("workspace").unwrap_or("default").to_owned();
+            check_reach(&caller, &workspace)?;
+            let paths = context.paths.clone();
+            ok(&blocking(move || assets::datasets(&paths, &caller, &workspace)).await?)
+        }
+        Action::Models => {
+            let workspace = call.query.text("workspace").unwrap_or("default").to_owned();
+            check_reach(&caller, &workspace)?;
+            let paths = context.paths.clone();
+            ok(&blocking(move || assets::models(&paths, &caller, &workspace)).await?)
+        }
+        Action::Templates => {
+            let workspace = call.query.text("workspace").map(str::parse::<WorkspaceName>).transpose();
+            let workspace = workspace.map_err(|error| ApiError::Bad(format!("workspace: {error}")))?;
+            let paths = context.paths.clone();
+            ok(&blocking(move || templates::list(&paths, &caller, workspace.as_ref())).await?)
+        }
+        Action::Template => {
+            let (paths, key) = (context.paths.clone(), job()?);
+            ok(&blocking(move || templates::show(&paths, &caller, &key)).await?)
+        }
+        Action::Secrets | Action::PutSecret | Action::RemoveSecret => secrets_of(call, context).await,
+        Action::Tokens | Action::NewToken | Action::RemoveToken => tokens(call, context).await,
+    }
+}
+
+async fn images(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let (service, caller, query) = (&context.images, call.caller, NameQuery::read(&call.query));
+    match call.route.action {
+        Action::Images => ok(&service.list(caller, query).await?),
+        Action::RemoveImage => done(service.remove(caller, query).await?),
+        Action::TagImage => done(service.tag(caller, query, call.query.needed("new")?.to_owned()).await?),
+        Action::PullImage => stream(service.pull(&caller, query)?, "application/x-ndjson"),
+        Action::ImportImage => {
+            let query = ImportQuery { name: query, tag: call.query.owned("tag"), format: call.query.owned("format") };
+            stream(service.import(caller, query, call.request.into_body()).await?, "application/x-ndjson")
+        }
+        Action::PruneImages => {
+            ok(&service.prune(caller, call.query.number("unused_s").map(Duration::from_secs)).await?)
+        }
+        _ => {
+            let (image, record) = service.show(caller, query).await?;
+            ok(&ImageDetail { image, record })
+        }
+    }
+}
+
+async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let (paths, specs, caller, most) =
+        (context.paths.clone(), context.specs.clone(), call.caller.clone(), call.body_max());
+    let (action, query) = (call.route.action, call.query.clone());
+    if action == Action::Check {
+        let workspace = query.text("workspace").unwrap_or("default");
+        check_reach(&caller, workspace)?;
+        let key = jobs::key(workspace, query.text("job").unwrap_or("job"))?;
+        let text = whole(call.request.into_body(), most).await?;
+        let diagnostics = blocking(move || files::check(&paths, &specs, &caller, &key, &text)).await?;
+        return ok(&Checked { valid: !diagnostics.iter().any(Diagnostic::is_error), diagnostics });
+    }
+    let key = jobs::key(call.place(0), call.place(1))?;
+    let wanted = match action {
+        Action::JobFile => {
+            let text = blocking(move || files::read(&paths, &caller, &key)).await?;
+            return stream(Full::new(Bytes::from(text)).boxed(), "application/toml");
+        }
+        Action::RemoveJobFile => {
+            let message = format!("{key}: its file is removed");
+            blocking(move || files::remove(&paths, &caller, &key)).await?;
+            return done(message);
+        }
+        Action::CloneJob => {
+            let detail = jobs::show(context, caller.clone(), key.clone()).await?;
+            let text =
+                detail.text.ok_or_else(|| ApiError::Conflict(format!("job {key} has never had a valid file")))?;
+            let to = query.text("to").unwrap_or(key.workspace.as_str());
+            check_reach(&caller, to)?;
+            let new = jobs::key(to, query.needed("as")?)?;
+            Wanted { key: new, text: text.into_bytes(), place: Place::New }
+        }
+        _ => {
+            let place = if query.flag("new") { Place::New } else { Place::Any };
+            Wanted { key, text: whole(call.request.into_body(), most).await?.to_vec(), place }
+        }
+    };
+    let (key, by) = (wanted.key.clone(), caller.clone());
+    let written = blocking(move || files::write(&paths, &specs, &by, &wanted)).await?;
+    let status = if written.is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let message = match files::until_known(context, &caller, &written).await? {
+        true => format!("{key}: its file is written"),
+        false => format!("{key}: its file is written; the daemon has not taken it in yet"),
+    };
+    Ok(json(status, &Done { message }))
+}
+
+async fn secrets_of(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let (paths, caller, most) = (context.paths.clone(), call.caller.clone(), call.body_max());
+    let (workspace, secret) = (call.place(0).to_owned(), call.place(1).to_owned());
+    match call.route.action {
+        Action::Secrets => ok(&blocking(move || secrets::list(&paths, &workspace)).await?),
+        Action::RemoveSecret => done(blocking(move || secrets::remove(&paths, &caller, &workspace, &secret)).await?),
+        _ => {
+            let content = whole(call.request.into_body(), most).await?;
+            done(blocking(move || secrets::put(&paths, &caller, &workspace, &secret, &content)).await?)
+        }
+    }
+}
+
+async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let (tokens, caller, most) = (context.tokens.clone(), call.caller.clone(), call.body_max());
+    match call.route.action {
+        Action::Tokens => {
+            let listed = blocking(move || {
+                tokens.list(&caller).map_err(|error| ApiError::Failed(format!("cannot list the tokens: {error}")))
+            });
+            ok(&listed.await?)
+        }
+        Action::RemoveToken => {
+            let name = call.place(0).to_owned();
+            done(blocking(move || tokens.remove(&name, &caller)).await?)
+        }
+        _ => {
+            let body = whole(call.request.into_body(), most).await?;
+            let wanted: TokenRequest =
+                serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
+            let uid = match &wanted.user {
+                Some(user) => jobs::uid_of(user.clone()).await?,
+                None => caller.uid,
+            };
+            let made = blocking(move || tokens.create(&wanted, uid, &caller)).await?;
+            Ok(json(StatusCode::CREATED, &made))
+        }
+    }
+}
+
+/// Where a workspace is not named, it is the default one, which a token need not reach.
+fn check_reach(caller: &Caller, workspace: &str) -> Result<(), ApiError> {
+    match caller.reaches(workspace) {
+        true => Ok(()),
+        false => Err(ApiError::Forbidden(format!("this token does not reach workspace {workspace}"))),
+    }
+}
+
+fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiError> {
+    tracing::info!(caller = %caller.name, "shutting down on request");
+    context.events.send(Event::Shutdown).map_err(|_| ApiError::Ending)?;
+    Ok(json(StatusCode::ACCEPTED, &Done { message: "stopping all jobs".to_owned() }))
+}
+
+fn ok(value: &impl serde::Serialize) -> Result<Response<Body>, ApiError> {
+    Ok(json(StatusCode::OK, value))
+}
+
+fn done(message: String) -> Result<Response<Body>, ApiError> {
+    ok(&Done { message })
+}
+
+fn text(text: String, kind: &'static str) -> Result<Response<Body>, ApiError> {
+    stream(Full::new(Bytes::from(text)).boxed(), kind)
+}
+
+/// Runs what blocks on a thread that may.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
+}

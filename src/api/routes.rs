@@ -1,0 +1,576 @@
+//! What the API has: one row a route. The router, the checks of parameters and bodies, the OpenAPI document and the table in
+//! `docs/API.md` all come from here.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::assets::{DatasetView, ModelView};
+use super::gpus::GpuList;
+use super::health::{Health, Readiness};
+use super::secrets::{SECRET_MAX, SecretView};
+use super::storage::{WorkspaceDetail, WorkspaceView};
+use super::templates::{TemplateDetail, TemplateView};
+use super::tokens::{NewToken, TokenRequest, TokenView};
+use super::usage::UsageView;
+use super::wire::{
+    Checked, Done, ExecRequest, HappeningView, ImageDetail, ImageStep, ImageView, JobList, JobView, LogLine,
+};
+use crate::images::Pruned;
+use crate::report::DrainReport;
+use crate::spec::JOB_FILE_MAX_BYTES;
+
+/// What is to be done; the router has an arm for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Health,
+    Ready,
+    Metrics,
+    OpenApi,
+    Jobs,
+    Job,
+    Logs,
+    Exec,
+    Stop,
+    Rerun,
+    Restart,
+    Extend,
+    Send,
+    KeepUnsent,
+    Remove,
+    Images,
+    Image,
+    PullImage,
+    ImportImage,
+    TagImage,
+    PruneImages,
+    RemoveImage,
+    RemoveDataset,
+    Gpus,
+    Usage,
+    Workspaces,
+    Workspace,
+    State,
+    Drain,
+    BeginDrain,
+    UndoDrain,
+    Shutdown,
+    JobFile,
+    PutJobFile,
+    RemoveJobFile,
+    CloneJob,
+    Check,
+    TaskMetrics,
+    Events,
+    Datasets,
+    Models,
+    Templates,
+    Template,
+    Secrets,
+    PutSecret,
+    RemoveSecret,
+    Tokens,
+    NewToken,
+    RemoveToken,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Get,
+    Post,
+    Put,
+    Delete,
+}
+
+impl Verb {
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Get => "GET",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+/// Who may ask at all; what of it they may see and do is decided job by job, by who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Right {
+    /// Everybody who reaches the daemon.
+    Anyone,
+    /// A local user, or a token that may `read`.
+    Read,
+    /// A local user, or a token that may change `jobs`.
+    Jobs,
+    /// Root, or a token of root's that may `admin`.
+    Admin,
+    /// Root, or a token that may see `metrics`.
+    Metrics,
+    /// A local user by the socket; no token.
+    Local,
+}
+
+impl Right {
+    pub fn name(self) -> &'static str {
+        match self {
+            Right::Anyone => "anyone",
+            Right::Read => "read",
+            Right::Jobs => "jobs",
+            Right::Admin => "admin",
+            Right::Metrics => "metrics",
+            Right::Local => "local",
+        }
+    }
+}
+
+/// A parameter of the query.
+#[derive(Debug, Clone, Copy)]
+pub struct Param {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub required: bool,
+    pub does: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    /// Of a job, a workspace, a token: as [`crate::ids`] has them.
+    Name,
+    /// `next` of a list.
+    Cursor,
+    /// From and to.
+    Number(u64, u64),
+    /// Milliseconds since 1970, or as answers write times: `2026-01-31T08:00:00Z`.
+    Time,
+    /// `1` or `true`, `0` or `false`.
+    Flag,
+    OneOf(&'static [&'static str]),
+    /// Several, with commas between them.
+    AnyOf(&'static [&'static str]),
+}
+
+/// What a request carries.
+#[derive(Clone, Copy)]
+pub enum Takes {
+    Nothing,
+    /// At most so many bytes.
+    Json(fn(&mut SchemaGenerator) -> Schema, usize),
+    /// Text, at most so many bytes.
+    Text(&'static str, usize),
+    /// Whatever its length; the handler has its own bound.
+    Stream(&'static str),
+}
+
+/// What a success looks like.
+#[derive(Clone, Copy)]
+pub enum Answers {
+    Json(fn(&mut SchemaGenerator) -> Schema),
+    /// A line of JSON for each, as they come.
+    Lines(fn(&mut SchemaGenerator) -> Schema),
+    Text(&'static str),
+    /// Another protocol on the same connection.
+    Upgrade,
+}
+
+#[derive(Clone, Copy)]
+pub struct Route {
+    pub action: Action,
+    pub verb: Verb,
+    /// With `{name}` for what differs.
+    pub path: &'static str,
+    /// One sentence.
+    pub does: &'static str,
+    pub query: &'static [Param],
+    pub takes: Takes,
+    pub answers: Answers,
+    pub may: Right,
+    /// Of a success.
+    pub status: u16,
+}
+
+impl Route {
+    /// Those of the path, in their order.
+    pub fn places(&self) -> impl Iterator<Item = &'static str> {
+        self.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+    }
+
+    /// Whether it ends by itself soon; a stream, and what waits for something, may stay as long as both sides want.
+    pub fn is_short(&self) -> bool {
+        matches!(self.answers, Answers::Json(_) | Answers::Text(_))
+            && !matches!(self.takes, Takes::Stream(_))
+            && !self.query.iter().any(|param| param.name == WAIT)
+    }
+}
+
+const fn route(action: Action, verb: Verb, path: &'static str, may: Right, answers: Answers) -> Route {
+    Route { action, verb, path, does: "", query: &[], takes: Takes::Nothing, answers, may, status: 200 }
+}
+
+impl Route {
+    const fn does(self, does: &'static str) -> Self {
+        Self { does, ..self }
+    }
+
+    const fn asks(self, query: &'static [Param]) -> Self {
+        Self { query, ..self }
+    }
+
+    const fn takes(self, takes: Takes) -> Self {
+        Self { takes, ..self }
+    }
+
+    const fn answers_with(self, status: u16) -> Self {
+        Self { status, ..self }
+    }
+}
+
+const fn param(name: &'static str, kind: Kind, does: &'static str) -> Param {
+    Param { name, kind, required: false, does }
+}
+
+const fn needed(name: &'static str, kind: Kind, does: &'static str) -> Param {
+    Param { name, kind, required: true, does }
+}
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// The parameter that has an answer wait for what it tells.
+pub const WAIT: &str = "wait";
+/// Longest command line that a kernel takes, and some.
+const EXEC_MAX: usize = 4 << 20;
+/// Most jobs in one answer, and how many where nobody says.
+pub const PAGE_MAX: u64 = 10_000;
+pub const PAGE: u64 = 1_000;
+
+const STATES: &[&str] =
+    &["invalid", "held", "waiting", "starting", "running", "stopping", "succeeded", "failed", "stopped"];
+pub const SORTS: &[&str] =
+    &["name", "-name", "created", "-created", "state", "-state", "user", "-user", "duration", "-duration", "nearest"];
+
+const LIST: &[Param] = &[
+    param("state", Kind::AnyOf(STATES), "Only jobs in one of these states."),
+    param("user", Kind::Text, "Only jobs of this user, by name or number."),
+    param("workspace", Kind::Name, "Only jobs of this workspace."),
+    param("since", Kind::Time, "Only jobs that were created then or later."),
+    param("until", Kind::Time, "Only jobs that were created then or earlier."),
+    param("text", Kind::Text, "Only jobs with this in their name, workspace or description, whatever the case."),
+    param(
+        "name",
+        Kind::Text,
+        "Only jobs whose name is near this one: part of it, its letters in their order, or a slip of the keys away.",
+    ),
+    param(
+        "sort",
+        Kind::OneOf(SORTS),
+        "By what they are sorted, with - the other way round; name when absent, nearest with `name`.",
+    ),
+    param("limit", Kind::Number(1, PAGE_MAX), "So many at most; 1000 when absent."),
+    param("after", Kind::Cursor, "Go on behind this: `next` of the answer before, with the same other parameters."),
+];
+
+const LOGS: &[Param] = &[
+    param("task", Kind::Text, "ROLE-I; all tasks when absent."),
+    param("run", Kind::Number(0, u32::MAX as u64), "This run; the newest when absent."),
+    param(
+        "attempt",
+        Kind::Number(0, u32::MAX as u64),
+        "This attempt; the newest when absent, all of them when a run is named or followed.",
+    ),
+    param("follow", Kind::Flag, "Stay until the run has ended."),
+    param("lines", Kind::Number(0, u64::MAX), "Only so many of the last lines of each task."),
+    param("since", Kind::Time, "Only what came then or later."),
+    param("until", Kind::Time, "Only what came then or earlier."),
+    param(
+        "format",
+        Kind::OneOf(&["json", "text"]),
+        "`json`: a line of JSON for each line (when absent); `text`: one file, as the tasks wrote it.",
+    ),
+];
+
+const OF_WORKSPACE: &[Param] = &[WORKSPACE];
+const ONLY_WORKSPACE: &[Param] = &[param("workspace", Kind::Name, "Only of this workspace.")];
+const EVENTS: &[Param] = &[
+    param("after", Kind::Number(0, u64::MAX), "Only events behind this serial number; all that are kept when absent."),
+    param("follow", Kind::Flag, "Stay, and tell of what happens."),
+    param("workspace", Kind::Name, "Only of jobs of this workspace."),
+    param("job", Kind::Name, "Only of the job of this name."),
+    param("limit", Kind::Number(1, u64::MAX), "So many at most."),
+];
+const METRICS: &[Param] = &[
+    needed("task", Kind::Text, "ROLE-I."),
+    param("run", Kind::Number(1, u32::MAX as u64), "This run; the newest when absent."),
+    param("attempt", Kind::Number(1, u32::MAX as u64), "This attempt; the newest when absent."),
+];
+const CLONE: &[Param] = &[
+    needed("as", Kind::Name, "The name of the new job."),
+    param("to", Kind::Name, "Its workspace; that of the job when absent."),
+];
+const CHECK: &[Param] = &[WORKSPACE, param("job", Kind::Name, "The name that the job is to have; job when absent.")];
+const PUT: &[Param] = &[param("new", Kind::Flag, "Only if there is no such file yet.")];
+const JOB_FILE: Takes = Takes::Text("application/toml", JOB_FILE_MAX_BYTES as usize);
+
+const NAME: Param = needed("name", Kind::Text, "The image's name.");
+const WORKSPACE: Param = param("workspace", Kind::Name, "Of this workspace; default when absent.");
+const WHOSE: Param = param("kind", Kind::OneOf(&["mine", "public", "preset"]), "Whose it is.");
+const IMAGE: &[Param] = &[NAME, WORKSPACE, WHOSE];
+const TAG: &[Param] = &[NAME, WORKSPACE, WHOSE, needed("new", Kind::Text, "The further name.")];
+const IMPORT: &[Param] = &[
+    param("name", Kind::Text, "What to call it; as the archive does when absent."),
+    WORKSPACE,
+    WHOSE,
+    param("tag", Kind::Text, "Which image of the archive."),
+    param("format", Kind::OneOf(&["oci-archive", "docker-archive"]), "Seen from the archive when absent."),
+];
+
+/// All of them.
+pub static ROUTES: &[Route] = &[
+    route(Action::Health, Verb::Get, "/healthz", Right::Anyone, Answers::Json(of::<Health>))
+        .does("Tells that the daemon answers."),
+    route(Action::Ready, Verb::Get, "/readyz", Right::Anyone, Answers::Json(of::<Readiness>))
+        .does("Tells whether the daemon takes and runs jobs; 503 while it does not."),
+    route(Action::Metrics, Verb::Get, "/metrics", Right::Metrics, Answers::Text("text/plain; version=0.0.4"))
+        .does("Numbers for Prometheus."),
+    route(Action::OpenApi, Verb::Get, "/openapi.json", Right::Anyone, Answers::Json(of::<serde_json::Value>))
+        .does("This description."),
+    route(Action::Jobs, Verb::Get, "/v1/jobs", Right::Read, Answers::Json(of::<JobList>))
+        .does("Lists the jobs that the caller may see, page by page.")
+        .asks(LIST),
+    route(Action::Job, Verb::Get, "/v1/jobs/{workspace}/{job}", Right::Read, Answers::Json(of::<JobView>))
+        .does("Shows a job with its runs, its events and its file.")
+        .asks(&[param(
+            "known",
+            Kind::OneOf(&["wait"]),
+            "`wait`: of a job whose file was just written, wait until the daemon has read it, 30 s at most.",
+        )]),
+    route(Action::Remove, Verb::Delete, "/v1/jobs/{workspace}/{job}", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Removes the record of a job that is over and whose file is gone, or with its file.")
+        .asks(&[param("file", Kind::Flag, "Remove the job's file as well.")]),
+    route(Action::Logs, Verb::Get, "/v1/jobs/{workspace}/{job}/logs", Right::Read, Answers::Lines(of::<LogLine>))
+        .does("Sends what the tasks printed, merged by time.")
+        .asks(LOGS),
+    route(Action::Exec, Verb::Post, "/v1/jobs/{workspace}/{job}/exec", Right::Jobs, Answers::Upgrade)
+        .does("Runs a command in a running task, or copies files, over the upgraded connection.")
+        .takes(Takes::Json(of::<ExecRequest>, EXEC_MAX))
+        .answers_with(101),
+    route(Action::Stop, Verb::Post, "/v1/jobs/{workspace}/{job}/stop", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Stops what runs of a job, or takes it from the queue."),
+    route(Action::Rerun, Verb::Post, "/v1/jobs/{workspace}/{job}/rerun", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Runs a job once more, after what runs of it."),
+    route(Action::Restart, Verb::Post, "/v1/jobs/{workspace}/{job}/restart", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Stops what runs of a job, then runs it once more."),
+    route(Action::Extend, Verb::Post, "/v1/jobs/{workspace}/{job}/extend", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Lets the newest run take longer.")
+        .asks(&[needed("by_ms", Kind::Number(1, u64::MAX), "By so many milliseconds.")]),
+    route(Action::Send, Verb::Post, "/v1/jobs/{workspace}/{job}/send", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Copies what there is of the output to its store now."),
+    route(Action::KeepUnsent, Verb::Delete, "/v1/jobs/{workspace}/{job}/send", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Gives up the copy of the output to its store."),
+    route(Action::Images, Verb::Get, "/v1/images", Right::Read, Answers::Json(of::<Vec<ImageView>>))
+        .does("Lists images that the caller may use.")
+        .asks(&[param("workspace", Kind::Name, "Those that jobs of this workspace find.")]),
+    route(Action::RemoveImage, Verb::Delete, "/v1/images", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Removes a name of an image.")
+        .asks(IMAGE),
+    route(Action::Image, Verb::Get, "/v1/images/show", Right::Read, Answers::Json(of::<ImageDetail>))
+        .does("Shows an image.")
+        .asks(IMAGE),
+    route(Action::TagImage, Verb::Post, "/v1/images/tag", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Gives an image a further name.")
+        .asks(TAG),
+    route(Action::PullImage, Verb::Post, "/v1/images/pull", Right::Jobs, Answers::Lines(of::<ImageStep>))
+        .does("Brings an image in from its registry.")
+        .asks(IMAGE),
+    route(Action::ImportImage, Verb::Post, "/v1/images/import", Right::Jobs, Answers::Lines(of::<ImageStep>))
+        .does("Brings an image in from an archive.")
+        .asks(IMPORT)
+        .takes(Takes::Stream("application/x-tar")),
+    route(Action::PruneImages, Verb::Post, "/v1/images/prune", Right::Admin, Answers::Json(of::<Pruned>))
+        .does("Removes what of images nobody needs.")
+        .asks(&[param("unused_s", Kind::Number(0, u64::MAX), "Also images that nobody has used for so many seconds.")]),
+    route(
+        Action::RemoveDataset,
+        Verb::Delete,
+        "/v1/datasets/{home}/{dataset}/{version}",
+        Right::Jobs,
+        Answers::Json(of::<Done>),
+    )
+    .does("Removes a published version of a dataset."),
+    route(Action::Gpus, Verb::Get, "/v1/gpus", Right::Read, Answers::Json(of::<GpuList>))
+        .does("Shows the graphics cards: health, use, holders."),
+    route(Action::Usage, Verb::Get, "/v1/usage", Right::Read, Answers::Json(of::<Vec<UsageView>>))
+        .does("Adds up what was used of the machine.")
+        .asks(&[
+            param("by", Kind::OneOf(&["user", "workspace", "job"]), "By what; workspace when absent."),
+            param("since", Kind::Time, "Since then; from the beginning when absent."),
+        ]),
+    route(Action::Workspaces, Verb::Get, "/v1/workspaces", Right::Read, Answers::Json(of::<Vec<WorkspaceView>>))
+        .does("Lists the workspaces that the caller may enter, with their storage."),
+    route(
+        Action::Workspace,
+        Verb::Get,
+        "/v1/workspaces/{workspace}",
+        Right::Read,
+        Answers::Json(of::<WorkspaceDetail>),
+    )
+    .does("Shows a workspace, with what takes the room."),
+    route(Action::JobFile, Verb::Get, "/v1/jobs/{workspace}/{job}/file", Right::Read, Answers::Text("application/toml"))
+        .does("Sends the job's file as it is."),
+    route(Action::PutJobFile, Verb::Put, "/v1/jobs/{workspace}/{job}/file", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Writes the job's file, whole, as the caller's, if it is valid; answers when the daemon has taken it in. 201 for a new one.")
+        .asks(PUT)
+        .takes(JOB_FILE),
+    route(Action::RemoveJobFile, Verb::Delete, "/v1/jobs/{workspace}/{job}/file", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Removes the job's file with its overrides, as its owner's `rm` would; the record stays."),
+    route(Action::CloneJob, Verb::Post, "/v1/jobs/{workspace}/{job}/clone", Right::Jobs, Answers::Json(of::<Done>))
+        .does("Writes the file of a new job that is like this one.")
+        .asks(CLONE)
+        .answers_with(201),
+    route(Action::Check, Verb::Post, "/v1/check", Right::Read, Answers::Json(of::<Checked>))
+        .does("Tells what the daemon would say of a job file, without writing it.")
+        .asks(CHECK)
+        .takes(JOB_FILE),
+    route(Action::TaskMetrics, Verb::Get, "/v1/jobs/{workspace}/{job}/metrics", Right::Read, Answers::Text("text/csv"))
+        .does("Sends what a task has used of the machine, a row for every 5 s.")
+        .asks(METRICS),
+    route(Action::Events, Verb::Get, "/v1/events", Right::Read, Answers::Lines(of::<HappeningView>))
+        .does("Tells what happened to all jobs that the caller may see, in order, and goes on.")
+        .asks(EVENTS),
+    route(Action::Datasets, Verb::Get, "/v1/datasets", Right::Read, Answers::Json(of::<Vec<DatasetView>>))
+        .does("Lists the datasets that jobs of a workspace may name.")
+        .asks(OF_WORKSPACE),
+    route(Action::Models, Verb::Get, "/v1/models", Right::Read, Answers::Json(of::<Vec<ModelView>>))
+        .does("Lists the models of a workspace.")
+        .asks(OF_WORKSPACE),
+    route(Action::Templates, Verb::Get, "/v1/templates", Right::Read, Answers::Json(of::<Vec<TemplateView>>))
+        .does("Lists the templates that the caller may read.")
+        .asks(ONLY_WORKSPACE),
+    route(
+        Action::Template,
+        Verb::Get,
+        "/v1/templates/{workspace}/{template}",
+        Right::Read,
+        Answers::Json(of::<TemplateDetail>),
+    )
+    .does("Shows a template with its parameters and its file."),
+    route(Action::Secrets, Verb::Get, "/v1/secrets/{workspace}", Right::Admin, Answers::Json(of::<Vec<SecretView>>))
+        .does("Lists the names of a workspace's secrets; what is in them is never told."),
+    route(Action::PutSecret, Verb::Put, "/v1/secrets/{workspace}/{secret}", Right::Admin, Answers::Json(of::<Done>))
+        .does("Writes a secret of a workspace.")
+        .takes(Takes::Text("application/octet-stream", SECRET_MAX)),
+    route(
+        Action::RemoveSecret,
+        Verb::Delete,
+        "/v1/secrets/{workspace}/{secret}",
+        Right::Admin,
+        Answers::Json(of::<Done>),
+    )
+    .does("Removes a secret of a workspace."),
+    route(Action::Tokens, Verb::Get, "/v1/tokens", Right::Local, Answers::Json(of::<Vec<TokenView>>))
+        .does("Lists the caller's tokens; root's list has all."),
+    route(Action::NewToken, Verb::Post, "/v1/tokens", Right::Local, Answers::Json(of::<NewToken>))
+        .does("Makes a token; its secret is told this once.")
+        .takes(Takes::Json(of::<TokenRequest>, 64 << 10))
+        .answers_with(201),
+    route(Action::RemoveToken, Verb::Delete, "/v1/tokens/{token}", Right::Local, Answers::Json(of::<Done>))
+        .does("Revokes a token, at once."),
+    route(Action::State, Verb::Get, "/v1/state", Right::Local, Answers::Lines(of::<serde_json::Value>))
+        .does("Sends the whole state as it is at one instant, for backups; to root alone."),
+    route(Action::Drain, Verb::Get, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Tells whether jobs may start, and what still runs.")
+        .asks(&[param(WAIT, Kind::Flag, "Answer when nothing runs any more, or jobs may start.")]),
+    route(Action::BeginDrain, Verb::Post, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Starts nothing any more; what runs goes on."),
+    route(Action::UndoDrain, Verb::Delete, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
+        .does("Lets jobs start again."),
+    route(Action::Shutdown, Verb::Post, "/v1/shutdown", Right::Admin, Answers::Json(of::<Done>))
+        .does("Stops all jobs, then ends the daemon.")
+        .answers_with(202),
+];
+
+/// Which route a request is for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    /// By its place in the table, with what the path names.
+    Route(usize, Vec<String>),
+    /// The path is there, for these methods.
+    Other(String),
+    Nothing,
+    /// The path is no text.
+    Malformed,
+}
+
+/// Looks a request up. The path is as it came, percent-encoded.
+pub fn find(method: &str, path: &str) -> Found {
+    let parts: Option<Vec<String>> = path.trim_matches('/').split('/').map(super::wire::unescape).collect();
+    let Some(parts) = parts else { return Found::Malformed };
+    let mut allowed: Vec<&str> = Vec::new();
+    for (index, route) in ROUTES.iter().enumerate() {
+        let Some(values) = matched(route.path, &parts) else { continue };
+        if route.verb.name() == method {
+            return Found::Route(index, values);
+        }
+        allowed.push(route.verb.name());
+    }
+    if allowed.is_empty() { Found::Nothing } else { Found::Other(allowed.join(", ")) }
+}
+
+fn matched(path: &str, parts: &[String]) -> Option<Vec<String>> {
+    let wanted: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let fits = wanted.len() == parts.len()
+        && wanted.iter().zip(parts).all(|(wanted, part)| wanted.starts_with('{') && !part.is_empty() || wanted == part);
+    fits.then(|| {
+        let pairs = wanted.iter().zip(parts);
+        pairs.filter(|(wanted, _)| wanted.starts_with('{')).map(|(_, part)| part.clone()).collect()
+    })
+}
+
+/// The table of `docs/API.md`.
+pub fn markdown() -> String {
+    let mut out = "| request | does | may |\n|---|---|---|\n".to_owned();
+    for route in ROUTES {
+        let names: Vec<String> = route.query.iter().map(|param| format!("`{}`", param.name)).collect();
+        let asks = if names.is_empty() { String::new() } else { format!(" Parameters: {}.", names.join(", ")) };
+        out += &format!("| `{} {}` | {}{asks} | {} |\n", route.verb.name(), route.path, route.does, route.may.name());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_found_by_their_parts_and_methods_are_told() {
+        let found = find("GET", "/v1/jobs/default/%E8%AE%AD%E7%BB%83/logs");
+        let Found::Route(index, values) = found else { panic!("{found:?}") };
+        assert_eq!((ROUTES[index].action, values), (Action::Logs, vec!["default".to_owned(), "训练".to_owned()]));
+        assert_eq!(find("PATCH", "/v1/jobs"), Found::Other("GET".to_owned()));
+        assert_eq!(find("GET", "/v1/jobs/default//logs"), Found::Nothing);
+        assert_eq!(find("GET", "/v2/jobs"), Found::Nothing);
+        assert_eq!(find("GET", "/v1/jobs/a/%ff"), Found::Malformed);
+    }
+
+    #[test]
+    fn every_route_says_what_it_does_and_is_there_once() {
+        for (index, route) in ROUTES.iter().enumerate() {
+            assert!(route.does.ends_with('.'), "{}", route.path);
+            assert!(route.query.iter().all(|param| param.does.ends_with('.')), "{}", route.path);
+            let again = ROUTES.iter().skip(index + 1).any(|other| other.path == route.path && other.verb == route.verb);
+            assert!(!again, "{}", route.path);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_in_an_address_makes_the_daemon_panic(path in "(/[a-z0-9{}%/]{0,9}){0,6}|.{0,40}", query in ".{0,60}|([a-z]{1,6}=[^&]{0,9}&){0,4}") {
+            if let Found::Route(index, places) = find("GET", &path) {
+                proptest::prop_assert_eq!(ROUTES[index].places().count(), places.len());
+            }
+            for route in ROUTES {
+                let _ = super::super::query::Values::read(&query, route.query);
+            }
+            let _ = super::super::tokens::of_header(query.as_bytes()).and_then(super::super::tokens::parse);
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Copies of what Trainyard alone knows, taken while it runs, and put back.
+//!
+//! ```text
+//! backup:   store (one read transaction) ─► state.jsonl ┐
+//!           etc/trainyard, subordinate-ids ────────────┴─► FILE, whole or not there
+//! restore:  FILE ─► read and checked to its end ─► drafts beside their places ─► restore.json ─► renames
+//! ```
+//! A restore that was cut short before `restore.json` has changed nothing; after it, [`finish`] goes on, which the next
+//! `restore`, `backup` and start of the daemon call. Nothing is removed: what was there is set aside under a name with the time.
+//! Called by the command line, as root, and by the start of the daemon. Never holds what people can have elsewhere, or what is
+//! made anew: datasets, code, models, what runs have left, images.
+
+mod archive;
+mod restored;
+mod swap;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufReader, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use crate::config::Paths;
+use crate::ids::{JobKey, Timestamp};
+use crate::rundir::{Found, TaskDir};
+use crate::store::copy::{self, CopyError};
+use crate::store::redb::RedbStore;
+use crate::store::{Store, StoreError};
+use crate::sys::file::{create_dir, remove_tree, sync_file_system};
+use crate::sys::lock::{HeldLock, pid_in};
+use crate::transfer::TransferError;
+
+pub use archive::Manifest;
+use restored::{Left, LeftJob};
+
+/// What a backup does not hold, for people.
+pub const LACKS: &str =
+    "datasets, code, models, and what runs have left (var/lib/trainyard/workspaces), images, copies from stores";
+
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("cannot {what} {path}")]
+    Io {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("{path} is no backup of Trainyard, or a damaged one: {what}; nothing was changed")]
+    Damaged { path: PathBuf, what: String },
+    #[error("{path} is a backup in format {found}, this program reads up to {known}; use the newer Trainyard")]
+    Newer { path: PathBuf, found: u32, known: u32 },
+    #[error(
+        "the daemon of {root} runs (process {pid}); end it first: `systemctl stop trainyard`, or `trainyard --root {root} shutdown`"
+    )]
+    DaemonRuns { root: PathBuf, pid: i32 },
+    #[error(
+        "task {task} still runs, and a restored state would not know how it ends: start the daemon, `trainyard shutdown`, then restore"
+    )]
+    TaskRuns { task: String },
+    #[error(
+        "there is an installation at {root} already; with --replace its configuration, job files and state are set aside and the backup's put in their place"
+    )]
+    Exists { root: PathBuf },
+    #[error(
+        "the backup and this machine have given the same ids ({range}) to different users, whose files could not be told apart; restore into another --root"
+    )]
+    Subordinates { range: String },
+}
+
+fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
+    let path = path.to_owned();
+    move |source| BackupError::Io { what, path, source }
+}
+
+/// What came of a restore.
+#[derive(Debug)]
+pub struct Restored {
+    pub manifest: Manifest,
+    pub jobs: usize,
+    /// Runs that were not over when the backup was taken.
+    pub open: usize,
+    /// What of the machine is newer than the backup, one line each.
+    pub newer: Vec<String>,
+    /// Where what was there before lies now.
+    pub aside: Vec<PathBuf>,
+}
+
+/// Nobody else may change the installation while this is held.
+pub struct Offline(#[expect(dead_code, reason = "held until it is dropped")] HeldLock);
+
+/// Keeps the daemon away; finishes a restore that was cut short.
+pub fn offline(paths: &Paths) -> Result<Offline, BackupError> {
+    let path = paths.daemon_lock();
+    create_dir(&paths.run_dir(), 0o755).map_err(failed("make the directory", &paths.run_dir()))?;
+    let lock = HeldLock::try_take(&path).map_err(failed("lock", &path))?;
+    let Some(mut lock) = lock else {
+        let pid = pid_in(&path).map_err(failed("read", &path))?.unwrap_or(0);
+        return Err(BackupError::DaemonRuns { root: paths.root().to_owned(), pid });
+    };
+    lock.write_pid(nix::unistd::getpid().as_raw()).map_err(failed("write", &path))?;
+    swap::finish(paths)?;
+    Ok(Offline(lock))
+}
+
+/// Finishes a restore that was cut short, if there is one and nobody is at it. For the start of the daemon.
+pub fn finish(paths: &Paths) -> Result<(), BackupError> {
+    if !swap::is_unfinished(paths) {
+        return Ok(());
+    }
+    match offline(paths) {
+        // Whoever holds the lock is told of by the daemon's own start.
+        Ok(_) | Err(BackupError::DaemonRuns { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Copies the state of an installation whose daemon does not run.
+pub fn copy_state(paths: &Paths, _: &Offline, out: &mut dyn Write) -> Result<(), BackupError> {
+    Ok(RedbStore::open(&paths.store_file())?.copier().copy(out)?)
+}
+
+/// Writes the backup to `out`; `state` is what [`copy_state`], or the daemon, has written. Tells what was left out.
+pub fn write(paths: &Paths, state: &mut File, out: &File, now: Timestamp) -> Result<Vec<String>, BackupError> {
+    state.rewind().map_err(failed("read", &paths.store_file()))?;
+    // A copy that cannot be read is none.
+    copy::read(BufReader::new(&*state))?;
+    state.rewind().map_err(failed("read", &paths.store_file()))?;
+    archive::write(paths, state, out, now)
+}
+
+/// Puts the backup `from` in the place of what is there.
+pub fn restore(paths: &Paths, from: &Path, replace: Replace, now: Timestamp) -> Result<Restored, BackupError> {
+    let _offline = offline(paths)?;
+    if replace == Replace::Nothing && (paths.store_file().exists() || paths.config_dir().exists()) {
+        return Err(BackupError::Exists { root: paths.root().to_owned() });
+    }
+    refuse_if_tasks_run(paths)?;
+    create_dir(&paths.state_dir(), 0o700).map_err(failed("make the directory", &paths.state_dir()))?;
+    let drafts = swap::Drafts::make(paths)?;
+    let read = archive::read(from, &drafts)?;
+    let left = left_in(paths).map_err(failed("look at what runs have left in", &paths.workspaces()))?;
+    let restored::Adapted { batch, open, newer } = restored::adapt(read.state, &left, read.manifest.taken, now);
+    drafts.merge_subordinates(paths)?;
+    let store = RedbStore::open(&drafts.store())?;
+    let jobs = batch.jobs.values().filter(|job| !job.removed).count();
+    store.commit(&batch)?;
+    drop(store);
+    sync_file_system(&drafts.store()).map_err(failed("sync", &drafts.store()))?;
+    sync_file_system(&drafts.config()).map_err(failed("sync", &drafts.config()))?;
+    let aside = drafts.put_in_place(paths, now)?;
+    Ok(Restored { manifest: read.manifest, jobs, open, newer, aside })
+}
+
+/// Whether a restore may take the place of what is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replace {
+    Nothing,
+    Everything,
+}
+
+fn refuse_if_tasks_run(paths: &Paths) -> Result<(), BackupError> {
+    let attempts = paths.attempts();
+    for attempt in entries(&attempts).map_err(failed("read", &attempts))? {
+        for task in entries(&attempt).map_err(failed("read", &attempt))?.into_iter().filter(|path| path.is_dir()) {
+            // What cannot be judged has no shim either.
+            if let Ok(Found::Alive { .. } | Found::Kept { .. }) = TaskDir::at(task.clone()).look() {
+                let of = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                return Err(BackupError::TaskRuns { task: format!("{} of attempt {}", of(&task), of(&attempt)) });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What lies in a directory; nothing where there is none.
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Numbers that are taken on the disk, whatever the state says.
+fn left_in(paths: &Paths) -> io::Result<Left> {
+    let mut left = Left { attempt: highest(&paths.attempts(), "a")?, jobs: BTreeMap::new() };
+    for workspace in entries(&paths.workspaces())? {
+        for place in ["jobs", "models"] {
+            for job in entries(&workspace.join(place))? {
+                let names = [&workspace, &job].map(|path| path.file_name().and_then(|name| name.to_str()));
+                let [Some(workspace), Some(name)] = names else { continue };
+                let Ok(key) = format!("{workspace}/{name}").parse::<JobKey>() else { continue };
+                let runs = if place == "jobs" { job.join("runs") } else { job.clone() };
+                let run = u32::try_from(highest(&runs, "")?).unwrap_or(u32::MAX);
+                let attempts = runs.join(run.to_string()).join("attempts");
+                let attempt = u32::try_from(highest(&attempts, "")?).unwrap_or(u32::MAX);
+                let known = left.jobs.entry(key).or_default();
+                if run >= known.run {
+                    *known = LeftJob { run, attempt: attempt.max(known.attempt) };
+                }
+            }
+        }
+    }
+    left.jobs.retain(|_, job| job.run > 0);
+    Ok(left)
+}
+
+/// The highest of the numbers that entries are called by, behind `prefix`; 0 where there is none.
+fn highest(directory: &Path, prefix: &str) -> io::Result<u64> {
+    let names = entries(directory)?.into_iter();
+    let numbers = names.filter_map(|path| path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok());
+    Ok(numbers.max().unwrap_or(0))
+}
+
+/// Of an earlier try that was killed.
+fn remove_drafts(path: &Path) -> Result<(), BackupError> {
+    remove_tree(path).map_err(failed("remove", path))
+}
+
+#[cfg(test)]
+mod tests;

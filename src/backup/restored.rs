@@ -1,0 +1,202 @@
+//! What a state of the past means now; pure.
+//!
+//! What ran when the backup was taken is lost; what was still to run is made ready anew, since nothing of it need be there. Numbers
+//! that the disk shows as taken are not given again: what was done since the backup stays where it is, and is told of.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{JobKey, Timestamp};
+use crate::spec::Diagnostic;
+use crate::status::{EndRecord, State, TaskEnd, Verdict};
+use crate::store::Batch;
+use crate::store::record::{EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase, Unprepared};
+
+/// More events than there can have been since the backup: who follows them, as alerts do, remembers the last serial number that it
+/// has seen, and would miss what comes under a lower one.
+pub(super) const EVENTS_APART: u64 = 1 << 32;
+
+/// Numbers that are taken on the disk.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    pub(super) attempt: u64,
+    pub(super) jobs: BTreeMap<JobKey, LeftJob>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct LeftJob {
+    /// The highest run.
+    pub(super) run: u32,
+    /// The highest attempt of that one.
+    pub(super) attempt: u32,
+}
+
+pub(super) struct Adapted {
+    pub(super) batch: Batch,
+    /// Runs that were not over.
+    pub(super) open: usize,
+    /// What the disk has that is newer, for people.
+    pub(super) newer: Vec<String>,
+}
+
+pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timestamp) -> Adapted {
+    let mut counters = batch.counters.unwrap_or_default();
+    counters.attempt = counters.attempt.max(left.attempt);
+    counters.event += EVENTS_APART;
+    batch.counters = Some(counters);
+    let mut adapter = Adapter { batch, taken, now, open: 0, newer: Vec::new() };
+    let keys: BTreeSet<JobKey> = adapter.batch.jobs.keys().chain(left.jobs.keys()).cloned().collect();
+    for key in keys {
+        adapter.job(&key, left.jobs.get(&key));
+    }
+    Adapted { batch: adapter.batch, open: adapter.open, newer: adapter.newer }
+}
+
+struct Adapter {
+    batch: Batch,
+    taken: Timestamp,
+    now: Timestamp,
+    open: usize,
+    newer: Vec<String>,
+}
+
+impl Adapter {
+    fn job(&mut self, key: &JobKey, left: Option<&LeftJob>) {
+        let (highest, attempt) = left.map_or((0, 0), |left| (left.run, left.attempt));
+        match self.batch.jobs.get(key).map(|job| (job.removed || job.source.is_none(), job.last_run)) {
+            Some((false, last)) => self.known(key, last, (highest, attempt)),
+            // As it was: its numbers go on counting.
+            Some((true, last)) if last >= highest => {}
+            _ => self.unknown(key, highest),
+        }
+    }
+
+    /// A job that the backup knows.
+    fn known(&mut self, key: &JobKey, last: u32, (highest, attempt): (u32, u32)) {
+        let run = self.batch.runs.get(&(key.clone(), last));
+        let open = run.is_some_and(|run| run.ended.is_none());
+        let attempts = run.map_or(0, |run| run.attempts.len());
+        if open && highest == last && attempt as usize > attempts {
+            self.conclude(key, last);
+            self.newer
+                .push(format!("{key}: run {last} went on after the backup; what its attempts left is in runs/{last}"));
+        } else if highest > last {
+            let what = format!(
+                "{key}: its runs {} to {highest} are later than the backup; what they left is in runs/ and models/",
+                last + 1
+            );
+            if open {
+                self.conclude(key, last);
+            }
+            self.unknown_run(key, highest, &what);
+            self.newer.push(what);
+        } else if open {
+            self.open += 1;
+            self.go_on(key, last);
+        }
+    }
+
+    /// What ran is lost; by the job's own rules it is tried again, or the run is over.
+    fn go_on(&mut self, key: &JobKey, number: u32) {
+        let (now, taken) = (self.now, self.taken);
+        let Some(run) = self.batch.runs.get_mut(&(key.clone(), number)) else { return };
+        run.prepared = false;
+        // Preparations of runs without a live attempt are begun by the start.
+        let is_live = run.attempts.last().is_some_and(|attempt| attempt.ended.is_none());
+        run.unprepared = is_live.then_some(Unprepared { failures: 0, at: now });
+        lose_tasks(run, taken, now);
+        let message = match is_live {
+            true => format!("restored from a backup of {taken}: what its tasks did since then is not known"),
+            false => format!("restored from a backup of {taken}: it is made ready anew"),
+        };
+        self.note(key, number, State::Waiting, message);
+    }
+
+    /// The run cannot go on: there are later ones.
+    fn conclude(&mut self, key: &JobKey, number: u32) {
+        let reason =
+            format!("lost: the state was restored from a backup of {}, and what was done later is there", self.taken);
+        let (now, taken) = (self.now, self.taken);
+        let Some(run) = self.batch.runs.get_mut(&(key.clone(), number)) else { return };
+        lose_tasks(run, taken, now);
+        let verdict = Verdict::Failed { reason };
+        if let Some(attempt) = run.attempts.last_mut().filter(|attempt| attempt.ended.is_none()) {
+            // What it had of the machine is swept by the start, as of any attempt that is not live.
+            (attempt.verdict, attempt.ended, attempt.released) = (Some(verdict.clone()), Some(now), true);
+        }
+        run.ended = Some(RunEnd { verdict, at: now });
+    }
+
+    /// The newest run of a job, of which no more is known than that it was there.
+    fn unknown_run(&mut self, key: &JobKey, number: u32, what: &str) {
+        let Some(job) = self.batch.jobs.get_mut(key) else { return };
+        let Some(source) = job.source.clone() else { return };
+        job.last_run = number;
+        // What was asked for may have been done.
+        (job.rerun_wanted, job.turned_away) = (false, None);
+        let reason =
+            format!("how it ended is not known: it is later than the backup of {} that was restored", self.taken);
+        let run = RunRecord {
+            number,
+            created: self.now,
+            order: 0,
+            source,
+            prepared: true,
+            unprepared: None,
+            stop: None,
+            extended_ms: 0,
+            attempts: Vec::new(),
+            ended: Some(RunEnd { verdict: Verdict::Failed { reason }, at: self.now }),
+        };
+        self.batch.runs.insert((key.clone(), number), run);
+        self.note(key, number, State::Failed, format!("restored from a backup of {}: {what}", self.taken));
+    }
+
+    /// A job of which only directories are there: a file of its name begins with the next number.
+    fn unknown(&mut self, key: &JobKey, highest: u32) {
+        let what =
+            format!("{key} is later than the backup; what its runs up to {highest} left is in runs/ and models/");
+        let before = self.batch.jobs.get(key);
+        let next_event = before.map_or(0, |job| job.next_event);
+        let record = JobRecord {
+            created: self.now,
+            source: None,
+            file_present: false,
+            invalid: vec![Diagnostic::of_file(
+                &format!("{}.toml", key.job),
+                format!(
+                    "the job is later than the backup of {} that was restored: drop its file again, or `trainyard rm {key}`",
+                    self.taken
+                ),
+            )],
+            last_run: highest,
+            rerun_wanted: false,
+            rerun_number: before.map_or(0, |job| job.rerun_number),
+            not_begun: None,
+            turned_away: None,
+            next_event,
+            removed: false,
+            first_event: before.map_or(0, |job| job.first_event),
+        };
+        self.batch.jobs.insert(key.clone(), record);
+        self.newer.push(what);
+    }
+
+    fn note(&mut self, key: &JobKey, run: u32, state: State, message: String) {
+        let Some(job) = self.batch.jobs.get_mut(key) else { return };
+        let number = job.next_event;
+        job.next_event += 1;
+        let counters = self.batch.counters.get_or_insert_default();
+        counters.event += 1;
+        let (serial, at) = (counters.event, self.now);
+        self.batch.events.push((key.clone(), EventRecord { number, serial, at, run, state, message }));
+    }
+}
+
+fn lose_tasks(run: &mut RunRecord, taken: Timestamp, now: Timestamp) {
+    let live = run.attempts.iter_mut().filter(|attempt| attempt.ended.is_none());
+    for task in live.flat_map(|attempt| &mut attempt.tasks).filter(|task| task.phase.outcome().is_none()) {
+        let reason = format!("it ran when the backup of {taken} was taken, which has been restored");
+        task.phase =
+            TaskPhase::Ended(EndRecord { end: TaskEnd::Lost { reason }, at: now, memory_peak: None, note: None });
+    }
+}

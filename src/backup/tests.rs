@@ -1,0 +1,314 @@
+use super::*;
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::status::{TaskEnd, Verdict};
+use crate::store::Batch;
+use crate::store::record::{
+    AttemptRecord, Counters, EventRecord, JobRecord, Owner, RunEnd, RunRecord, SourceRecord, TaskPhase, TaskRecord,
+    UsageRecord, UsageSum,
+};
+
+const TAKEN: Timestamp = Timestamp(1_000_000);
+const NOW: Timestamp = Timestamp(2_000_000);
+
+fn source() -> SourceRecord {
+    SourceRecord {
+        text: "command = \"true\"".to_owned(),
+        meaning: "m".to_owned(),
+        owner: Owner { uid: 0, gid: 0 },
+        warnings: Vec::new(),
+        template: None,
+        sweep: None,
+    }
+}
+
+fn job(last_run: u32) -> JobRecord {
+    JobRecord {
+        created: Timestamp(1),
+        source: Some(source()),
+        file_present: true,
+        invalid: Vec::new(),
+        last_run,
+        rerun_wanted: false,
+        rerun_number: 0,
+        not_begun: None,
+        turned_away: None,
+        next_event: 1,
+        removed: false,
+        first_event: 0,
+    }
+}
+
+fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
+    AttemptRecord {
+        id: crate::ids::AttemptId(u64::from(number)),
+        number,
+        created: Timestamp(2),
+        block: None,
+        running_since: Some(Timestamp(3)),
+        overrun_told: false,
+        idle_since: None,
+        failed_gpus: Default::default(),
+        stopping: None,
+        verdict: None,
+        ended: None,
+        released: false,
+        tasks: vec![TaskRecord { role: "main".parse().unwrap(), index: 0, phase, again: 0, gpus: Vec::new() }],
+    }
+}
+
+fn run(number: u32, attempts: Vec<AttemptRecord>, ended: Option<Verdict>) -> RunRecord {
+    RunRecord {
+        number,
+        created: Timestamp(2),
+        order: 1,
+        source: source(),
+        prepared: true,
+        unprepared: None,
+        stop: None,
+        extended_ms: 0,
+        attempts,
+        ended: ended.map(|verdict| RunEnd { verdict, at: Timestamp(4) }),
+    }
+}
+
+fn event() -> EventRecord {
+    EventRecord {
+        number: 0,
+        serial: 5,
+        at: Timestamp(2),
+        run: 1,
+        state: crate::status::State::Waiting,
+        message: "训练".to_owned(),
+    }
+}
+
+/// One that runs, one that waits, one that is over, one that was removed.
+fn state() -> Batch {
+    let running = TaskPhase::Running { since: Timestamp(3) };
+    let mut batch = Batch { counters: Some(Counters { attempt: 7, order: 9, event: 5 }), ..Batch::default() };
+    let succeeded = Verdict::Succeeded { tolerated: 0 };
+    for (name, run) in [
+        ("runs", run(2, vec![attempt(1, running)], None)),
+        ("waits", run(1, Vec::new(), None)),
+        ("over", run(3, Vec::new(), Some(succeeded))),
+    ] {
+        let key: JobKey = format!("lab/{name}").parse().unwrap();
+        batch.jobs.insert(key.clone(), job(run.number));
+        batch.events.push((key.clone(), event()));
+        batch.runs.insert((key, run.number), run);
+    }
+    batch.usage_sums.push(UsageSum {
+        day: Timestamp(0),
+        workspace: "lab".parse().unwrap(),
+        owner: 5,
+        attempts: 2,
+        gpu_hours: 1.5,
+        cpu_hours: 3.0,
+        memory_gib_hours: 4.0,
+        price: None,
+        unpriced: 2,
+    });
+    // As they are read.
+    batch.events.sort_by(|(one, _), (other, _)| one.cmp(other));
+    batch.jobs.insert("gone".parse().unwrap(), JobRecord { removed: true, source: None, ..job(4) });
+    batch.usage.push(UsageRecord {
+        attempt: crate::ids::AttemptId(3),
+        workspace: "lab".parse().unwrap(),
+        job: "over".parse().unwrap(),
+        run: 3,
+        owner: 5,
+        from: Timestamp(1),
+        to: Timestamp(4),
+        cpu: 1,
+        memory: 2,
+        gpu: 0,
+        gpu_part: 0,
+        price: None,
+    });
+    batch
+}
+
+/// An installation with that state.
+fn installed(root: &Path, state: &Batch) -> Paths {
+    let paths = Paths::new(root).unwrap();
+    create_dir(&paths.state_dir(), 0o700).unwrap();
+    RedbStore::open(&paths.store_file()).unwrap().commit(state).unwrap();
+    fs::create_dir_all(paths.jobs_d().join("lab")).unwrap();
+    fs::set_permissions(paths.jobs_d().join("lab"), fs::Permissions::from_mode(0o2770)).unwrap();
+    fs::write(paths.config_file(), "[limits]\n").unwrap();
+    fs::write(paths.jobs_d().join("lab/over.toml"), "command = \"true\"").unwrap();
+    symlink("/etc/shadow", paths.jobs_d().join("lab/link.toml")).unwrap();
+    fs::create_dir_all(paths.secrets().join("lab")).unwrap();
+    fs::write(paths.secrets().join("lab/registry.json"), "{}").unwrap();
+    fs::set_permissions(paths.secrets().join("lab/registry.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(paths.subordinate_ids(), "1000:70:5\n").unwrap();
+    paths
+}
+
+fn back_up(paths: &Paths, to: &Path) {
+    let mut state = tempfile::tempfile().unwrap();
+    let offline = offline(paths).unwrap();
+    copy_state(paths, &offline, &mut state).unwrap();
+    let out = File::create_new(to).unwrap();
+    assert_eq!(write(paths, &mut state, &out, TAKEN).unwrap(), Vec::<String>::new());
+}
+
+fn stored(paths: &Paths) -> Batch {
+    let mut lines = Vec::new();
+    RedbStore::open(&paths.store_file()).unwrap().copier().copy(&mut lines).unwrap();
+    copy::read(&*lines).unwrap()
+}
+
+#[test]
+fn what_is_backed_up_comes_back_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = state();
+    // Nothing is open: then nothing is changed on the way.
+    state.runs.retain(|_, run| run.ended.is_some());
+    state.jobs.retain(|key, _| !["lab/runs", "lab/waits"].contains(&key.to_string().as_str()));
+    state.events.retain(|(key, _)| key.job.as_str() == "over");
+    let paths = installed(&dir.path().join("here"), &state);
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
+    let restored = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
+    assert_eq!((restored.jobs, restored.open, restored.newer.len(), restored.aside.len()), (1, 0, 0, 0));
+    // But for serial numbers of events that may have been given since.
+    state.counters.as_mut().unwrap().event += restored::EVENTS_APART;
+    assert_eq!(stored(&elsewhere), state);
+    let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!(mode(elsewhere.jobs_d().join("lab")), 0o2770);
+    assert_eq!(mode(elsewhere.secrets().join("lab/registry.json")), 0o600);
+    assert_eq!(fs::read_link(elsewhere.jobs_d().join("lab/link.toml")).unwrap(), Path::new("/etc/shadow"));
+    assert_eq!(fs::read_to_string(elsewhere.config_file()).unwrap(), "[limits]\n");
+    assert_eq!(fs::read_to_string(elsewhere.subordinate_ids()).unwrap(), "1000:70:5\n");
+}
+
+#[test]
+fn what_was_not_over_is_lost_or_made_ready_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
+    assert_eq!(restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap().open, 2);
+    let state = stored(&elsewhere);
+    let run = |name: &str, number| &state.runs[&(format!("lab/{name}").parse().unwrap(), number)];
+    let task = &run("runs", 2).attempts[0].tasks[0];
+    assert!(matches!(task.phase.end().unwrap().end, TaskEnd::Lost { .. }), "{task:?}");
+    assert!(!run("runs", 2).prepared && run("runs", 2).unprepared.is_some() && run("runs", 2).ended.is_none());
+    assert!(!run("waits", 1).prepared && run("waits", 1).unprepared.is_none());
+    let mut serials: Vec<u64> =
+        state.events.iter().map(|(_, event)| event.serial).filter(|serial| *serial != 5).collect();
+    serials.sort_unstable();
+    let first = 6 + restored::EVENTS_APART;
+    assert_eq!((serials, state.counters.unwrap().event), (vec![first, first + 1], first + 1));
+}
+
+#[test]
+fn numbers_that_the_disk_has_are_not_given_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    for left in [
+        "lab/jobs/over/runs/5",
+        "lab/models/waits/2",
+        "lab/jobs/runs/runs/2/attempts/2",
+        "lab/jobs/new/runs/1",
+        "default/jobs/gone/runs/4",
+    ] {
+        fs::create_dir_all(paths.workspaces().join(left)).unwrap();
+    }
+    fs::create_dir_all(paths.attempts().join("a12")).unwrap();
+    assert!(matches!(restore(&paths, &file, Replace::Nothing, NOW), Err(BackupError::Exists { .. })));
+    let restored = restore(&paths, &file, Replace::Everything, NOW).unwrap();
+    assert_eq!((restored.newer.len(), restored.aside.len()), (4, 3), "{:?}", restored.newer);
+    let state = stored(&paths);
+    assert_eq!(state.counters.unwrap().attempt, 12);
+    let last = |name: &str| state.jobs[&name.parse().unwrap()].last_run;
+    assert_eq!(["lab/over", "lab/waits", "lab/runs", "lab/new", "gone"].map(last), [5, 2, 2, 1, 4]);
+    let ended = |name: &str, number| state.runs[&(name.parse().unwrap(), number)].ended.is_some();
+    assert!(ended("lab/over", 5) && ended("lab/waits", 1) && ended("lab/waits", 2) && ended("lab/runs", 2));
+    assert!(state.jobs[&"lab/new".parse().unwrap()].source.is_none());
+    for aside in restored.aside {
+        assert!(aside.exists(), "{aside:?}");
+    }
+}
+
+#[test]
+fn what_is_cut_short_or_changed_is_no_backup_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    let mut whole = Vec::new();
+    File::open(&file).unwrap().read_to_end(&mut whole).unwrap();
+    let before = stored(&paths);
+    let bad = dir.path().join("bad");
+    let refuse = |bytes: &[u8], what: &str| {
+        fs::write(&bad, bytes).unwrap();
+        assert!(restore(&paths, &bad, Replace::Everything, NOW).is_err(), "{what}");
+        assert_eq!(stored(&paths), before, "{what}");
+        assert!(paths.config_file().exists() && !swap::is_unfinished(&paths), "{what}");
+    };
+    for length in (0..whole.len()).step_by(97) {
+        refuse(&whole[..length], &format!("its first {length} bytes"));
+    }
+    for place in (0..whole.len()).step_by(61) {
+        let mut changed = whole.clone();
+        changed[place] ^= 0x40;
+        refuse(&changed, &format!("a changed byte at {place}"));
+    }
+}
+
+#[test]
+fn a_copy_of_the_state_that_lacks_a_line_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(&dir.path().join("s")).unwrap();
+    store.commit(&state()).unwrap();
+    let mut lines = Vec::new();
+    store.copier().copy(&mut lines).unwrap();
+    assert_eq!(copy::read(&*lines).unwrap(), state());
+    // No table is forgotten that comes later.
+    let kinds = |text: &str| -> std::collections::BTreeSet<String> {
+        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
+        text.lines().flat_map(|text| line(text)["r"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()).collect()
+    };
+    assert_eq!(kinds(&String::from_utf8(lines.clone()).unwrap()).len(), store.copier().tables().len() + 1);
+    let text = String::from_utf8(lines).unwrap();
+    let all: Vec<&str> = text.lines().collect();
+    for skipped in 0..all.len() {
+        let rest: Vec<&str> = (0..all.len()).filter(|line| *line != skipped).map(|line| all[line]).collect();
+        assert!(copy::read(rest.join("\n").as_bytes()).is_err(), "without line {skipped}");
+    }
+}
+
+#[test]
+fn a_copy_is_of_one_instant_whatever_is_committed_meanwhile() {
+    /// Commits between any two lines.
+    struct Meanwhile<'a>(Vec<u8>, &'a RedbStore, u64);
+    impl Write for Meanwhile<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.2 += 1;
+            let counters = Some(Counters { attempt: 1000 + self.2, order: 0, event: 0 });
+            let key: JobKey = format!("lab/z{}", self.2).parse().unwrap();
+            let jobs = [(key, job(0))].into();
+            self.1.commit(&Batch { counters, jobs, ..Batch::default() }).unwrap();
+            self.0.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(&dir.path().join("s")).unwrap();
+    store.commit(&state()).unwrap();
+    let mut out = Meanwhile(Vec::new(), &store, 0);
+    store.copier().copy(&mut out).unwrap();
+    assert!(out.2 > 5);
+    assert_eq!(copy::read(&*out.0).unwrap(), state());
+}

@@ -1,0 +1,94 @@
+//! `trainyard backup FILE | DIR`, `trainyard restore FILE`: of root, about this machine's installation.
+
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::{Client, ClientError};
+use crate::backup::{self, LACKS, Replace};
+use crate::config::Paths;
+use crate::sys::file::UnnamedFile;
+
+/// Takes a backup; from the daemon where one runs.
+pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format: Format) -> anyhow::Result<Exit> {
+    let target = file_for(target)?;
+    let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = || format!("cannot write in {}", directory.display());
+    // Both are gone when this process is, however it ends; the backup gets its name when it is whole.
+    let mut state = UnnamedFile::in_directory(directory).with_context(failed)?;
+    let out = UnnamedFile::in_directory(directory).with_context(failed)?;
+    copy_state(client, paths, state.file()).await?;
+    let left_out = backup::write(paths, state.file_mut(), out.file(), crate::sys::now())?;
+    let size = out.file().metadata()?.len();
+    out.name(&target).with_context(|| format!("cannot give the backup its name {}", target.display()))?;
+    left_out.iter().for_each(|note| output::aside(note));
+    match format {
+        Format::Json => output::json(&serde_json::json!({ "file": target, "bytes": size, "lacks": LACKS }))?,
+        Format::People => {
+            output::line(&format!("{}: {}", target.display(), crate::ids::Bytes(size)))?;
+            output::aside("it holds the state, job files, configuration and secrets; keep it where only root reads");
+            output::aside(&format!("not in it: {LACKS}"));
+        }
+    }
+    Ok(Exit::Success)
+}
+
+/// A name of its own in a directory, or the file that was named.
+fn file_for(target: &Path) -> anyhow::Result<PathBuf> {
+    if target.is_dir() {
+        let time = crate::sys::now().to_string().replace([':', '.'], "-");
+        return Ok(target.join(format!("trainyard-{time}.tar.zst")));
+    }
+    if target.symlink_metadata().is_ok() {
+        bail!(
+            "{} is there already; name a new file, or a directory, in which backups get names of their own",
+            target.display()
+        );
+    }
+    Ok(target.to_owned())
+}
+
+async fn copy_state(client: &Client, paths: &Paths, state: &File) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(state);
+    match client.copy_state(&mut out).await {
+        Err(ClientError::NotRunning { .. }) if paths.store_file().exists() || paths.config_dir().exists() => {
+            let offline = backup::offline(paths)?;
+            Ok(backup::copy_state(paths, &offline, &mut out)?)
+        }
+        Err(ClientError::NotRunning { .. }) => {
+            bail!("there is no installation at {}; name its directory with --root", paths.root().display())
+        }
+        copied => {
+            copied?;
+            Ok(std::io::Write::flush(&mut out)?)
+        }
+    }
+}
+
+pub(super) fn restore(paths: &Paths, from: &Path, replace: Replace, format: Format) -> anyhow::Result<Exit> {
+    let restored = backup::restore(paths, from, replace, crate::sys::now())?;
+    if format == Format::Json {
+        output::json(&serde_json::json!({
+            "taken": restored.manifest.taken.to_string(),
+            "host": restored.manifest.host,
+            "jobs": restored.jobs,
+            "open_runs": restored.open,
+            "newer": restored.newer,
+            "aside": restored.aside,
+        }))?;
+        return Ok(Exit::Success);
+    }
+    let (taken, host) = (restored.manifest.taken, &restored.manifest.host);
+    output::line(&format!(
+        "restored {} jobs as of {taken} ({host}); {} were not over, and go on when the daemon starts",
+        restored.jobs, restored.open
+    ))?;
+    restored.newer.iter().for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
+    restored.aside.iter().for_each(|path| output::aside(&format!("set aside: {}", path.display())));
+    output::aside(&format!("not in a backup: {LACKS}"));
+    Ok(Exit::Success)
+}

@@ -1,0 +1,118 @@
+//! `trainyard model ls|show`: what runs have left as models, in the mounted tree, with the rights of whoever calls.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::Subcommand;
+use serde_json::json;
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::config::Paths;
+use crate::ids::{JobName, Timestamp, WorkspaceName};
+
+#[derive(Debug, Subcommand)]
+pub enum ModelVerb {
+    /// List models by the jobs that left them, the newest run first
+    Ls {
+        /// Only of jobs whose name has this text in it
+        text: Option<String>,
+        /// Of this workspace
+        #[arg(short, long, default_value = "default")]
+        workspace: WorkspaceName,
+    },
+    /// Print where a model comes from: its MODEL.toml, and where it lies
+    Show {
+        /// JOB, or JOB@RUN
+        model: String,
+        /// Of this workspace
+        #[arg(short, long, default_value = "default")]
+        workspace: WorkspaceName,
+    },
+}
+
+/// What tells where a model comes from.
+const RECORD: &str = "MODEL.toml";
+
+pub(super) fn run(root: &Path, verb: &ModelVerb, format: Format) -> anyhow::Result<Exit> {
+    match verb {
+        ModelVerb::Ls { text, workspace } => {
+            list(&models(root, workspace)?, text.as_deref().unwrap_or_default(), format)?;
+        }
+        ModelVerb::Show { model, workspace } => return show(&models(root, workspace)?, model, format),
+    }
+    Ok(Exit::Success)
+}
+
+/// In the mounted tree.
+fn models(root: &Path, workspace: &WorkspaceName) -> anyhow::Result<PathBuf> {
+    let place = Paths::new(root)?.mount_point().join(workspace.as_str()).join("models");
+    fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
+    Ok(place)
+}
+
+fn list(place: &Path, text: &str, format: Format) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for job in names(place)?.into_iter().filter(|job| job.contains(text)) {
+        // Somebody's own that others may not look into has no rows.
+        for run in runs(&place.join(&job)).unwrap_or_default() {
+            let Ok(status) = fs::metadata(place.join(&job).join(run.to_string())) else { continue };
+            let ms = u64::try_from(status.mtime()).unwrap_or(0).saturating_mul(1000);
+            rows.push((job.clone(), run, Timestamp(ms).to_seconds()));
+        }
+    }
+    if format == Format::Json {
+        return rows.iter().try_for_each(|(job, run, time)| {
+            let path = place.join(job).join(run.to_string());
+            output::json(&json!({ "job": job, "run": run, "time": time, "path": path }))
+        });
+    }
+    if rows.is_empty() {
+        return output::line("no models; what a job leaves in /model appears when its run has succeeded");
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(job, run, time)| vec![format!("{job}@{run}"), time]).collect();
+    output::table(&["MODEL", "APPEARED"], &rows)
+}
+
+fn show(place: &Path, model: &str, format: Format) -> anyhow::Result<Exit> {
+    let (job, run) = model.split_once('@').map_or((model, None), |(job, run)| (job, Some(run)));
+    let job: JobName = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
+    let run =
+        run.map(|run| run.parse::<u32>().with_context(|| format!("{run:?} is no number of a run"))).transpose()?;
+    let home = place.join(job.as_str());
+    let known = runs(&home).unwrap_or_default();
+    let Some(run) = run.or_else(|| known.first().copied()).filter(|run| known.contains(run)) else {
+        output::error(&format!("there is no model {model}; `trainyard model ls` lists them"));
+        return Ok(Exit::NotFound);
+    };
+    let path = home.join(run.to_string());
+    let record = fs::read_to_string(path.join(RECORD));
+    let record = record.with_context(|| format!("cannot read {}", path.join(RECORD).display()))?;
+    match format {
+        Format::People => {
+            output::line(record.trim_end())?;
+            output::aside(&format!("it lies in {}", path.display()));
+        }
+        Format::Json => match record.parse::<toml::Table>() {
+            Ok(table) => output::json(&json!({ "job": job, "run": run, "path": path, "record": table }))?,
+            Err(error) => bail!("{} is no TOML: {error}", path.join(RECORD).display()),
+        },
+    }
+    Ok(Exit::Success)
+}
+
+fn names(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let entries = fs::read_dir(directory)?.collect::<Result<Vec<_>, _>>()?;
+    let mut names: Vec<_> = entries.iter().filter_map(|entry| entry.file_name().to_str().map(str::to_owned)).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The newest first.
+fn runs(job: &Path) -> anyhow::Result<Vec<u32>> {
+    let mut runs: Vec<u32> = names(job)?.iter().filter_map(|name| name.parse().ok()).collect();
+    runs.sort_unstable_by(|one, other| other.cmp(one));
+    Ok(runs)
+}

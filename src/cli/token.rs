@@ -1,0 +1,87 @@
+//! `trainyard token new|ls|rm`
+
+use clap::Subcommand;
+
+use super::output::{self, Format};
+use super::ps::seconds;
+use super::{Exit, change};
+use crate::api::client::Client;
+use crate::api::tokens::{Scope, TokenRequest, TokenView};
+use crate::ids::parse_duration;
+
+#[derive(Debug, Subcommand)]
+pub enum TokenVerb {
+    /// Make a token, with which programs reach the API over the network; it is printed this once
+    New {
+        /// What to call it, as in ci
+        name: String,
+        /// What it is good for: read, jobs (to change them as well), metrics, admin (root's alone)
+        #[arg(long = "scope", value_delimiter = ',', default_value = "read")]
+        scopes: Vec<Scope>,
+        /// Only for these workspaces; all that its user may use when absent
+        #[arg(short, long = "workspace", value_delimiter = ',')]
+        workspaces: Vec<String>,
+        /// Whose it is, by name or number; root may make those of others
+        #[arg(long)]
+        user: Option<String>,
+        /// It is good for so long, as in 30d; for ever when absent
+        #[arg(long, value_name = "TIME")]
+        expires: Option<String>,
+    },
+    /// List your tokens; root's list has all
+    Ls,
+    /// Revoke tokens: whatever goes on by them ends
+    Rm {
+        /// Their names
+        #[arg(required = true)]
+        names: Vec<String>,
+    },
+}
+
+pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> anyhow::Result<Exit> {
+    let mut exit = Exit::Success;
+    match verb {
+        TokenVerb::New { name, scopes, workspaces, user, expires } => {
+            let expires = expires.map(|text| parse_duration(&text)).transpose()?;
+            let wanted = TokenRequest {
+                name,
+                user,
+                scopes,
+                workspaces: (!workspaces.is_empty()).then_some(workspaces),
+                expires_in_s: expires.map(|time| time.as_secs()),
+            };
+            let made = client.token_new(&wanted).await?;
+            match format {
+                Format::Json => output::json(&made)?,
+                Format::People => {
+                    output::aside(&format!("token {} of {}; it is not shown again:", made.token.name, made.token.user));
+                    output::line(&made.secret)?;
+                }
+            }
+        }
+        TokenVerb::Ls => list(&client.tokens().await?, format)?,
+        TokenVerb::Rm { names } => {
+            for name in names {
+                change::tell(client.token_remove(&name).await, format, &mut exit)?;
+            }
+        }
+    }
+    Ok(exit)
+}
+
+fn list(tokens: &[TokenView], format: Format) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return output::json(&tokens);
+    }
+    if tokens.is_empty() {
+        return output::line("no tokens; `trainyard token new NAME` makes one");
+    }
+    let row = |token: &TokenView| {
+        let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.name()).collect();
+        let workspaces = token.workspaces.as_ref().map_or("all".to_owned(), |names| names.join(" "));
+        let expires = token.expires.as_deref().map_or("never".to_owned(), seconds);
+        vec![token.name.clone(), token.user.clone(), scopes.join(" "), workspaces, seconds(&token.created), expires]
+    };
+    let heads = ["TOKEN", "USER", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES"];
+    output::table(&heads, &tokens.iter().map(row).collect::<Vec<_>>())
+}

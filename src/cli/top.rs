@@ -1,0 +1,125 @@
+//! `trainyard top`: what the machine does, again and again, until somebody presses q.
+//!
+//! What is shown is gathered first ([`gather`]) and then drawn ([`screen`], which knows no clock and asks nobody). Where standard
+//! output is no terminal it is printed once.
+
+mod gather;
+mod screen;
+
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::buffer::Buffer;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::Exit;
+use super::output::{self, Format};
+use crate::api::client::Client;
+use crate::config::Paths;
+use gather::Gatherer;
+use screen::{Colours, View};
+
+/// More often would be work for nothing.
+const LEAST: Duration = Duration::from_millis(200);
+/// How long a key waits at most.
+const KEYS: Duration = Duration::from_millis(100);
+/// Of what is printed once where nobody says how wide.
+const WIDTH: u16 = 120;
+
+pub(super) async fn run(
+    client: &Client,
+    paths: &Paths,
+    every: Duration,
+    workspace: Option<&str>,
+    format: Format,
+) -> anyhow::Result<Exit> {
+    if every < LEAST {
+        bail!("--every must be at least {}ms", LEAST.as_millis());
+    }
+    let mut gatherer = Gatherer::new(client.clone(), paths, workspace.map(str::to_owned));
+    let first = gatherer.look().await?;
+    if format == Format::Json {
+        output::json(&first)?;
+        return Ok(Exit::Success);
+    }
+    if !io::stdout().is_terminal() {
+        printed(&View::new(first, Colours::None))?.iter().try_for_each(|line| output::line(line))?;
+        return Ok(Exit::Success);
+    }
+    let colours = if output::wants_colours() { Colours::Terminal } else { Colours::None };
+    let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
+    let watched = watch(&mut terminal, View::new(first, colours), gatherer, every).await;
+    ratatui::restore();
+    watched.map(|()| Exit::Success)
+}
+
+async fn watch(
+    terminal: &mut ratatui::DefaultTerminal,
+    mut view: View,
+    mut gatherer: Gatherer,
+    every: Duration,
+) -> anyhow::Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    loop {
+        terminal.draw(|frame| view.draw(frame)).context("cannot write to the terminal")?;
+        let until = Instant::now() + every;
+        while Instant::now() < until {
+            let next =
+                tokio::task::spawn_blocking(|| event::poll(KEYS).and_then(|any| any.then(event::read).transpose()));
+            let happened = tokio::select! {
+                happened = next => happened.context("cannot read the terminal")?.context("cannot read the terminal")?,
+                _ = terminate.recv() => return Ok(()),
+            };
+            match happened {
+                Some(Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                    if ends(&key) {
+                        return Ok(());
+                    }
+                    view.press(key.code);
+                }
+                Some(Event::Resize(..)) => {}
+                _ => continue,
+            }
+            terminal.draw(|frame| view.draw(frame)).context("cannot write to the terminal")?;
+        }
+        match gatherer.look().await {
+            Ok(seen) => view.show(seen),
+            // It may be restarted: what was seen last stays, and that it is old is said.
+            Err(error) => view.told(&error.to_string()),
+        }
+    }
+}
+
+fn ends(key: &KeyEvent) -> bool {
+    let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+/// The screen as lines, as high as it must be to show everything.
+fn printed(view: &View) -> anyhow::Result<Vec<String>> {
+    let width = output::columns().and_then(|columns| u16::try_from(columns).ok()).unwrap_or(WIDTH);
+    let mut terminal = Terminal::new(TestBackend::new(width, view.height()))?;
+    terminal.draw(|frame| view.draw(frame))?;
+    Ok(lines(terminal.backend().buffer()))
+}
+
+fn lines(buffer: &Buffer) -> Vec<String> {
+    let line = |y: u16| {
+        let (mut text, mut covered) = (String::new(), 0);
+        for x in 0..buffer.area.width {
+            // A letter of two columns covers the cell behind it.
+            if covered == 0 {
+                let symbol = buffer[(x, y)].symbol();
+                text.push_str(symbol);
+                covered = unicode_width::UnicodeWidthStr::width(symbol).max(1);
+            }
+            covered -= 1;
+        }
+        text.trim_end().to_owned()
+    };
+    (0..buffer.area.height).map(line).collect()
+}

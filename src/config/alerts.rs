@@ -1,0 +1,126 @@
+//! `[alerts.NAME]`: who is told of what happens to jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::ids::{AssetName, WorkspaceName};
+
+/// When somebody is told, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AlertConfig {
+    pub on: AlertOn,
+    /// Only of jobs of these; of all when empty.
+    pub workspaces: BTreeSet<WorkspaceName>,
+    pub to: AlertTo,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlertOn {
+    /// Every event, jobs' own alarms among them.
+    All,
+    /// When a job comes to one of these, by name.
+    States(BTreeSet<String>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlertTo {
+    Webhook {
+        url: String,
+        /// The file in `/etc/trainyard/secrets` with the key of its signature.
+        secret: Option<AssetName>,
+    },
+    /// A program and its arguments; the event comes as JSON on its standard input.
+    Command(Vec<String>),
+    Mail {
+        to: Vec<String>,
+        sendmail: String,
+    },
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WireAlert {
+    on: Option<Vec<String>>,
+    workspaces: Vec<String>,
+    url: Option<String>,
+    secret: Option<String>,
+    command: Option<Vec<String>>,
+    email: Option<Vec<String>>,
+    sendmail: Option<String>,
+}
+
+const STATES: [&str; 9] =
+    ["invalid", "held", "waiting", "starting", "running", "stopping", "succeeded", "failed", "stopped"];
+
+pub(super) fn read(wire: BTreeMap<String, WireAlert>) -> Result<BTreeMap<AssetName, AlertConfig>, (String, String)> {
+    wire.into_iter().map(|(name, alert)| read_one(&name, alert)).collect()
+}
+
+fn read_one(name: &str, wire: WireAlert) -> Result<(AssetName, AlertConfig), (String, String)> {
+    let at = |key: &str| format!("alerts.{name}.{key}");
+    let known: AssetName =
+        name.parse().map_err(|error| (format!("alerts.{name}"), format!("{name:?} is no name: {error}")))?;
+    let workspaces = wire.workspaces.iter().map(|name| name.parse()).collect::<Result<_, _>>();
+    let workspaces = workspaces.map_err(|error: crate::ids::NameError| (at("workspaces"), error.to_string()))?;
+    let on = on(wire.on.as_deref()).map_err(|message| (at("on"), message))?;
+    let to = match (&wire.url, &wire.command, &wire.email) {
+        (Some(url), None, None) => webhook(url, wire.secret.as_deref()).map_err(|(key, message)| (at(key), message))?,
+        (None, Some(command), None) => match command.first() {
+            Some(program) if program.starts_with('/') => AlertTo::Command(command.clone()),
+            _ => {
+                return Err((
+                    at("command"),
+                    "must be a list that begins with the absolute path of a program".to_owned(),
+                ));
+            }
+        },
+        (None, None, Some(to)) => mail(to, wire.sendmail.as_deref()).map_err(|(key, message)| (at(key), message))?,
+        _ => return Err((format!("alerts.{name}"), "needs one of url, command and email".to_owned())),
+    };
+    if wire.secret.is_some() && wire.url.is_none() {
+        return Err((at("secret"), "is the key of a webhook's signature; there is no url".to_owned()));
+    }
+    if wire.sendmail.is_some() && wire.email.is_none() {
+        return Err((at("sendmail"), "sends e-mail; there is no email".to_owned()));
+    }
+    Ok((known, AlertConfig { on, workspaces, to }))
+}
+
+fn on(states: Option<&[String]>) -> Result<AlertOn, String> {
+    let Some(states) = states else { return Ok(AlertOn::States(["failed".to_owned()].into())) };
+    if states == ["all"] {
+        return Ok(AlertOn::All);
+    }
+    match states.iter().find(|state| !STATES.contains(&state.as_str())) {
+        Some(unknown) => Err(format!("{unknown:?} is neither a state ({}) nor [\"all\"]", STATES.join(", "))),
+        None if states.is_empty() => Err("is empty: nothing would be told".to_owned()),
+        None => Ok(AlertOn::States(states.iter().cloned().collect())),
+    }
+}
+
+fn webhook(url: &str, secret: Option<&str>) -> Result<AlertTo, (&'static str, String)> {
+    let plain = url.strip_prefix("http://").map(|rest| rest.split(['/', ':', '?']).next().unwrap_or_default());
+    let is_local = plain.is_some_and(|host| ["localhost", "127.0.0.1"].contains(&host)) && !url.contains('@');
+    if !url.starts_with("https://") && !is_local {
+        return Err(("url", "must begin with https://; plain http only for localhost".to_owned()));
+    }
+    let secret = secret.map(str::parse::<AssetName>).transpose();
+    let secret = secret.map_err(|error| ("secret", format!("names a file in secrets/: {error}")))?;
+    Ok(AlertTo::Webhook { url: url.to_owned(), secret })
+}
+
+fn mail(to: &[String], sendmail: Option<&str>) -> Result<AlertTo, (&'static str, String)> {
+    let is_address =
+        |text: &String| text.contains('@') && !text.contains(|c: char| c.is_control() || ",;<> ".contains(c));
+    match to.iter().find(|address| !is_address(address)) {
+        Some(bad) => return Err(("email", format!("{bad:?} is no address, as in \"ops@lab.example\""))),
+        None if to.is_empty() => return Err(("email", "is empty: nobody would be told".to_owned())),
+        None => {}
+    }
+    let sendmail = sendmail.unwrap_or("/usr/sbin/sendmail");
+    if !sendmail.starts_with('/') {
+        return Err(("sendmail", format!("{sendmail} is not an absolute path")));
+    }
+    Ok(AlertTo::Mail { to: to.to_vec(), sendmail: sendmail.to_owned() })
+}

@@ -1,0 +1,162 @@
+//! What this machine can and cannot do for Trainyard, and what to do about it: `trainyard doctor`.
+//!
+//! Each check asks by the same code as the daemon and the mount, so that what it says is what they will find. It changes nothing that
+//! stays: what it mounts is in a mount namespace of its own, what it writes goes with it. It knows no daemon, and works while there
+//! is none.
+
+mod kernel;
+mod resources;
+mod storage;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::config::{Config, ConfigError, Paths};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Ok,
+    /// Something is slower than it could be, or missing for some jobs.
+    Warning,
+    /// Jobs cannot run, or not as they should.
+    Failed,
+}
+
+impl Level {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warning => "warning",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What a check has found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub check: &'static str,
+    pub level: Level,
+    /// One line.
+    pub found: String,
+    /// What to do; where all is well there is none.
+    pub advice: Option<String>,
+}
+
+/// What a check says, without its name.
+struct Verdict {
+    level: Level,
+    found: String,
+    advice: Option<String>,
+}
+
+fn ok(found: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Ok, found: found.into(), advice: None }
+}
+
+fn warning(found: impl Into<String>, advice: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Warning, found: found.into(), advice: Some(advice.into()) }
+}
+
+fn failure(found: impl Into<String>, advice: impl Into<String>) -> Verdict {
+    Verdict { level: Level::Failed, found: found.into(), advice: Some(advice.into()) }
+}
+
+/// What the checks look at.
+struct Machine {
+    paths: Paths,
+    /// As it would be with the file as it is; the defaults where that cannot be used.
+    config: Config,
+    wrong: Option<ConfigError>,
+    is_root: bool,
+}
+
+type Check = fn(&Machine) -> Verdict;
+
+/// In the order in which they are told: what everything needs comes first.
+const CHECKS: [(&str, Check); 17] = [
+    ("config", config),
+    ("root", root),
+    ("kernel", kernel::version),
+    ("seccomp", kernel::seccomp),
+    ("cgroup", kernel::cgroup),
+    ("delegation", kernel::delegation),
+    ("user-namespaces", kernel::user_namespaces),
+    ("id-map", storage::id_map),
+    ("overlay", storage::overlay),
+    ("fuse", storage::fuse),
+    ("quota", storage::quota),
+    ("disk", storage::disk),
+    ("nftables", kernel::nftables),
+    ("driver", resources::driver),
+    ("inotify", resources::inotify),
+    ("open-files", resources::open_files),
+    ("time", resources::time),
+];
+
+/// The names of all checks.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    CHECKS.iter().map(|(name, _)| *name)
+}
+
+/// Looks; only at what `chosen` names, unless it names nothing.
+pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigError> {
+    let paths = Paths::new(root)?;
+    let (config, wrong) = match Config::load(root) {
+        Ok(config) => (config, None),
+        Err(error) => (Config::defaults(paths.clone())?, Some(error)),
+    };
+    let machine = Machine { paths, config, wrong, is_root: nix::unistd::Uid::effective().is_root() };
+    let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
+    let look = |(check, look): &(&'static str, Check)| {
+        let Verdict { level, found, advice } = look(&machine);
+        Finding { check, level, found, advice }
+    };
+    Ok(CHECKS.iter().filter(|(name, _)| is_chosen(name)).map(look).collect())
+}
+
+fn config(machine: &Machine) -> Verdict {
+    let path = machine.paths.config_file();
+    match &machine.wrong {
+        Some(error) => failure(
+            error.to_string(),
+            "correct it; until then a daemon that runs goes on with what was in force, and none can be started",
+        ),
+        None if path.exists() => ok(format!("{} is right", path.display())),
+        None => ok(format!("{} is not there: everything has its default", path.display())),
+    }
+}
+
+fn root(machine: &Machine) -> Verdict {
+    match machine.is_root {
+        true => ok("asked by root"),
+        false => warning("asked by another user than root", "ask again with sudo: some checks need root's rights"),
+    }
+}
+
+fn needs_root() -> Verdict {
+    warning("not looked at", "ask again with sudo")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_is_named_is_the_only_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = examine(dir.path(), &["config".to_owned()]).unwrap();
+        assert_eq!(
+            found.iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>(),
+            [("config", Level::Ok)]
+        );
+        let place = dir.path().join("etc/trainyard");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("trainyard.toml"), "[limits]\ncpus = 1\n").unwrap();
+        let found = examine(dir.path(), &["config".to_owned(), "disk".to_owned()]).unwrap();
+        assert_eq!((found.len(), found[0].level), (2, Level::Failed));
+        assert!(found[0].found.contains("unknown field `cpus`"), "{found:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! Cards, limits of the kernel, the clock.
+
+use std::fs;
+use std::time::Duration;
+
+use super::{Machine, Verdict, ok, warning};
+use crate::gpu::{Driver, Gpus, Inventory, Settings};
+use crate::sys::lock;
+
+/// NVML may hang with a card.
+const PATIENCE: Duration = Duration::from_secs(15);
+const NVIDIA: &str = "0x10de";
+
+pub(super) fn driver(machine: &Machine) -> Verdict {
+    // The daemon keeps what it has heard; here nothing is written.
+    let settings = Settings { library: machine.config.gpu.library.clone(), xids: None, tasks_group: None };
+    match Gpus::start(settings, |_| {}) {
+        Ok(gpus) => of_cards(&gpus.look(PATIENCE), has_nvidia_device()),
+        Err(error) => warning(format!("the cards cannot be looked at: {error}"), "see whether threads can be started"),
+    }
+}
+
+/// Whether the machine has a card, driver or not.
+fn has_nvidia_device() -> bool {
+    let devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    // Also what is no card, such as its sound: the class says.
+    let is_card = |device: std::path::PathBuf| {
+        let read = |file: &str| fs::read_to_string(device.join(file)).unwrap_or_default();
+        read("vendor").trim() == NVIDIA && read("class").starts_with("0x03")
+    };
+    devices.map(|device| device.path()).any(is_card)
+}
+
+fn of_cards(inventory: &Inventory, has_device: bool) -> Verdict {
+    let version = match &inventory.driver {
+        Driver::Missing { reason } if has_device => {
+            return warning(
+                format!("there is an NVIDIA card, and nothing to ask it by: {reason}"),
+                "install NVIDIA's driver, or name its library by [gpu] library",
+            );
+        }
+        Driver::Missing { .. } => return ok("no NVIDIA card"),
+        Driver::Loaded { version, .. } => version,
+    };
+    let ill = inventory.cards.iter().filter_map(|card| Some((card, card.findings.first()?))).next();
+    match ill {
+        Some((card, finding)) => warning(
+            format!("driver {version}; card {}: {}", card.facts.uuid, finding.says),
+            "`trainyard gpu` tells of all cards",
+        ),
+        None => ok(format!("driver {version}, {} card(s)", inventory.cards.len())),
+    }
+}
+
+/// A job takes some watches for its code and logs, each workspace a few.
+const WATCHES: u64 = 65_536;
+const INSTANCES: u64 = 128;
+
+pub(super) fn inotify(_: &Machine) -> Verdict {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    of_watches(limit("max_user_watches"), limit("max_user_instances"))
+}
+
+fn of_watches(watches: u64, instances: u64) -> Verdict {
+    let found = format!("{watches} watches, {instances} instances");
+    match watches < WATCHES || instances < INSTANCES {
+        true => warning(
+            format!("{found}: job files and logs may be noticed late"),
+            format!("sysctl fs.inotify.max_user_watches={WATCHES} fs.inotify.max_user_instances={INSTANCES}, or more"),
+        ),
+        false => ok(found),
+    }
+}
+
+/// Each task and each open file of the mount takes some.
+const OPEN_FILES: u64 = 65_536;
+
+pub(super) fn open_files(machine: &Machine) -> Verdict {
+    let daemon = lock::pid_in(&machine.paths.daemon_lock()).ok().flatten();
+    let limits = daemon.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/limits")).ok());
+    match limits.as_deref().map(hard_limit) {
+        None => ok("no daemon runs"),
+        Some(Some(hard)) if hard < OPEN_FILES => warning(
+            format!("the daemon may have {hard} files open"),
+            format!("start it with {OPEN_FILES} or more: LimitNOFILE= in a unit, `ulimit -Hn` by hand"),
+        ),
+        Some(Some(hard)) => ok(format!("the daemon may have {hard} files open")),
+        Some(None) => ok("the daemon may have any number of files open"),
+    }
+}
+
+/// By `/proc/PID/limits`; `None` where there is none.
+fn hard_limit(limits: &str) -> Option<u64> {
+    let row = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    row.split_whitespace().nth(1)?.parse().ok()
+}
+
+pub(super) fn time(_: &Machine) -> Verdict {
+    match crate::sys::clock_is_synchronized() {
+        Ok(true) => ok("the clock is synchronized"),
+        Ok(false) => warning(
+            "the clock is not synchronized: time limits and certificates of registries go by it",
+            "turn on systemd-timesyncd or chrony",
+        ),
+        Err(error) => warning(format!("the clock cannot be asked: {error}"), "turn on systemd-timesyncd or chrony"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn a_machine_without_cards_is_well_and_a_card_without_a_driver_is_not() {
+        let none = Inventory { driver: Driver::Missing { reason: "no library".to_owned() }, ..Inventory::default() };
+        assert_eq!(of_cards(&none, false).level, Level::Ok);
+        assert_eq!(of_cards(&none, true).level, Level::Warning);
+    }
+
+    #[test]
+    fn the_limit_is_the_hard_one() {
+        let limits = "Limit  Soft Limit  Hard Limit  Units\nMax open files            1024                 524288               files\n";
+        assert_eq!(hard_limit(limits), Some(524_288));
+        assert_eq!(hard_limit("Max open files  unlimited  unlimited  files\n"), None);
+    }
+
+    #[test]
+    fn small_limits_are_told_with_what_to_set() {
+        let few = of_watches(8192, 128);
+        assert_eq!(few.level, Level::Warning);
+        assert!(few.advice.unwrap().contains("max_user_watches=65536"));
+        assert_eq!(of_watches(65_536, 128).level, Level::Ok);
+    }
+}

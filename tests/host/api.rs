@@ -1,0 +1,809 @@
+//! The API as programs meet it: what it answers, how it refuses, and what clients that mean it badly can do to it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use trainyard::api::error::CODES;
+use trainyard::api::measures::METRICS;
+
+use super::support::images::in_network;
+use super::support::{BINARY, Instance, PATIENCE, has_tools, wait_for};
+
+/// Somebody who is not root; in no group of anybody's.
+const NOBODY: u32 = 65534;
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    head: String,
+    body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+
+    /// Its code, which must be one of the table, with that status.
+    fn code(&self) -> String {
+        let code = self.json()["code"].as_str().unwrap().to_owned();
+        assert!(CODES.contains(&(code.as_str(), self.status)), "{self:?}");
+        assert!(!self.json()["error"].as_str().unwrap().is_empty());
+        code
+    }
+}
+
+fn connect(instance: &Instance) -> UnixStream {
+    let stream = UnixStream::connect(instance.root().join("run/trainyard/api.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// One request on a connection of its own, as `headers` say.
+fn ask_with(instance: &Instance, method: &str, path: &str, headers: &str, body: &[u8]) -> Answer {
+    let mut stream = connect(instance);
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n{headers}\r\n",
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    // It may be refused before all of it is read.
+    let _ = stream.write_all(body);
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes);
+    parse(&bytes)
+}
+
+fn parse(bytes: &[u8]) -> Answer {
+    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| {
+        panic!("no answer: {:?}", String::from_utf8_lossy(bytes));
+    });
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap().to_lowercase();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    let body = &bytes[end + 4..];
+    let body = if head.contains("transfer-encoding: chunked") { unchunk(body) } else { body.to_vec() };
+    Answer { status, head, body }
+}
+
+fn unchunk(mut rest: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    while let Some(end) = rest.windows(2).position(|two| two == b"\r\n") {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        out.extend_from_slice(&rest[end + 2..end + 2 + length]);
+        rest = &rest[end + 4 + length..];
+        if length == 0 {
+            break;
+        }
+    }
+    out
+}
+
+pub(crate) fn get(instance: &Instance, path: &str) -> Answer {
+    ask_with(instance, "GET", path, "", b"")
+}
+
+/// As somebody else, for whom root asks.
+fn ask_as(instance: &Instance, uid: u32, method: &str, path: &str, body: &[u8]) -> Answer {
+    ask_with(instance, method, path, &format!("trainyard-for-user: {uid}\r\n"), body)
+}
+
+const HELD: &str = "state = \"held\"\ncommand = \"true\"\n";
+
+/// A workspace where everybody may drop job files.
+fn open_workspace(instance: &Instance, name: &str) {
+    let directory = instance.jobs_d().join(name);
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).unwrap();
+    let home = instance.root().join("var/lib/trainyard/workspaces").join(name);
+    wait_for("the workspace", || home.join("jobs").is_dir().then_some(()));
+}
+
+#[test]
+fn lists_come_in_pages_and_every_refusal_has_a_code() {
+    let Some(instance) = Instance::start("lists_come_in_pages_and_every_refusal_has_a_code", "") else { return };
+    for name in ["alpha", "beta", "gamma"] {
+        instance.drop_job(name, HELD);
+        instance.wait_state(name, "held");
+    }
+    let names = |answer: &Answer| {
+        let list = answer.json();
+        list["jobs"].as_array().unwrap().iter().map(|job| job["job"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = get(&instance, "/v1/jobs?sort=-name&limit=2");
+    assert_eq!((names(&first), first.json()["total"].as_u64()), (vec!["gamma".into(), "beta".into()], Some(3)));
+    assert!(first.head.contains("cache-control: no-store"), "{}", first.head);
+    // It is escaped itself already.
+    let next = first.json()["next"].as_str().unwrap().replace('%', "%25");
+    let second = get(&instance, &format!("/v1/jobs?sort=-name&limit=2&after={next}"));
+    assert_eq!((names(&second), second.json().get("next").cloned()), (vec!["alpha".to_owned()], None));
+    assert_eq!(names(&get(&instance, "/v1/jobs?name=gmama&state=held,running&user=root")), ["gamma"]);
+    assert_eq!(names(&get(&instance, "/v1/jobs?until=1000")), Vec::<String>::new());
+    // The command line asks in the same way.
+    assert!(instance.ok(&["ps", "--name", "alpah"]).contains("alpha"));
+    assert!(!instance.ok(&["ps", "--sort", "-created", "bet"]).contains("gamma"));
+
+    let code = |method: &str, path: &str, body: &[u8]| ask_with(&instance, method, path, "", body).code();
+    assert_eq!(code("GET", "/v1/nothing", b""), "no_such_path");
+    assert_eq!(code("GET", "/v1/jobs?colour=red", b""), "bad_request");
+    assert_eq!(code("GET", "/v1/jobs?limit=0", b""), "bad_request");
+    assert_eq!(code("GET", "/v1/jobs?after=nonsense", b""), "bad_request");
+    assert_eq!(code("GET", "/v1/jobs/default/none", b""), "no_such_job");
+    assert_eq!(code("GET", "/v1/jobs/default/%ff", b""), "bad_request");
+    assert_eq!(code("POST", "/v1/jobs/default/alpha/extend?by_ms=1", b""), "no_time_limit");
+    assert_eq!(code("DELETE", "/v1/jobs/default/alpha", b""), "still_running");
+    assert_eq!(code("PUT", "/v1/jobs/default/x/file", b"command = 3"), "invalid_job");
+    assert_eq!(code("PUT", "/v1/jobs/default/x/file", &vec![b'#'; 300 << 10]), "body_too_large");
+    assert_eq!(code("PUT", "/v1/jobs/default/x/file", b""), "bad_request");
+    assert_eq!(code("POST", "/v1/tokens", b"{}"), "bad_request");
+    let wrong = ask_with(&instance, "PATCH", "/v1/jobs/default/alpha", "", b"");
+    assert_eq!((wrong.code().as_str(), wrong.head.contains("allow: get, delete")), ("method_not_allowed", true));
+    let other = |path: &str| ask_as(&instance, NOBODY, "GET", path, b"").code();
+    assert_eq!(other("/v1/jobs/default/alpha"), "not_yours");
+    assert_eq!(other("/metrics"), "root_only");
+    assert_eq!(other("/v1/secrets/default"), "root_only");
+    instance.shutdown();
+}
+
+#[test]
+fn health_readiness_and_numbers_are_told_under_their_documented_names() {
+    let test = "health_readiness_and_numbers_are_told_under_their_documented_names";
+    let quota = "[limits]\ncpu = 4\nmemory = \"4GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nstorage = \"1GiB\"\n";
+    let Some(instance) = Instance::start(test, quota) else { return };
+    assert_eq!(get(&instance, "/healthz").json()["status"], "ok");
+    let ready = get(&instance, "/readyz");
+    assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
+    instance.drop_job("kept", HELD);
+    instance.wait_state("kept", "held");
+    instance.drop_job("big", "command = \"true\"\n[resources]\ncpu = 4\nmemory = \"1GiB\"\n");
+    instance.wait_end("big", 1);
+    let page = get(&instance, "/metrics");
+    let text = page.text();
+    assert!(page.head.contains("text/plain; version=0.0.4"), "{}", page.head);
+    for line in [
+        "trainyard_jobs{workspace=\"default\",state=\"held\"} 1",
+        "trainyard_jobs{workspace=\"default\",state=\"succeeded\"} 1",
+        "trainyard_queue_jobs 0",
+        "trainyard_storage_quota_bytes{workspace=\"default\"} 1073741824",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+    let names: Vec<&str> = METRICS.iter().map(|(name, ..)| *name).collect();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let plain = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        assert!(names.contains(&plain) || names.contains(&name), "{line}");
+        assert!(line.rsplit(' ').next().unwrap().parse::<f64>().is_ok(), "{line}");
+    }
+    let value = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(&format!("{name} "))).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    assert!(value("process_resident_memory_bytes") > 1e6 && value("process_open_fds") > 5.0);
+    assert!(value("trainyard_round_seconds_count") > 2.0 && value("trainyard_api_connections") >= 1.0);
+    let document = get(&instance, "/openapi.json").json();
+    assert_eq!(document["openapi"], "3.1.0");
+    instance.shutdown();
+}
+
+#[test]
+fn job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answer() {
+    let test = "job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answer";
+    let Some(instance) = Instance::start(test, "") else { return };
+    open_workspace(&instance, "open");
+    let put = |uid, path: &str, text: &str| ask_as(&instance, uid, "PUT", path, text.as_bytes());
+    assert_eq!(put(NOBODY, "/v1/jobs/default/mine/file", HELD).code(), "forbidden", "jobs.d is root's");
+    let written = put(NOBODY, "/v1/jobs/open/mine/file", HELD);
+    assert_eq!(written.status, 201, "{written:?}");
+    // Known at once: nothing is waited for.
+    let shown = ask_as(&instance, NOBODY, "GET", "/v1/jobs/open/mine", b"").json();
+    assert_eq!((&shown["report"]["state"], &shown["report"]["owner"]), (&json!("held"), &json!(NOBODY)));
+    let file = instance.jobs_d().join("open/mine.toml");
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (NOBODY, 0o644));
+    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/jobs/open/mine/file", b"").text(), HELD);
+    let changed = format!("description = \"new\"\n{HELD}");
+    assert_eq!(put(NOBODY, "/v1/jobs/open/mine/file?new=1", &changed).code(), "conflict");
+    assert_eq!(put(NOBODY, "/v1/jobs/open/mine/file", &changed).status, 200);
+    let shown = ask_as(&instance, NOBODY, "GET", "/v1/jobs/open/mine", b"").json();
+    assert_eq!(shown["report"]["description"], "new");
+    assert_eq!(put(1234, "/v1/jobs/open/mine/file", HELD).code(), "forbidden", "it is somebody else's");
+    let invalid = put(NOBODY, "/v1/jobs/open/mine/file", "commmand = \"true\"");
+    assert_eq!(invalid.code(), "invalid_job");
+    assert!(invalid.json()["diagnostics"][0]["line"].as_u64() == Some(1), "{invalid:?}");
+    assert_eq!(fs::read_to_string(&file).unwrap(), changed, "a bad file changes nothing");
+    assert_eq!(put(0, "/v1/jobs/mine.toml.d/x/file", HELD).code(), "bad_request", "that would be an override");
+    assert_eq!(put(0, "/v1/jobs/open/x.template/file", HELD).code(), "bad_request", "that would be a template");
+    let checked = ask_as(&instance, NOBODY, "POST", "/v1/check?workspace=open", b"commmand = 1").json();
+    assert_eq!(checked["valid"], false);
+    // One that makes several, and a copy.
+    let sweep = "state = \"held\"\ncommand = \"echo {{ lr }}\"\n[sweep]\nlr = [1, 2]\n";
+    let swept = put(NOBODY, "/v1/jobs/open/many/file", sweep);
+    assert!(swept.status == 201 || swept.code() == "invalid_job", "{swept:?}");
+    let copied = ask_as(&instance, NOBODY, "POST", "/v1/jobs/open/mine/clone?as=copy", b"");
+    assert_eq!(copied.status, 201, "{copied:?}");
+    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/jobs/open/copy", b"").json()["report"]["description"], "new");
+    assert_eq!(ask_as(&instance, NOBODY, "POST", "/v1/jobs/open/mine/clone?as=copy", b"").code(), "conflict");
+    assert_eq!(ask_as(&instance, 1234, "DELETE", "/v1/jobs/open/mine/file", b"").code(), "forbidden");
+    assert_eq!(ask_as(&instance, NOBODY, "DELETE", "/v1/jobs/open/mine/file", b"").status, 200);
+    assert!(!file.exists());
+    let leftover: Vec<_> = fs::read_dir(instance.jobs_d().join("open")).unwrap().flatten().collect();
+    assert!(leftover.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')), "{leftover:?}");
+    // A link that somebody has put there is replaced, not followed.
+    std::os::unix::fs::symlink("/etc/passwd", instance.jobs_d().join("open/trap.toml")).unwrap();
+    chown(instance.jobs_d().join("open"), Some(0), Some(0)).unwrap();
+    assert_eq!(put(NOBODY, "/v1/jobs/open/trap/file", HELD).code(), "forbidden", "it is root's");
+    assert!(fs::read_to_string("/etc/passwd").unwrap().contains("root"));
+    instance.shutdown();
+}
+
+#[test]
+fn logs_come_as_lines_or_as_one_file_and_from_and_to_a_time() {
+    let test = "logs_come_as_lines_or_as_one_file_and_from_and_to_a_time";
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.run_job("talk", "command = \"echo one; sleep 1.2; echo two >&2\"\nimage = \"host\"\n");
+    let lines = get(&instance, "/v1/jobs/default/talk/logs");
+    let lines: Vec<Value> = lines.text().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    let file = get(&instance, "/v1/jobs/default/talk/logs?format=text");
+    assert_eq!(file.text(), "one\ntwo\n");
+    assert!(file.head.contains("attachment; filename*=utf-8''talk-1.log"), "{}", file.head);
+    let second = lines[1]["time"].as_str().unwrap();
+    assert_eq!(get(&instance, &format!("/v1/jobs/default/talk/logs?format=text&since={second}")).text(), "two\n");
+    let first = lines[0]["time"].as_str().unwrap();
+    assert_eq!(get(&instance, &format!("/v1/jobs/default/talk/logs?format=text&until={first}")).text(), "one\n");
+    assert_eq!(get(&instance, "/v1/jobs/default/talk/logs?format=text&lines=1").text(), "two\n");
+    let task = lines[0]["task"].as_str().unwrap();
+    let measured = get(&instance, &format!("/v1/jobs/default/talk/metrics?task={task}"));
+    assert!(measured.text().starts_with("time,") && measured.text().lines().count() > 1, "{measured:?}");
+    assert_eq!(get(&instance, "/v1/jobs/default/talk/metrics?task=none-0").code(), "not_found");
+    instance.shutdown();
+}
+
+#[test]
+fn events_of_all_jobs_have_one_order_that_outlives_the_daemon() {
+    let Some(mut instance) = Instance::start("events_of_all_jobs_have_one_order_that_outlives_the_daemon", "") else {
+        return;
+    };
+    instance.drop_job("a", HELD);
+    instance.wait_state("a", "held");
+    instance.drop_job("b", HELD);
+    instance.wait_state("b", "held");
+    let all = |instance: &Instance, path: &str| {
+        let text = get(instance, path).text();
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>()
+    };
+    let before = all(&instance, "/v1/events");
+    let serials: Vec<u64> = before.iter().map(|event| event["serial"].as_u64().unwrap()).collect();
+    assert!(serials.len() >= 2 && serials.windows(2).all(|two| two[0] < two[1]), "{before:?}");
+    let last = *serials.last().unwrap();
+    assert_eq!(all(&instance, &format!("/v1/events?after={last}")), Vec::<Value>::new());
+    assert_eq!(all(&instance, "/v1/events?limit=1").len(), 1);
+    assert!(all(&instance, "/v1/events?job=a").iter().all(|event| event["job"] == "a"));
+    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/events", b"").text(), "", "they are root's");
+    instance.kill_daemon();
+    instance.restart_daemon();
+    assert_eq!(all(&instance, "/v1/events")[..before.len()], before[..], "from the store as from memory");
+    // Who stays is told of what happens.
+    let mut stream = connect(&instance);
+    stream.write_all(format!("GET /v1/events?after={last}&follow=1 HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    instance.drop_job("c", HELD);
+    let mut line = String::new();
+    while !line.contains("\"job\":\"c\"") {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "the stream has ended");
+    }
+    let event: Value = serde_json::from_str(line.trim()).unwrap();
+    assert!(event["serial"].as_u64().unwrap() > last, "{event}");
+    assert!(instance.ok(&["events"]).contains("default/c"));
+    drop(reader);
+    instance.shutdown();
+}
+
+#[test]
+fn secrets_are_written_and_never_told() {
+    let Some(mut instance) = Instance::start("secrets_are_written_and_never_told", "") else { return };
+    let put = ask_with(&instance, "PUT", "/v1/secrets/default/git", "", b"hunter2");
+    assert_eq!(put.status, 200, "{put:?}");
+    let file = instance.root().join("etc/trainyard/secrets/default/git");
+    assert_eq!(fs::read(&file).unwrap(), b"hunter2");
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+    let listed = get(&instance, "/v1/secrets/default");
+    assert_eq!(listed.json(), json!([{ "workspace": "default", "secret": "git" }]));
+    assert_eq!(get(&instance, "/v1/secrets/default/git").code(), "method_not_allowed");
+    assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/default/..%2Fx", "", b"x").code(), "bad_request");
+    assert_eq!(ask_with(&instance, "DELETE", "/v1/secrets/default/git", "", b"").status, 200);
+    assert!(!file.exists());
+    instance.wait_for_log("a secret was removed");
+    assert!(!instance.journal().contains("hunter2"));
+    instance.shutdown();
+}
+
+/// Runs Python where the daemon is, and reads what it prints as JSON.
+fn python(instance: &Instance, script: &str, arguments: &[&str]) -> Value {
+    let mut all = vec!["-c", script];
+    all.extend(arguments);
+    let said = in_network(instance.network_holder(), "/usr/bin/python3", &all);
+    serde_json::from_str(&said).unwrap_or_else(|_| panic!("{said}"))
+}
+
+/// Arguments: a certificate to trust, or none for plain http; port, token, then methods and paths in turn.
+const ASK: &str = r#"
+import http.client, json, ssl, sys
+trust, port, token, *asked = sys.argv[1:]
+out = []
+for method, path in zip(asked[::2], asked[1::2]):
+    if trust:
+        context = ssl.create_default_context(cafile=trust)
+        connection = http.client.HTTPSConnection("localhost", int(port), timeout=30, context=context)
+    else:
+        connection = http.client.HTTPConnection("localhost", int(port), timeout=30)
+    connection.request(method, path, headers={"Authorization": "Bearer " + token} if token else {})
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    out.append([answer.status, json.loads(body) if body.startswith(("{", "[")) else body])
+print(json.dumps(out))
+"#;
+
+/// Arguments: port, token. Follows, tells that it does, and how the stream has ended.
+const FOLLOW: &str = r#"
+import http.client, sys
+connection = http.client.HTTPConnection("localhost", int(sys.argv[1]), timeout=50)
+connection.request("GET", "/v1/events?follow=1", headers={"Authorization": "Bearer " + sys.argv[2]})
+answer = connection.getresponse()
+print(answer.status, answer.readline(), flush=True)
+try:
+    while answer.readline(): pass
+except (http.client.IncompleteRead, ConnectionError):
+    pass
+print("ended", flush=True)
+"#;
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A certificate for localhost.
+fn certify(directory: &std::path::Path, serial: &str) {
+    let (key, certificate) = (directory.join("key.pem"), directory.join("cert.pem"));
+    let [key_text, certificate_text] = [&key, &certificate].map(|path| path.display().to_string());
+    run(
+        "openssl",
+        &[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:TRUE",
+            "-set_serial",
+            serial,
+            "-keyout",
+            &key_text,
+            "-out",
+            &certificate_text,
+        ],
+    );
+}
+
+#[test]
+fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
+    let test = "tokens_open_what_their_user_may_over_tls_until_their_file_goes";
+    if !has_tools(test, &["openssl"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(test, "") else { return };
+    let tls = instance.root().join("etc/trainyard");
+    certify(&tls, "1");
+    let config = format!(
+        "[limits]\ncpu = 4\nmemory = \"4GiB\"\n[[listen]]\naddress = \"127.0.0.1:8443\"\ncertificate = \"{0}/cert.pem\"\nkey = \
+         \"{0}/key.pem\"\n[[listen]]\naddress = \"127.0.0.1:8080\"\n",
+        tls.display()
+    );
+    fs::write(tls.join("trainyard.toml"), config).unwrap();
+    instance.start_daemon(&[]);
+    in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
+    instance.wait_ready();
+    open_workspace(&instance, "open");
+    ask_as(&instance, NOBODY, "PUT", "/v1/jobs/open/theirs/file", HELD.as_bytes());
+    instance.drop_job("rooted", HELD);
+    instance.wait_state("rooted", "held");
+
+    let new = |arguments: &[&str]| instance.ok(&[&["token", "new"], arguments].concat()).trim().to_owned();
+    let reader = new(&["reader", "--user", "65534"]);
+    let changer = new(&["changer", "--user", "65534", "--scope", "jobs", "--workspace", "other"]);
+    let admin = new(&["admin", "--scope", "admin"]);
+    let numbers = new(&["numbers", "--scope", "metrics"]);
+    let trust = tls.join("cert.pem").display().to_string();
+    let ask = |token: &str, asked: &[&str]| python(&instance, ASK, &[&[trust.as_str(), "8443", token], asked].concat());
+    // Nobody without a token, but for what tells nothing.
+    let answers = ask("", &["GET", "/healthz", "GET", "/v1/jobs", "GET", "/metrics"]);
+    let statuses = |answers: &Value| {
+        answers.as_array().unwrap().iter().map(|answer| answer[0].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(&answers), [200, 401, 401]);
+    // A token sees what its user sees by the socket, and does what its scope says.
+    let answers = ask(
+        &reader,
+        &[
+            "GET",
+            "/v1/jobs",
+            "GET",
+            "/v1/jobs/default/rooted",
+            "POST",
+            "/v1/jobs/open/theirs/rerun",
+            "GET",
+            "/metrics",
+            "GET",
+            "/v1/tokens",
+        ],
+    );
+    assert_eq!(statuses(&answers), [200, 403, 403, 403, 403], "{answers}");
+    assert_eq!(answers[0][1]["total"], 1);
+    assert_eq!(answers[0][1]["jobs"][0]["job"], "theirs");
+    let answers = ask(&changer, &["GET", "/v1/jobs", "POST", "/v1/jobs/open/theirs/stop", "GET", "/v1/datasets"]);
+    assert_eq!(statuses(&answers), [200, 403, 403], "it is for workspace other: {answers}");
+    assert_eq!(answers[0][1]["total"], 0);
+    assert_eq!(statuses(&ask(&admin, &["GET", "/metrics", "GET", "/v1/jobs/default/rooted"])), [200, 200]);
+    assert_eq!(statuses(&ask(&numbers, &["GET", "/metrics", "GET", "/v1/jobs"])), [200, 403]);
+    let wrong = format!("{}0", &reader[..reader.len() - 1]);
+    let wrong = if wrong == reader { format!("{}1", &reader[..reader.len() - 1]) } else { wrong };
+    assert_eq!(statuses(&ask(&wrong, &["GET", "/v1/jobs"])), [401]);
+    assert_eq!(
+        statuses(&python(&instance, ASK, &["", "8080", &reader, "GET", "/v1/jobs"])),
+        [200],
+        "plain on the loopback"
+    );
+
+    // A new certificate is used without a restart, by whoever trusts that one alone.
+    certify(&tls, "2");
+    assert_eq!(statuses(&ask(&reader, &["GET", "/v1/jobs"])), [200]);
+
+    // Whoever is connected is cut off when the file goes.
+    let mut follower = Command::new("nsenter")
+        .arg(format!("--net=/proc/{}/ns/net", instance.network_holder()))
+        .args(["/usr/bin/python3", "-c", FOLLOW, "8080", &reader])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(follower.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.starts_with("200 "), "{line}");
+    let begun = Instant::now();
+    fs::remove_file(tls.join("tokens/reader.toml")).unwrap();
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "ended\n");
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    follower.wait().unwrap();
+    assert_eq!(statuses(&ask(&reader, &["GET", "/v1/jobs"])), [401]);
+
+    // A secret is nowhere but with its owner.
+    let secrets = [&reader, &changer, &admin, &numbers].map(|token| token.rsplit('_').next().unwrap().to_owned());
+    let listed = instance.ok(&["token", "ls", "--json"]);
+    let kept = fs::read_to_string(tls.join("tokens/admin.toml")).unwrap();
+    let journal = instance.journal();
+    for secret in secrets {
+        assert!(![&listed, &kept, &journal].iter().any(|place| place.contains(&secret)));
+    }
+    assert_eq!(fs::metadata(tls.join("tokens")).unwrap().mode() & 0o777, 0o700);
+    instance.shutdown();
+}
+
+#[test]
+fn slow_broken_and_rude_clients_are_answered_or_cut_off_and_hold_up_nobody() {
+    let test = "slow_broken_and_rude_clients_are_answered_or_cut_off_and_hold_up_nobody";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // Heads that never end.
+    let mut slow: Vec<UnixStream> = (0..300).map(|_| connect(&instance)).collect();
+    for stream in &mut slow {
+        stream.write_all(b"GET /v1/jobs HTTP/1.1\r\nhost: x\r\nx-slow: ").unwrap();
+    }
+    let begun = Instant::now();
+    assert_eq!(get(&instance, "/v1/jobs").status, 200);
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // Headers that are too long, and too many of them.
+    let long = format!("x-long: {}\r\n", "x".repeat(200 << 10));
+    assert_eq!(ask_with(&instance, "GET", "/v1/jobs", &long, b"").status, 431);
+    let many: String = (0..200).map(|number| format!("x-{number}: 1\r\n")).collect();
+    assert_eq!(ask_with(&instance, "GET", "/v1/jobs", &many, b"").status, 431);
+    // A request, and then what is none.
+    let mut stream = connect(&instance);
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n\x00\x01junk\r\n\r\nGET /healthz HTTP/1.1\r\n\r\n")
+        .unwrap();
+    let mut said = String::new();
+    let _ = stream.read_to_string(&mut said);
+    assert!(said.starts_with("HTTP/1.1 200 OK") && said.matches("HTTP/1.1 ").count() <= 2, "{said}");
+    assert_eq!(said.matches("HTTP/1.1 200").count(), 1, "{said}");
+    // What claims two lengths is refused, not guessed at.
+    let twice = "content-length: 5\r\n";
+    assert_eq!(ask_with(&instance, "POST", "/v1/check", twice, b"").status, 400);
+    let smuggled = "transfer-encoding: chunked\r\n";
+    assert_ne!(ask_with(&instance, "POST", "/v1/check", smuggled, b"GET /x HTTP/1.1\r\n\r\n").status, 200);
+    // A body that does not come does not hold an answer to another.
+    let mut half = connect(&instance);
+    half.write_all(b"PUT /v1/jobs/default/x/file HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\ncommand").unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    let mut said = Vec::new();
+    half.read_to_end(&mut said).unwrap();
+    assert!(!instance.jobs_d().join("x.toml").exists(), "a torn body is no file");
+    assert_eq!(get(&instance, "/v1/jobs").status, 200);
+    // Whoever closes one half of the connection of a stream has gone.
+    let mut gone = connect(&instance);
+    gone.write_all(b"GET /v1/events?follow=1 HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    gone.read_exact(&mut [0; 12]).unwrap();
+    gone.shutdown(Shutdown::Write).unwrap();
+    let mut rest = Vec::new();
+    gone.read_to_end(&mut rest).unwrap();
+    // The slow ones are cut off.
+    let mut rest = Vec::new();
+    let _ = slow[0].read_to_end(&mut rest);
+    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{}", String::from_utf8_lossy(&rest));
+    drop(slow);
+    instance.shutdown();
+}
+
+fn as_nobody(script: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", script]);
+    command.args(arguments).output().unwrap()
+}
+
+/// Argument: a socket. Asks as fast as it can, on one connection.
+const HURRY: &str = r#"
+import http.client, json, socket, sys
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.connect(sys.argv[1])
+connection, seen, after = Unix("x"), {}, None
+for _ in range(3000):
+    connection.request("GET", "/healthz")
+    answer = connection.getresponse()
+    answer.read()
+    seen[answer.status] = seen.get(answer.status, 0) + 1
+    after = answer.getheader("retry-after") or after
+print(json.dumps([seen, after]))
+"#;
+
+#[test]
+fn a_caller_that_asks_too_fast_is_told_when_to_come_back_and_others_are_not() {
+    let test = "a_caller_that_asks_too_fast_is_told_when_to_come_back_and_others_are_not";
+    if !has_tools(test, &["setpriv"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let socket = instance.root().join("run/trainyard/api.sock").display().to_string();
+    let output = as_nobody(HURRY, &[&socket]);
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
+    let (good, refused) = (said[0]["200"].as_u64().unwrap(), said[0]["429"].as_u64().unwrap_or(0));
+    assert!(good >= 1000 && refused > 0, "{said}");
+    assert_eq!(said[1], "1");
+    assert_eq!(get(&instance, "/healthz").status, 200, "root is the machine itself");
+    instance.shutdown();
+}
+
+/// Of a process, in bytes.
+fn resident(pid: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn threads(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+#[test]
+fn a_thousand_idle_followers_take_little_memory_and_all_hear_of_a_line() {
+    let test = "a_thousand_idle_followers_take_little_memory_and_all_hear_of_a_line";
+    let Some(instance) = Instance::start(test, "") else { return };
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, 4096, 4096).unwrap();
+    let talk = "image = \"host\"\ncommand = \"echo first; while [ ! -e /output/go ]; do sleep 0.1; done; echo second; sleep 1000\"\n";
+    instance.drop_job("talk", talk);
+    instance.wait_state("talk", "running");
+    wait_for("the first line", || instance.log("talk", "main-0").contains("first").then_some(()));
+    let pid = instance.daemon_pid();
+    let before = (resident(pid), threads(pid));
+    let request = b"GET /v1/jobs/default/talk/logs?follow=1 HTTP/1.1\r\nhost: x\r\n\r\n";
+    let mut followers: Vec<BufReader<UnixStream>> = Vec::new();
+    for _ in 0..1000 {
+        let mut stream = connect(&instance);
+        stream.write_all(request).unwrap();
+        followers.push(BufReader::new(stream));
+    }
+    let hear = |follower: &mut BufReader<UnixStream>, word: &str| {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(follower.read_line(&mut line).unwrap() > 0, "the stream has ended before {word:?}");
+        }
+    };
+    followers.iter_mut().for_each(|follower| hear(follower, "first"));
+    let after = (resident(pid), threads(pid));
+    let each = after.0.saturating_sub(before.0) / 1000;
+    eprintln!("1,000 followers: {} KiB each, {} threads before, {} after", each / 1024, before.1, after.1);
+    assert!(each < 64 << 10, "{each} bytes each");
+    assert!(after.1 < before.1 + 40, "{before:?} {after:?}");
+    fs::write(instance.run_dir("talk", 1).join("output/go"), "").unwrap();
+    followers.iter_mut().for_each(|follower| hear(follower, "second"));
+    drop(followers);
+    wait_for("their connections to end", || {
+        let text = get(&instance, "/metrics").text();
+        let line = text.lines().find(|line| line.starts_with("trainyard_api_connections ")).unwrap().to_owned();
+        (line.rsplit(' ').next().unwrap().parse::<u32>().unwrap() < 5).then_some(())
+    });
+    instance.shutdown();
+}
+
+#[test]
+fn what_there_is_beside_jobs_is_listed_for_who_may_look() {
+    let Some(instance) = Instance::start("what_there_is_beside_jobs_is_listed_for_who_may_look", "") else { return };
+    fs::write(
+        instance.jobs_d().join("train.template.toml"),
+        "[template]\ndescription = \"trains\"\n[template.params.lr]\ntype = \"number\"\ndefault = 0.1\n[job]\ncommand = \"true\"\n",
+    )
+    .unwrap();
+    let backing = instance.root().join("var/lib/trainyard/workspaces/default");
+    fs::create_dir_all(backing.join("datasets/mnist/draft")).unwrap();
+    fs::create_dir_all(backing.join("models/old/3/weights")).unwrap();
+    let templates = get(&instance, "/v1/templates").json();
+    assert_eq!(templates[0]["template"], "train", "{templates}");
+    let shown = get(&instance, "/v1/templates/default/train").json();
+    assert!(shown["text"].as_str().unwrap().contains("trains"), "{shown}");
+    assert_eq!(get(&instance, "/v1/templates/default/none").code(), "not_found");
+    let datasets = get(&instance, "/v1/datasets").json();
+    let mnist = datasets.as_array().unwrap().iter().find(|one| one["dataset"] == "mnist").unwrap();
+    assert_eq!((&mnist["home"], &mnist["has_draft"]), (&json!("default"), &json!(true)));
+    let models = get(&instance, "/v1/models").json();
+    assert_eq!(models, json!([{ "workspace": "default", "job": "old", "run": 3, "files": ["weights"] }]));
+    assert_eq!(get(&instance, "/v1/models?workspace=nowhere").code(), "not_found");
+    let output = Command::new(BINARY).args(["--root"]).arg(instance.root()).args(["template", "ls", "--json"]).output();
+    let listed: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+    assert_eq!(listed, templates[0], "the command line tells the same");
+    instance.shutdown();
+}
+
+#[test]
+fn every_example_of_the_document_does_what_it_says() {
+    let test = "every_example_of_the_document_does_what_it_says";
+    if !has_tools(test, &["curl"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/API.md")).unwrap();
+    let root = instance.root().display().to_string();
+    let mut count = 0;
+    for block in text.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next()) {
+        for line in block.lines() {
+            let own = line
+                .replace("/tmp/", "/ROOT/")
+                .replace("/run/trainyard/", "/ROOT/run/trainyard/")
+                .replace("/ROOT/", &format!("{root}/"));
+            let own = own
+                .replace("trainyard token", &format!("{BINARY} --root {root} token"))
+                .replace("curl -s", "curl -sS --fail-with-body");
+            let output = Command::new("sh").args(["-c", &own]).output().unwrap();
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert!(output.status.success(), "{line}\n{said}");
+            count += 1;
+        }
+    }
+    assert!(count >= 12, "{count}");
+    assert!(!instance.jobs_d().join("hello.toml").exists() && instance.jobs_d().join("hello-again.toml").exists());
+    instance.shutdown();
+}
+
+/// Arguments: port, file. Refuses the first two requests, keeps all as lines of JSON.
+const RECEIVER: &str = r#"
+import http.server, json, sys
+class Receiver(http.server.BaseHTTPRequestHandler):
+    count = 0
+    def do_POST(self):
+        Receiver.count += 1
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        with open(sys.argv[2], "a") as kept:
+            kept.write(json.dumps([self.headers["trainyard-signature"], self.headers["trainyard-event"], body]) + "\n")
+        self.send_response(503 if Receiver.count <= 2 else 204)
+        self.end_headers()
+    def log_message(self, *_): pass
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Receiver).serve_forever()
+"#;
+
+#[test]
+fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
+    let test = "alerts_are_signed_tried_again_and_outlive_the_daemon";
+    if !has_tools(test, &["openssl"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(test, "") else { return };
+    let root = instance.root().to_owned();
+    let (told, mail, hooked) = (root.join("told"), root.join("mail"), root.join("hooked"));
+    let script = |name: &str, target: &std::path::Path| {
+        let path = root.join(name);
+        fs::write(&path, format!("#!/bin/sh\nexec cat >> {}\n", target.display())).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path.display().to_string()
+    };
+    let (page, sendmail) = (script("page", &told), script("sendmail", &mail));
+    fs::create_dir_all(root.join("etc/trainyard/secrets")).unwrap();
+    fs::write(root.join("etc/trainyard/secrets/hook"), "the key\n").unwrap();
+    let config = format!(
+        "[limits]\ncpu = 4\nmemory = \"4GiB\"\n\
+         [alerts.web]\nurl = \"http://127.0.0.1:9999/hook\"\nsecret = \"hook\"\non = [\"succeeded\", \"failed\"]\n\
+         [alerts.page]\ncommand = [\"{page}\"]\non = [\"all\"]\n\
+         [alerts.mail]\nemail = [\"ops@lab.example\"]\nsendmail = \"{sendmail}\"\n"
+    );
+    fs::write(root.join("etc/trainyard/trainyard.toml"), config).unwrap();
+    instance.start_daemon(&[]);
+    in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
+    instance.wait_ready();
+    let read = |path: &std::path::Path| fs::read_to_string(path).unwrap_or_default();
+    let fail = "image = \"host\"\ncommand = \"exit 3\"\n";
+    // Once the queues have begun: what was before is nobody's.
+    let queues = root.join("var/lib/trainyard/alerts");
+    wait_for("the queues", || (fs::read_dir(&queues).ok()?.count() >= 3).then_some(()));
+    instance.run_job("bad", fail);
+    wait_for("the program", || read(&told).contains("\"state\":\"failed\"").then_some(()));
+    wait_for("the e-mail", || read(&mail).contains("job default/bad, run 1: failed").then_some(()));
+    assert_eq!(read(&mail).matches("Subject: ").count(), 1, "once: {}", read(&mail));
+    // Nobody takes the webhook yet: it waits, also for another daemon.
+    instance.wait_for_log("an alert was not delivered");
+    instance.kill_daemon();
+    let waiting: Value = serde_json::from_slice(&fs::read(queues.join("web.json")).unwrap()).unwrap();
+    assert_eq!(waiting["waiting"][0]["job"], "bad", "{waiting}");
+    let mut receiver = Command::new("nsenter")
+        .arg(format!("--net=/proc/{}/ns/net", instance.network_holder()))
+        .args(["/usr/bin/python3", "-c", RECEIVER, "9999"])
+        .arg(&hooked)
+        .spawn()
+        .unwrap();
+    instance.restart_daemon();
+    let received = wait_for("the webhook", || {
+        let lines: Vec<Value> = read(&hooked).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        (lines.len() >= 3).then_some(lines)
+    });
+    let _ = receiver.kill();
+    receiver.wait().unwrap();
+    let [signature, event, body] = [0, 1, 2].map(|part| received[2][part].as_str().unwrap().to_owned());
+    assert!(received.iter().all(|one| one[1] == event.as_str()), "a delivery that is made again has the same number");
+    let notice: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(
+        (&notice["job"], &notice["state"], notice["serial"].to_string()),
+        (&json!("bad"), &json!("failed"), event)
+    );
+    let (time, digest) = signature.strip_prefix("t=").unwrap().split_once(",v1=").unwrap();
+    let input = root.join("signed");
+    fs::write(&input, format!("{time}.{body}")).unwrap();
+    let output = Command::new("openssl").args(["dgst", "-sha256", "-hmac", "the key"]).arg(&input).output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.trim().ends_with(digest), "{said} {digest}");
+    wait_for("an empty queue", || {
+        let kept: Value = serde_json::from_slice(&fs::read(queues.join("web.json")).ok()?).ok()?;
+        (kept["waiting"] == json!([])).then_some(())
+    });
+    assert!(!instance.journal().contains("the key"));
+    instance.shutdown();
+}

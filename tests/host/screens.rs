@@ -1,0 +1,135 @@
+//! What the command line shows, at 80 and 120 columns, as files: `INSTA_UPDATE=always` writes them anew, and a change is looked at.
+
+use std::fs;
+use std::process::Command;
+
+use super::support::{BINARY, Instance, wait_for};
+
+const CONFIG: &str = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[specs.small]\ncpu = 0.5\nmemory = \"512MiB\"\nprice = 0.25\n\
+                      description = \"for a look\"\n[workspaces.default]\nstorage = \"unlimited\"\n";
+
+/// Times are as wide as they were; what else differs from run to run is named.
+fn masked(instance: &Instance, text: &str) -> String {
+    let time = regex::Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?").unwrap();
+    let text = text.replace(&instance.root().display().to_string(), "ROOT");
+    time.replace_all(&text, |found: &regex::Captures<'_>| {
+        found[0].chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect::<String>()
+    })
+    .into_owned()
+}
+
+fn screen(instance: &Instance, columns: u16, arguments: &[&str]) -> String {
+    let output = Command::new(BINARY)
+        .arg("--root")
+        .arg(instance.root())
+        .args(arguments)
+        .env("COLUMNS", columns.to_string())
+        .env_remove("TRAINYARD_ROOT")
+        .output()
+        .unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let told = if err.is_empty() { String::new() } else { format!("--- standard error\n{err}") };
+    masked(instance, &format!("{out}{told}--- {}\n", output.status))
+}
+
+#[test]
+fn screens_are_as_they_were_at_80_and_120_columns() {
+    let test = "screens_are_as_they_were_at_80_and_120_columns";
+    let Some(instance) = Instance::start(test, CONFIG) else { return };
+    let all = "command = \"sleep infinity\"\nresources = { cpu = 1, memory = \"128MiB\" }\n";
+    instance.drop_job("holds", &format!("{all}max_duration = \"10h\"\n"));
+    instance.wait_state("holds", "running");
+    instance.drop_job("waits", &format!("description = \"等待一个核\"\n{all}"));
+    instance.wait_state("waits", "waiting");
+    instance
+        .drop_job("训练-图像分类", "description = \"图像分类，两个 worker\"\ncommand = \"true\"\nstate = \"held\"\n");
+    instance.wait_state("训练-图像分类", "held");
+    instance.drop_job("wrong", "comand = \"true\"\n[roles.w]\ncuont = 2\n");
+    instance.wait_state("wrong", "invalid");
+    let template = "command = \"train --lr ${lr}\"\n[template]\ndescription = \"数据并行训练\"\n[template.params.lr]\ndefault = 0.1\n";
+    fs::write(instance.jobs_d().join("ddp.template.toml"), template).unwrap();
+    let draft = instance.mount().join("datasets/手写数字/draft");
+    fs::create_dir_all(&draft).unwrap();
+    fs::write(draft.join("a"), "a").unwrap();
+    instance.ok(&["dataset", "publish", "手写数字", "v1"]);
+    let manifest = instance.mount().join("datasets/手写数字/v1.MANIFEST");
+    wait_for("the version", || fs::read_to_string(&manifest).ok()?.contains("# state complete").then_some(()));
+    let file = instance.root().join("file.toml");
+    fs::write(&file, "comand = \"true\"\n[roles.worker]\ncount = 0\n").unwrap();
+    let file = file.display().to_string();
+    let screens: [(&str, &[&str]); 18] = [
+        ("ps", &["ps", "--state", "waiting,held,invalid"]),
+        ("ps_wide", &["ps", "-o", "wide", "--state", "waiting,held,invalid"]),
+        ("ps_names", &["ps", "-q"]),
+        ("ps_none", &["ps", "nothing-like-this"]),
+        ("status_held", &["status", "训练-图像分类"]),
+        ("status_invalid", &["status", "wrong"]),
+        ("status_unknown", &["status", "unknown"]),
+        ("events", &["events", "训练-图像分类"]),
+        ("queue", &["queue"]),
+        ("model_ls", &["model", "ls"]),
+        ("model_show", &["model", "show", "nothing@3"]),
+        ("secret_ls", &["secret", "ls"]),
+        ("dataset_ls", &["dataset", "ls"]),
+        ("template_ls", &["template", "ls"]),
+        ("spec_ls", &["spec", "ls"]),
+        ("image_ls", &["image", "ls"]),
+        ("check", &["check", &file]),
+        ("explain", &["explain", "roles.*.count"]),
+    ];
+    for columns in [80, 120] {
+        for (name, arguments) in &screens {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(&instance, columns, arguments));
+        }
+    }
+    instance.ok(&["stop", "holds", "waits"]);
+    instance.shutdown();
+}
+
+#[test]
+fn a_shell_completes_names_of_jobs() {
+    let test = "a_shell_completes_names_of_jobs";
+    let Some(instance) = Instance::start(test, "") else { return };
+    for job in ["alpha", "alps", "beta"] {
+        instance.drop_job(job, "command = \"true\"\nstate = \"held\"\n");
+        instance.wait_state(job, "held");
+    }
+    let root = instance.root().display().to_string();
+    let completed = |words: &[&str]| {
+        let output = Command::new(BINARY)
+            .args(["--", "trainyard", "--root", &root])
+            .args(words)
+            .env("COMPLETE", "fish")
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().filter_map(|line| line.split('\t').next().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(completed(&["stop", "al"]), ["alpha", "alps"]);
+    assert_eq!(completed(&["logs", "-f", "be"]), ["beta"]);
+    assert!(completed(&["q"]).contains(&"queue".to_owned()));
+    let script = Command::new(BINARY).env("COMPLETE", "bash").output().unwrap();
+    assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("complete"), "{script:?}");
+    instance.shutdown();
+}
+
+#[test]
+fn waiting_for_a_job_whose_file_was_just_dropped_ends_as_its_command_did() {
+    let test = "waiting_for_a_job_whose_file_was_just_dropped_ends_as_its_command_did";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let code = |arguments: &[&str]| instance.cli(arguments).status.code().unwrap();
+    instance.drop_job("nine", "command = \"exit 9\"");
+    assert_eq!(code(&["wait", "--exit-code", "nine"]), 9);
+    assert_eq!(code(&["wait", "nine"]), 5);
+    instance.drop_job("killed", "command = \"kill -9 $$\"");
+    assert_eq!(code(&["logs", "-f", "--exit-code", "killed"]), 5);
+    instance.drop_job("good", "command = \"true\"");
+    assert_eq!(code(&["logs", "-f", "--exit-code", "good"]), 0);
+    instance.drop_job("stopped", "command = \"sleep infinity\"");
+    instance.wait_state("stopped", "running");
+    instance.ok(&["stop", "stopped"]);
+    assert_eq!(code(&["wait", "--exit-code", "stopped"]), 6);
+    assert_eq!(code(&["wait", "nothing"]), 4);
+    instance.shutdown();
+}

@@ -1,0 +1,257 @@
+//! What packages ship: the commented configuration, man pages, completions, units. It is the program's own, and whole.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use trainyard::config::Config;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
+
+fn repository() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn commented() -> String {
+    fs::read_to_string(repository().join("packaging/trainyard.toml")).unwrap()
+}
+
+fn load(text: &str) -> Result<Config, String> {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("etc/trainyard");
+    fs::create_dir_all(&place).unwrap();
+    fs::write(place.join("trainyard.toml"), text).unwrap();
+    Config::load(directory.path()).map_err(|error| error.to_string())
+}
+
+/// The file with its settings in force: all of them, or those that say that they are the defaults.
+fn in_force(only_defaults: bool) -> String {
+    let (mut text, mut is_example) = (String::new(), false);
+    for line in commented().lines() {
+        match line.strip_prefix('#') {
+            Some(remark) if remark.is_empty() || remark.starts_with(' ') => is_example = remark.contains("xample"),
+            Some(setting) if !(only_defaults && is_example) => text.push_str(&format!("{setting}\n")),
+            Some(_) => {}
+            None => text.push_str(&format!("{line}\n")),
+        }
+    }
+    text
+}
+
+#[test]
+fn the_commented_configuration_is_accepted_as_it_is_and_with_everything_in_force() {
+    load(&commented()).unwrap();
+    let config = load(&in_force(false)).unwrap();
+    assert_eq!((config.limits.cpu, config.quotas.len(), config.pools.len()), (Some(30.0), 1, 1));
+}
+
+#[test]
+fn what_it_calls_a_default_is_one() {
+    let (said, mut wanted) = (load(&in_force(true)).unwrap(), load("").unwrap());
+    assert_eq!(said.network.range, Config::load(Path::new("/")).unwrap().network.range, "that of the service");
+    wanted.network.range = said.network.range;
+    let all = |config: &Config| {
+        let Config {
+            limits,
+            network,
+            images,
+            logs,
+            mounts_below,
+            pools,
+            direct,
+            storage,
+            gpu,
+            specs,
+            queue,
+            usage,
+            quotas,
+            ..
+        } = config;
+        format!(
+            "{limits:#?}\n{network:#?}\n{images:#?}\n{logs:#?}\n{mounts_below:#?}\n{pools:#?}\n{direct:#?}\n{storage:#?}\n{gpu:#?}\n\
+             {specs:#?}\n{queue:#?}\n{usage:#?}\n{quotas:#?}"
+        )
+    };
+    assert_eq!(all(&said), all(&wanted));
+}
+
+/// The keys that a table knows, from what is said of one that it does not.
+fn keys_of(table: &str) -> BTreeSet<String> {
+    let error = load(&format!("{table}\nno_such_key = 1\n")).unwrap_err();
+    let expected = error.split("expected").nth(1).unwrap_or_else(|| panic!("{table}: {error}"));
+    expected.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn it_names_every_key() {
+    let text = commented();
+    for section in keys_of("") {
+        let is_there = text.contains(&format!("[{section}]")) || text.contains(&format!("[{section}."));
+        assert!(is_there, "[{section}] is missing");
+    }
+    for (table, heading) in [
+        ("[limits]", "[limits]"),
+        ("[queue]", "[queue]"),
+        ("[usage]", "[usage]"),
+        ("[network]", "[network]"),
+        ("[images]", "[images]"),
+        ("[logs]", "[logs]"),
+        ("[mount]", "[mount]"),
+        ("[mounts]", "[mounts]"),
+        ("[gpu]", "[gpu]"),
+        ("[workspaces.w]", "#[workspaces.vision]"),
+        ("[specs.s]", "#[specs.small]"),
+        ("[pools.p]", "#[pools.lab]"),
+    ] {
+        let section = text.split(&format!("\n{heading}\n")).nth(1).unwrap_or_else(|| panic!("{heading} is missing"));
+        let section = section.split("\n\n").next().unwrap();
+        for key in keys_of(table) {
+            let is_there = section.contains(&format!("{key} = ")) || section.contains(&format!(".{key}."));
+            assert!(is_there, "{key} is missing in {heading}");
+        }
+    }
+}
+
+fn generated(what: &str) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let output = Command::new(BINARY).args(["generate", what]).arg(directory.path()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    directory
+}
+
+fn names_in(directory: &Path) -> BTreeSet<String> {
+    fs::read_dir(directory).unwrap().flatten().map(|entry| entry.file_name().into_string().unwrap()).collect()
+}
+
+fn help(verb: &[String]) -> String {
+    let output = Command::new(BINARY).args(verb).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{verb:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The verbs below one, by its help.
+fn verbs_of(help: &str) -> Vec<String> {
+    let Some(list) = help.split("Commands:\n").nth(1) else { return Vec::new() };
+    let list = list.split("\n\n").next().unwrap();
+    let verbs = list.lines().filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    verbs.filter_map(|line| line.split_whitespace().next()).filter(|verb| *verb != "help").map(str::to_owned).collect()
+}
+
+fn options_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    words.filter(|word| word.starts_with("--") && word.len() > 3).map(str::to_owned).collect()
+}
+
+/// Without what roff is told.
+fn plain(page: &str) -> String {
+    ["\\fB", "\\fI", "\\fR"]
+        .iter()
+        .fold(page.replace("\\-", "-"), |page, font| page.replace(font, " "))
+        .replace("\\*(Aq", "'")
+}
+
+/// Looks at a verb and all below it; returns the names of their pages.
+fn compare(verb: &[String], pages: &Path, names: &mut BTreeSet<String>) {
+    let name = std::iter::once("trainyard".to_owned()).chain(verb.iter().cloned()).collect::<Vec<_>>().join("-");
+    let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap_or_else(|_| panic!("{name} has no page"));
+    let page = plain(&page);
+    let help = help(verb);
+    let options = |text: &str| options_in(text.split("EXIT STATUS").next().unwrap());
+    assert_eq!(options(&page), options(&help), "{name}");
+    let about = help.lines().next().unwrap();
+    assert!(page.contains(about.trim_end_matches('.')), "{name}: {about}");
+    names.insert(format!("{name}.1"));
+    for below in verbs_of(&help) {
+        compare(&[verb, &[below]].concat(), pages, names);
+    }
+}
+
+#[test]
+fn every_verb_has_a_man_page_which_agrees_with_its_help() {
+    let pages = generated("man");
+    let mut names = BTreeSet::from(["trainyard.toml.5".to_owned(), "trainyard-job.5".to_owned()]);
+    compare(&[], pages.path(), &mut names);
+    assert!(names.len() > 40 && names.contains("trainyard-image-pull.1"), "{names:?}");
+    assert_eq!(names_in(pages.path()), names);
+    let read = |name: &str| fs::read_to_string(pages.path().join(name)).unwrap();
+    let read = |name: &str| plain(&read(name));
+    let job = read("trainyard-job.5");
+    for key in trainyard::spec::keys::KEYS.iter().filter(|key| key.support == trainyard::spec::keys::Support::Now) {
+        assert!(job.contains(key.path), "{}", key.path);
+    }
+    let configuration = read("trainyard.toml.5");
+    for setting in ["stop_grace = \"30s\"", "[pools.lab]", "host_workspaces = []", "[mounts]"] {
+        assert!(configuration.contains(setting), "{setting}");
+    }
+}
+
+#[test]
+fn completions_know_the_verbs_and_none_that_are_hidden() {
+    let directory = generated("completions");
+    let names = ["_trainyard", "trainyard.bash", "trainyard.fish"].map(str::to_owned);
+    assert_eq!(names_in(directory.path()), BTreeSet::from(names.clone()));
+    for name in names {
+        let text = fs::read_to_string(directory.path().join(&name)).unwrap();
+        for verb in ["ps", "drain", "doctor", "template"] {
+            assert!(text.contains(verb), "{name}: {verb}");
+        }
+        for hidden in ["shim", "state-versions", "generate"] {
+            assert!(!text.contains(hidden), "{name}: {hidden}");
+        }
+    }
+}
+
+/// Files that the package puts at a place, by Cargo.toml.
+fn assets() -> Vec<(PathBuf, String)> {
+    let manifest: toml::Table = fs::read_to_string(repository().join("Cargo.toml")).unwrap().parse().unwrap();
+    let assets = manifest["package"]["metadata"]["deb"]["assets"].as_array().unwrap();
+    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
+    assets.iter().map(|asset| (PathBuf::from(text(&asset[0])), text(&asset[1]))).collect()
+}
+
+#[test]
+fn what_the_package_ships_is_there_and_none_of_it_is_an_active_job() {
+    for (source, target) in assets() {
+        assert!(!target.starts_with("etc/trainyard/jobs.d"), "{target} would run by itself");
+        // What packaging/build makes is not here.
+        let Ok(source) = source.strip_prefix("target/package") else {
+            let directory = repository().join(source.parent().unwrap());
+            assert!(directory.is_dir(), "{}", directory.display());
+            continue;
+        };
+        assert!(!target.is_empty(), "{}", source.display());
+    }
+    for part in ["trainyard.service", "trainyard.sysusers", "trainyard.tmpfiles"] {
+        assert!(repository().join("packaging/systemd").join(part).is_file(), "{part}");
+    }
+}
+
+#[test]
+fn the_unit_lets_tasks_and_the_mount_live_on_and_be_seen() {
+    let unit = fs::read_to_string(repository().join("packaging/systemd/trainyard.service")).unwrap();
+    let says = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
+    assert_eq!((says("Type"), says("KillMode"), says("Delegate")), ("notify", "process", "yes"));
+    assert_eq!(says("DelegateSubgroup"), "daemon", "as sys::cgroup has it");
+    // A mount namespace of its own would hide the mount; a filter or a list of devices would be the tasks' as well.
+    for key in [
+        "Protect",
+        "Private",
+        "ReadOnly",
+        "ReadWrite",
+        "Inaccessible",
+        "Temporary",
+        "Bind",
+        "Root",
+        "Dynamic",
+        "SystemCall",
+        "Device",
+        "RuntimeDirectory",
+        "StateDirectory",
+        "MemoryDeny",
+        "Restrict",
+    ] {
+        let found = unit.lines().find(|line| line.starts_with(key) && !line.starts_with("Restart"));
+        assert_eq!(found, None);
+    }
+}
