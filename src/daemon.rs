@@ -252,6 +252,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) ->
         images: image_service,
         sessions: Sessions::in_tasks(),
         connections: Sessions::connections(),
+        network: Sessions::network(),
         rates: Arc::new(Rates::default()),
         tokens: Tokens::open(&config.paths.tokens()).map_err(failed("watch the tokens"))?,
         storage: Arc::new(storage.clone()),

@@ -66,8 +66,15 @@ impl Queue {
         create_dir(directory, 0o700)?;
         let path = directory.join(format!("{name}.json"));
         let kept = match read_limited(&path, FILE_MAX) {
-            Ok((_, bytes)) => serde_json::from_slice(&bytes)
-                .map_err(|error| io::Error::other(format!("{} is damaged, remove it: {error}", path.display())))?,
+            Ok((_, bytes)) => match serde_json::from_slice(&bytes) {
+                Ok(kept) => kept,
+                Err(error) => {
+                    let aside = path.with_extension("damaged");
+                    tracing::error!(path = %path.display(), aside = %aside.display(), %error, "what waited to be told is damaged and set aside");
+                    std::fs::rename(&path, &aside)?;
+                    Kept::default()
+                }
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
             Err(error) => return Err(error),
         };

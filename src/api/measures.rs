@@ -103,7 +103,7 @@ pub(super) async fn page(context: &Context) -> Result<String, ApiError> {
     page.jobs(&seen);
     page.gpus(&seen.gpus);
     page.storage(&seen);
-    page.measures(&context.measures, context.connections.count());
+    page.measures(&context.measures, context.connections.count() + context.network.count());
     page.process();
     Ok(page.finish())
 }

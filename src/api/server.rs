@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +61,7 @@ pub struct Context {
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
     pub connections: Sessions,
+    pub network: Sessions,
     pub rates: Arc<Rates>,
     pub tokens: Tokens,
     pub storage: Arc<dyn AskStorage>,
@@ -125,7 +126,7 @@ pub async fn serve_network(listener: TcpListener, identity: Option<Credentials>,
                 tokio::spawn(async move {
                     let peer = Peer::Remote(plain(address));
                     let Some(acceptor) = acceptor else { return connection(stream, peer, context).await };
-                    let Ok(session) = context.connections.begin(peer.who()) else { return };
+                    let Ok(session) = context.network.begin(peer.who()) else { return };
                     match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
                         Ok(Ok(stream)) => {
                             drop(session);
@@ -163,13 +164,25 @@ impl Peer {
     fn who(&self) -> Who {
         match self {
             Peer::Local(caller) => Who::User(caller.uid),
-            Peer::Remote(address) => Who::Address(*address),
+            Peer::Remote(address) => Who::Address(network_of(*address)),
         }
     }
 }
 
+/// Whoever has one address of version 6 has as many as there are in its network of 64 bits.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(long) => Ipv6Addr::from(u128::from(long) & !u128::from(u64::MAX)).into(),
+    }
+}
+
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer, context: Arc<Context>) {
-    let _session = match context.connections.begin(peer.who()) {
+    let connections = match &peer {
+        Peer::Local(_) => &context.connections,
+        Peer::Remote(_) => &context.network,
+    };
+    let _session = match connections.begin(peer.who()) {
         Ok(session) => session,
         Err(reason) => return turn_away(stream, &reason).await,
     };
@@ -321,15 +334,15 @@ async fn asker(
             }
         }
         Peer::Remote(address) if route.may == Right::Anyone => {
-            context.rates.take(Who::Address(*address))?;
+            context.rates.take(peer.who())?;
             Ok((Caller { uid: u32::MAX, name: "nobody".to_owned(), within: None }, None))
         }
-        Peer::Remote(address) => {
+        Peer::Remote(_) => {
             let bearer = match bearer(request, context).await {
                 Ok(bearer) => bearer,
                 Err(error) => {
                     // Whoever guesses is slowed down.
-                    context.rates.take(Who::Address(*address))?;
+                    context.rates.take(peer.who())?;
                     return Err(error);
                 }
             };
@@ -364,6 +377,10 @@ async fn bearer(request: &HttpRequest<Incoming>, context: &Context) -> Result<Be
 fn check_reach(caller: &Caller, route: &Route, places: &[String], query: &Values) -> Result<(), ApiError> {
     if caller.within.is_none() {
         return Ok(());
+    }
+    if matches!(route.may, Right::Admin | Right::Metrics) && !route.places().any(|name| name == "workspace") {
+        let message = "this is about the whole machine, and this token is for some workspaces only";
+        return Err(ApiError::Forbidden(message.to_owned()));
     }
     let in_path = route.places().zip(places).filter(|(name, _)| *name == "workspace").map(|(_, value)| value.as_str());
     match in_path.chain(query.text("workspace")).find(|workspace| !caller.reaches(workspace)) {

@@ -128,7 +128,14 @@ impl UnnamedFile {
                 rustix::fs::linkat(CWD, own, CWD, path, AtFlags::SYMLINK_FOLLOW)?;
             }
             Some(temporary) => {
-                let renamed = renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE);
+                let renamed = match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
+                    // NFS knows no such renames; a link replaces nothing either.
+                    Err(Errno::INVAL | Errno::NOSYS) => {
+                        rustix::fs::linkat(CWD, &temporary, CWD, path, AtFlags::empty())
+                            .and_then(|()| rustix::fs::unlink(&temporary))
+                    }
+                    other => other,
+                };
                 if renamed.is_err() {
                     self.temporary = Some(temporary);
                 }

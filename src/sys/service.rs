@@ -3,9 +3,14 @@
 //! Who runs us is read from the environment, which is as it was at our start: nothing of it is ever removed.
 
 use std::ffi::OsString;
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+
+/// Words to the service manager that may wait.
+const WAITING_MAX: usize = 16;
 
 /// Everything is open, `status` says what there is to do.
 pub fn ready(status: &str) {
@@ -14,7 +19,7 @@ pub fn ready(status: &str) {
 
 /// What is going on, one line of `systemctl status`.
 pub fn status(status: &str) {
-    tell(&[NotifyState::Status(status)]);
+    tell_later(NotifyState::Status(status));
 }
 
 /// The configuration is being read again; [`reloaded`] comes next.
@@ -36,7 +41,7 @@ pub fn stopping(status: &str) {
 
 /// To be called more often than [`watchdog`] says.
 pub fn alive() {
-    tell(&[NotifyState::Watchdog]);
+    tell_later(NotifyState::Watchdog);
 }
 
 /// After so much silence the service manager takes us for dead; `None` where it does not listen.
@@ -53,6 +58,23 @@ pub fn is_ours() -> bool {
 pub fn journal() -> Vec<(OsString, OsString)> {
     let given = |name: &str| std::env::var_os(name).map(|value| (name.into(), value));
     ["JOURNAL_STREAM", "TRAINYARD_LOG"].into_iter().filter_map(given).collect()
+}
+
+/// By a thread of its own: a service manager that does not read holds nobody up. What it is told again soon may be left out.
+fn tell_later(word: NotifyState<'_>) {
+    static WORDS: OnceLock<SyncSender<String>> = OnceLock::new();
+    if !is_ours() {
+        return;
+    }
+    let words = WORDS.get_or_init(|| {
+        let (words, told) = sync_channel::<String>(WAITING_MAX);
+        let tell_all = move || told.iter().for_each(|word| tell(&[NotifyState::Custom(&word)]));
+        if let Err(error) = std::thread::Builder::new().name("service".to_owned()).spawn(tell_all) {
+            tracing::warn!(%error, "cannot start the thread that speaks with the service manager");
+        }
+        words
+    });
+    drop(words.try_send(word.to_string()));
 }
 
 fn tell(words: &[NotifyState<'_>]) {
