@@ -240,6 +240,16 @@ pub struct OneByOne {
     pub all: Deck,
     /// What of it no attempt has and cannot be had now, and since when.
     pub away: Vec<(Piece, Timestamp)>,
+    /// What the last plan has kept.
+    pub kept: Option<Kept>,
+}
+
+/// What is kept for the first run that does not fit, task by task.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    pub key: JobKey,
+    pub wishes: Arc<[Wish]>,
+    pub pieces: Vec<Vec<Piece>>,
 }
 
 /// One thing to do. Each may be repeated safely.
@@ -297,6 +307,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// In the order of the queue.
     pub held_up: Vec<HeldUp>,
+    /// For the next plan.
+    pub kept: Option<Kept>,
     /// When to plan again even if nothing happens.
     pub wake_at: Option<Timestamp>,
 }

@@ -401,6 +401,7 @@ impl<S: Store> Reconciler<S> {
             let planned = self.plan();
             wake_at = planned.wake_at;
             self.set_held_up(planned.held_up);
+            self.cards.kept = planned.kept;
             if planned.steps.is_empty() {
                 break;
             }

@@ -142,18 +142,54 @@ impl Cards {
     pub(super) fn free_at(&self, wishes: &[Wish]) -> Option<Timestamp> {
         let mut ends: Vec<Timestamp> = self.held.iter().filter_map(|(_, end)| end.said()).chain([self.now]).collect();
         ends.sort_unstable();
-        let left = |at: Timestamp| without(&self.all, &self.held, |end| end.said().is_none_or(|end| end > at));
-        ends.into_iter().find(|at| left(*at).fits(wishes))
+        ends.into_iter().find(|at| self.surely_left_at(*at).fits(wishes))
+    }
+
+    /// What is free then by what is said.
+    fn surely_left_at(&self, at: Timestamp) -> Deck {
+        without(&self.all, &self.held, |end| end.said().is_none_or(|end| end > at))
     }
 
     fn left_at(&self, at: Timestamp) -> Deck {
         without(&self.all, &self.held, |end| end.foreseen() > at)
     }
 
-    /// Keeps for the first run that does not fit what it should be given then.
-    pub(super) fn reserve(&mut self, wishes: &[Wish], at: Option<Timestamp>) {
-        let then = at.map_or_else(|| self.all.clone(), |at| self.left_at(at));
-        let chosen = then.choose(wishes).unwrap_or_default();
+    /// What the first run that does not fit is to be given, and when that should be free. What was chosen before stays so, unless
+    /// something else is sure to be free sooner: of two attempts of which nobody knows when they end, the one that began last
+    /// looks nearer to its end, and a choice that went by that would go from card to card and let others in behind it.
+    pub(super) fn foresee(
+        &self,
+        wishes: &[Wish],
+        before: Option<&[Vec<Piece>]>,
+    ) -> Option<(Timestamp, Vec<Vec<Piece>>)> {
+        let sure = self.free_at(wishes);
+        let stays = before.and_then(|pieces| Some((self.free_of(pieces)?, pieces)));
+        match (stays, sure) {
+            (Some((at, pieces)), None) => Some((at, pieces.to_vec())),
+            (Some((at, pieces)), Some(sure)) if at <= sure => Some((at, pieces.to_vec())),
+            (Some(_), Some(sure)) => Some((sure, self.surely_left_at(sure).choose(wishes)?)),
+            (None, _) => self.fits_at(wishes).and_then(|at| Some((at, self.left_at(at).choose(wishes)?))),
+        }
+    }
+
+    /// When these pieces should be free, where they still can be had.
+    fn free_of(&self, pieces: &[Vec<Piece>]) -> Option<Timestamp> {
+        let has = |deck: Deck| {
+            let mut left = deck;
+            pieces.iter().flatten().all(|piece| {
+                let is_there = left.has(piece);
+                left.take(piece);
+                is_there
+            })
+        };
+        let mut ends: Vec<Timestamp> = self.held.iter().map(|(_, end)| end.foreseen()).chain([self.now]).collect();
+        ends.sort_unstable();
+        ends.dedup();
+        ends.into_iter().find(|at| has(self.left_at(*at)))
+    }
+
+    /// Keeps for the first run that does not fit what it is to be given then.
+    pub(super) fn reserve(&mut self, chosen: &[Vec<Piece>], at: Option<Timestamp>) {
         // What nothing stops may be there for ever.
         let stays = |end: &End| end.said().is_none_or(|end| at.is_some_and(|at| end > at));
         let spare = without(&self.all, &self.held, stays).without(chosen.iter().flatten());

@@ -17,7 +17,7 @@ use super::limit::{End, Limit, Load};
 use super::queue::{Lane, Place, Shape};
 use super::share::Hours;
 use super::{
-    Amount, Holding, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
+    Amount, Holding, Kept, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
 };
 use crate::config::Quota;
 use crate::gpu::deck::CARD;
@@ -197,7 +197,7 @@ impl<'a> Filling<'a> {
             side.limit.reserve(&waiting.amount, at);
             plan.hold_up(waiting, Why::Quota);
         } else if !load.fits(&self.machine.room) || !self.has_cards(waiting) {
-            self.reserve(waiting);
+            plan.kept = self.reserve(waiting);
             self.keep_for(waiting);
             self.claim_block(waiting);
             plan.hold_up(waiting, Why::Room);
@@ -221,18 +221,20 @@ impl<'a> Filling<'a> {
     }
 
     /// It is to start as soon as both the machine and, where they are looked at one by one, its cards have room.
-    fn reserve(&mut self, waiting: &Waiting) {
-        let at = match &self.cards {
-            None => self.machine.fits_at(&waiting.amount),
-            Some(cards) => {
-                let at = self.machine.has_room_at(&waiting.amount);
-                at.zip(cards.fits_at(&waiting.wishes)).map(|(machine, cards)| machine.max(cards))
-            }
+    fn reserve(&mut self, waiting: &Waiting) -> Option<Kept> {
+        let Some(cards) = &mut self.cards else {
+            let at = self.machine.fits_at(&waiting.amount);
+            self.machine.reserve(&waiting.amount, at);
+            return None;
         };
+        let before = self.snapshot.one_by_one.as_ref().and_then(|cards| cards.kept.as_ref());
+        let before = before.filter(|kept| (&kept.key, &kept.wishes) == (&waiting.key, &waiting.wishes));
+        let foreseen = cards.foresee(&waiting.wishes, before.map(|kept| kept.pieces.as_slice()));
+        let (cards_at, pieces) = foreseen.map_or((None, Vec::new()), |(at, pieces)| (Some(at), pieces));
+        let at = self.machine.has_room_at(&waiting.amount).zip(cards_at).map(|(machine, cards)| machine.max(cards));
         self.machine.reserve(&waiting.amount, at);
-        if let Some(cards) = &mut self.cards {
-            cards.reserve(&waiting.wishes, at);
-        }
+        cards.reserve(&pieces, at);
+        Some(Kept { key: waiting.key.clone(), wishes: waiting.wishes.clone(), pieces })
     }
 
     /// Nobody behind it gets its ports, nor others of its workspace what it needs of the quota when it starts: else they might

@@ -16,7 +16,7 @@ use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
-use crate::plan::{Amount, wishes};
+use crate::plan::{Amount, Kept, wishes};
 use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
@@ -48,6 +48,8 @@ pub(super) struct Cards {
     sizes: Sizes,
     /// Who uses more than their share.
     sharing: Sharing,
+    /// What the last plan has kept for the first run that does not fit.
+    pub(super) kept: Option<Kept>,
 }
 
 /// What ran on a card.

@@ -72,10 +72,13 @@ fn holds(number: u64, place: usize, bytes: Option<u64>, until: Option<u64>) -> L
 
 /// On a machine with two whole cards and one that is cut up in two, at second 5.
 fn planned(live: Vec<Live>, away: Vec<(Piece, Timestamp)>, queue: &Queue) -> Plan {
+    planned_at(5000, live, OneByOne { all: deck(2), away, kept: None }, queue)
+}
+
+fn planned_at(now: u64, live: Vec<Live>, cards: OneByOne, queue: &Queue) -> Plan {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
-    let one_by_one = Some(OneByOne { all: deck(2), away });
-    plan(&Snapshot { one_by_one, ..snapshot(5000, inventory, live, queue, (&shares, &quotas)) })
+    plan(&Snapshot { one_by_one: Some(cards), ..snapshot(now, inventory, live, queue, (&shares, &quotas)) })
 }
 
 /// Which cards those that start are given.
@@ -121,6 +124,35 @@ fn what_is_kept_for_the_first_that_does_not_fit_is_given_only_to_who_ends_before
 }
 
 #[test]
+fn no_stream_of_shares_of_which_nobody_knows_how_long_they_take_starves_a_whole_card() {
+    const TAKES: u64 = 40;
+    let mut holders = vec![(101, 0, 30), (102, 1, 20), (103, 1, 50)];
+    let (mut waiting, mut kept) = (Vec::new(), None);
+    let starts = (60..1000).find(|second| {
+        holders.retain(|(_, _, began)| began + TAKES > *second);
+        if second % 5 == 0 {
+            waiting.push(*second);
+        }
+        let shares = waiting.iter().map(|number| wants(*number, &[share(30)], None));
+        let queue: Queue = [wants(1, &[wish(Part::Whole)], None)].into_iter().chain(shares).collect();
+        let live = holders.iter().map(|(number, place, began)| Live {
+            held_since: Timestamp(began * 1000),
+            running_since: Some(Timestamp(began * 1000)),
+            ..holds(*number, *place, Some(30 * GIB), None)
+        });
+        let cards = OneByOne { all: deck(2), away: vec![], kept: kept.take() };
+        let plan = planned_at(second * 1000, live.collect(), cards, &queue);
+        kept.clone_from(&plan.kept);
+        for (job, places) in places(&plan).into_iter().filter(|(job, _)| *job != key(1)) {
+            let number = waiting.iter().position(|number| key(*number) == job).map(|at| waiting.remove(at)).unwrap();
+            holders.push((number, places[0], *second));
+        }
+        started(&plan).contains(&key(1))
+    });
+    assert!(starts.is_some_and(|second| second <= 60 + TAKES), "{starts:?}");
+}
+
+#[test]
 fn a_card_of_a_kind_that_is_not_there_holds_up_nobody_and_one_that_is_away_does() {
     let kind = |kind: &str| Wish { kind: Some(kind.to_owned()), ..wish(Part::Whole) };
     let any = || wants(2, &[wish(Part::Whole)], None);
@@ -150,7 +182,7 @@ fn the_first_that_waits_for_pieces_is_told_when_it_may_start() {
     let waits = queue([wants(1, &[wish(Part::Whole)], Some(2)), wants(2, &[share(50)], None)]);
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
-    let one_by_one = Some(OneByOne { all: deck(2), away: vec![] });
+    let one_by_one = Some(OneByOne { all: deck(2), away: vec![], kept: None });
     let snapshot = Snapshot { one_by_one, ..snapshot(5000, inventory, live, &waits, (&shares, &quotas)) };
     let outlook = outlook::outlook(&snapshot, &plan(&snapshot).held_up, usize::MAX);
     let told =

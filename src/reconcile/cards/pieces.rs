@@ -47,7 +47,7 @@ impl<S: Store> Reconciler<S> {
         }
         let away = self.pieces_away().into_iter();
         let away = away.filter_map(|away| Some((away.piece, self.cards.away_since(away.why, self.now)?)));
-        Some(OneByOne { all: self.deck(), away: away.collect() })
+        Some(OneByOne { all: self.deck(), away: away.collect(), kept: self.cards.kept.clone() })
     }
 
     /// All that can be had sooner or later, as if nobody held any.
