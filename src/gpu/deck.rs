@@ -48,6 +48,10 @@ impl Wish {
         self.part == Part::Whole && self.kind.is_none()
     }
 
+    fn pieces(&self) -> u64 {
+        u64::from(self.tasks) * u64::from(self.count)
+    }
+
     fn is_for(&self, card: &Card) -> bool {
         is_of_kind(&card.facts.name, self.kind.as_deref())
     }
@@ -207,23 +211,32 @@ impl Deck {
     pub fn lacking<'a>(&self, wishes: &'a [Wish]) -> Option<&'a Wish> {
         let alike = |wish: &Wish| {
             let same = wishes.iter().filter(|other| other.part == wish.part && other.kind == wish.kind);
-            same.map(|other| u64::from(other.tasks) * u64::from(other.count)).sum::<u64>()
+            same.map(Wish::pieces).sum::<u64>()
         };
         wishes.iter().find(|wish| alike(wish) > self.count_of(wish))
     }
 
     /// Whether all of it is to be had together.
     pub fn fits(&self, wishes: &[Wish]) -> bool {
-        self.lacking(wishes).is_none() && (is_uniform(wishes) || self.search(wishes).found.is_some())
+        let may_fit = self.lacking(wishes).is_none() && self.has_memory_for(wishes);
+        may_fit && (is_uniform(wishes) || self.search(wishes).found.is_some())
     }
 
-    /// Whether it is known that it is not to be had, even where each of them alone is.
-    pub fn never_fits(&self, wishes: &[Wish]) -> bool {
-        if self.lacking(wishes).is_some() {
-            return true;
-        }
-        let search = || self.search(wishes);
-        !is_uniform(wishes) && matches!(search(), Search { found: None, left: 1.., .. })
+    /// Whether all shares together are no more than there is beside the whole cards: soon told, where to search is not.
+    fn has_memory_for(&self, wishes: &[Wish]) -> bool {
+        let to_share = |place: usize| self.card(place).map_or(0, to_be_shared);
+        let mut whole: Vec<u64> =
+            (0..self.rooms.len()).filter(|place| *self.room(*place) == Room::All).map(to_share).collect();
+        whole.sort_unstable_by_key(|bytes| Reverse(*bytes));
+        let taken: u64 = wishes.iter().filter(|wish| wish.part == Part::Whole).map(Wish::pieces).sum();
+        whole.truncate(whole.len().saturating_sub(usize::try_from(taken).unwrap_or(usize::MAX)));
+        let rests = self.rooms.iter().filter_map(|room| if let Room::Rest(left) = room { Some(*left) } else { None });
+        let there_is = whole.into_iter().chain(rests).map(u128::from).sum::<u128>();
+        let wanted = wishes.iter().map(|wish| match wish.part {
+            Part::Share(bytes) => u128::from(bytes) * u128::from(wish.pieces()),
+            _ => 0,
+        });
+        wanted.sum::<u128>() <= there_is
     }
 
     /// Pieces for each task, in the order of the job; `None` where they are not to be had.

@@ -207,9 +207,10 @@ impl<S: Store> Reconciler<S> {
             return None;
         }
         let all = Deck::of(seen.clone(), |_| true);
-        all.never_fits(&wishes).then(|| {
+        // What is found no place for on cards that nobody holds would wait for ever.
+        (!all.fits(&wishes)).then(|| {
             format!(
-                "the job needs {}, and this machine has {}; ask for less, or for another kind, in `resources` or `count`",
+                "the job needs {}, and this machine has {}; ask for less, for fewer different sizes, or for another kind, in `resources` or `count`",
                 described(&wishes),
                 there_is(&seen.cards)
             )
