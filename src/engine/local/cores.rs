@@ -27,7 +27,7 @@ pub(super) struct Cores {
 pub(super) struct Kept {
     /// Nobody else's.
     pub(super) own: Vec<u32>,
-    /// Near to its cards, and others' as well.
+    /// Near to its cards, for others as well.
     pub(super) near: Vec<u32>,
     /// What its owner should know: it has cards, and cores that are not near to them.
     pub(super) remark: Option<String>,
@@ -42,10 +42,13 @@ pub(super) fn assign(spec: &JobSpec, near: &[BTreeSet<u32>], mut cores: Cores) -
         let own = own(cpu, &near, &cores.free);
         cores.free.retain(|core| !own.contains(core));
         let wanted = usize::try_from(cpu.0.div_ceil(MILLIS)).unwrap_or(usize::MAX);
-        let suffices = near.len() >= wanted;
-        let shared = if own.is_empty() && suffices { near.iter().copied().collect() } else { Vec::new() };
+        // Beside those who have cores for themselves it would wait for them, while others are free farther away.
+        let open: Vec<u32> = near.intersection(&cores.free).copied().collect();
+        let suffices = open.len() >= wanted;
+        let had = if own.is_empty() { open.len() } else { own.iter().filter(|core| near.contains(core)).count() };
+        let shared = if own.is_empty() && suffices { open } else { Vec::new() };
         let is_near = if own.is_empty() { suffices } else { own.iter().all(|core| near.contains(core)) };
-        let remark = (!near.is_empty() && !is_near).then(|| remark(wanted, &near, &own));
+        let remark = (!near.is_empty() && !is_near).then(|| remark(wanted, had, &own));
         Kept { own, near: shared, remark }
     };
     spec.tasks().map(|(role, _)| role.resources.cpu).enumerate().map(of_task).collect()
@@ -64,8 +67,7 @@ fn own(cpu: Cpu, near: &BTreeSet<u32>, free: &BTreeSet<u32>) -> Vec<u32> {
     cores
 }
 
-fn remark(wanted: usize, near: &BTreeSet<u32>, own: &[u32]) -> String {
-    let had = if own.is_empty() { near.len() } else { own.iter().filter(|core| near.contains(core)).count() };
+fn remark(wanted: usize, had: usize, own: &[u32]) -> String {
     let has = if own.is_empty() { "it may run on any" } else { "the others are farther away" };
     format!(
         "asks for {wanted} core(s), and {had} near to its GPUs can be had: {has}, by which data takes longer to a card"
@@ -136,9 +138,11 @@ mod tests {
         assert!(
             busy.remark.unwrap().starts_with("asks for 4 core(s), and 2 near to its GPUs can be had: the others are")
         );
-        // Nobody's own are left, but these may be shared.
-        let shared = near("resources.cpu = 4", &[4, 5, 6, 7], [1]);
-        assert_eq!((shared.own, shared.near, shared.remark), (vec![], vec![4, 5, 6, 7], None));
+        // Others have some for themselves.
+        let shared = near("resources.cpu = 1.5", &[4, 5, 6, 7], [1, 6, 7]);
+        assert_eq!((shared.own, shared.near, shared.remark), (vec![], vec![6, 7], None));
+        let taken = near("resources.cpu = 1.5", &[4, 5, 6, 7], [1, 7]);
+        assert_eq!((taken.own.as_slice(), taken.near.as_slice(), taken.remark.is_some()), (&[][..], &[][..], true));
         let widened = near("resources.cpu = 4.5", &[4, 5], 0..8);
         assert_eq!((widened.own.as_slice(), widened.near.as_slice()), (&[][..], &[][..]));
         assert!(
@@ -172,7 +176,7 @@ mod tests {
                 prop_assert!(kept.own.iter().all(|core| free.contains(core) && given.insert(*core)));
                 let known: BTreeSet<u32> =
                     near.get(at).map(|near| near.intersection(&all).copied().collect()).unwrap_or_default();
-                prop_assert!(kept.near.iter().all(|core| known.contains(core)));
+                prop_assert!(kept.near.iter().all(|core| known.contains(core) && free.contains(core) && !given.contains(core)));
                 let strays = kept.own.iter().any(|core| !known.contains(core))
                     || (kept.own.is_empty() && kept.near.is_empty());
                 prop_assert_eq!(kept.remark.is_some(), !known.is_empty() && strays);
