@@ -54,7 +54,7 @@ fn below_a_delegated_group_the_daemon_moves_to_a_leaf_and_tasks_get_groups_besid
     let group = Unit::group_of(pid);
     assert!(group.starts_with(&format!("{name}/tasks/")), "{group}");
     let limit = fs::read_to_string(format!("/sys/fs/cgroup{group}/memory.max")).unwrap();
-    assert_eq!(limit.trim(), (64 << 20).to_string());
+    assert_eq!(limit.trim(), (128 << 20).to_string());
     // A service manager starts the next one in the leaf (`DelegateSubgroup=`): a group that has handed out controllers takes
     // no processes.
     instance.kill_daemon();
