@@ -609,6 +609,11 @@ fn who_waits_for_a_server_that_is_stopped_can_be_killed_and_all_go_when_it_is() 
         })
         .collect();
     served.signal(Signal::SIGSTOP);
+    // A thread that is not stopped yet would take a request along, and who asked could not be killed before the answer.
+    let is_stopped = |thread: &Path| fs::read_to_string(thread.join("stat")).unwrap().contains(") T ");
+    let threads = served.of_process("task");
+    let all_are = || fs::read_dir(&threads).unwrap().all(|thread| is_stopped(&thread.unwrap().path()));
+    until(Duration::from_secs(10), all_are);
     for caller in &mut callers {
         Write::write_all(caller.stdin.as_mut().unwrap(), b"go\n").unwrap();
     }
