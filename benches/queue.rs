@@ -469,7 +469,7 @@ fn pass_of_the_plan(count: usize, shapes: u64) -> Duration {
 }
 
 fn arrival(number: usize) -> Arrival {
-    let text = format!("command = \"true\"\nnetwork = \"host\"\nresources.memory = \"{}MiB\"\n", 16 + number % 100);
+    let text = format!("command = \"true\"\nnetwork = \"host\"\nresources.memory = \"{}MiB\"\n", 96 + number % 100);
     let spec = parse("job.toml", &text).0.unwrap();
     let owner = Owner { uid: 0, gid: 0 };
     let source =
