@@ -223,13 +223,13 @@ fn what_the_package_ships_is_there_and_none_of_it_is_an_active_job() {
         assert!(!target.is_empty(), "{}", source.display());
     }
     for part in ["trainyard.service", "trainyard.sysusers", "trainyard.tmpfiles"] {
-        assert!(repository().join("packaging/systemd").join(part).is_file(), "{part}");
+        assert!(repository().join("systemd").join(part).is_file(), "{part}");
     }
 }
 
 #[test]
 fn the_unit_lets_tasks_and_the_mount_live_on_and_be_seen() {
-    let unit = fs::read_to_string(repository().join("packaging/systemd/trainyard.service")).unwrap();
+    let unit = fs::read_to_string(repository().join("systemd/trainyard.service")).unwrap();
     let says = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
     assert_eq!((says("Type"), says("KillMode"), says("Delegate")), ("notify", "process", "yes"));
     assert_eq!(says("DelegateSubgroup"), "daemon", "as sys::cgroup has it");
