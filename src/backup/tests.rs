@@ -246,6 +246,7 @@ fn what_is_cut_short_or_changed_is_no_backup_and_changes_nothing() {
     back_up(&paths, &file);
     let mut whole = Vec::new();
     File::open(&file).unwrap().read_to_end(&mut whole).unwrap();
+    let content = zstd::decode_all(&*whole).unwrap();
     let before = stored(&paths);
     let bad = dir.path().join("bad");
     let refuse = |bytes: &[u8], what: &str| {
@@ -260,6 +261,10 @@ fn what_is_cut_short_or_changed_is_no_backup_and_changes_nothing() {
     for place in (0..whole.len()).step_by(61) {
         let mut changed = whole.clone();
         changed[place] ^= 0x40;
+        // Zstandard can say the same in several ways, as zeros that are copied from here or from there.
+        if zstd::decode_all(&*changed).is_ok_and(|same| same == content) {
+            continue;
+        }
         refuse(&changed, &format!("a changed byte at {place}"));
     }
 }
