@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, watch};
 
 use crate::config::{AlertConfig, AlertOn, Paths};
 use crate::ids::{AssetName, JobKey};
-use crate::reconcile::{Caller, Event, Happened, Request};
+use crate::reconcile::{Caller, Happened, Past};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use deliver::Delivery;
@@ -43,7 +43,7 @@ struct Sink {
 pub fn start(
     alerts: &BTreeMap<AssetName, AlertConfig>,
     paths: &Paths,
-    events: mpsc::UnboundedSender<Event>,
+    past: Past,
     rounds: watch::Receiver<u64>,
 ) -> std::io::Result<()> {
     let mut sinks = Vec::new();
@@ -55,27 +55,27 @@ pub fn start(
         sinks.push(Sink { name: name.clone(), config: config.clone(), queue, grown });
     }
     if !sinks.is_empty() {
-        tokio::spawn(take_in(sinks, events, rounds));
+        tokio::spawn(take_in(sinks, past, rounds));
     }
     Ok(())
 }
 
 /// Sorts events into the queues, from where each of them was.
-async fn take_in(sinks: Vec<Sink>, events: mpsc::UnboundedSender<Event>, mut rounds: watch::Receiver<u64>) {
+async fn take_in(sinks: Vec<Sink>, past: Past, mut rounds: watch::Receiver<u64>) {
     // From the beginning once: an event is a change by the state that the job had before.
     let (mut states, mut after) = (BTreeMap::new(), 0);
     let mut is_first_look = true;
     loop {
         rounds.mark_unchanged();
-        let Some(happened) = ask(&events, after).await else { return };
-        let is_full = happened.events.len() >= BATCH;
+        let Some(happened) = ask(&past, after).await else { return };
+        let is_more = happened.is_more;
         after = happened.upto;
         for (key, event) in &happened.events {
             let before = states.insert(key.clone(), event.state);
             let wanted = sinks.iter().filter(|sink| sink.config.wants(key, event, before));
             wanted.for_each(|sink| sink.put(key, event));
         }
-        if is_full {
+        if is_more {
             continue;
         }
         if std::mem::take(&mut is_first_look) {
@@ -88,12 +88,8 @@ async fn take_in(sinks: Vec<Sink>, events: mpsc::UnboundedSender<Event>, mut rou
     }
 }
 
-async fn ask(events: &mpsc::UnboundedSender<Event>, after: u64) -> Option<Happened> {
-    let (sender, receiver) = oneshot::channel();
-    let answer = Box::new(move |result| drop(sender.send(result)));
-    let request = Request::Events { caller: Caller::root(), after, limit: BATCH, answer };
-    events.send(Event::Request(request)).ok()?;
-    match receiver.await.ok()? {
+async fn ask(past: &Past, after: u64) -> Option<Happened> {
+    match past.happened(&Caller::root(), after, BATCH).await? {
         Ok(happened) => Some(happened),
         Err(error) => {
             tracing::error!(%error, "alerts cannot read what happened and end");

@@ -122,7 +122,7 @@ pub fn finish(paths: &Paths) -> Result<(), BackupError> {
 
 /// Copies the state of an installation whose daemon does not run.
 pub fn copy_state(paths: &Paths, _: &Offline, out: &mut dyn Write) -> Result<(), BackupError> {
-    Ok(RedbStore::open(&paths.store_file())?.copier().copy(out)?)
+    Ok(RedbStore::open(&paths.store_file())?.reader().copy(out)?)
 }
 
 /// Writes the backup to `out`; `state` is what [`copy_state`], or the daemon, has written. Tells what was left out.

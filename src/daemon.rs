@@ -37,9 +37,9 @@ use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
-use crate::reconcile::{Event, Reconciler, Request, Settings, Work};
+use crate::reconcile::{Event, Past, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
-use crate::store::redb::{Copier, RedbStore};
+use crate::store::redb::{Reader, RedbStore};
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
@@ -112,10 +112,10 @@ pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
     let store = RedbStore::open(&config.paths.store_file())?;
-    let copier = store.copier();
+    let reader = store.reader();
     let served = match fault {
-        None => runtime.block_on(serve(config, store, copier)),
-        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault), copier)),
+        None => runtime.block_on(serve(config, store, reader)),
+        Some(fault) => runtime.block_on(serve(config, FaultStore::new(store, fault), reader)),
     };
     runtime.shutdown_background();
     served
@@ -212,7 +212,7 @@ fn settings(config: &Config) -> io::Result<Settings> {
     })
 }
 
-async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) -> Result<(), DaemonError> {
+async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) -> Result<(), DaemonError> {
     let (events, inbox) = unbounded_channel();
     let settings = settings(config).map_err(failed("look at the machine"))?;
     let inventory = settings.inventory;
@@ -260,13 +260,14 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, copier: Copier) ->
         growth: Growth::start().map_err(failed("watch logs"))?,
         measures: measures.clone(),
         specs: config.specs.clone(),
-        state: copier,
+        past: Past::new(events.clone(), reader.clone()),
+        state: reader,
     };
     for listen in &config.listen {
         let (listener, identity) = open_listener(listen).await?;
         tokio::spawn(server::serve_network(listener, identity, context.clone()));
     }
-    alerts::start(&config.alerts, &config.paths, events.clone(), context.rounds.clone())
+    alerts::start(&config.alerts, &config.paths, context.past.clone(), context.rounds.clone())
         .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
     watch_files(config, &reconciler, events.clone(), storage.clone())?;

@@ -5,16 +5,20 @@
 //! Works are handed out only after the commit that records them, and each may be repeated; so a crash at any instant
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
+mod attempts;
 mod cards;
 mod drain;
+mod event;
 mod files;
 mod happenings;
 mod idle;
+mod past;
 mod preparing;
 mod publishing;
 mod queue;
 mod requests;
 mod room;
+mod runs;
 mod standing;
 mod sweeps;
 mod tasks;
@@ -23,170 +27,26 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
-use crate::config::{AddressRange, Quotas};
 use crate::contract::Identity;
-use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
-use crate::gpu::deck::Piece;
-use crate::gpu::{Inventory, Measured};
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
-use crate::intake::Arrival;
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::plan::outlook::Outlook;
-use crate::plan::{Amount, HeldUp, Queue, Shares, Step, Why};
-use crate::report::{Change, DrainOrder, JobReport};
-use crate::rundir::Found;
+use crate::plan::{HeldUp, Queue, Shares, Step, Why};
+use crate::report::{DrainOrder, JobReport};
 use crate::spec::JobSpec;
-use crate::status::{StopCause, Verdict};
-use crate::store::record::{
-    AddressBlock, AttemptRecord, Counters, EventRecord, RunEnd, RunRecord, TaskPhase, TaskRecord, UsageRecord,
-};
+use crate::status::StopCause;
+use crate::store::record::{AddressBlock, AttemptRecord, Counters, EventRecord, RunRecord, UsageRecord};
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
-pub use happenings::Happened;
+pub use event::{Event, Look, Outcome, Round, Settings, Work};
 use happenings::Happenings;
+pub use happenings::{Happened, Recent};
 use idle::Idleness;
+pub use past::Past;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
 use world::Job;
-
-/// Everything that can wake the daemon.
-#[derive(Debug)]
-pub enum Event {
-    /// Job files came, changed or went.
-    Files(Vec<Arrival>),
-    /// A task's directory has something new to say.
-    News(TaskId),
-    /// How far the preparation of a run has come.
-    Preparing { key: JobKey, run: u32, what: String },
-    /// What becomes of a run's output, which is copied to a store: how far it has come, and what is to be recorded of it.
-    Delivering { key: JobKey, run: u32, state: Option<String>, note: Option<String> },
-    /// A work is done.
-    Done(Outcome),
-    /// Somebody asks for something.
-    Request(Request),
-    /// Workspaces that have no room left by their quota, and what is said of each.
-    Full(BTreeMap<WorkspaceName, String>),
-    /// Whether anything may be started; `None` if so.
-    Drain(Option<DrainOrder>),
-    /// `trainyard.toml` was edited.
-    Settings(Box<Settings>),
-    /// The cards were looked at.
-    Gpus(Arc<Inventory>),
-    /// Leased cards were measured.
-    Measured(Arc<Measured>),
-    /// What is to be told of an attempt that was started.
-    Remark { attempt: AttemptId, remark: String },
-    /// Time has passed.
-    Tick,
-    /// Stop all jobs, then end.
-    Shutdown,
-}
-
-/// Something to be done on a thread of its own.
-#[derive(Debug, Clone)]
-pub enum Work {
-    Prepare {
-        key: JobKey,
-        run: u32,
-        prepare: Prepare,
-    },
-    /// Nobody wants that preparation any more.
-    GiveUp(GivenUp),
-    Launch(Launch),
-    /// What uses the cards; told by [`Event::Gpus`].
-    LookAtCards,
-    /// What the cards of these tasks do, also to be told to the tasks' shims; told by [`Event::Measured`].
-    Measure {
-        tasks: Vec<(TaskId, Vec<GpuUuid>)>,
-    },
-    Stop {
-        task: TaskId,
-        cause: StopCause,
-    },
-    Look {
-        task: TaskId,
-        after: Look,
-    },
-    Release {
-        key: JobKey,
-        release: Release,
-    },
-    Deliver {
-        key: JobKey,
-        run: u32,
-        how: Delivery,
-    },
-}
-
-/// Why a task is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
-    /// It, or its shim, gave a sign.
-    Sign,
-    /// The daemon has just started and knows nothing.
-    Restart,
-}
-
-/// What came of a work.
-#[derive(Debug)]
-pub enum Outcome {
-    Prepared {
-        key: JobKey,
-        run: u32,
-        result: Result<(), EngineError>,
-    },
-    Launched {
-        attempt: AttemptId,
-        failures: Vec<(TaskId, EngineError)>,
-    },
-    /// Nothing of these tasks was started or made: something of the machine is in use, and will be free again.
-    NotYet {
-        attempt: AttemptId,
-        tasks: Vec<TaskId>,
-        reason: String,
-    },
-    Stopped {
-        task: TaskId,
-        result: Result<(), EngineError>,
-    },
-    Looked {
-        task: TaskId,
-        after: Look,
-        result: Result<Found, EngineError>,
-    },
-    Released {
-        key: JobKey,
-        attempt: AttemptId,
-        result: Result<(), EngineError>,
-    },
-    LookedAtCards,
-    /// It was passed on: what becomes of it, if anything, is told by itself.
-    Told,
-}
-
-/// What a machine has and how it is used.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Settings {
-    pub inventory: Amount,
-    pub addresses: AddressRange,
-    pub stop_grace: Duration,
-    /// After this time what a workspace has used counts half.
-    pub half_life: Duration,
-    /// After this time sums are left of what attempts have used.
-    pub usage_keep: Duration,
-    pub quotas: Quotas,
-}
-
-/// The result of a round.
-#[derive(Debug, Default)]
-pub struct Round {
-    pub works: Vec<Work>,
-    /// Jobs whose published files are to be written again, or removed.
-    pub published: Vec<(JobKey, Change)>,
-    pub wake_at: Option<Timestamp>,
-}
 
 pub struct Reconciler<S> {
     store: S,
@@ -435,163 +295,6 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn decide(&mut self, key: &JobKey, verdict: Verdict, cause: StopCause) {
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        attempt.stopping = Some(cause.clone());
-        attempt.verdict = Some(verdict.clone());
-        let open = attempt.tasks.iter().filter(|task| task.phase.outcome().is_none()).count();
-        self.stop_open_tasks(key, &cause);
-        if open > 0 {
-            self.note(key, format!("stopping {open} task(s): {verdict}"));
-        }
-    }
-
-    fn tell_overrun(&mut self, key: &JobKey, expected: Duration) {
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        attempt.overrun_told = true;
-        let expected = crate::ids::format_duration(expected);
-        self.note(key, format!("alarm: it takes longer than its expected_duration of {expected}"));
-    }
-
-    fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        // What is kept to be looked into stays when the others are stopped for it; if all is well it is of no interest.
-        let spares_kept = *cause == StopCause::Decided && !matches!(attempt.verdict, Some(Verdict::Succeeded { .. }));
-        let wanted =
-            |task: &TaskRecord| if spares_kept { task.phase.outcome().is_none() } else { task.phase.end().is_none() };
-        let open = (0..).zip(&attempt.tasks).filter(|(_, task)| wanted(task));
-        let works: Vec<Work> =
-            open.map(|(ordinal, _)| Work::Stop { task: attempt.task_id(ordinal), cause: cause.clone() }).collect();
-        self.works.extend(works);
-    }
-
-    fn release(&mut self, key: &JobKey) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let is_stopped = job.wanted_stop().is_some();
-        let on_gpu_failure = job.on_gpu_failure();
-        let Some(run) = job.open_run_mut() else { return };
-        let Some(attempt) = run.live_attempt() else { return };
-        let Some(verdict) = attempt.verdict.clone() else { return };
-        let release = Release {
-            attempt: attempt.id,
-            identity: run.identity(key, attempt.number),
-            spec: JobSpec::clone(&run.spec),
-            text: run.record.source.text.clone(),
-            started: attempt.created,
-            ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
-            is_last: is_stopped || !run.is_tried_again(attempt, &verdict, on_gpu_failure),
-            verdict,
-            owner: run.record.source.owner,
-            gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.device().clone()).collect(),
-        };
-        run.releasing = true;
-        self.works.push(Work::Release { key: key.clone(), release });
-    }
-
-    fn retry(&mut self, key: &JobKey, reason: &str) {
-        let now = self.now;
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        let number = attempt.number;
-        attempt.ended = Some(now);
-        self.conclude_attempt(key);
-        let left = self.jobs.get(key).and_then(Job::open_run).map_or(0, world::Run::attempts_left);
-        self.note(key, format!("attempt {number} failed: {reason}; {left} more attempt(s) allowed"));
-        self.settle(key);
-    }
-
-    fn end(&mut self, key: &JobKey, verdict: Verdict) {
-        let now = self.now;
-        if let Some(attempt) = self.attempt_mut(key) {
-            attempt.ended = Some(now);
-        }
-        self.conclude_attempt(key);
-        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
-            run.record.ended = Some(RunEnd { verdict: verdict.clone(), at: now });
-        }
-        self.deliver(key);
-        self.note(key, verdict.to_string());
-        self.settle(key);
-        self.tell_those_awaiting(key);
-    }
-
-    fn conclude_attempt(&mut self, key: &JobKey) {
-        if self.live.remove(key) {
-            self.account(key);
-        }
-        if let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) {
-            run.releasing = false;
-            if let Some(attempt) = run.record.attempts.last() {
-                self.attempts.remove(&attempt.id);
-            }
-        }
-    }
-
-    fn start(&mut self, key: &JobKey, block: Option<AddressBlock>, pieces: Option<Vec<Vec<Piece>>>) {
-        let id = AttemptId(self.counters.attempt + 1);
-        let now = self.now;
-        let Some(spec) = self.jobs.get(key).and_then(Job::open_run).map(|run| run.spec.clone()) else { return };
-        let Some(gpus) = self.lease(&spec, pieces) else {
-            return self.hold_back(key, "waits for GPUs that were just lost");
-        };
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        let tasks = spec.tasks().zip(gpus).map(|((role, index), gpus)| TaskRecord {
-            role: role.name.clone(),
-            index,
-            phase: TaskPhase::Launching,
-            again: 0,
-            gpus,
-        });
-        let attempt = AttemptRecord {
-            id,
-            number: u32::try_from(run.record.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
-            created: now,
-            block,
-            running_since: None,
-            overrun_told: false,
-            idle_since: None,
-            failed_gpus: BTreeSet::new(),
-            stopping: None,
-            verdict: None,
-            ended: None,
-            released: false,
-            tasks: tasks.collect(),
-        };
-        let (number, count) = (attempt.number, attempt.tasks.len());
-        let is_retold = run.held_back_told.is_some();
-        run.record.attempts.push(attempt);
-        let ordinals = (0..u32::try_from(count).unwrap_or(u32::MAX)).collect();
-        self.last_block = block.or(self.last_block);
-        self.counters.attempt = id.0;
-        self.counters_changed = true;
-        self.leaves_queue(key);
-        self.live.insert(key.clone());
-        self.attempts.insert(id, key.clone());
-        self.launch(key, ordinals);
-        // One that was held back tries again and again: its owner knows.
-        if !is_retold {
-            self.note(key, format!("attempt {number} starts {count} task(s)"));
-        }
-        self.dirty.insert(key.clone());
-    }
-
-    /// Starts the tasks of these places.
-    fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
-        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
-        let Some(attempt) = run.live_attempt() else { return };
-        self.works.push(Work::Launch(Launch {
-            attempt: attempt.id,
-            identity: run.identity(key, attempt.number),
-            owner: run.record.source.owner,
-            spec: JobSpec::clone(&run.spec),
-            block: attempt.block,
-            text: run.record.source.text.clone(),
-            stop_grace: run.spec.stop_grace.unwrap_or(self.settings.stop_grace),
-            gpus: self.devices_now(attempt),
-            near: attempt.tasks.iter().map(|task| self.near(&task.gpus)).collect(),
-            tasks: ordinals.into_iter().map(|ordinal| attempt.task_id(ordinal)).collect(),
-        }));
-    }
-
     fn done(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
@@ -609,155 +312,6 @@ impl<S: Store> Reconciler<S> {
                     self.retry_soon();
                 }
             }
-        }
-    }
-
-    /// The output of a run that has ended goes on its way, if its job file wants it.
-    fn deliver(&mut self, key: &JobKey) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let Some(run) = &job.run else { return };
-        if let Some(remote) = run.spec.copied_out() {
-            let number = run.record.number;
-            job.delivering.insert(number, format!("the output of run {number} is to be copied to {remote}"));
-            self.works.push(Work::Deliver { key: key.clone(), run: number, how: Delivery::Over });
-        }
-    }
-
-    fn delivering(&mut self, key: &JobKey, run: u32, state: Option<String>, note: Option<String>) {
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        match state {
-            Some(state) => drop(job.delivering.insert(run, state)),
-            None => drop(job.delivering.remove(&run)),
-        }
-        self.shown.insert(key.clone());
-        if let Some(note) = note {
-            self.note(key, note);
-        }
-    }
-
-    fn released(&mut self, key: &JobKey, attempt: AttemptId, result: Result<(), EngineError>) {
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        run.releasing = false;
-        if let Err(error) = result {
-            tracing::warn!(job = %key, %attempt, %error, "cannot clean up after an attempt, will try again");
-            let told_before = std::mem::replace(&mut run.release_told, true);
-            run.release_failed = true;
-            if !told_before {
-                self.note(key, format!("cannot clean up yet, tries again every second: {error}"));
-            }
-            return self.retry_soon();
-        }
-        if let Some(record) = run.record.attempts.last_mut().filter(|record| record.id == attempt) {
-            record.released = true;
-            let record = record.clone();
-            self.give_back(&record);
-        }
-        self.dirty.insert(key.clone());
-    }
-
-    /// Asks for the newest run to be stopped.
-    fn want_stop(&mut self, key: &JobKey, cause: StopCause) {
-        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
-        if run.record.stop.is_some() {
-            return;
-        }
-        run.record.stop = Some(cause);
-        self.dirty.insert(key.clone());
-        self.settle(key);
-    }
-
-    /// What is only kept to be looked into goes when somebody stops the job or wants it to run again.
-    fn let_kept_go(&mut self, key: &JobKey) {
-        let Some(cause) = self.jobs.get(key).and_then(Job::no_longer_kept) else { return };
-        let Some(attempt) = self.attempt_mut(key) else { return };
-        let is_kept = |task: &TaskRecord| matches!(task.phase, TaskPhase::Kept { .. });
-        if attempt.verdict.is_some() && attempt.tasks.iter().any(is_kept) {
-            self.stop_open_tasks(key, &cause);
-        }
-    }
-
-    /// Brings a job's place in the queue, a stop before its start, and its next run in line with its record.
-    fn settle(&mut self, key: &JobKey) {
-        self.dirty.insert(key.clone());
-        self.let_kept_go(key);
-        self.stop_before_start(key);
-        self.replace_outdated(key);
-        self.begin_run(key);
-        self.await_others(key);
-        self.await_room(key);
-        self.backing_off.remove(key);
-        if let Some(until) = self.put_off_until(key) {
-            self.backing_off.insert(key.clone(), until);
-        }
-        self.queue_in(key);
-    }
-
-    fn stop_before_start(&mut self, key: &JobKey) {
-        let now = self.now;
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let Some(cause) = job.wanted_stop() else { return };
-        let Some(run) = job.open_run_mut().filter(|run| run.live_attempt().is_none()) else { return };
-        let verdict = Verdict::Stopped { cause };
-        let message = format!("{verdict}, before it started");
-        run.record.ended = Some(RunEnd { verdict, at: now });
-        self.works.extend(run.preparation.take().map(Work::GiveUp));
-        // An earlier attempt may have written something.
-        self.deliver(key);
-        self.note(key, message);
-        self.tell_those_awaiting(key);
-    }
-
-    /// A run that has never started makes way for the newer version of its file.
-    fn replace_outdated(&mut self, key: &JobKey) {
-        let now = self.now;
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        if !job.is_outdated() {
-            return;
-        }
-        let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };
-        run.record.ended = Some(RunEnd { verdict: Verdict::Stopped { cause: StopCause::Replaced }, at: now });
-        self.works.extend(run.preparation.take().map(Work::GiveUp));
-        self.deliver(key);
-        self.note(key, "replaced by a newer version of its file before it started".to_owned());
-    }
-
-    fn begin_run(&mut self, key: &JobKey) {
-        if self.jobs.get(key).is_none_or(|job| job.next_run().is_none()) || !self.may_wait(key) {
-            return;
-        }
-        let order = self.counters.order + 1;
-        let now = self.now;
-        let last_word = self.jobs.get(key).filter(|job| job.run.is_some()).and_then(|_| self.report(key));
-        let Some(job) = self.jobs.get_mut(key) else { return };
-        let Some((source, spec)) = job.next_run() else { return };
-        job.record.last_run += 1;
-        job.record.rerun_wanted = false;
-        job.record.rerun_number = spec.rerun;
-        job.record.not_begun = None;
-        let number = job.record.last_run;
-        let prepared = !spec.needs_preparation();
-        let record = RunRecord {
-            number,
-            created: now,
-            order,
-            source,
-            prepared,
-            unprepared: None,
-            stop: None,
-            extended_ms: 0,
-            attempts: Vec::new(),
-            ended: None,
-        };
-        let before = job.run.replace(world::Run::new(record, spec));
-        // Its end may be as new as this begin.
-        self.retired.extend(before.map(|run| (key.clone(), run.record)));
-        self.last_words.extend(last_word.map(|report| (key.clone(), report)));
-        self.counters.order = order;
-        self.counters_changed = true;
-        self.note(key, format!("run {number} is waiting to start"));
-        self.tell_those_awaiting(key);
-        if !prepared {
-            self.prepare(key);
         }
     }
 

@@ -204,7 +204,7 @@ pub struct Facts<'a> {
 }
 
 impl JobReport {
-    pub fn of(facts: &Facts<'_>) -> Self {
+    pub fn of(facts: Facts<'_>) -> Self {
         let attempt = facts.run.and_then(|run| run.attempts.last());
         let started = facts.run.and_then(|run| run.attempts.first()).map(|attempt| attempt.created);
         let ended = facts.run.and_then(|run| run.ended.as_ref()).map(|end| end.at);
@@ -228,9 +228,9 @@ impl JobReport {
             ended: ended.map(|time| time.to_string()),
             duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
             tasks: attempt.map(tasks).unwrap_or_default(),
-            limit: facts.limit.clone(),
-            waiting: facts.waiting.clone(),
-            sending: facts.sending.clone(),
+            limit: facts.limit,
+            waiting: facts.waiting,
+            sending: facts.sending,
             diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
         }
     }

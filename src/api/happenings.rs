@@ -9,9 +9,9 @@ use hyper::body::Bytes;
 
 use super::error::ApiError;
 use super::query::Values;
-use super::server::{Body, Context, ask, stream};
+use super::server::{Body, Context, stream};
 use super::wire::HappeningView;
-use crate::reconcile::{Caller, Happened, Request};
+use crate::reconcile::{Caller, Happened};
 
 /// Events that are asked for at once.
 const BATCH: usize = 500;
@@ -43,15 +43,13 @@ async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut sender
     let mut rounds = context.rounds.clone();
     loop {
         rounds.mark_unchanged();
-        let (by, after) = (caller.clone(), wanted.after);
-        let asked = ask(&context, |answer| Request::Events { caller: by, after, limit: BATCH, answer }).await;
-        let Ok(happened) = asked else { return };
+        let Some(Ok(happened)) = context.past.happened(&caller, wanted.after, BATCH).await else { return };
         // Fails when nobody listens any more, also when there is nothing to tell.
-        let is_full = happened.events.len() >= BATCH;
+        let is_more = happened.is_more;
         if sender.send_data(wanted.lines(happened).into()).await.is_err() || wanted.left == 0 {
             return;
         }
-        if is_full {
+        if is_more {
             continue;
         }
         if !wanted.follow || rounds.changed().await.is_err() {

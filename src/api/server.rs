@@ -40,9 +40,9 @@ use crate::config::Paths;
 use crate::engine::local::LocalEngine;
 use crate::gpu::Gpus;
 use crate::ids::AssetName;
-use crate::reconcile::{Caller, Event, Request};
+use crate::reconcile::{Caller, Event, Past, Request};
 use crate::spec::ResourceSpecs;
-use crate::store::redb::Copier;
+use crate::store::redb::Reader;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -72,7 +72,9 @@ pub struct Context {
     /// Sizes that job files may name.
     pub specs: ResourceSpecs,
     /// For backups.
-    pub state: Copier,
+    pub state: Reader,
+    /// What happened to all jobs.
+    pub past: Past,
 }
 
 /// How long the head of a request may take, the wait for the next one on the same connection included.

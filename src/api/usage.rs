@@ -11,7 +11,7 @@ use super::server::{Context, ask};
 use super::storage::may_enter;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Request, Used};
-use crate::store::record::UsageSum;
+use crate::store::record::UsageTotal;
 
 /// What is added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,16 +48,8 @@ impl FromStr for By {
 pub struct UsageView {
     /// Of a workspace or a job; of a user the number.
     pub name: String,
-    /// That ended since, or run.
-    pub attempts: u64,
-    pub gpu_hours: f64,
-    pub cpu_hours: f64,
-    /// GiB times hours.
-    pub memory_gib_hours: f64,
-    /// By the specs of the jobs, in whatever the administrator reckons in; none where no attempt has a price.
-    pub price: Option<f64>,
-    /// Attempts that have none.
-    pub unpriced: u64,
+    #[serde(flatten)]
+    pub total: UsageTotal,
 }
 
 /// What the caller may see: root everything, others what their own jobs have used, and the sums of workspaces that they may enter.
@@ -85,17 +77,16 @@ const MS_PER_H: f64 = 3_600_000.0;
 
 /// The largest first. Of jobs whose records are too old the names are no longer known.
 fn sums(used: &Used, by: By, since: Timestamp) -> Vec<UsageView> {
-    let mut sums: BTreeMap<String, UsageSum> = BTreeMap::new();
+    let mut sums: BTreeMap<String, UsageTotal> = BTreeMap::new();
     for used in &used.attempts {
         let name = match by {
             By::User => used.owner.to_string(),
             By::Workspace => used.workspace.to_string(),
             By::Job => JobKey::new(used.workspace.clone(), used.job.clone()).to_string(),
         };
-        let none = || UsageSum::none(Timestamp(0), used.workspace.clone(), used.owner);
         // What of it lies in the time that is asked for.
         let hours = used.to.0.saturating_sub(used.from.max(since).0) as f64 / MS_PER_H;
-        sums.entry(name).or_insert_with(none).take(used, hours);
+        sums.entry(name).or_default().take(used, hours);
     }
     for day in &used.days {
         let name = match by {
@@ -103,28 +94,15 @@ fn sums(used: &Used, by: By, since: Timestamp) -> Vec<UsageView> {
             By::Workspace => day.workspace.to_string(),
             By::Job => format!("{}/*", day.workspace),
         };
-        let none = || UsageSum::none(day.day, day.workspace.clone(), day.owner);
-        sums.entry(name).or_insert_with(none).add(day);
+        sums.entry(name).or_default().add(&day.total);
     }
-    let mut sums: Vec<_> = sums.into_iter().map(|(name, sum)| view(name, &sum)).collect();
-    let weight = |view: &UsageView| (view.gpu_hours, view.cpu_hours);
+    let mut sums: Vec<_> = sums.into_iter().map(|(name, total)| UsageView { name, total }).collect();
+    let weight = |view: &UsageView| (view.total.gpu_hours, view.total.cpu_hours);
     sums.sort_by(|a, b| {
         let ((gpus_a, cpus_a), (gpus_b, cpus_b)) = (weight(a), weight(b));
         gpus_b.total_cmp(&gpus_a).then(cpus_b.total_cmp(&cpus_a)).then_with(|| a.name.cmp(&b.name))
     });
     sums
-}
-
-fn view(name: String, sum: &UsageSum) -> UsageView {
-    UsageView {
-        name,
-        attempts: sum.attempts,
-        gpu_hours: sum.gpu_hours,
-        cpu_hours: sum.cpu_hours,
-        memory_gib_hours: sum.memory_gib_hours,
-        price: sum.price,
-        unpriced: sum.unpriced,
-    }
 }
 
 #[cfg(test)]
@@ -164,7 +142,9 @@ mod tests {
         let all = Used { attempts, days: Vec::new() };
         let told = |by, since: u64| {
             let sums = sums(&all, by, Timestamp(since * 3_600_000));
-            sums.into_iter().map(|sum| (sum.name, sum.gpu_hours, sum.cpu_hours, sum.price)).collect::<Vec<_>>()
+            sums.into_iter()
+                .map(|sum| (sum.name, sum.total.gpu_hours, sum.total.cpu_hours, sum.total.price))
+                .collect::<Vec<_>>()
         };
         let row = |name: &str, gpu, cpu, price| (name.to_owned(), gpu, cpu, price);
         assert_eq!(
@@ -174,14 +154,14 @@ mod tests {
         assert_eq!(told(By::User, 0), [row("1000", 10.0, 30.0, Some(2.0)), row("1001", 3.0, 6.0, Some(0.75))]);
         assert_eq!(told(By::Workspace, 2), [row("v", 7.0, 8.0, Some(1.25)), row("default", 0.0, 16.0, None)]);
         let whole = sums(&all, By::Workspace, Timestamp(0));
-        assert_eq!((whole[0].attempts, whole[0].unpriced, whole[0].memory_gib_hours), (3, 1, 24.0));
+        assert_eq!((whole[0].total.attempts, whole[0].total.unpriced, whole[0].total.memory_gib_hours), (3, 1, 24.0));
         // What is left of old ones counts as before, but for the names of jobs.
         let (old, new) = all.attempts.split_at(2);
         let later = Used { attempts: new.to_vec(), days: old.iter().flat_map(by_day).collect() };
         for by in [By::User, By::Workspace] {
             assert_eq!(sums(&later, by, Timestamp(0)), sums(&all, by, Timestamp(0)));
         }
-        let names = sums(&later, By::Job, Timestamp(0)).into_iter().map(|sum| (sum.name, sum.gpu_hours));
+        let names = sums(&later, By::Job, Timestamp(0)).into_iter().map(|sum| (sum.name, sum.total.gpu_hours));
         let wanted = [("v/*", 10.0), ("v/b", 3.0), ("c", 0.0)].map(|(name, hours)| (name.to_owned(), hours));
         assert_eq!(names.collect::<Vec<_>>(), wanted);
     }

@@ -6,7 +6,7 @@ use crate::status::{TaskEnd, Verdict};
 use crate::store::Batch;
 use crate::store::record::{
     AttemptRecord, Counters, EventRecord, JobRecord, Owner, RunEnd, RunRecord, SourceRecord, TaskPhase, TaskRecord,
-    UsageRecord, UsageSum,
+    UsageRecord, UsageSum, UsageTotal,
 };
 
 const TAKEN: Timestamp = Timestamp(1_000_000);
@@ -103,12 +103,14 @@ fn state() -> Batch {
         day: Timestamp(0),
         workspace: "lab".parse().unwrap(),
         owner: 5,
-        attempts: 2,
-        gpu_hours: 1.5,
-        cpu_hours: 3.0,
-        memory_gib_hours: 4.0,
-        price: None,
-        unpriced: 2,
+        total: UsageTotal {
+            attempts: 2,
+            gpu_hours: 1.5,
+            cpu_hours: 3.0,
+            memory_gib_hours: 4.0,
+            price: None,
+            unpriced: 2,
+        },
     });
     // As they are read.
     batch.events.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -157,7 +159,7 @@ fn back_up(paths: &Paths, to: &Path) {
 
 fn stored(paths: &Paths) -> Batch {
     let mut lines = Vec::new();
-    RedbStore::open(&paths.store_file()).unwrap().copier().copy(&mut lines).unwrap();
+    RedbStore::open(&paths.store_file()).unwrap().reader().copy(&mut lines).unwrap();
     copy::read(&*lines).unwrap()
 }
 
@@ -275,14 +277,14 @@ fn a_copy_of_the_state_that_lacks_a_line_is_refused() {
     let store = RedbStore::open(&dir.path().join("s")).unwrap();
     store.commit(&state()).unwrap();
     let mut lines = Vec::new();
-    store.copier().copy(&mut lines).unwrap();
+    store.reader().copy(&mut lines).unwrap();
     assert_eq!(copy::read(&*lines).unwrap(), state());
     // No table is forgotten that comes later.
     let kinds = |text: &str| -> std::collections::BTreeSet<String> {
         let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap();
         text.lines().flat_map(|text| line(text)["r"].as_object().unwrap().keys().cloned().collect::<Vec<_>>()).collect()
     };
-    assert_eq!(kinds(&String::from_utf8(lines.clone()).unwrap()).len(), store.copier().tables().len() + 1);
+    assert_eq!(kinds(&String::from_utf8(lines.clone()).unwrap()).len(), store.reader().tables().len() + 1);
     let text = String::from_utf8(lines).unwrap();
     let all: Vec<&str> = text.lines().collect();
     for skipped in 0..all.len() {
@@ -313,7 +315,7 @@ fn a_copy_is_of_one_instant_whatever_is_committed_meanwhile() {
     let store = RedbStore::open(&dir.path().join("s")).unwrap();
     store.commit(&state()).unwrap();
     let mut out = Meanwhile(Vec::new(), &store, 0);
-    store.copier().copy(&mut out).unwrap();
+    store.reader().copy(&mut out).unwrap();
     assert!(out.2 > 5);
     assert_eq!(copy::read(&*out.0).unwrap(), state());
 }

@@ -41,24 +41,24 @@ pub(super) async fn run(
     Ok(Exit::Success)
 }
 
-fn row(view: &UsageView) -> Vec<String> {
+fn row(UsageView { name, total }: &UsageView) -> Vec<String> {
     vec![
-        view.name.clone(),
-        view.attempts.to_string(),
-        format!("{:.2}", view.gpu_hours),
-        format!("{:.2}", view.cpu_hours),
-        format!("{:.2}", view.memory_gib_hours),
-        view.price.map_or("-".to_owned(), |price| format!("{price:.2}")),
-        view.unpriced.to_string(),
+        name.clone(),
+        total.attempts.to_string(),
+        format!("{:.2}", total.gpu_hours),
+        format!("{:.2}", total.cpu_hours),
+        format!("{:.2}", total.memory_gib_hours),
+        total.price.map_or("-".to_owned(), |price| format!("{price:.2}")),
+        total.unpriced.to_string(),
     ]
 }
 
 /// Names of jobs, workspaces and users hold no comma, quotation mark or line break.
 fn print_csv(by: By, rows: &[UsageView]) -> anyhow::Result<()> {
     output::line(&format!("{},{COLUMNS}", by.name()))?;
-    rows.iter().try_for_each(|view| {
-        let price = view.price.map(|price| price.to_string()).unwrap_or_default();
-        let UsageView { name, attempts, gpu_hours, cpu_hours, memory_gib_hours, unpriced, .. } = view;
-        output::line(&format!("{name},{attempts},{gpu_hours},{cpu_hours},{memory_gib_hours},{price},{unpriced}"))
+    rows.iter().try_for_each(|UsageView { name, total }| {
+        let price = total.price.map(|price| price.to_string()).unwrap_or_default();
+        let hours = format!("{},{},{}", total.gpu_hours, total.cpu_hours, total.memory_gib_hours);
+        output::line(&format!("{name},{},{hours},{price},{}", total.attempts, total.unpriced))
     })
 }

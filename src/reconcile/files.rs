@@ -132,9 +132,13 @@ impl<S: Store> Reconciler<S> {
 
     /// A job's state, and why it is in it.
     pub(super) fn state(&self, key: &JobKey) -> (State, String) {
-        let Some(job) = self.jobs.get(key) else { return (State::Stopped, String::new()) };
+        let job = self.jobs.get(key);
+        job.map_or_else(|| (State::Stopped, String::new()), |job| self.state_of(key, job))
+    }
+
+    fn state_of(&self, key: &JobKey, job: &Job) -> (State, String) {
         let Some(run) = &job.run else {
-            return match self.is_turned_away(key) {
+            return match job.record.turned_away.is_some() {
                 true => (State::Held, self.why_turned_away(key)),
                 false => state_without_run(job),
             };
@@ -171,18 +175,25 @@ impl<S: Store> Reconciler<S> {
 
     /// What people read of a job.
     pub fn report(&self, key: &JobKey) -> Option<JobReport> {
-        let job = self.jobs.get(key).filter(|job| !job.record.removed)?;
-        let (state, mut reason) = self.state(key);
+        self.report_of(key, self.jobs.get(key)?)
+    }
+
+    /// The same for who has found it already: in a list of thousands of jobs each look-up counts.
+    pub(super) fn report_of(&self, key: &JobKey, job: &Job) -> Option<JobReport> {
+        if job.record.removed {
+            return None;
+        }
+        let (state, mut reason) = self.state_of(key, job);
         if let Some(number) = job.follows().filter(|_| job.is_begun()) {
             reason = format!("{reason}; run {number} follows");
         }
-        if job.run.is_some() && self.is_turned_away(key) {
+        if job.run.is_some() && job.record.turned_away.is_some() {
             reason = format!("{reason}; its next run is {}", self.why_turned_away(key));
         }
         if let Some(said) = self.full.get(&key.workspace).filter(|_| self.live.contains(key)) {
             reason = format!("{reason}; no room: {said}");
         }
-        Some(JobReport::of(&Facts {
+        Some(JobReport::of(Facts {
             workspace: key.workspace.as_str(),
             job: key.job.as_str(),
             record: &job.record,

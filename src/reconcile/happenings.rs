@@ -1,12 +1,14 @@
-//! What happened to all jobs, in order. The last of it is kept in memory, for those who follow; what is older is in the store.
+//! What happened to all jobs, in order. The last of it is kept in memory, for those who follow; what is older is in the store,
+//! and read there by whoever asks (`past`), so that nobody waits for that.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::requests::may;
-use super::{Caller, Reconciler, Refusal};
+use super::world::Job;
+use super::{Caller, Reconciler};
 use crate::ids::JobKey;
+use crate::store::Store;
 use crate::store::record::EventRecord;
-use crate::store::{Store, StoreError};
 
 /// So many are kept in memory.
 const KEPT: usize = 4096;
@@ -21,10 +23,22 @@ pub(super) struct Happenings {
 
 /// What [`super::Request::Events`] answers.
 #[derive(Debug, Clone, PartialEq)]
+pub enum Recent {
+    Told(Happened),
+    /// Events up to this serial number are in the store alone: whoever asks reads them there.
+    Stored {
+        upto: u64,
+    },
+}
+
+/// Events that the caller may see, in order.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Happened {
     pub events: Vec<(JobKey, EventRecord)>,
     /// Up to this serial number nothing is missing.
     pub upto: u64,
+    /// There may be more behind it now.
+    pub is_more: bool,
 }
 
 impl Happenings {
@@ -54,34 +68,26 @@ impl Happenings {
 }
 
 impl<S: Store> Reconciler<S> {
-    pub(super) fn happened(&self, caller: &Caller, after: u64, limit: usize) -> Result<Happened, Refusal> {
-        let is_seen = |key: &JobKey| self.jobs.get(key).is_some_and(|job| !job.record.removed && may(caller, key, job));
+    pub(super) fn happened(&self, caller: &Caller, after: u64, limit: usize) -> Recent {
         let Some(recent) = self.happenings.behind(after) else {
-            return self.stored(caller, after, limit).map_err(|error| Refusal::Store(error.to_string()));
+            return Recent::Stored { upto: self.happenings.after };
         };
+        let is_seen = |key: &JobKey| self.visible(caller, key).is_some();
         let mut events: Vec<_> = recent.filter(|(key, _)| is_seen(key)).take(limit).cloned().collect();
         events.sort_by_key(|(_, event)| event.serial);
         let last = self.happenings.last.back().map_or(after, |(_, event)| event.serial).max(after);
-        let upto = events.last().filter(|_| events.len() >= limit).map_or(last, |(_, event)| event.serial);
-        Ok(Happened { events, upto })
+        let is_more = events.len() >= limit;
+        let upto = events.last().filter(|_| is_more).map_or(last, |(_, event)| event.serial);
+        Recent::Told(Happened { events, upto, is_more })
     }
 
-    fn stored(&self, caller: &Caller, after: u64, limit: usize) -> Result<Happened, StoreError> {
-        let mut first: BTreeMap<u64, (JobKey, EventRecord)> = BTreeMap::new();
-        let (mut is_full, mut last) = (false, after);
-        for (key, job) in self.jobs.iter().filter(|(key, job)| !job.record.removed && may(caller, key, job)) {
-            for event in self.store.events(key, job.record.first_event)? {
-                if event.serial > after {
-                    last = last.max(event.serial);
-                    first.insert(event.serial, (key.clone(), event));
-                }
-                if first.len() > limit {
-                    is_full = true;
-                    first.pop_last();
-                }
-            }
-        }
-        let upto = first.last_key_value().filter(|_| is_full).map_or(last, |(serial, _)| *serial);
-        Ok(Happened { events: first.into_values().collect(), upto })
+    fn visible(&self, caller: &Caller, key: &JobKey) -> Option<&Job> {
+        self.jobs.get(key).filter(|job| !job.record.removed && may(caller, key, job))
+    }
+
+    /// Those of these jobs that the caller may see, each with the number of its first event: earlier ones were another's.
+    pub(super) fn first_events(&self, caller: &Caller, jobs: &BTreeSet<JobKey>) -> BTreeMap<JobKey, u64> {
+        let first = |key: &JobKey| Some((key.clone(), self.visible(caller, key)?.record.first_event));
+        jobs.iter().filter_map(first).collect()
     }
 }

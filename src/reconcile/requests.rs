@@ -1,12 +1,12 @@
 //! What people ask for, and what they are refused.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::SEEN;
 use super::world::Job;
-use super::{Happened, Reconciler, Work};
+use super::{Recent, Reconciler, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
@@ -78,7 +78,13 @@ pub enum Request {
         caller: Caller,
         after: u64,
         limit: usize,
-        answer: Answer<Happened>,
+        answer: Answer<Recent>,
+    },
+    /// Which of these jobs the caller may see, with the number of the first event of each; for [`super::Past`].
+    FirstEvents {
+        caller: Caller,
+        jobs: BTreeSet<JobKey>,
+        answer: Answer<BTreeMap<JobKey, u64>>,
     },
     /// Whether anything may start, and what still runs.
     Drain {
@@ -221,7 +227,8 @@ impl<S: Store> Reconciler<S> {
             Request::List { caller, answer } => answer(Ok(self.list(&caller))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
-            Request::Events { caller, after, limit, answer } => answer(self.happened(&caller, after, limit)),
+            Request::Events { caller, after, limit, answer } => answer(Ok(self.happened(&caller, after, limit))),
+            Request::FirstEvents { caller, jobs, answer } => answer(Ok(self.first_events(&caller, &jobs))),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
@@ -248,8 +255,8 @@ impl<S: Store> Reconciler<S> {
 
     fn list(&self, caller: &Caller) -> Listing {
         let visible = self.jobs.iter().filter(|(key, job)| may(caller, key, job));
-        let report = |(key, _): (&JobKey, &Job)| {
-            let mut report = self.report(key)?;
+        let report = |(key, job): (&JobKey, &Job)| {
+            let mut report = self.report_of(key, job)?;
             // Of many jobs a few names are enough; all are told of one.
             report.waiting.iter_mut().for_each(|waiting| waiting.holders.truncate(LISTED_HOLDERS));
             Some(report)

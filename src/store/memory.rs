@@ -87,8 +87,10 @@ impl Store for MemoryStore {
                 tables.usage.remove(&(used.to, used.attempt));
                 for sum in usage::by_day(used) {
                     let key = (sum.day, sum.workspace.clone(), sum.owner);
-                    let none = || UsageSum::none(sum.day, sum.workspace.clone(), sum.owner);
-                    tables.usage_sums.entry(key).or_insert_with(none).add(&sum);
+                    match tables.usage_sums.get_mut(&key) {
+                        Some(before) => before.total.add(&sum.total),
+                        None => drop(tables.usage_sums.insert(key, sum)),
+                    }
                 }
             }
             old.len()

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AttemptId, GpuUuid, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
@@ -306,6 +307,21 @@ pub struct UsageRecord {
     pub price: Option<f64>,
 }
 
+/// What attempts have used, added up.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+pub struct UsageTotal {
+    /// That ended in the time that it is of, or run.
+    pub attempts: u64,
+    pub gpu_hours: f64,
+    pub cpu_hours: f64,
+    /// GiB times hours.
+    pub memory_gib_hours: f64,
+    /// By the specs of the jobs, in whatever the administrator reckons in; none where no attempt has a price.
+    pub price: Option<f64>,
+    /// Attempts that have none.
+    pub unpriced: u64,
+}
+
 /// What attempts of a user in a workspace had in one day, once the records of these attempts are old.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct UsageSum {
@@ -314,16 +330,8 @@ pub struct UsageSum {
     pub workspace: WorkspaceName,
     /// User id.
     pub owner: u32,
-    /// That ended in it.
-    pub attempts: u64,
-    pub gpu_hours: f64,
-    pub cpu_hours: f64,
-    /// GiB times hours.
-    pub memory_gib_hours: f64,
-    /// Absent where none has one.
-    pub price: Option<f64>,
-    /// Of `attempts` those that have no price.
-    pub unpriced: u64,
+    #[serde(flatten)]
+    pub total: UsageTotal,
 }
 
 /// One thing that happened to a job.

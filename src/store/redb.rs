@@ -1,5 +1,7 @@
 //! The store on disk. The only user of redb.
 
+mod serials;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,15 +15,20 @@ use super::copy::{CopyError, Line, LineWriter};
 use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum, VERSION, Versioned};
 use super::{Batch, Contents, Store, StoreError, usage};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
+#[cfg(test)]
+pub(super) use serials::Left;
+pub use serials::Page;
+use serials::SERIALS;
 
-/// `counters` under the one key "all".
+/// `counters` under the key "all", and how far `serials` goes.
 const COUNTERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("counters");
 /// (workspace, job) → [`JobRecord`].
 const JOBS: TableDefinition<'_, (&str, &str), &[u8]> = TableDefinition::new("jobs");
 /// (workspace, job, run) → [`RunRecord`].
 const RUNS: TableDefinition<'_, (&str, &str, u32), &[u8]> = TableDefinition::new("runs");
+type EventKey<'a> = (&'a str, &'a str, u64);
 /// (workspace, job, number) → [`EventRecord`].
-const EVENTS: TableDefinition<'_, (&str, &str, u64), &[u8]> = TableDefinition::new("events");
+const EVENTS: TableDefinition<'_, EventKey<'_>, &[u8]> = TableDefinition::new("events");
 /// (end in ms, attempt) → [`UsageRecord`].
 const USAGE: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("usage");
 /// (first ms of the day, workspace, user) → [`UsageSum`].
@@ -35,14 +42,18 @@ pub struct RedbStore {
     database: Arc<Database>,
 }
 
-/// Copies the store while it is used: a copy is as the store was when it began.
+/// Reads the store while it is used, on any thread: what it reads is as the store was when it began.
 #[derive(Debug, Clone)]
-pub struct Copier(Arc<Database>);
+pub struct Reader(Arc<Database>);
 
-impl Copier {
+impl Reader {
+    fn begin(&self) -> Result<redb::ReadTransaction, StoreError> {
+        self.0.begin_read().map_err(access)
+    }
+
     /// Writes all of it as [`super::copy`] reads it.
     pub fn copy(&self, out: &mut dyn Write) -> Result<(), CopyError> {
-        let transaction = self.0.begin_read().map_err(access)?;
+        let transaction = self.begin()?;
         let mut lines = LineWriter::new(out);
         if let Some(bytes) = transaction.open_table(COUNTERS).map_err(access)?.get("all").map_err(access)? {
             lines.put(Line::Counters(decode("counters", bytes.value())?))?;
@@ -71,12 +82,13 @@ impl Copier {
         lines.end()
     }
 
-    /// All that there are.
+    /// All that there are, but for those that are made from others.
     #[cfg(test)]
     pub(crate) fn tables(&self) -> Vec<String> {
         use redb::TableHandle;
         let transaction = self.0.begin_read().unwrap();
-        transaction.list_tables().unwrap().map(|table| table.name().to_owned()).collect()
+        let own = transaction.list_tables().unwrap().filter(|table| table.name() != SERIALS.name());
+        own.map(|table| table.name().to_owned()).collect()
     }
 }
 
@@ -95,8 +107,8 @@ impl RedbStore {
         Ok(store)
     }
 
-    pub fn copier(&self) -> Copier {
-        Copier(self.database.clone())
+    pub fn reader(&self) -> Reader {
+        Reader(self.database.clone())
     }
 
     fn create_tables(&self) -> Result<(), BoxError> {
@@ -107,6 +119,7 @@ impl RedbStore {
         transaction.open_table(EVENTS)?;
         transaction.open_table(USAGE)?;
         transaction.open_table(USAGE_SUMS)?;
+        serials::complete(&transaction)?;
         Ok(transaction.commit()?)
     }
 
@@ -139,20 +152,25 @@ impl RedbStore {
             let mut jobs = transaction.open_table(JOBS)?;
             let mut runs = transaction.open_table(RUNS)?;
             let mut events = transaction.open_table(EVENTS)?;
+            let mut serials = transaction.open_table(SERIALS)?;
             let mut usage = transaction.open_table(USAGE)?;
             for key in &batch.forgotten {
                 let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
                 runs.retain_in((workspace, job, 0)..=(workspace, job, u32::MAX), |_, _| false)?;
+                serials::forget(&events, &mut serials, key)?;
                 events.retain_in((workspace, job, 0)..=(workspace, job, u64::MAX), |_, _| false)?;
             }
             if let Some(counters) = &batch.counters {
                 transaction.open_table(COUNTERS)?.insert("all", encode(counters)?.as_slice())?;
+                serials::seal(&transaction, counters)?;
             }
             for ((key, number), run) in &batch.runs {
                 runs.insert((key.workspace.as_str(), key.job.as_str(), *number), encode(run)?.as_slice())?;
             }
             for (key, event) in &batch.events {
-                events.insert((key.workspace.as_str(), key.job.as_str(), event.number), encode(event)?.as_slice())?;
+                let place = (key.workspace.as_str(), key.job.as_str(), event.number);
+                events.insert(place, encode(event)?.as_slice())?;
+                serials.insert(event.serial, place)?;
             }
             for used in &batch.usage {
                 usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
@@ -218,7 +236,7 @@ impl RedbStore {
                     let key = (day, workspace.as_str(), sum.owner);
                     let before =
                         sums.get(key)?.map(|bytes| decode::<UsageSum>("usage_sums", bytes.value())).transpose()?;
-                    before.iter().for_each(|before| sum.add(before));
+                    before.iter().for_each(|before| sum.total.add(&before.total));
                     sums.insert(key, encode(&sum)?.as_slice())?;
                 }
             }

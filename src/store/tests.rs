@@ -1,6 +1,6 @@
 use super::fault::{Fault, FaultStore};
 use super::memory::MemoryStore;
-use super::record::{EventRecord, Owner, RunRecord, SourceRecord};
+use super::record::{EventRecord, Owner, RunRecord, SourceRecord, UsageTotal};
 use super::redb::RedbStore;
 use super::*;
 use crate::ids::Timestamp;
@@ -75,10 +75,29 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     prop::collection::vec(one, 0..10)
 }
 
+/// Events of all jobs as they are found by their serial numbers, in pages.
+fn by_serial(disk: &RedbStore, mut after: u64, limit: usize) -> Vec<(JobKey, EventRecord)> {
+    let mut found = Vec::new();
+    loop {
+        let redb::Page { events, next } = disk.reader().events_behind(after, limit).unwrap();
+        assert!(events.len() <= limit && next.is_none_or(|next| next > after));
+        found.extend(events);
+        let Some(next) = next else { return found };
+        after = next;
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn the_store_on_disk_answers_as_the_one_in_memory_also_after_opening_again(batches in batches()) {
+    fn the_store_on_disk_answers_as_the_one_in_memory_also_after_opening_again(
+        mut batches in batches(),
+        after in 0..6u64,
+        limit in 1..4usize,
+    ) {
+        // No two events have the same serial number.
+        let events = batches.iter_mut().flat_map(|batch| &mut batch.events);
+        (1..).zip(events).for_each(|(serial, (_, event))| event.serial = serial);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.redb");
         let model = MemoryStore::default();
@@ -93,7 +112,47 @@ proptest! {
             prop_assert_eq!(disk.events(&key, 1).unwrap(), model.events(&key, 1).unwrap());
             prop_assert_eq!(disk.runs(&key).unwrap(), model.runs(&key).unwrap());
         }
+        let of_job = |key: &JobKey| {
+            let events = model.events(key, 0).unwrap();
+            events.into_iter().map(|event| (key.clone(), event)).collect::<Vec<_>>()
+        };
+        let mut wanted: Vec<_> =
+            ["a", "b", "w/a"].iter().flat_map(|text| of_job(&text.parse().unwrap())).collect();
+        wanted.retain(|(_, event)| event.serial > after);
+        wanted.sort_by_key(|(_, event)| event.serial);
+        prop_assert_eq!(by_serial(&disk, after, limit), wanted);
     }
+}
+
+#[test]
+fn events_are_found_by_their_serial_numbers_also_in_the_store_of_a_program_that_kept_none_of_that() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state.redb");
+    let batch = |jobs: &[(&str, u64, u64)], last: u64| {
+        let event = |(key, number, serial): &(&str, u64, u64)| {
+            let (at, message) = (Timestamp(3), format!("{key} {number}"));
+            let event = EventRecord { number: *number, serial: *serial, at, run: 1, state: State::Waiting, message };
+            (key.parse::<JobKey>().unwrap(), event)
+        };
+        let counters = Some(Counters { attempt: 0, order: 0, event: last });
+        Batch { counters, events: jobs.iter().map(event).collect(), ..Batch::default() }
+    };
+    let serials = |disk: &RedbStore| by_serial(disk, 0, 2).iter().map(|(_, event)| event.serial).collect::<Vec<_>>();
+    // Of before there were serial numbers at all, and from when there were.
+    RedbStore::open(&path).unwrap().commit(&batch(&[("a", 0, 0), ("b", 0, 2), ("a", 1, 1), ("w/a", 0, 3)], 3)).unwrap();
+    redb::Left::default().write(&path);
+    assert_eq!(serials(&RedbStore::open(&path).unwrap()), [1, 2, 3]);
+    // A program that does not know the table adds events and removes a job.
+    let before = redb::Left::read(&path);
+    RedbStore::open(&path)
+        .unwrap()
+        .commit(&Batch { forgotten: ["b".parse().unwrap()].into(), ..batch(&[("a", 2, 4)], 4) })
+        .unwrap();
+    before.write(&path);
+    let disk = RedbStore::open(&path).unwrap();
+    assert_eq!(serials(&disk), [1, 3, 4]);
+    disk.commit(&Batch { forgotten: ["a".parse().unwrap()].into(), ..Batch::default() }).unwrap();
+    assert_eq!(serials(&disk), [3]);
 }
 
 fn used(attempt: u64, workspace: &str, owner: u32, times: std::ops::Range<u64>, price: Option<f64>) -> UsageRecord {
@@ -137,10 +196,9 @@ proptest! {
         let (disk, model) = (RedbStore::open(&dir.path().join("state.redb")).unwrap(), MemoryStore::default());
         let (before, since) = (Timestamp(before * 900_000), Timestamp(since * usage::DAY_MS));
         let sums = |store: &dyn Store| {
-            let mut sums: BTreeMap<(String, u32), UsageSum> = BTreeMap::new();
+            let mut sums: BTreeMap<(String, u32), UsageTotal> = BTreeMap::new();
             let mut add = |sum: &UsageSum| {
-                let none = || UsageSum::none(Timestamp(0), sum.workspace.clone(), sum.owner);
-                sums.entry((sum.workspace.to_string(), sum.owner)).or_insert_with(none).add(sum);
+                sums.entry((sum.workspace.to_string(), sum.owner)).or_default().add(&sum.total);
             };
             store.usage_sums(since).unwrap().iter().for_each(&mut add);
             let later = store.usage(since).unwrap();

@@ -1,6 +1,6 @@
 //! What is left of old records of usage: sums by day, workspace and user. Pure.
 
-use super::record::{UsageRecord, UsageSum};
+use super::record::{UsageRecord, UsageSum, UsageTotal};
 use crate::ids::Timestamp;
 
 pub const DAY_MS: u64 = 24 * 3_600_000;
@@ -22,30 +22,15 @@ pub fn by_day(used: &UsageRecord) -> Vec<UsageSum> {
 fn of_day(used: &UsageRecord, day: Timestamp, ends: bool) -> UsageSum {
     let (from, to) = (used.from.0.max(day.0), used.to.0.min(day.0 + DAY_MS));
     let hours = to.saturating_sub(from) as f64 / MS_PER_H;
-    let mut sum = UsageSum::none(day, used.workspace.clone(), used.owner);
-    sum.take(used, hours);
+    let mut total = UsageTotal::default();
+    total.take(used, hours);
     if !ends {
-        (sum.attempts, sum.unpriced) = (0, 0);
+        (total.attempts, total.unpriced) = (0, 0);
     }
-    sum
+    UsageSum { day, workspace: used.workspace.clone(), owner: used.owner, total }
 }
 
-impl UsageSum {
-    /// So far nothing.
-    pub fn none(day: Timestamp, workspace: crate::ids::WorkspaceName, owner: u32) -> Self {
-        Self {
-            day,
-            workspace,
-            owner,
-            attempts: 0,
-            gpu_hours: 0.0,
-            cpu_hours: 0.0,
-            memory_gib_hours: 0.0,
-            price: None,
-            unpriced: 0,
-        }
-    }
-
+impl UsageTotal {
     /// What an attempt had for so long.
     pub fn take(&mut self, used: &UsageRecord, hours: f64) {
         self.attempts += 1;
