@@ -123,11 +123,16 @@ impl Client {
 
     /// All jobs that are as is asked for, page by page.
     pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
+        self.jobs_as(query).await
+    }
+
+    /// The same, of each job what a `J` has of its [`crate::report::JobReport`].
+    pub async fn jobs_as<J: DeserializeOwned>(&self, query: &JobQuery) -> Result<JobList<J>, ClientError> {
         let mut query = JobQuery { limit: Some(PAGE_MAX), ..query.clone() };
-        let mut list: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+        let mut list: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
         while let Some(next) = list.next.take() {
             query.after = Some(next);
-            let more: JobList = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+            let more: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
             list.jobs.extend(more.jobs);
             list.next = more.next;
         }

@@ -17,8 +17,9 @@ use crate::store::record::{EventRecord, RunRecord};
 pub const FOR_USER: &str = "trainyard-for-user";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct JobList {
-    pub jobs: Vec<JobReport>,
+#[schemars(rename = "JobList")]
+pub struct JobList<J = JobReport> {
+    pub jobs: Vec<J>,
     /// Files in `jobs.d` that cannot be anybody's job; root alone is told.
     pub strays: Vec<Diagnostic>,
     /// So many jobs are as was asked for, on this page and others.

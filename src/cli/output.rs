@@ -1,6 +1,7 @@
 //! How things are printed: tables for people, JSON for programs. A closed pipe is success.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -48,7 +49,7 @@ pub(super) fn error(text: &str) {
 /// A table with columns as wide as their widest cell; the last one is not padded, and on a terminal cut where that ends.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let most = columns().unwrap_or(usize::MAX);
-    let lines: Vec<String> = lines_of(header, rows).iter().map(|text| cut(text, most)).collect();
+    let lines: Vec<String> = lines_of(header, rows).into_iter().map(|text| cut(text, most)).collect();
     // At once: a write for each of thousands of lines takes longer than all else.
     line(&lines.join("\n"))
 }
@@ -60,9 +61,9 @@ pub(super) fn columns() -> Option<usize> {
 }
 
 /// No wider than `most` columns; what is cut off is told by a dot of three. Colours are left whole.
-fn cut(text: &str, most: usize) -> String {
-    if width(text) <= most {
-        return text.to_owned();
+fn cut(text: String, most: usize) -> String {
+    if most == usize::MAX || width(&text) <= most {
+        return text;
     }
     let (mut out, mut used, mut in_colour, mut painted) = (String::new(), 0, false, false);
     for letter in text.chars() {
@@ -87,9 +88,14 @@ fn lines_of(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
         cells.chain(header.get(column).map(|name| width(name))).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..header.len()).map(column).collect();
-    let padded = |(cell, wanted): (&str, &usize)| format!("{cell}{}", " ".repeat(wanted.saturating_sub(width(cell))));
     let joined = |cells: &mut dyn Iterator<Item = &str>| {
-        cells.zip(&widths).map(padded).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let mut out = String::new();
+        for (cell, wanted) in cells.zip(&widths) {
+            out.push_str(cell);
+            out.extend(std::iter::repeat_n(' ', wanted.saturating_sub(width(cell)) + 2));
+        }
+        out.truncate(out.trim_end().len());
+        out
     };
     let head = joined(&mut header.iter().copied());
     let rows = rows.iter().map(|row| joined(&mut row.iter().map(String::as_str)));
@@ -121,9 +127,13 @@ pub(super) fn paint(colour: &str, text: &str) -> String {
 }
 
 pub(super) fn wants_colours() -> bool {
-    let says = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb
+    // Asked once: a table has thousands of cells.
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| {
+        let says = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb
+    })
 }
 
 #[cfg(test)]
@@ -132,13 +142,13 @@ mod tests {
 
     #[test]
     fn what_is_too_wide_is_cut_between_letters_and_colours() {
-        assert_eq!(cut("训练任务", 8), "训练任务");
-        assert_eq!(cut("训练任务", 7), "训练任…");
-        assert_eq!(cut("训练任务", 6), "训练…");
-        assert_eq!(cut("plain text", 6), "plain…");
-        assert_eq!(cut("\x1b[34mrunning\x1b[0m for long", 10), "\x1b[34mrunning\x1b[0m f…\x1b[0m");
+        assert_eq!(cut("训练任务".to_owned(), 8), "训练任务");
+        assert_eq!(cut("训练任务".to_owned(), 7), "训练任…");
+        assert_eq!(cut("训练任务".to_owned(), 6), "训练…");
+        assert_eq!(cut("plain text".to_owned(), 6), "plain…");
+        assert_eq!(cut("\x1b[34mrunning\x1b[0m for long".to_owned(), 10), "\x1b[34mrunning\x1b[0m f…\x1b[0m");
         for most in 1..12 {
-            assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e", most)) <= most);
+            assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e".to_owned(), most)) <= most);
         }
     }
 

@@ -2,14 +2,16 @@
 
 use anyhow::{Context, bail};
 use clap::Args;
+use serde::Deserialize;
 
 use super::Exit;
 use super::output;
 use crate::api::client::Client;
 use crate::api::routes::SORTS;
-use crate::api::wire::JobQuery;
+use crate::api::wire::{JobList, JobQuery};
 use crate::ids::{Timestamp, format_duration, parse_duration};
 use crate::report::JobReport;
+use crate::spec::Diagnostic;
 use crate::status::State;
 
 /// Which jobs are listed: those that all of it is true of.
@@ -121,18 +123,32 @@ pub enum Columns {
     Json,
 }
 
+/// What of a job a table shows. To read the rest of thousands of jobs takes longer than to print them.
+#[derive(Debug, Deserialize)]
+struct Line {
+    workspace: String,
+    job: String,
+    state: State,
+    reason: String,
+    owner: u32,
+    run: u32,
+    created: String,
+    duration_ms: Option<u64>,
+    diagnostics: Vec<Diagnostic>,
+}
+
 pub(super) async fn run(client: &Client, filter: &Filter, columns: Columns) -> anyhow::Result<Exit> {
-    let list = client.jobs(&filter.query()?).await?;
-    match columns {
-        Columns::Json => {
-            output::json(&list)?;
-            return Ok(Exit::Success);
+    if columns == Columns::Json {
+        output::json(&client.jobs(&filter.query()?).await?)?;
+        return Ok(Exit::Success);
+    }
+    let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
+    if columns == Columns::Names {
+        let names: Vec<String> = list.jobs.iter().map(|job| shown(&job.workspace, &job.job)).collect();
+        if !names.is_empty() {
+            output::line(&names.join("\n"))?;
         }
-        Columns::Names => {
-            list.jobs.iter().try_for_each(|job| output::line(&name(job)))?;
-            return Ok(Exit::Success);
-        }
-        Columns::Table | Columns::Wide => {}
+        return Ok(Exit::Success);
     }
     let long = columns == Columns::Wide;
     if list.jobs.is_empty() && list.strays.is_empty() {
@@ -156,17 +172,21 @@ pub(super) async fn run(client: &Client, filter: &Filter, columns: Columns) -> a
 
 /// As people name it.
 pub(super) fn name(job: &JobReport) -> String {
-    if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) }
+    shown(&job.workspace, &job.job)
 }
 
-fn row(job: &JobReport, long: bool) -> Vec<String> {
+fn shown(workspace: &str, job: &str) -> String {
+    if workspace == "default" { job.to_owned() } else { format!("{workspace}/{job}") }
+}
+
+fn row(job: &Line, long: bool) -> Vec<String> {
     let time = job.duration_ms.map(|ms| format_duration(std::time::Duration::from_millis(ms))).unwrap_or_default();
     let error = job.diagnostics.iter().find(|found| found.is_error()).filter(|_| job.state != State::Invalid);
     let why = match error {
         Some(error) => format!("{} (its file is invalid now: {error})", job.reason),
         None => job.reason.clone(),
     };
-    let mut row = vec![name(job), output::state(job.state), job.run.to_string()];
+    let mut row = vec![shown(&job.workspace, &job.job), output::state(job.state), job.run.to_string()];
     if long {
         row.extend([seconds(&job.created), user_name(job.owner)]);
     }
