@@ -4,6 +4,9 @@
 //!     cargo bench --bench queue [JOBS]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
+#[path = "queue/shares.rs"]
+mod shares_of_cards;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -178,6 +181,14 @@ fn addresses() -> AddressRange {
     AddressRange { base: 0x0ad5_0000, prefix: 16 }
 }
 
+fn shares() -> Shares {
+    Shares::new(Duration::from_secs(7 * 24 * 3600))
+}
+
+fn quotas() -> Quotas {
+    Quotas::new()
+}
+
 fn key(number: usize, job: &Job) -> JobKey {
     format!("w{}/j{number}", job.workspace).parse().unwrap()
 }
@@ -192,21 +203,36 @@ fn wishes(cards: u64) -> Arc<[Wish]> {
 }
 
 fn waiting(number: usize, job: &Job) -> (Place, Waiting) {
+    let wanted = (amount(job.cards), wishes(job.cards));
+    waiting_with(number, key(number, job), wanted, (job.arrives, job.says))
+}
+
+/// What waits for so much since then, and says how long it takes.
+fn waiting_with(
+    number: usize,
+    key: JobKey,
+    (amount, wishes): (Amount, Arc<[Wish]>),
+    (since, says): (u64, Option<u64>),
+) -> (Place, Waiting) {
     let waiting = Waiting {
-        key: key(number, job),
-        amount: amount(job.cards),
-        wishes: wishes(job.cards),
+        key,
+        amount,
+        wishes,
         tasks: 1,
         network: Network::Host,
         ports: Vec::new(),
-        since: Timestamp(job.arrives),
-        lasts: job.says.map(Duration::from_millis),
+        since: Timestamp(since),
+        lasts: says.map(Duration::from_millis),
         expected: None,
     };
     (Place { priority: Reverse(Priority::NORMAL), order: number as u64 }, waiting)
 }
 
 fn live(key: JobKey, job: &Job, now: u64) -> Live {
+    live_with(key, amount(job.cards), job.says, now)
+}
+
+fn live_with(key: JobKey, amount: Amount, says: Option<u64>, now: u64) -> Live {
     let tally = RoleTally {
         name: "main".parse().unwrap(),
         count: 1,
@@ -221,7 +247,7 @@ fn live(key: JobKey, job: &Job, now: u64) -> Live {
     };
     Live {
         key,
-        amount: amount(job.cards),
+        amount,
         pieces: Vec::new(),
         over_share: None,
         block: None,
@@ -232,7 +258,7 @@ fn live(key: JobKey, job: &Job, now: u64) -> Live {
         held_since: Timestamp(now),
         running_since: Some(Timestamp(now)),
         kept_until: None,
-        max_duration: job.says.map(Duration::from_millis),
+        max_duration: says.map(Duration::from_millis),
         expected_duration: None,
         on_overrun: OnOverrun::Alert,
         overrun_told: false,
@@ -253,8 +279,8 @@ impl Trainyard {
             inventory: amount(cards),
             queue: Queue::default(),
             live: Vec::new(),
-            shares: Shares::new(Duration::from_secs(7 * 24 * 3600)),
-            quotas: Quotas::new(),
+            shares: shares(),
+            quotas: quotas(),
             reserved: None,
             numbers: HashMap::new(),
             jobs: jobs.to_vec(),
@@ -446,7 +472,7 @@ fn pass_of_the_plan(count: usize, shapes: u64) -> Duration {
         .collect();
     let running = Job { arrives: 0, cards: 1, takes: 0, says: Some(3_600_000), workspace: 0 };
     let lives = (0..64).map(|number| live(key(1_000_000 + number, &running), &running, 0)).collect();
-    let (shares, quotas) = (Shares::new(Duration::from_secs(7 * 24 * 3600)), Quotas::new());
+    let (shares, quotas) = (shares(), quotas());
     // The first in the queue takes more than is free.
     let snapshot = Snapshot {
         now: Timestamp(1),
@@ -468,8 +494,20 @@ fn pass_of_the_plan(count: usize, shapes: u64) -> Duration {
     from.elapsed() / PASSES
 }
 
-fn arrival(number: usize) -> Arrival {
-    let text = format!("command = \"true\"\nnetwork = \"host\"\nresources.memory = \"{}MiB\"\n", 96 + number % 100);
+/// What jobs want.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Of {
+    Memory,
+    /// Of cards.
+    Shares,
+}
+
+fn arrival(number: usize, of: Of) -> Arrival {
+    let resources = match of {
+        Of::Memory => format!("resources.memory = \"{}MiB\"", 96 + number % 100),
+        Of::Shares => format!("resources.gpu_memory = \"{}MiB\"", 8000 + number % 100),
+    };
+    let text = format!("command = \"true\"\nnetwork = \"host\"\n{resources}\n");
     let spec = parse("job.toml", &text).0.unwrap();
     let owner = Owner { uid: 0, gid: 0 };
     let source =
@@ -497,21 +535,29 @@ fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duratio
     from.elapsed()
 }
 
-fn of_the_daemon(count: usize) -> Daemon {
-    let inventory = Amount { cpu: 1000, memory: 1 << 40, gpu: 0 };
+fn of_the_daemon(count: usize, of: Of) -> Daemon {
+    let cpu = if of == Of::Memory { 1000 } else { 1 << 40 };
+    let inventory = Amount { cpu, memory: 1 << 40, gpu: 0 };
     let settings = Settings {
         inventory,
         addresses: addresses(),
         stop_grace: Duration::from_secs(10),
         half_life: Duration::from_secs(7 * 24 * 3600),
         usage_keep: Duration::from_secs(400 * 24 * 3600),
-        quotas: Quotas::new(),
+        quotas: quotas(),
     };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();
-    reconciler.handle(Event::Files((0..=count).map(arrival).collect()), Timestamp(20_000));
+    let see_cards = |reconciler: &mut Reconciler<MemoryStore>, now: u64| {
+        if of == Of::Shares {
+            reconciler.handle(Event::Gpus(shares_of_cards::unused(8, now)), Timestamp(now));
+        }
+    };
+    see_cards(&mut reconciler, 20_000);
+    reconciler.handle(Event::Files((0..=count).map(|number| arrival(number, of)).collect()), Timestamp(20_000));
     reconciler.pass(Timestamp(20_000)).unwrap();
     let timed = |reconciler: &mut Reconciler<MemoryStore>, number: usize, now: u64| {
-        let arrived = Event::Files(vec![arrival(number)]);
+        see_cards(reconciler, now);
+        let arrived = Event::Files(vec![arrival(number, of)]);
         let from = Instant::now();
         reconciler.handle(arrived, Timestamp(now));
         std::hint::black_box(reconciler.pass(Timestamp(now)).unwrap());
@@ -528,6 +574,8 @@ fn of_the_daemon(count: usize) -> Daemon {
     }
 }
 
+const WAITING: [usize; 3] = [1000, 10_000, 100_000];
+
 fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(JOBS);
     println!(
@@ -540,12 +588,23 @@ fn main() {
         "ps of no job",
         "ps of all jobs"
     );
-    for waiting in [1000, 10_000, 100_000] {
-        let Daemon { usual, looking, list_of_none, list_of_all } = of_the_daemon(waiting);
+    for waiting in WAITING {
+        let Daemon { usual, looking, list_of_none, list_of_all } = of_the_daemon(waiting, Of::Memory);
         let (alike, all_differ) = (pass_of_the_plan(waiting, 1), pass_of_the_plan(waiting, u64::MAX));
         println!(
             "{waiting:<10}{alike:>16.1?}{all_differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{list_of_none:>20.1?}{list_of_all:>20.1?}"
         );
     }
+    println!("\nwith shares of cards, slices and whole cards");
+    println!(
+        "{:<10}{:>16}{:>18}{:>20}{:>20}",
+        "waiting", "plan, few sizes", "plan, all differ", "daemon, a new job", "with places"
+    );
+    for waiting in WAITING {
+        let Daemon { usual, looking, .. } = of_the_daemon(waiting, Of::Shares);
+        let [few, differ] = [false, true].map(|differ| shares_of_cards::pass_of_the_plan(waiting, differ));
+        println!("{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}");
+    }
     SAID.into_iter().for_each(|said| compare(count, said));
+    shares_of_cards::compare(count / 5);
 }

@@ -31,6 +31,8 @@ use trainyard::store::redb::RedbStore;
 use trainyard::store::{Batch, Store};
 
 const PATIENCE: Duration = Duration::from_secs(600);
+/// What has happened to each job.
+const EVENTS: [&str; 5] = ["queued", "attempt 1 starts", "running", "main-0 exited with 0", "succeeded"];
 /// Times of which the median counts.
 const ROUNDS: usize = 5;
 
@@ -79,8 +81,7 @@ fn store(paths: &Paths, jobs: usize) {
                 gpus: Vec::new(),
             }],
         };
-        let told = ["queued", "attempt 1 starts", "running", "main-0 exited with 0", "succeeded"];
-        for (event, message) in told.iter().enumerate() {
+        for (event, message) in EVENTS.iter().enumerate() {
             let event = EventRecord {
                 number: event as u64,
                 serial: number as u64 * 5 + event as u64 + 1,
@@ -154,6 +155,19 @@ fn watched(pid: i32) -> usize {
     descriptors.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new("anon_inode:[pidfd]"))).count()
 }
 
+/// What the daemon and all commands so far have taken.
+fn processor_time(daemon: i32) -> Duration {
+    use nix::sys::resource::{UsageWho, getrusage};
+    let of_commands = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let micros =
+        [of_commands.user_time(), of_commands.system_time()].map(|time| time.tv_sec() * 1_000_000 + time.tv_usec());
+    let stat = fs::read_to_string(format!("/proc/{daemon}/stat")).unwrap();
+    let fields = stat.rsplit_once(')').unwrap().1.split_whitespace().skip(11).take(2);
+    // Hundredths of a second.
+    let ticks: u64 = fields.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_micros(u64::try_from(micros.iter().sum::<i64>()).unwrap()) + Duration::from_millis(10 * ticks)
+}
+
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]
@@ -189,12 +203,28 @@ fn many_jobs(jobs: usize) -> Option<bool> {
     // What the start has still to do is not what `ps` takes.
     let shown = instance.mount().join("jobs/by-state/succeeded");
     wait_at_most(PATIENCE, "all jobs to be shown", || (fs::read_dir(&shown).ok()?.count() == jobs).then_some(()));
+    let before = processor_time(instance.daemon_pid());
     let listed = (0..ROUNDS).map(|_| {
         let from = Instant::now();
         assert_eq!(instance.ok(&["ps"]).lines().count(), jobs + 1);
         from.elapsed()
     });
     held &= tell(&format!("`trainyard ps` of {jobs} jobs"), ms(median(listed.collect())), 100.0, "ms");
+    // What it takes on a machine that does other things as well.
+    let spent = (processor_time(instance.daemon_pid()) - before) / u32::try_from(ROUNDS).unwrap();
+    println!("{:<66}{:>9.1} ms", "processor time of that, of the daemon and the command", ms(spent));
+    let (events, page) = (jobs * EVENTS.len(), 500.min(jobs * EVENTS.len()));
+    let after = (events - page).to_string();
+    let told = (0..ROUNDS).map(|_| {
+        let from = Instant::now();
+        assert!(instance.ok(&["events", "--after", &after]).lines().count() >= page);
+        from.elapsed()
+    });
+    println!(
+        "{:<66}{:>9.1} ms",
+        format!("`trainyard events` of the last {page} of {events}"),
+        ms(median(told.collect()))
+    );
     println!(
         "{:<66}{:>9.1} MiB",
         format!("the daemon's memory, {jobs} stored jobs"),

@@ -25,7 +25,7 @@ use crate::spec::{GpuIdle, GpuPart, JobSpec, Network, OnOverrun, Resources};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
 pub use cards::{described, wishes};
-pub use queue::{Place, Queue};
+pub use queue::{Place, Queue, Want};
 pub use share::Shares;
 
 /// What can be handed out, or is asked for by all tasks of an attempt together.

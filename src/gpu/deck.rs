@@ -8,16 +8,18 @@
 //! is opened for it only if not, and then one whose ways to the others are the least loss. Slices of a task come from one
 //! card where that is possible, and from the one that has the fewest left. Whole cards are chosen by [`placement`].
 
+mod most;
+mod search;
+
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::{Card, Inventory, Slice, placement};
 use crate::ids::GpuUuid;
+pub use most::Most;
 
 /// What of a card's memory is nobody's share, bytes: the driver's own, and what it keeps for those who share.
 pub const RESERVE: u64 = 512 << 20;
-/// Most choices that are tried where tasks of one job want different things.
-const TRIES_MAX: usize = 4000;
 /// What a whole card counts.
 pub const CARD: u64 = 1000;
 
@@ -218,8 +220,8 @@ impl Deck {
 
     /// Whether all of it is to be had together.
     pub fn fits(&self, wishes: &[Wish]) -> bool {
-        let may_fit = self.lacking(wishes).is_none() && self.has_memory_for(wishes);
-        may_fit && (is_uniform(wishes) || self.search(wishes).found.is_some())
+        let is_found = || self.has_memory_for(wishes) && self.search(wishes).is_some();
+        self.lacking(wishes).is_none() && (is_uniform(wishes) || is_found())
     }
 
     /// Whether all shares together are no more than there is beside the whole cards: soon told, where to search is not.
@@ -244,7 +246,7 @@ impl Deck {
         if self.lacking(wishes).is_some() {
             return None;
         }
-        let found = self.search(wishes).found?;
+        let found = self.search(wishes)?;
         Some(self.placed(wishes, &found).unwrap_or(found))
     }
 
@@ -272,30 +274,6 @@ impl Deck {
             }
         }
         Some(chosen)
-    }
-
-    fn search(&self, wishes: &[Wish]) -> Search {
-        let mut search = Search { deck: self.clone(), units: Vec::new(), left: TRIES_MAX, found: None };
-        for (task, wish) in tasks(wishes).enumerate() {
-            let rank = self.count_of(wish);
-            let unit = |rest| Unit { task, rest, wish: wish.clone(), rank };
-            search.units.extend((0..wish.count).rev().map(|rest| unit(rest + 1)));
-        }
-        // What fewest is to be had of comes first, of shares the largest.
-        search.units.sort_by_key(|unit| unit.rank);
-        // Where all want the same nothing is ever tried twice.
-        search.left = search.left.max(search.units.len() + 1);
-        let mut chosen = Vec::new();
-        if search.go_on(&mut chosen) {
-            let mut found = vec![Vec::new(); tasks(wishes).count()];
-            for (unit, piece) in search.units.iter().zip(chosen) {
-                if let Some(task) = found.get_mut(unit.task) {
-                    task.push(piece);
-                }
-            }
-            search.found = Some(found);
-        }
-        search
     }
 
     /// What there would be on this card for the wish, and what of it would be left.
@@ -338,81 +316,6 @@ fn is_uniform(wishes: &[Wish]) -> bool {
 /// What each task wants.
 fn tasks(wishes: &[Wish]) -> impl Iterator<Item = &Wish> {
     wishes.iter().flat_map(|wish| std::iter::repeat_n(wish, wish.tasks as usize))
-}
-
-/// One piece that is wanted.
-struct Unit {
-    task: usize,
-    /// Pieces that the task still wants, this one included.
-    rest: u32,
-    wish: Wish,
-    rank: u64,
-}
-
-struct Search {
-    deck: Deck,
-    units: Vec<Unit>,
-    /// Choices that may still be made.
-    left: usize,
-    found: Option<Vec<Vec<Piece>>>,
-}
-
-impl Search {
-    fn go_on(&mut self, chosen: &mut Vec<Piece>) -> bool {
-        let Some(unit) = self.units.get(chosen.len()) else { return true };
-        for piece in self.pieces(unit, chosen) {
-            if self.left == 0 {
-                return false;
-            }
-            self.left -= 1;
-            let before = self.deck.room(piece.place).clone();
-            self.deck.take(&piece);
-            let place = piece.place;
-            chosen.push(piece);
-            if self.go_on(chosen) {
-                return true;
-            }
-            chosen.pop();
-            if let Some(room) = self.deck.rooms.get_mut(place) {
-                *room = before;
-            }
-        }
-        false
-    }
-
-    /// From the best on; of cards that are alike only the first.
-    fn pieces(&self, unit: &Unit, chosen: &[Piece]) -> Vec<Piece> {
-        let deck = &self.deck;
-        let found = (0..deck.rooms.len()).filter_map(|place| deck.piece(place, &unit.wish));
-        let has = |place: usize| {
-            let own = self.units.iter().zip(chosen);
-            !own.into_iter().any(|(other, piece)| other.task == unit.task && piece.place == place)
-        };
-        let order = |piece: &Piece| {
-            let place = piece.place;
-            match (&piece.of, deck.room(place)) {
-                (PieceOf::Share { .. }, Room::Rest(left)) => (false, false, *left, 0, place),
-                (PieceOf::Share { of, .. }, _) => (true, false, *of, deck.loss(place), place),
-                (PieceOf::Slice { .. }, _) => {
-                    let left = deck.count(place, &unit.wish);
-                    (left < u64::from(unit.rest), has(place), left, 0, place)
-                }
-                (PieceOf::Whole, _) => (false, false, 0, deck.loss(place), place),
-            }
-        };
-        let mut found: Vec<Piece> = found.collect();
-        found.sort_by_cached_key(order);
-        let mut sorts = Vec::new();
-        found.retain(|piece| {
-            let sort = deck.sort_of(piece.place);
-            let is_new = !sorts.contains(&sort);
-            if is_new {
-                sorts.push(sort);
-            }
-            is_new
-        });
-        found
-    }
 }
 
 /// What cards there are, for what shares of them come to before it is known of which card they are.

@@ -12,7 +12,7 @@ use super::fill::Ends;
 use super::limit::{End, later};
 use super::outlook::CardsFor;
 use super::{Snapshot, Timestamp};
-use crate::gpu::deck::{Deck, Part, Piece, Wish};
+use crate::gpu::deck::{Deck, Most, Part, Piece, Wish};
 use crate::ids::Bytes;
 use crate::spec::{GpuPart, JobSpec, Role};
 
@@ -58,11 +58,37 @@ pub fn described(wishes: &[Wish]) -> String {
 pub(super) struct Cards {
     now: Timestamp,
     /// As if nobody held any.
-    all: Deck,
+    all: Offer,
     held: Vec<(Vec<Piece>, End)>,
-    room: Deck,
-    /// For whom something is kept, when that should start, and what nobody needs then.
-    kept: Vec<(Option<Timestamp>, Deck)>,
+    /// For whom something is kept: first what is kept at all times, then by when they should start.
+    kept: Vec<Reserved>,
+    /// What is to be had now: by whom nothing that is kept keeps from it, then by whom the first that is kept does, the first two…
+    open: Vec<Offer>,
+}
+
+/// What is kept for a run.
+struct Reserved {
+    /// When it should start; not known where absent.
+    at: Option<Timestamp>,
+    /// What nobody needs then.
+    spare: Deck,
+}
+
+/// Cards that are asked for again and again.
+struct Offer {
+    deck: Deck,
+    /// Tells most who ask without a look at each card.
+    most: Most,
+}
+
+impl Offer {
+    fn of(deck: Deck) -> Self {
+        Self { most: deck.most(), deck }
+    }
+
+    fn fits(&self, wishes: &[Wish]) -> bool {
+        self.most.tells(wishes).unwrap_or_else(|| self.deck.fits(wishes))
+    }
 }
 
 impl Cards {
@@ -74,12 +100,22 @@ impl Cards {
         let by_others =
             cards.away.iter().map(|(piece, since)| (vec![piece.clone()], guessed_end(*since, snapshot.now)));
         let held: Vec<_> = by_attempts.chain(by_others).collect();
-        let room = without(&cards.all, &held, |_| true);
-        Some(Self { now: snapshot.now, all: cards.all.clone(), held, room, kept: Vec::new() })
+        let open = vec![Offer::of(without(&cards.all, &held, |_| true))];
+        Some(Self { now: snapshot.now, all: Offer::of(cards.all.clone()), held, kept: Vec::new(), open })
+    }
+
+    /// What nobody holds.
+    fn room(&self) -> &Offer {
+        self.open.first().expect("there is one more of them than of those for whom something is kept")
     }
 
     pub(super) fn fits(&self, wishes: &[Wish]) -> bool {
-        self.room.fits(wishes)
+        self.room().fits(wishes)
+    }
+
+    /// Whether there are such cards at all.
+    pub(super) fn exist_for(&self, wishes: &[Wish]) -> bool {
+        self.all.fits(wishes)
     }
 
     /// For people: how many there are of what there is too little of.
@@ -90,25 +126,25 @@ impl Cards {
         };
         match wishes {
             _ if self.fits(wishes) => CardsFor::Free,
-            _ if self.all.fits(wishes) => CardsFor::Held { free: count(&self.room) },
-            _ => CardsFor::Lacking { there: count(&self.all) },
+            _ if self.exist_for(wishes) => CardsFor::Held { free: count(&self.room().deck) },
+            _ => CardsFor::Lacking { there: count(&self.all.deck) },
         }
     }
 
     /// Whether an attempt may start, as far as what is kept goes. Before anything is, every one may ask.
     pub(super) fn admits(&self, wishes: &[Wish], lasts: Option<Duration>) -> bool {
-        wishes.is_empty() || self.kept.is_empty() || self.open_to(lasts).fits(wishes)
+        let open = || self.open.get(self.kept_from(lasts)).is_some_and(|open| open.fits(wishes));
+        wishes.is_empty() || self.kept.is_empty() || open()
     }
 
     fn end_of(&self, lasts: Option<Duration>) -> Option<Timestamp> {
         lasts.map(|lasts| later(self.now, lasts))
     }
 
-    /// What is to be had now by who takes so long.
-    fn open_to(&self, lasts: Option<Duration>) -> Deck {
+    /// So many of those for whom something is kept keep it from an attempt that takes so long.
+    fn kept_from(&self, lasts: Option<Duration>) -> usize {
         let end = self.end_of(lasts);
-        let kept = self.kept.iter().filter(|(at, _)| !is_before(end, *at));
-        kept.fold(self.room.clone(), |open, (_, spare)| open.and(spare))
+        self.kept.partition_point(|kept| !is_before(end, kept.at))
     }
 
     /// An attempt starts: what it is given.
@@ -116,15 +152,27 @@ impl Cards {
         if wishes.is_empty() {
             return None;
         }
-        let chosen = self.open_to(lasts).choose(wishes)?;
-        let end = self.end_of(lasts);
+        let kept_from = self.kept_from(lasts);
+        let chosen = self.open.get(kept_from)?.deck.choose(wishes)?;
         let pieces = || chosen.iter().flatten();
-        self.room = self.room.without(pieces());
-        for (_, spare) in self.kept.iter_mut().filter(|(at, _)| !is_before(end, *at)) {
-            *spare = spare.without(pieces());
+        let room = self.room().deck.without(pieces());
+        for kept in self.kept.iter_mut().take(kept_from) {
+            kept.spare = kept.spare.without(pieces());
         }
-        self.held.push((pieces().cloned().collect(), end.map_or(End::Guessed(self.now), End::Said)));
+        self.open_up(room);
+        let end = self.end_of(lasts).map_or(End::Guessed(self.now), End::Said);
+        self.held.push((pieces().cloned().collect(), end));
         Some(chosen)
+    }
+
+    /// Looks anew at what is to be had of what nobody holds.
+    fn open_up(&mut self, room: Deck) {
+        let narrower = |open: &mut Deck, kept: &Reserved| {
+            *open = open.and(&kept.spare);
+            Some(open.clone())
+        };
+        let narrowed = self.kept.iter().scan(room.clone(), narrower);
+        self.open = std::iter::once(room.clone()).chain(narrowed).map(Offer::of).collect();
     }
 
     /// When all of it should be free.
@@ -132,26 +180,22 @@ impl Cards {
         if wishes.is_empty() || self.fits(wishes) {
             return Some(self.now);
         }
-        let mut ends: Vec<Timestamp> = self.held.iter().map(|(_, end)| end.foreseen()).collect();
-        ends.sort_unstable();
-        ends.dedup();
-        ends.into_iter().find(|at| self.left_at(*at).fits(wishes))
+        first(self.held.iter().map(|(_, end)| end.foreseen()), |at| self.left_at(at).fits(wishes))
     }
 
     /// When all of it is free by what is said, if that is so at any time.
     pub(super) fn free_at(&self, wishes: &[Wish]) -> Option<Timestamp> {
-        let mut ends: Vec<Timestamp> = self.held.iter().filter_map(|(_, end)| end.said()).chain([self.now]).collect();
-        ends.sort_unstable();
-        ends.into_iter().find(|at| self.surely_left_at(*at).fits(wishes))
+        let ends = self.held.iter().filter_map(|(_, end)| end.said()).chain([self.now]);
+        first(ends, |at| self.surely_left_at(at).fits(wishes))
     }
 
     /// What is free then by what is said.
     fn surely_left_at(&self, at: Timestamp) -> Deck {
-        without(&self.all, &self.held, |end| end.said().is_none_or(|end| end > at))
+        without(&self.all.deck, &self.held, |end| end.said().is_none_or(|end| end > at))
     }
 
     fn left_at(&self, at: Timestamp) -> Deck {
-        without(&self.all, &self.held, |end| end.foreseen() > at)
+        without(&self.all.deck, &self.held, |end| end.foreseen() > at)
     }
 
     /// What the first run that does not fit is to be given, and when that should be free. What was chosen before stays so, unless
@@ -182,19 +226,26 @@ impl Cards {
                 is_there
             })
         };
-        let mut ends: Vec<Timestamp> = self.held.iter().map(|(_, end)| end.foreseen()).chain([self.now]).collect();
-        ends.sort_unstable();
-        ends.dedup();
-        ends.into_iter().find(|at| has(self.left_at(*at)))
+        first(self.held.iter().map(|(_, end)| end.foreseen()).chain([self.now]), |at| has(self.left_at(at)))
     }
 
     /// Keeps for the first run that does not fit what it is to be given then.
     pub(super) fn reserve(&mut self, chosen: &[Vec<Piece>], at: Option<Timestamp>) {
         // What nothing stops may be there for ever.
         let stays = |end: &End| end.said().is_none_or(|end| at.is_some_and(|at| end > at));
-        let spare = without(&self.all, &self.held, stays).without(chosen.iter().flatten());
-        self.kept.push((at, spare));
+        let spare = without(&self.all.deck, &self.held, stays).without(chosen.iter().flatten());
+        let place = self.kept.partition_point(|kept| kept.at <= at);
+        self.kept.insert(place, Reserved { at, spare });
+        self.open_up(self.room().deck.clone());
     }
+}
+
+/// The first of these times at which something is so that is so at all later ones: as what runs ends, more and more is free.
+fn first(times: impl Iterator<Item = Timestamp>, is_so: impl Fn(Timestamp) -> bool) -> Option<Timestamp> {
+    let mut times: Vec<Timestamp> = times.collect();
+    times.sort_unstable();
+    times.dedup();
+    times.get(times.partition_point(|at| !is_so(*at))).copied()
 }
 
 fn without(all: &Deck, held: &[(Vec<Piece>, End)], which: impl Fn(&End) -> bool) -> Deck {

@@ -94,12 +94,12 @@ pub(super) fn side<'a>(snapshot: &Snapshot<'a>, workspace: &WorkspaceName, ends:
 
 /// Whether a run may start at all, as the cards and the quota are now. Cards come and go by themselves, and quotas are changed:
 /// what a file was accepted for waits for that, and holds up nobody.
-pub(super) fn is_possible(snapshot: &Snapshot<'_>, waiting: &Waiting) -> bool {
+pub(super) fn is_possible(snapshot: &Snapshot<'_>, cards: Option<&Cards>, waiting: &Waiting) -> bool {
     let (amount, workspace) = (&waiting.amount, &waiting.key.workspace);
     let quota = snapshot.quotas.get(workspace);
-    let has_cards = match &snapshot.one_by_one {
+    let has_cards = match cards {
         None => amount.gpu <= snapshot.inventory.gpu,
-        Some(cards) => cards.all.fits(&waiting.wishes),
+        Some(cards) => cards.exist_for(&waiting.wishes),
     };
     has_cards && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
 }
@@ -187,7 +187,7 @@ impl<'a> Filling<'a> {
         if let Some(reason) = never(self.snapshot, waiting) {
             return plan.fail(waiting, &reason);
         }
-        if !is_possible(self.snapshot, waiting) {
+        if !is_possible(self.snapshot, self.cards.as_ref(), waiting) {
             return;
         }
         let load = Load::of(waiting.amount);

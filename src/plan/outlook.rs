@@ -67,7 +67,7 @@ pub struct Holder {
 }
 
 /// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
-pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outlook {
+pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) -> Outlook {
     let of_their_own: BTreeSet<&JobKey> = held_up
         .iter()
         .filter(|held_up| matches!(held_up.why, Why::Port { .. } | Why::Addresses))
@@ -77,13 +77,15 @@ pub fn outlook(snapshot: &Snapshot<'_>, held_up: &[HeldUp], most: usize) -> Outl
     let mut clock = Clock::new(snapshot);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let cards_for = |waiting: &Waiting| match &one_by_one {
-        Some(cards) => cards.state_for(&waiting.wishes),
+    // Many want the same.
+    let mut known: BTreeMap<&[Wish], CardsFor> = BTreeMap::new();
+    let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
+        Some(cards) => *known.entry(&waiting.wishes).or_insert_with(|| cards.state_for(&waiting.wishes)),
         None => counted(&waiting.amount, &snapshot.inventory, &machine.room.amount),
     };
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
-        let is_told = place <= ESTIMATED && is_possible(snapshot, waiting);
+        let is_told = place <= ESTIMATED && is_possible(snapshot, one_by_one.as_ref(), waiting);
         let estimate = match of_their_own.contains(&waiting.key) {
             _ if !is_told => None,
             // What pieces of cards those before it are given is not reckoned ahead.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Amount, Waiting};
-use crate::gpu::deck::Wish;
+use crate::gpu::deck::{Part, Wish};
 use crate::ids::{JobKey, WorkspaceName};
 use crate::spec::Priority;
 
@@ -24,6 +24,31 @@ pub struct Place {
 pub struct Queue {
     lanes: BTreeMap<(Reverse<Priority>, WorkspaceName), Lane>,
     places: BTreeMap<JobKey, Place>,
+    /// How many runs in it want what, by [`Want`].
+    wanted: [usize; 4],
+}
+
+/// What a run may want of cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    Any,
+    /// Parts of cards, or cards of a kind: to count cards is not enough.
+    Certain,
+    Shares,
+    Slices,
+}
+
+impl Want {
+    const ALL: [Self; 4] = [Self::Any, Self::Certain, Self::Shares, Self::Slices];
+
+    fn is_of(self, wishes: &[Wish]) -> bool {
+        match self {
+            Self::Any => !wishes.is_empty(),
+            Self::Certain => wishes.iter().any(|wish| !wish.is_plain()),
+            Self::Shares => wishes.iter().any(|wish| matches!(wish.part, Part::Share(_))),
+            Self::Slices => wishes.iter().any(|wish| matches!(wish.part, Part::Slice(_))),
+        }
+    }
 }
 
 /// The runs of one priority.
@@ -90,6 +115,7 @@ impl Queue {
         self.places.insert(waiting.key.clone(), place);
         let lane = self.lanes.entry((place.priority, waiting.key.workspace.clone())).or_default();
         lane.shapes.entry(Shape::of(&waiting)).or_default().insert(place.order, waiting.lasts);
+        wants_of(&mut self.wanted, &waiting).for_each(|count| *count += 1);
         lane.runs.insert(place.order, waiting);
     }
 
@@ -98,6 +124,7 @@ impl Queue {
         let lane_key = (place.priority, key.workspace.clone());
         let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
         let Some(waiting) = lane.runs.remove(&place.order) else { return };
+        wants_of(&mut self.wanted, &waiting).for_each(|count| *count -= 1);
         let shape = Shape::of(&waiting);
         if let Some(alike) = lane.shapes.get_mut(&shape) {
             alike.remove(place.order);
@@ -118,14 +145,9 @@ impl Queue {
         self.places.len()
     }
 
-    /// No run in it needs a card.
-    pub fn wants_no_cards(&self) -> bool {
-        self.lanes.values().all(|lane| lane.shapes.keys().all(|shape| shape.wishes.is_empty()))
-    }
-
     /// Some run in it needs such cards.
-    pub fn wants(&self, such: impl Fn(&Wish) -> bool) -> bool {
-        self.lanes.values().any(|lane| lane.shapes.keys().any(|shape| shape.wishes.iter().any(&such)))
+    pub fn wants(&self, want: Want) -> bool {
+        Want::ALL.iter().zip(self.wanted).any(|(one, count)| *one == want && count > 0)
     }
 
     pub fn keys(&self) -> impl Iterator<Item = &JobKey> {
@@ -159,6 +181,11 @@ impl Queue {
         let mut workspaces = self.lanes.keys().map(|(_, workspace)| workspace);
         workspaces.next().is_some_and(|first| workspaces.any(|other| other != first))
     }
+}
+
+/// The counts of what a run wants.
+fn wants_of<'a>(wanted: &'a mut [usize; 4], waiting: &'a Waiting) -> impl Iterator<Item = &'a mut usize> {
+    Want::ALL.into_iter().zip(wanted).filter(|(want, _)| want.is_of(&waiting.wishes)).map(|(_, count)| count)
 }
 
 impl FromIterator<(Place, Waiting)> for Queue {

@@ -1,4 +1,6 @@
 mod backfill;
+mod cards;
+mod sharing;
 
 use std::cmp::Reverse;
 
@@ -104,8 +106,6 @@ fn snapshot<'a>(
         quotas,
     }
 }
-
-mod cards;
 
 fn no_queue() -> Queue {
     Queue::default()

@@ -16,7 +16,7 @@ use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
-use crate::plan::{Amount, Kept, wishes};
+use crate::plan::{Amount, Kept, Want, wishes};
 use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
@@ -390,7 +390,7 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn look_at_cards(&mut self) -> Option<Timestamp> {
         self.cards.keep_time(self.now);
         let is_watched = self.shares_are_to_be_looked_at();
-        if (self.starts_nothing() || self.queue.wants_no_cards()) && !is_watched {
+        if (self.starts_nothing() || !self.queue.wants(Want::Any)) && !is_watched {
             if !self.cards.looking {
                 // Nobody asks any more: that nothing is told is no silence.
                 (self.cards.silent_since, self.cards.silence_told) = (None, false);

@@ -4,10 +4,10 @@ use super::*;
 use crate::gpu::deck::{Part, PieceOf, RESERVE, to_be_shared};
 use crate::gpu::{Card, Driver, Facts, Instances, Inventory, Link, Signs, Slice, Topology};
 
-const GIB: u64 = 1 << 30;
+pub(super) const GIB: u64 = 1 << 30;
 
 /// Cards of 80 GiB; the last is cut up.
-fn deck(whole: usize) -> Deck {
+pub(super) fn deck(whole: usize) -> Deck {
     let card = |place: usize| Card {
         facts: Facts {
             uuid: format!("GPU-{place}").parse().unwrap(),
@@ -36,7 +36,7 @@ fn slice(number: u32) -> Slice {
     Slice { uuid: format!("MIG-{number}").parse().unwrap(), profile: "1g.10gb".to_owned(), memory: 1, instances }
 }
 
-fn wish(part: Part) -> Wish {
+pub(super) fn wish(part: Part) -> Wish {
     Wish { tasks: 1, count: 1, part, kind: None }
 }
 

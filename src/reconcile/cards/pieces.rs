@@ -1,21 +1,30 @@
 //! Cards one by one, where some job wants a share of one, a slice, or a certain kind: what the plan is told of them then, and
 //! leases of what it has chosen.
 
+use std::collections::BTreeMap;
+
 use super::OutOfUse;
-use crate::gpu::deck::{Deck, Part, Piece, PieceOf, Sizes, to_be_shared, weight_of_slice};
+use crate::gpu::deck::{Deck, Piece, PieceOf, Sizes, to_be_shared, weight_of_slice};
 use crate::gpu::{Card, Process};
 use crate::ids::{AttemptId, Bytes, GpuUuid, JobKey};
-use crate::plan::{OneByOne, described, wishes};
+use crate::plan::{OneByOne, Want, described, wishes};
 use crate::reconcile::Reconciler;
 use crate::spec::JobSpec;
 use crate::status::StopCause;
 use crate::store::Store;
 use crate::store::record::{GpuLease, GpuPartLease};
 
-/// Who has parts of a card.
+/// Who has something of a card.
+#[derive(Default)]
 struct Parts {
+    /// Somebody has all of it.
+    is_whole: bool,
+    /// Who has parts of it.
     attempts: Vec<AttemptId>,
 }
+
+/// Who has something of which card.
+type Holders<'a> = BTreeMap<&'a GpuUuid, Parts>;
 
 impl Parts {
     /// Tasks of an attempt may open each other's cards.
@@ -34,7 +43,7 @@ struct Away<'a> {
 impl<S: Store> Reconciler<S> {
     /// To count cards is not enough while somebody wants or has something else than whole ones of any kind.
     fn looks_at_each(&self) -> bool {
-        self.queue.wants(|wish| !wish.is_plain()) || self.live.iter().any(|key| self.has_parts(key))
+        self.queue.wants(Want::Certain) || self.live.iter().any(|key| self.has_parts(key))
     }
 
     fn has_parts(&self, key: &JobKey) -> bool {
@@ -52,33 +61,39 @@ impl<S: Store> Reconciler<S> {
 
     /// All that can be had sooner or later, as if nobody held any.
     fn deck(&self) -> Deck {
+        let (holders, nobody) = (self.holders(), Parts::default());
         Deck::of(self.cards.seen.clone(), |card| {
-            let parts = self.parts_of(&card.facts.uuid);
+            let parts = holders.get(&card.facts.uuid).unwrap_or(&nobody);
             let why = self.cards.in_the_way(card, self.now, |process| parts.are_of(process));
             why.is_none_or(|why| self.cards.away_since(why, self.now).is_some())
         })
     }
 
-    fn parts_of(&self, uuid: &GpuUuid) -> Parts {
-        let is_part = |lease: &GpuLease| lease.uuid == *uuid && lease.part.is_some();
-        let holders = self.live.iter().filter(|key| self.held_by(key).any(is_part));
-        Parts { attempts: holders.filter_map(|key| Some(self.jobs.get(key)?.open_run()?.live_attempt()?.id)).collect() }
-    }
-
-    fn is_whole_held(&self, uuid: &GpuUuid) -> bool {
-        let mut leases = self.live.iter().flat_map(|key| self.held_by(key));
-        leases.any(|lease| lease.uuid == *uuid && lease.part.is_none())
+    fn holders(&self) -> Holders<'_> {
+        let mut holders = Holders::new();
+        for key in &self.live {
+            let Some(attempt) = self.live_attempt(key) else { continue };
+            for lease in self.held_by(key) {
+                let of_card = holders.entry(&lease.uuid).or_default();
+                match &lease.part {
+                    None => of_card.is_whole = true,
+                    Some(_) => of_card.attempts.push(attempt.id),
+                }
+            }
+        }
+        holders
     }
 
     fn pieces_away(&self) -> Vec<Away<'_>> {
+        let (holders, nobody) = (self.holders(), Parts::default());
         let cards = self.cards.seen.cards.iter().enumerate();
-        let open = cards.filter(|(_, card)| !self.is_whole_held(&card.facts.uuid));
-        open.flat_map(|(place, card)| self.away_of(place, card)).collect()
+        let cards = cards.map(|(place, card)| (place, card, holders.get(&card.facts.uuid).unwrap_or(&nobody)));
+        let open = cards.filter(|(_, _, parts)| !parts.is_whole);
+        open.flat_map(|(place, card, parts)| self.away_of(place, card, parts)).collect()
     }
 
     /// Of a card that is cut up a stranger has only the slice that it uses.
-    fn away_of<'a>(&'a self, place: usize, card: &'a Card) -> Vec<Away<'a>> {
-        let parts = self.parts_of(&card.facts.uuid);
+    fn away_of<'a>(&'a self, place: usize, card: &'a Card, parts: &Parts) -> Vec<Away<'a>> {
         let whole = |why| vec![Away { piece: Piece { place, of: PieceOf::Whole }, card, why }];
         match self.cards.in_the_way(card, self.now, |process| parts.are_of(process)) {
             None => Vec::new(),
@@ -102,8 +117,8 @@ impl<S: Store> Reconciler<S> {
 
     /// Parts of cards that others have the rest of, and slices, which are told of only where somebody waits for such.
     fn parts_away(&self) -> Vec<Away<'_>> {
-        let slices = self.queue.wants(|wish| matches!(wish.part, Part::Slice(_)));
-        let shares = self.queue.wants(|wish| matches!(wish.part, Part::Share(_)));
+        let slices = self.queue.wants(Want::Slices);
+        let shares = self.queue.wants(Want::Shares);
         if !slices && !shares {
             return Vec::new();
         }
@@ -224,7 +239,7 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         self.cards.sizes = sizes;
-        if self.queue.wants(|wish| matches!(wish.part, Part::Share(_))) {
+        if self.queue.wants(Want::Shares) {
             let keys: Vec<JobKey> = self.queue.keys().cloned().collect();
             keys.iter().for_each(|key| self.queue_in(key));
         }
