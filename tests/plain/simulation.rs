@@ -27,6 +27,8 @@ use trainyard::store::record::{GpuLease, GpuPartLease, Owner, RunRecord, SourceR
 
 use super::invariants;
 
+mod quotas;
+
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
 const SPECS: [&str; 15] = [
     "command = 'a'",
@@ -353,19 +355,6 @@ impl World {
         self.check_quota();
     }
 
-    /// By what is recorded, in all histories.
-    fn check_quota(&self) {
-        let Some(quota) = self.quotas.values().next() else { return };
-        let contents = self.store.load().unwrap();
-        let open: Vec<_> = contents.runs.values().filter(|run| run.ended.is_none()).collect();
-        let is_live = |run: &&&RunRecord| run.attempts.last().is_some_and(|attempt| attempt.ended.is_none());
-        let running = open.iter().filter(is_live).count() as u64;
-        assert!(quota.running.is_none_or(|most| running <= most), "{running} run of {quota:?}");
-        // A run that tries again waits as well, without being a new one: after a failure, or since a stranger was in its way.
-        let waiting = open.iter().filter(|run| run.attempts.is_empty()).count() as u64;
-        assert!(self.stranger_came || quota.waiting.is_none_or(|most| waiting <= most), "{waiting} wait of {quota:?}");
-    }
-
     fn step(&mut self, step: &Step) {
         match step {
             Step::Drop { job, spec } => {
@@ -616,10 +605,9 @@ proptest! {
     #[test]
     fn whatever_happens_nothing_starts_twice_and_everything_ends(
         steps in steps(),
-        running in prop::option::of(1u64..3),
-        waiting in prop::option::of(1u64..3),
+        quota in quotas::any(),
     ) {
-        let mut world = World::new(Quota { running, waiting, ..Quota::default() });
+        let mut world = World::new(quota);
         for step in &steps {
             world.step(step);
         }

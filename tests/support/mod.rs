@@ -328,6 +328,30 @@ impl Instance {
     }
 }
 
+impl Instance {
+    /// What an end that went wrong has left: processes of the instance, and mounts below its root.
+    fn clear_away(&self) {
+        let root = self.root().display().to_string();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = pids_with(&root);
+            if left.is_empty() || Instant::now() > deadline {
+                break;
+            }
+            for (pid, _) in left {
+                let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
+            }
+            std::thread::park_timeout(Duration::from_millis(20));
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|place| place.starts_with(&root));
+        // The last one lies on those before it.
+        for place in places.collect::<Vec<_>>().into_iter().rev() {
+            let _ = nix::mount::umount2(place, nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
+}
+
 impl Drop for Instance {
     fn drop(&mut self) {
         if self.daemon_has_ended() {
@@ -346,13 +370,15 @@ impl Drop for Instance {
             let _ = self.cli(&["shutdown"]);
         }
         if let Some(mut daemon) = self.daemon.take() {
-            let deadline = Instant::now() + Duration::from_secs(10);
+            // With many tasks that takes its time, and who is killed meanwhile leaves them and the mount.
+            let deadline = Instant::now() + PATIENCE;
             while daemon.try_wait().is_ok_and(|status| status.is_none()) && Instant::now() < deadline {
                 std::thread::park_timeout(Duration::from_millis(20));
             }
             let _ = daemon.kill();
             let _ = daemon.wait();
         }
+        self.clear_away();
         if let Some(mut holder) = self.network.take() {
             let _ = holder.kill();
             let _ = holder.wait();

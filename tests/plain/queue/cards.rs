@@ -1,0 +1,400 @@
+//! The queue where jobs want cards: who is given which, what is told of them, and what is done when they are idle, fail, or are
+//! used by more than a share.
+
+use super::*;
+
+impl Daemon {
+    /// The cards were looked at; says whether they are to be again.
+    fn cards(&mut self, seen: Inventory) -> bool {
+        self.reconciler.handle(Event::Gpus(Arc::new(seen)), Timestamp(self.now));
+        self.looked()
+    }
+
+    /// That has been done, whatever came of it.
+    fn looked(&mut self) -> bool {
+        self.reconciler.handle(Event::Done(Outcome::LookedAtCards), Timestamp(self.now));
+        self.asks()
+    }
+
+    /// Somebody is to look at the cards.
+    fn asks(&mut self) -> bool {
+        self.pass().iter().any(|work| matches!(work, Work::LookAtCards))
+    }
+
+    /// Leased cards are measured, so long after the last time; each was so busy, in percent.
+    fn measured(&mut self, later: u64, busy: &[Option<u32>]) -> Vec<Work> {
+        self.now += later;
+        let sample = |(index, utilisation): (usize, &Option<u32>)| {
+            (gpu(index), Sample { utilisation: *utilisation, ..Sample::default() })
+        };
+        let cards = busy.iter().enumerate().map(sample).collect();
+        let measured = Arc::new(Measured { at: Timestamp(self.now), cards });
+        self.reconciler.handle(Event::Measured(measured), Timestamp(self.now));
+        self.pass()
+    }
+
+    /// The cards of the newest attempt of a job with one task.
+    fn cards_of(&self, key: &str) -> Vec<GpuUuid> {
+        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        let task = &runs.last().unwrap().attempts.last().unwrap().tasks[0];
+        task.gpus.iter().map(|lease| lease.uuid.clone()).collect()
+    }
+
+    fn later(&mut self, ms: u64) -> bool {
+        self.now += ms;
+        self.reconciler.handle(Event::Tick, Timestamp(self.now));
+        self.asks()
+    }
+}
+
+fn gpu(index: usize) -> GpuUuid {
+    format!("GPU-{index}").parse().unwrap()
+}
+
+/// Of a card, to be shared, bytes.
+const MEMORY: u64 = 80 << 30;
+
+/// Cards that nobody uses.
+fn idle(count: usize, at: u64) -> Inventory {
+    let card = |index: usize| Card {
+        facts: Facts {
+            uuid: gpu(index),
+            name: "card".to_owned(),
+            minor: Some(index as u32),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: MEMORY + deck::RESERVE,
+        },
+        slices: Vec::new(),
+        mig: false,
+        signs: Signs::default(),
+        findings: Vec::new(),
+        usage: Some(Usage { processes: Some(Vec::new()), ..Usage::default() }),
+    };
+    Inventory {
+        driver: Driver::Loaded { version: "1".to_owned(), cuda: None },
+        cards: (0..count).map(card).collect(),
+        nameless: Vec::new(),
+        topology: Topology::of(count, |_, _| Link::System),
+        at: Some(Timestamp(at)),
+    }
+}
+
+fn gpus(count: usize) -> String {
+    format!("resources = {{ cpu = 1, memory = \"100MB\", gpu = {count} }}")
+}
+
+#[test]
+fn a_file_waits_for_a_driver_and_for_cards_without_a_name_but_is_refused_where_there_are_fewer() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let driver = Driver::Missing { reason: "the NVIDIA driver is not loaded".to_owned() };
+    daemon.cards(Inventory { driver, ..idle(0, 1000) });
+    daemon.file("a/one", &gpus(1));
+    let one = daemon.report("a/one");
+    assert_eq!(one.state, State::Waiting);
+    assert!(one.reason.ends_with("; no GPUs: the NVIDIA driver is not loaded"), "{}", one.reason);
+    daemon.now += 1;
+    daemon.cards(Inventory { nameless: vec!["card 1 does not answer: lost".to_owned()], ..idle(1, 1001) });
+    assert_eq!(daemon.state("a/one"), State::Running);
+    daemon.file("a/two", &gpus(2));
+    daemon.file("a/three", &gpus(3));
+    assert_eq!(daemon.states(["a/two", "a/three"]), [State::Waiting, State::Invalid]);
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.contains("; card 1 does not answer: lost"), "{reason}");
+    let reason = daemon.report("a/three").reason;
+    assert!(reason.contains("3 GPU(s) of 2 that this machine can give"), "{reason}");
+}
+
+#[test]
+fn what_was_seen_long_ago_is_looked_at_first_and_a_driver_is_blamed_only_if_it_was_asked() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    assert!(!daemon.later(HOUR), "nobody waits");
+    let asked = daemon.now;
+    daemon.reconciler.handle(Event::Files(vec![accepted("a/one", &gpus(1))]), Timestamp(asked));
+    assert!(daemon.asks());
+    let reason = daemon.report("a/one").reason;
+    assert_eq!(reason, "waits for 1 GPU(s): this machine has 0 that can be used now; GPU 0 is being looked at");
+    assert!(!daemon.later(5000), "it is being done");
+    let reason = daemon.report("a/one").reason;
+    let silent =
+        format!("; GPU 0 is being looked at, but NVML has not answered since {}", Timestamp(asked).to_seconds());
+    assert!(reason.ends_with(&silent), "{reason}");
+    assert!(daemon.looked(), "it came to nothing");
+    // What is older than what is known says nothing.
+    let driver = Driver::Missing { reason: "gone".to_owned() };
+    assert!(!daemon.looked());
+    daemon.reconciler.handle(Event::Gpus(Arc::new(Inventory { driver, ..idle(0, 999) })), Timestamp(daemon.now));
+    daemon.pass();
+    assert!(daemon.report("a/one").reason.ends_with(&silent));
+    assert!(daemon.later(2000));
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("a/one"), State::Running);
+}
+
+#[test]
+fn a_clock_that_is_set_back_locks_no_card() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.now += 2 * HOUR;
+    daemon.file("a/one", &gpus(1));
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("a/one"), State::Running);
+    daemon.file("a/two", &gpus(1));
+    daemon.end("a/one");
+    assert_eq!(daemon.state("a/two"), State::Waiting, "it was given back since it was looked at");
+    daemon.now -= HOUR;
+    assert!(!daemon.asks(), "it is not asked for again and again");
+    // Neither when it was asked for nor when it was given back counts until then.
+    let mut rounds = 0;
+    while daemon.state("a/two") != State::Running {
+        daemon.later(500);
+        daemon.cards(idle(1, daemon.now));
+        rounds += 1;
+        assert!(rounds < 10, "{}", daemon.report("a/two").reason);
+    }
+}
+
+#[test]
+fn a_job_whose_cards_are_idle_is_told_so_once_or_stopped_and_never_for_what_was_not_seen() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let file = |rule: &str| format!("alerts.gpu_idle = {{ {rule} }}\n{}", gpus(2));
+    daemon.file("a/job", &file("for = '20s'"));
+    daemon.cards(idle(2, 1000));
+    assert_eq!(daemon.state("a/job"), State::Running);
+    let (still, alarm) = ([Some(0), Some(4)], "alarm: its GPUs have been used less than 5 % for 20s");
+    let idle_for = |daemon: &mut Daemon, samples: usize| (0..samples).for_each(|_| drop(daemon.measured(5000, &still)));
+    // One card is busy, one does not tell, a sample is missing, the clock is set: each begins it anew.
+    for (later, busy) in [(5000, [Some(0), Some(5)]), (5000, [Some(0), None]), (12_501, still), (60_000, still)] {
+        idle_for(&mut daemon, 3);
+        daemon.measured(later, &busy);
+        assert_eq!(daemon.told("a/job", alarm), 0, "{busy:?} after {later}");
+    }
+    daemon.now -= 30_000;
+    idle_for(&mut daemon, 4);
+    assert_eq!(daemon.told("a/job", alarm), 0);
+    idle_for(&mut daemon, 1);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    let since = format!("1 of 1 task(s) running, its GPUs idle since {}", Timestamp(daemon.now - 20_000).to_seconds());
+    assert_eq!(daemon.report("a/job").reason, since);
+    // It is told once, also by a daemon that counts anew.
+    idle_for(&mut daemon, 6);
+    daemon.restart();
+    idle_for(&mut daemon, 6);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    assert!(daemon.report("a/job").reason.contains("its GPUs idle since"));
+    daemon.measured(5000, &[Some(90), Some(0)]);
+    assert_eq!(daemon.report("a/job").reason, "1 of 1 task(s) running");
+    // The restarted daemon has seen less than all of it.
+    idle_for(&mut daemon, 4);
+    daemon.restart();
+    idle_for(&mut daemon, 4);
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    idle_for(&mut daemon, 1);
+    assert_eq!(daemon.told("a/job", alarm), 2);
+    // A newer word acts at once, and makes no new run.
+    daemon.file("a/job", &file("for = '40s', then = 'stop'"));
+    idle_for(&mut daemon, 3);
+    assert_eq!(daemon.state("a/job"), State::Running);
+    let stops = daemon.measured(5000, &still);
+    assert!(stops.iter().any(|work| matches!(work, Work::Stop { .. })), "{stops:?}");
+    daemon.end("a/job");
+    let report = daemon.report("a/job");
+    assert_eq!((report.state, report.run), (State::Stopped, 1));
+    assert!(report.reason.contains("used less than 5 % for 40s (alerts.gpu_idle)"), "{}", report.reason);
+}
+
+#[test]
+fn leased_cards_alone_are_measured_and_only_while_tasks_run_on_them() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let measured = |works: &[Work]| {
+        let cards = works.iter().filter_map(|work| match work {
+            Work::Measure { tasks } => Some(tasks.iter().flat_map(|(_, cards)| cards.clone()).collect::<Vec<_>>()),
+            _ => None,
+        });
+        cards.collect::<Vec<_>>()
+    };
+    daemon.file("a/none", &cores(1, ""));
+    daemon.reconciler.handle(Event::Gpus(Arc::new(idle(3, 1000))), Timestamp(1000));
+    assert_eq!(measured(&daemon.pass()), [[]; 0]);
+    daemon.reconciler.handle(Event::Files(vec![accepted("a/one", &gpus(1))]), Timestamp(1000));
+    assert_eq!(measured(&daemon.pass()), [[gpu(0)]]);
+    daemon.now += 5000;
+    assert_eq!(measured(&daemon.pass()), [[]; 0], "it is being done");
+    assert_eq!(measured(&daemon.measured(0, &[Some(1)])), [[gpu(0)]]);
+    assert_eq!(measured(&daemon.measured(4999, &[Some(1)])), [[]; 0]);
+    daemon.now += 1;
+    assert_eq!(measured(&daemon.pass()), [[gpu(0)]]);
+    daemon.end("a/one");
+    assert_eq!(measured(&daemon.measured(60_000, &[])), [[]; 0]);
+}
+
+#[test]
+fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_elsewhere_if_its_file_says_so() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let file = |policy: &str| format!("retries = 1\non_gpu_failure = '{policy}'\n{}", gpus(1));
+    for policy in ["alert", "stop", "retry"] {
+        daemon.file(&format!("a/{policy}"), &file(policy));
+    }
+    daemon.cards(idle(4, 1000));
+    let all = ["a/alert", "a/stop", "a/retry"];
+    assert_eq!(daemon.states(all), [State::Running; 3]);
+    let failed = |at: u64| {
+        let mut seen = idle(4, at);
+        for card in &mut seen.cards[..3] {
+            card.signs.lost = Some("fell off the bus".to_owned());
+            card.findings = health::judge(&card.signs);
+        }
+        seen
+    };
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    assert_eq!(daemon.states(all), [State::Running, State::Stopping, State::Stopping]);
+    for key in all {
+        assert_eq!(
+            daemon.told(key, "has failed: does not answer (fell off the bus)"),
+            if key == all[0] { 1 } else { 2 }
+        );
+        assert_eq!(daemon.told(key, "alarm: GPU "), 1, "{key}");
+    }
+    assert!(daemon.report("a/alert").reason.contains(&format!(", {} has failed", daemon.cards_of("a/alert")[0])));
+    daemon.end("a/stop");
+    daemon.end("a/retry");
+    let stopped = daemon.report("a/stop");
+    assert_eq!((stopped.state, stopped.attempt), (State::Failed, 1));
+    assert!(
+        stopped.reason.starts_with("stopped since GPU ") && stopped.reason.ends_with("(on_gpu_failure)"),
+        "{stopped:?}"
+    );
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    let retried = daemon.report("a/retry");
+    assert_eq!((retried.state, retried.attempt), (State::Running, 2));
+    assert_eq!(daemon.cards_of("a/retry"), [gpu(3)]);
+    // Whoever is started anew tells nothing twice.
+    daemon.restart();
+    daemon.now += 10;
+    daemon.cards(failed(daemon.now));
+    assert_eq!(daemon.told("a/alert", "alarm: GPU "), 1);
+    // A newer word acts at once, as long as the card has not come back.
+    daemon.file("a/alert", &file("stop"));
+    assert_eq!(daemon.state("a/alert"), State::Stopping);
+}
+
+/// One that has been looked at, with what tasks use of it.
+fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
+    let mut seen = idle(1, daemon.now);
+    let process = |(key, memory): &(&str, u64)| {
+        let runs = daemon.store.runs(&key.parse().unwrap()).unwrap();
+        let task = runs.last().and_then(|run| Some(TaskId::first(run.attempts.last()?.id, 0)));
+        Process { pid: 7, uid: Some(1000), program: None, memory: Some(memory << 30), slice: None, task }
+    };
+    let processes = used.iter().map(process).collect();
+    seen.cards[0].usage = Some(Usage { processes: Some(processes), ..Usage::default() });
+    seen
+}
+
+fn share(gib: u64, rest: &str) -> String {
+    format!("resources = {{ cpu = 1, memory = \"100MB\", gpu_memory = \"{gib}GiB\"{rest} }}")
+}
+
+#[test]
+fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
+    let mut daemon = Daemon::new(quota("b", Quota { gpu: Some(0), ..Quota::default() }));
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/one", &share(40, ""));
+    daemon.file("a/two", &share(20, ""));
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running; 2]);
+    daemon.file("a/big", &share(30, ""));
+    daemon.file("a/whole", &gpus(1));
+    assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Waiting; 2]);
+    let reason = daemon.report("a/big").reason;
+    let wanted = "waits for 1 cpu and 100MB of memory, a share of 30GiB of a GPU; free: ";
+    assert!(reason.starts_with(wanted), "{reason}");
+    assert!(reason.contains(", 0 of these; the rest is held by a/one and a/two"), "{reason}");
+    // What processes of our own use of a card does not keep others from their shares, what those of strangers use does.
+    daemon.end("a/one");
+    let seen = used_by(&daemon, &[("a/two", 3)]);
+    daemon.now += 100;
+    let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
+    let stranger = Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None };
+    strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
+    daemon.cards(strange);
+    let reason = daemon.report("a/big").reason;
+    assert!(reason.ends_with("; GPU 0, which is shared, is used by process 9 of root"), "{reason}");
+    daemon.now += 100;
+    daemon.cards(Inventory { at: Some(Timestamp(daemon.now)), ..seen });
+    assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Running, State::Waiting]);
+    // Usage is by parts of a card: half of one, a quarter, three eighths.
+    assert_eq!(daemon.report("a/whole").waiting.unwrap().holders.iter().map(|one| one.holds.gpu).sum::<f64>(), 0.625);
+    daemon.restart();
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.states(["a/two", "a/big", "a/whole"]), [State::Running, State::Running, State::Waiting]);
+    daemon.file("b/much", &format!("{}\n[roles.w]\ncount = 2", share(30, "")));
+    let reason = daemon.report("b/much").reason;
+    assert!(reason.contains("0.75 GPU(s) of 0 that workspace b may have"), "{reason}");
+}
+
+#[test]
+fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_known() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let wants = |what: &str| format!("resources = {{ cpu = 1, memory = \"100MB\", {what} }}");
+    daemon.file("a/early", &wants("gpu = 1, gpu_type = \"H100\""));
+    assert_eq!(daemon.state("a/early"), State::Waiting);
+    daemon.cards(idle(2, 1000));
+    let reason = daemon.report("a/early").reason;
+    assert_eq!(reason, "waits for 1 GPU(s) of type H100: this machine has 0 such that can be used now");
+    let refused = [
+        ("gpu = 1, gpu_type = \"H100\"", "the job needs 1 GPU(s) of type H100, and this machine has 2 × card (80GiB)"),
+        ("gpu_memory = \"81GiB\"", "the job needs a share of 81GiB of a GPU, and this machine has 2 × card (80GiB)"),
+        ("mig = \"1g.10gb\"", "the job needs 1 MIG slice(s) 1g.10gb, and this machine has 2 × card (80GiB)"),
+        ("gpu = 3, gpu_type = \"Card\"", "the job needs 3 GPU(s) of type Card, and this machine has 2 × card (80GiB)"),
+    ];
+    for (what, why) in refused {
+        daemon.file("a/late", &wants(what));
+        assert_eq!(daemon.state("a/late"), State::Invalid, "{what}");
+        assert!(daemon.report("a/late").reason.contains(why), "{}", daemon.report("a/late").reason);
+    }
+    daemon.file("a/fits", &wants("gpu = 2, gpu_type = \"CARD\""));
+    assert_eq!(daemon.state("a/fits"), State::Running);
+}
+
+#[test]
+fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_minute() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/stops", &share(20, ""));
+    daemon.file("a/alerts", &share(40, ", gpu_memory_over = \"alert\""));
+    let told = |daemon: &Daemon, key: &str| {
+        let events = daemon.store.events(&key.parse().unwrap(), 0).unwrap();
+        events
+            .iter()
+            .filter(|event| event.message.starts_with("alarm: "))
+            .map(|event| event.message.clone())
+            .collect::<Vec<_>>()
+    };
+    let look = |daemon: &mut Daemon, stops: u64, alerts: u64| {
+        assert!(daemon.later(10_000), "they are looked at while somebody has a share");
+        daemon.cards(used_by(daemon, &[("a/stops", stops), ("a/alerts", alerts)]));
+    };
+    look(&mut daemon, 20, 40);
+    assert_eq!((told(&daemon, "a/stops").len(), told(&daemon, "a/alerts").len()), (0, 0));
+    // Just within it is not within it again.
+    for stops in [25, 20, 25, 20, 25] {
+        look(&mut daemon, stops, 50);
+    }
+    let alarm = "alarm: main-0 uses 25GiB of GPU 0, more than its share of 20GiB; the job is stopped if it is still so in a \
+                 minute (resources.gpu_memory_over)";
+    assert_eq!(told(&daemon, "a/stops"), [alarm]);
+    assert_eq!(told(&daemon, "a/alerts"), ["alarm: main-0 uses 50GiB of GPU 0, more than its share of 40GiB"]);
+    look(&mut daemon, 10, 50);
+    for _ in 0..6 {
+        look(&mut daemon, 25, 50);
+        assert_eq!(daemon.state("a/stops"), State::Running);
+    }
+    assert_eq!(told(&daemon, "a/stops").len(), 2, "it was within it in between");
+    look(&mut daemon, 25, 50);
+    assert_eq!(daemon.states(["a/stops", "a/alerts"]), [State::Stopping, State::Running]);
+    let reason = daemon.report("a/stops").reason;
+    assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
+}

@@ -1,0 +1,66 @@
+//! What jobs hold and how many wait, against what their workspace may: by what is recorded, in all histories.
+
+use std::sync::LazyLock;
+
+use super::*;
+use trainyard::store::record::AttemptRecord;
+
+/// Absent is as much as there is. What a job can never have by it is refused, and the others go on.
+pub(super) fn any() -> impl Strategy<Value = Quota> {
+    let some = |range| prop::option::weighted(0.4, range);
+    let (cores, gib) = (some(1u64..5), some(1u64..5));
+    (some(1u64..4), cores, gib, some(1u64..3), some(1u64..3)).prop_map(|(gpu, cores, gib, running, waiting)| Quota {
+        gpu,
+        cpu: cores.map(|cores| cores * 1000),
+        memory: gib.map(|gib| gib << 30),
+        running,
+        waiting,
+    })
+}
+
+/// Cores and memory that the jobs of [`SPECS`] ask for, by their texts.
+static ASKED: LazyLock<BTreeMap<&str, (u64, u64)>> = LazyLock::new(|| {
+    let asked = |text: &&'static str| {
+        let (_, spec) = source((*text).to_owned(), 0);
+        let tasks = spec.roles.iter().map(|role| (u64::from(role.count), &role.resources));
+        let (cpu, memory) = tasks
+            .fold((0, 0), |(cpu, memory), (count, each)| (cpu + count * each.cpu.0, memory + count * each.memory.0));
+        (*text, (cpu, memory))
+    };
+    SPECS.iter().map(asked).collect()
+});
+
+/// In thousandths of a card, as docs/JOBS.md says: a share is the part of the memory that it is, a slice its sevenths.
+fn weight(lease: &GpuLease) -> u64 {
+    match &lease.part {
+        None => 1000,
+        Some(GpuPartLease::Share { bytes, .. }) => bytes * 1000 / MEMORY,
+        Some(GpuPartLease::Slice { .. }) => 142,
+    }
+}
+
+fn held(run: &RunRecord) -> Option<&AttemptRecord> {
+    run.attempts.last().filter(|attempt| attempt.ended.is_none())
+}
+
+impl World {
+    pub(super) fn check_quota(&self) {
+        let Some(quota) = self.quotas.values().next() else { return };
+        let contents = self.store.load().unwrap();
+        let open: Vec<_> = contents.runs.values().filter(|run| run.ended.is_none()).collect();
+        let running: Vec<_> = open.iter().filter_map(|run| Some((held(run)?, run.source.text.as_str()))).collect();
+        let within = |most: Option<u64>, has: u64| most.is_none_or(|most| has <= most);
+        assert!(within(quota.running, running.len() as u64), "{} run of {quota:?}", running.len());
+        // What is given back is free, though its run is not over.
+        let holding: Vec<_> = running.iter().filter(|(attempt, _)| !attempt.released).collect();
+        let leases = holding.iter().flat_map(|(attempt, _)| attempt.tasks.iter().flat_map(|task| &task.gpus));
+        let cards: u64 = leases.map(weight).sum();
+        assert!(within(quota.gpu.map(|cards| cards * 1000), cards), "{cards} thousandths of {quota:?}");
+        let asked = || holding.iter().map(|(_, text)| ASKED[text]);
+        assert!(within(quota.cpu, asked().map(|(cpu, _)| cpu).sum()), "cores of {quota:?}");
+        assert!(within(quota.memory, asked().map(|(_, memory)| memory).sum()), "memory of {quota:?}");
+        // A run that tries again waits as well, without being a new one: after a failure, or since a stranger was in its way.
+        let waiting = open.iter().filter(|run| run.attempts.is_empty()).count() as u64;
+        assert!(self.stranger_came || within(quota.waiting, waiting), "{waiting} wait of {quota:?}");
+    }
+}
