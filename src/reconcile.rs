@@ -44,8 +44,8 @@ use crate::store::record::{
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
-pub use happenings::Happened;
 use happenings::Happenings;
+pub use happenings::{Happened, StatesAt};
 use idle::Idleness;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};

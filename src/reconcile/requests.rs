@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::queue::SEEN;
 use super::world::Job;
-use super::{Happened, Reconciler, Work};
+use super::{Happened, Reconciler, StatesAt, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
@@ -79,6 +79,11 @@ pub enum Request {
         after: u64,
         limit: usize,
         answer: Answer<Happened>,
+    },
+    /// What all jobs had come to by that serial number; for the daemon itself.
+    StatesAt {
+        serial: u64,
+        answer: Answer<StatesAt>,
     },
     /// Whether anything may start, and what still runs.
     Drain {
@@ -222,6 +227,7 @@ impl<S: Store> Reconciler<S> {
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::Events { caller, after, limit, answer } => answer(self.happened(&caller, after, limit)),
+            Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),

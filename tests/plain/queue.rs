@@ -1,5 +1,6 @@
 //! The queue through the reconciler: what is told of those that wait, quotas, and what is accounted.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use trainyard::gpu::{
 use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
-use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
+use trainyard::reconcile::{
+    Answer, Caller, Event, Happened, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work,
+};
 use trainyard::report::JobReport;
 use trainyard::rundir::Found;
 use trainyard::spec::JobSpec;
@@ -869,4 +872,46 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
     assert_eq!(daemon.states(["a/stops", "a/alerts"]), [State::Stopping, State::Running]);
     let reason = daemon.report("a/stops").reason;
     assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
+}
+
+#[test]
+fn who_has_followed_up_to_an_event_goes_on_there_after_a_restart() {
+    let mut daemon = Daemon::new(Quotas::default());
+    for text in ["command = '1'", "command = '2'", "command = '3'", "command = '4'"] {
+        for job in 0..5 {
+            daemon.now += 1;
+            daemon.file(&format!("a/j{job}"), text);
+            daemon.end(&format!("a/j{job}"));
+        }
+    }
+    daemon.file("a/once", "command = 'k'");
+    let all = follow(&mut daemon, 0, 500).events;
+    assert!(all.len() > 40, "{}", all.len());
+    daemon.restart();
+    for seen in 0..=all.len() {
+        let after = seen.checked_sub(1).map_or(0, |last| all[last].1.serial);
+        // Now from the store.
+        let behind = follow(&mut daemon, after, 500);
+        assert_eq!(behind.events.get(..all.len() - seen), Some(&all[seen..]), "behind {after}");
+        let some = follow(&mut daemon, after, 7);
+        assert_eq!(some.events[..], behind.events[..behind.events.len().min(7)]);
+        let mut states = BTreeMap::new();
+        states.extend(all[..seen].iter().map(|(key, event)| (key.clone(), event.state)));
+        let (answer, answered) = answer();
+        daemon.reconciler.handle(Event::Request(Request::StatesAt { serial: after, answer }), Timestamp(daemon.now));
+        let at = answered.recv().unwrap();
+        assert_eq!((at.states, at.last), (states, behind.upto), "at {after}");
+    }
+}
+
+fn follow(daemon: &mut Daemon, after: u64, limit: usize) -> Happened {
+    let (answer, answered) = answer();
+    let request = Request::Events { caller: Caller::root(), after, limit, answer };
+    daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
+    answered.recv().unwrap()
+}
+
+fn answer<T: Send + 'static>() -> (Answer<T>, std::sync::mpsc::Receiver<T>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    (Box::new(move |result| drop(sender.send(result.unwrap()))), receiver)
 }
