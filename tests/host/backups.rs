@@ -63,13 +63,16 @@ fn a_restore_where_newer_runs_are_there_takes_no_number_again() {
     instance.ok(&["backup", &file]);
     instance.ok(&["rerun", "j"]);
     instance.wait_end("j", 2);
+    let status = instance.run_dir("j", 2).join("status");
+    wait_for("its status", || fs::read_to_string(&status).ok()?.contains("\"succeeded\"").then_some(()));
     instance.run_job("later", "command = \"echo later > /output/o\"");
     instance.kill_daemon();
     let told = instance.ok(&["restore", &file, "--replace", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(told["newer"].as_array().unwrap().len(), 2, "{told}");
     instance.restart_daemon();
-    assert_eq!(instance.report("j").unwrap()["run"], 2);
+    let report = instance.report("j").unwrap();
+    assert_eq!((&report["run"], text(&report["state"])), (&2.into(), "succeeded".into()), "as its directory says");
     assert_eq!(instance.state("later"), "invalid");
     assert!(instance.run_dir("later", 1).join("output/o").exists());
     instance.ok(&["rerun", "j"]);
