@@ -5,8 +5,9 @@
 //! ```
 //! The `daemon` starts it. It follows the same numbered events as the API; each queue remembers the last number that it has
 //! taken in, so that a daemon that is killed at any moment leaves no event out and puts none in twice. A delivery that was
-//! on its way then is made again: receivers know it by its number. Where it leads is the administrator's to say alone:
-//! nothing of a job file decides on an address or a program, no redirect is followed, and of an answer only the status counts.
+//! on its way then is made again: receivers know it by its number. Receivers do not wait for each other; for each of them the
+//! order stays, and what one refuses for ever is set aside. Where it leads is the administrator's to say alone: nothing of a job
+//! file decides on an address or a program, no redirect is followed, and of an answer only the status counts.
 
 mod deliver;
 mod queue;
@@ -19,17 +20,25 @@ use tokio::sync::{Notify, watch};
 
 use crate::config::{AlertConfig, AlertOn, Paths};
 use crate::ids::{AssetName, JobKey};
-use crate::reconcile::{Caller, Happened, Past};
+use crate::reconcile::{Caller, Happened, Past, Refusal, StatesAt};
 use crate::status::State;
 use crate::store::record::EventRecord;
-use deliver::Delivery;
+use deliver::{Delivery, DeliveryError};
 use queue::{Notice, Queue};
 
 /// Events that are asked for at once.
 const BATCH: usize = 500;
-/// From the first to the last wait between two tries.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LAST_WAIT: Duration = Duration::from_secs(600);
+
+/// When it is tried again, and how often.
+#[derive(Debug, Clone, Copy)]
+struct Pace {
+    first_wait: Duration,
+    last_wait: Duration,
+    /// So often what is refused is tried, in case that its receiver is only wrongly set up: for half an hour.
+    refusals: u32,
+}
+
+const PACE: Pace = Pace { first_wait: Duration::from_secs(1), last_wait: Duration::from_secs(600), refusals: 12 };
 
 /// Who is told, with what waits for them.
 struct Sink {
@@ -51,7 +60,9 @@ pub fn start(
         let queue = Queue::open(&paths.alerts(), name)?;
         let delivery = Delivery::new(name, config, paths)?;
         let grown = Arc::new(Notify::new());
-        tokio::spawn(deliver_for_ever(name.clone(), queue.clone(), delivery, grown.clone()));
+        tell_what_is_missing(name, config, paths);
+        let courier = Courier { name: name.clone(), queue: queue.clone(), delivery, pace: PACE };
+        tokio::spawn(courier.deliver_for_ever(grown.clone()));
         sinks.push(Sink { name: name.clone(), config: config.clone(), queue, grown });
     }
     if !sinks.is_empty() {
@@ -60,39 +71,65 @@ pub fn start(
     Ok(())
 }
 
+/// At the start: the first delivery may be a long time off.
+fn tell_what_is_missing(name: &AssetName, config: &AlertConfig, paths: &Paths) {
+    for secret in config.secrets() {
+        let path = paths.secrets().join(secret.as_str());
+        if !path.is_file() {
+            tracing::error!(alert = %name, path = %path.display(), "a secret of an alert is missing; what happens waits for it: put it there with `install -m 600`");
+        }
+    }
+}
+
 /// Sorts events into the queues, from where each of them was.
 async fn take_in(sinks: Vec<Sink>, past: Past, mut rounds: watch::Receiver<u64>) {
-    // From the beginning once: an event is a change by the state that the job had before.
-    let (mut states, mut after) = (BTreeMap::new(), 0);
-    let mut is_first_look = true;
+    let Some((mut states, mut after)) = begin(&sinks, &past).await else { return };
     loop {
         rounds.mark_unchanged();
-        let Some(happened) = ask(&past, after).await else { return };
-        let is_more = happened.is_more;
+        let Some(happened) = or_told(past.happened(&Caller::root(), after, BATCH).await) else { return };
         after = happened.upto;
-        for (key, event) in &happened.events {
-            let before = states.insert(key.clone(), event.state);
-            let wanted = sinks.iter().filter(|sink| sink.config.wants(key, event, before));
-            wanted.for_each(|sink| sink.put(key, event));
-        }
-        if is_more {
-            continue;
-        }
-        if std::mem::take(&mut is_first_look) {
-            // A queue that is new does not begin with what was.
-            sinks.iter().for_each(|sink| sink.report(sink.queue.begin_behind(after)));
-        }
-        if rounds.changed().await.is_err() {
+        sort_in(&sinks, &happened, &mut states).await;
+        if !happened.is_more && rounds.changed().await.is_err() {
             return;
         }
     }
 }
 
-async fn ask(past: &Past, after: u64) -> Option<Happened> {
-    match past.happened(&Caller::root(), after, BATCH).await? {
-        Ok(happened) => Some(happened),
+/// What jobs had come to by the event that all queues are behind of, and its number.
+async fn begin(sinks: &[Sink], past: &Past) -> Option<(BTreeMap<JobKey, State>, u64)> {
+    let seen = sinks.iter().filter_map(|sink| sink.queue.seen()).min().unwrap_or(u64::MAX);
+    let StatesAt { states, last } = or_told(past.states_at(seen).await)?;
+    for sink in sinks {
+        sink.report(sink.queue.begin(last).await);
+    }
+    Some((states, seen.min(last)))
+}
+
+async fn sort_in(sinks: &[Sink], happened: &Happened, states: &mut BTreeMap<JobKey, State>) {
+    let mut notices = vec![Vec::new(); sinks.len()];
+    for (key, event) in &happened.events {
+        // An event is a change by the state that the job had before.
+        let before = states.insert(key.clone(), event.state);
+        for (sink, notices) in sinks.iter().zip(&mut notices) {
+            if sink.config.wants(key, event, before) {
+                notices.push(Notice::of(key, event));
+            }
+        }
+    }
+    for (sink, notices) in sinks.iter().zip(notices) {
+        let has_come = !notices.is_empty();
+        sink.report(sink.queue.take_in(notices, happened.upto).await);
+        if has_come {
+            sink.grown.notify_one();
+        }
+    }
+}
+
+fn or_told<T>(answered: Option<Result<T, Refusal>>) -> Option<T> {
+    match answered? {
+        Ok(answer) => Some(answer),
         Err(error) => {
-            tracing::error!(%error, "alerts cannot read what happened and end");
+            tracing::error!(%error, "alerts cannot read what happened and end; restart the daemon when the store can be read");
             None
         }
     }
@@ -110,11 +147,6 @@ impl AlertConfig {
 }
 
 impl Sink {
-    fn put(&self, key: &JobKey, event: &EventRecord) {
-        self.report(self.queue.put(Notice::of(key, event)));
-        self.grown.notify_one();
-    }
-
     fn report(&self, kept: std::io::Result<()>) {
         if let Err(error) = kept {
             tracing::error!(alert = %self.name, %error, "an alert cannot be kept; it is lost if the daemon ends now");
@@ -122,65 +154,66 @@ impl Sink {
     }
 }
 
-/// Delivers what is in the queue, the oldest first.
-async fn deliver_for_ever(name: AssetName, queue: Queue, delivery: Delivery, grown: Arc<Notify>) {
-    let mut tries = 0;
-    loop {
-        let Some(notice) = queue.first() else {
-            grown.notified().await;
-            continue;
-        };
-        match delivery.deliver(&notice).await {
-            Ok(()) => {
-                tries = 0;
-                if let Err(error) = queue.delivered(notice.serial) {
-                    tracing::warn!(alert = %name, %error, "a delivered alert cannot be taken off its queue");
-                }
+/// Delivers what is in one queue, the oldest first.
+struct Courier {
+    name: AssetName,
+    queue: Queue,
+    delivery: Delivery,
+    pace: Pace,
+}
+
+/// How often one notice has been tried.
+#[derive(Default)]
+struct Tries {
+    serial: u64,
+    failed: u32,
+    refused: u32,
+}
+
+impl Courier {
+    async fn deliver_for_ever(self, grown: Arc<Notify>) {
+        let mut tries = Tries::default();
+        loop {
+            let Some(notice) = self.queue.first() else {
+                grown.notified().await;
+                continue;
+            };
+            if tries.serial != notice.serial {
+                tries = Tries { serial: notice.serial, ..Tries::default() };
             }
-            Err(error) => {
-                let wait = wait_after(tries);
-                tries += 1;
-                tracing::warn!(alert = %name, serial = notice.serial, %error, tries, "an alert was not delivered, will be tried again");
-                tokio::time::sleep(wait).await;
+            match self.delivery.deliver(&notice).await {
+                Ok(()) => self.report(self.queue.delivered(&notice).await),
+                Err(error) => self.failed(&notice, error, &mut tries).await,
             }
+        }
+    }
+
+    async fn failed(&self, notice: &Notice, error: DeliveryError, tries: &mut Tries) {
+        tries.failed += 1;
+        tries.refused += u32::from(error.is_refusal());
+        let serial = notice.serial;
+        if tries.refused >= self.pace.refusals {
+            let (job, path) = (format!("{}/{}", notice.workspace, notice.job), self.queue.path().display());
+            tracing::error!(alert = %self.name, serial, job, %error, tries = tries.failed, path = %path, "an alert is refused for ever and set aside; those behind it go on");
+            return self.report(self.queue.set_aside(notice, error.to_string()).await);
+        }
+        tracing::warn!(alert = %self.name, serial, %error, tries = tries.failed, "an alert was not delivered, will be tried again");
+        tokio::time::sleep(self.pace.wait_after(tries.failed - 1)).await;
+    }
+
+    fn report(&self, kept: std::io::Result<()>) {
+        if let Err(error) = kept {
+            tracing::warn!(alert = %self.name, %error, "an alert cannot be taken off its queue; it is delivered again if the daemon ends now");
         }
     }
 }
 
-/// Twice as long each time.
-fn wait_after(tries: u32) -> Duration {
-    FIRST_WAIT.saturating_mul(2_u32.saturating_pow(tries)).min(LAST_WAIT)
+impl Pace {
+    /// Twice as long each time.
+    fn wait_after(&self, tries: u32) -> Duration {
+        self.first_wait.saturating_mul(2_u32.saturating_pow(tries)).min(self.last_wait)
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::AlertTo;
-    use crate::ids::Timestamp;
-
-    #[test]
-    fn the_waits_double_up_to_ten_minutes() {
-        let waits: Vec<u64> = (0..12).map(|tries| wait_after(tries).as_secs()).collect();
-        assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
-        assert_eq!(wait_after(u32::MAX), LAST_WAIT);
-    }
-
-    #[test]
-    fn a_state_is_told_when_it_is_come_to_and_not_again_with_each_remark() {
-        let config = |on, workspaces: &[&str]| AlertConfig {
-            on,
-            workspaces: workspaces.iter().map(|name| name.parse().unwrap()).collect(),
-            to: AlertTo::Command(vec!["/bin/true".to_owned()]),
-        };
-        let failed = config(AlertOn::States(["failed".to_owned()].into()), &[]);
-        let key: JobKey = "vision/a".parse().unwrap();
-        let event =
-            |state| EventRecord { number: 1, serial: 2, at: Timestamp(3), run: 1, state, message: String::new() };
-        assert!(failed.wants(&key, &event(State::Failed), Some(State::Running)));
-        assert!(failed.wants(&key, &event(State::Failed), None));
-        assert!(!failed.wants(&key, &event(State::Failed), Some(State::Failed)));
-        assert!(!failed.wants(&key, &event(State::Running), Some(State::Starting)));
-        assert!(config(AlertOn::All, &["vision"]).wants(&key, &event(State::Running), Some(State::Running)));
-        assert!(!config(AlertOn::All, &["other"]).wants(&key, &event(State::Running), None));
-    }
-}
+mod tests;

@@ -11,16 +11,18 @@
 //! made anew: datasets, code, models, what runs have left, images.
 
 mod archive;
+mod left;
 mod restored;
+mod subordinates;
 mod swap;
+mod tokens;
 
-use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use crate::config::Paths;
-use crate::ids::{JobKey, Timestamp};
+use crate::ids::Timestamp;
 use crate::rundir::{Found, TaskDir};
 use crate::store::copy::{self, CopyError};
 use crate::store::redb::RedbStore;
@@ -30,7 +32,8 @@ use crate::sys::lock::{HeldLock, pid_in};
 use crate::transfer::TransferError;
 
 pub use archive::Manifest;
-use restored::{Left, LeftJob};
+use left::entries;
+pub use tokens::{Tokens, TokensTold};
 
 /// What a backup does not hold, for people.
 pub const LACKS: &str =
@@ -68,9 +71,13 @@ pub enum BackupError {
     )]
     Exists { root: PathBuf },
     #[error(
-        "the backup and this machine have given the same ids ({range}) to different users, whose files could not be told apart; restore into another --root"
+        "the line {line} of {file} and {other} of the backup give users different ids, and files here bear the former, as {bearer}; nothing was changed. Restore into another --root; or give these files other owners (chown) or move them away, and restore again: a line whose ids nothing here bears makes way"
     )]
-    Subordinates { range: String },
+    Subordinates { file: PathBuf, line: String, other: String, bearer: PathBuf },
+    #[error(
+        "{mount} is a mount point, and a restore puts another {place} in the place of what is there, by a rename; nothing was changed. Unmount it, restore, mount it elsewhere and copy {place} onto it, then mount it at its place again"
+    )]
+    MountPoint { mount: PathBuf, place: PathBuf },
 }
 
 fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
@@ -89,6 +96,16 @@ pub struct Restored {
     pub newer: Vec<String>,
     /// Where what was there before lies now.
     pub aside: Vec<PathBuf>,
+    pub tokens: TokensTold,
+    /// Lines of this machine's subordinate ids that have made way.
+    pub ids_gone: Vec<String>,
+}
+
+/// What of a backup is wanted, and where.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    pub replace: Replace,
+    pub tokens: Tokens,
 }
 
 /// Nobody else may change the installation while this is held.
@@ -135,18 +152,21 @@ pub fn write(paths: &Paths, state: &mut File, out: &File, now: Timestamp) -> Res
 }
 
 /// Puts the backup `from` in the place of what is there.
-pub fn restore(paths: &Paths, from: &Path, replace: Replace, now: Timestamp) -> Result<Restored, BackupError> {
+pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Result<Restored, BackupError> {
     let _offline = offline(paths)?;
-    if replace == Replace::Nothing && (paths.store_file().exists() || paths.config_dir().exists()) {
+    if wanted.replace == Replace::Nothing && (paths.store_file().exists() || paths.config_dir().exists()) {
         return Err(BackupError::Exists { root: paths.root().to_owned() });
     }
     refuse_if_tasks_run(paths)?;
+    swap::refuse_mount_points(paths)?;
     create_dir(&paths.state_dir(), 0o700).map_err(failed("make the directory", &paths.state_dir()))?;
     let drafts = swap::Drafts::make(paths)?;
     let read = archive::read(from, &drafts)?;
-    let left = left_in(paths).map_err(failed("look at what runs have left in", &paths.workspaces()))?;
+    let left =
+        left::left_in(paths, &read.state).map_err(failed("look at what runs have left in", &paths.workspaces()))?;
     let restored::Adapted { batch, open, newer } = restored::adapt(read.state, &left, read.manifest.taken, now);
-    drafts.merge_subordinates(paths)?;
+    let ids_gone = drafts.merge_subordinates(paths)?;
+    let tokens = wanted.tokens.choose(paths, &drafts)?;
     let store = RedbStore::open(&drafts.store())?;
     let jobs = batch.jobs.values().filter(|job| !job.removed).count();
     store.commit(&batch)?;
@@ -154,7 +174,7 @@ pub fn restore(paths: &Paths, from: &Path, replace: Replace, now: Timestamp) -> 
     sync_file_system(&drafts.store()).map_err(failed("sync", &drafts.store()))?;
     sync_file_system(&drafts.config()).map_err(failed("sync", &drafts.config()))?;
     let aside = drafts.put_in_place(paths, now)?;
-    Ok(Restored { manifest: read.manifest, jobs, open, newer, aside })
+    Ok(Restored { manifest: read.manifest, jobs, open, newer, aside, tokens, ids_gone })
 }
 
 /// Whether a restore may take the place of what is there.
@@ -176,46 +196,6 @@ fn refuse_if_tasks_run(paths: &Paths) -> Result<(), BackupError> {
         }
     }
     Ok(())
-}
-
-/// What lies in a directory; nothing where there is none.
-fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    match fs::read_dir(directory) {
-        Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
-        Err(error) => Err(error),
-    }
-}
-
-/// Numbers that are taken on the disk, whatever the state says.
-fn left_in(paths: &Paths) -> io::Result<Left> {
-    let mut left = Left { attempt: highest(&paths.attempts(), "a")?, jobs: BTreeMap::new() };
-    for workspace in entries(&paths.workspaces())? {
-        for place in ["jobs", "models"] {
-            for job in entries(&workspace.join(place))? {
-                let names = [&workspace, &job].map(|path| path.file_name().and_then(|name| name.to_str()));
-                let [Some(workspace), Some(name)] = names else { continue };
-                let Ok(key) = format!("{workspace}/{name}").parse::<JobKey>() else { continue };
-                let runs = if place == "jobs" { job.join("runs") } else { job.clone() };
-                let run = u32::try_from(highest(&runs, "")?).unwrap_or(u32::MAX);
-                let attempts = runs.join(run.to_string()).join("attempts");
-                let attempt = u32::try_from(highest(&attempts, "")?).unwrap_or(u32::MAX);
-                let known = left.jobs.entry(key).or_default();
-                if run >= known.run {
-                    *known = LeftJob { run, attempt: attempt.max(known.attempt) };
-                }
-            }
-        }
-    }
-    left.jobs.retain(|_, job| job.run > 0);
-    Ok(left)
-}
-
-/// The highest of the numbers that entries are called by, behind `prefix`; 0 where there is none.
-fn highest(directory: &Path, prefix: &str) -> io::Result<u64> {
-    let names = entries(directory)?.into_iter();
-    let numbers = names.filter_map(|path| path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok());
-    Ok(numbers.max().unwrap_or(0))
 }
 
 /// Of an earlier try that was killed.

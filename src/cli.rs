@@ -44,7 +44,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::api::client::{Client, ClientError, Follow};
-use crate::backup::Replace;
+use crate::backup::{Replace, Tokens, Wanted};
 use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
 
@@ -471,6 +471,9 @@ pub enum Verb {
         /// Set aside the configuration, job files and state that are there
         #[arg(long)]
         replace: bool,
+        /// Make the backup's tokens of the API good again, also those revoked since; without, those that are on this machine stay
+        #[arg(long)]
+        with_tokens: bool,
     },
     /// Stop all jobs, unmount, and end the daemon
     ///
@@ -640,9 +643,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Doctor { checks } => doctor::run(&cli.root, &checks, format),
         Verb::Generate { what, directory } => generate::run(what, &directory),
         Verb::Backup { target } => backup::backup(&client()?, &Paths::new(&cli.root)?, &target, format).await,
-        Verb::Restore { file, replace } => {
+        Verb::Restore { file, replace, with_tokens } => {
             let replace = if replace { Replace::Everything } else { Replace::Nothing };
-            backup::restore(&Paths::new(&cli.root)?, &file, replace, format)
+            let tokens = if with_tokens { Tokens::Backup } else { Tokens::Here };
+            backup::restore(&Paths::new(&cli.root)?, &file, Wanted { replace, tokens }, format)
         }
         Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
         Verb::Daemon

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 use alerts::WireAlert;
-pub use alerts::{AlertConfig, AlertOn, AlertTo};
+pub use alerts::{AlertConfig, AlertOn, AlertTo, Given, check_address};
 pub use listen::Listen;
 use listen::WireListen;
 pub use pools::Pool;
@@ -757,6 +757,10 @@ mod tests {
             ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
             ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),
             ("[alerts.ops]\nurl = \"http://127.0.0.1:1@lab.example/\"", "alerts.ops.url"),
+            ("[alerts.ops]\nurl = \"secret:../x\"", "alerts.ops.url"),
+            ("[alerts.ops]\nurl = \"https://x\"\nheaders = { host = \"y\" }", "alerts.ops.headers"),
+            ("[alerts.ops]\nurl = \"https://x\"\nheaders = { \"a:b\" = \"y\" }", "alerts.ops.headers"),
+            ("[alerts.ops]\ncommand = [\"/bin/true\"]\nheaders = { a = \"y\" }", "alerts.ops.headers"),
             ("[alerts.ops]\ncommand = [\"page\"]", "alerts.ops.command"),
             ("[alerts.ops]\nemail = [\"a@b\\nBcc: c@d\"]", "alerts.ops.email"),
             ("[alerts.ops]\nurl = \"https://x\"\ncommand = [\"/bin/true\"]", "alerts.ops"),

@@ -4,6 +4,7 @@
 //! stays: what it mounts is in a mount namespace of its own, what it writes goes with it. It knows no daemon, and works while there
 //! is none.
 
+mod alerts;
 mod kernel;
 mod resources;
 mod storage;
@@ -76,7 +77,7 @@ struct Machine {
 type Check = fn(&Machine) -> Verdict;
 
 /// In the order in which they are told: what everything needs comes first.
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 18] = [
     ("config", config),
     ("root", root),
     ("kernel", kernel::version),
@@ -94,6 +95,7 @@ const CHECKS: [(&str, Check); 17] = [
     ("inotify", resources::inotify),
     ("open-files", resources::open_files),
     ("time", resources::time),
+    ("alerts", alerts::alerts),
 ];
 
 /// The names of all checks.

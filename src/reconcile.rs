@@ -41,7 +41,7 @@ use crate::store::{Store, StoreError};
 use cards::Cards;
 pub use event::{Event, Look, Outcome, Round, Settings, Work};
 use happenings::Happenings;
-pub use happenings::{Happened, Recent};
+pub use happenings::{Happened, Recent, StatesAt};
 use idle::Idleness;
 pub use past::Past;
 use queue::Waiters;

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use support::{Bench, can_mount, kernel_passes_through, prepared};
 use trainyard_fs::{Content, ContentMetadata, MountOptions, Mounted, Reason, RelPath, Rule, Tree, mount};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const WRITERS: usize = 8;
 
 fn pause_and_resume<T: Tree>(mounted: Mounted<T>) -> Mounted<T> {

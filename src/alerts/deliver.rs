@@ -1,5 +1,6 @@
 //! One delivery: by https, by a program, by the system's sendmail.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,25 +8,39 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, KeyInit, Mac};
+use reqwest::header::HeaderValue;
 use sha2::Sha256;
 
 use super::queue::Notice;
-use crate::config::{AlertConfig, AlertTo, Paths};
+use crate::config::{AlertConfig, AlertTo, Given, Paths, check_address};
 use crate::ids::AssetName;
 use crate::sys::file::read_limited;
 use crate::sys::process::run_within;
 
 /// How long a delivery may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest key of a signature, bytes.
-const KEY_MAX: u64 = 4096;
+/// Longest secret, bytes.
+const SECRET_MAX: u64 = 4096;
 /// Most bytes of an e-mail's subject.
 const SUBJECT_MAX: usize = 200;
 
 pub(super) enum Delivery {
-    Webhook { client: reqwest::Client, url: String, key: Option<PathBuf> },
+    Webhook(Box<Webhook>),
     Program(Vec<String>),
     Mail { sendmail: String, to: Vec<String> },
+}
+
+pub(super) struct Webhook {
+    client: reqwest::Client,
+    url: Text,
+    headers: BTreeMap<String, Text>,
+    key: Option<PathBuf>,
+}
+
+/// What is sent; a secret is read each time, since it may be exchanged.
+enum Text {
+    Plain(String),
+    Secret(PathBuf),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,30 +49,46 @@ pub(super) enum DeliveryError {
     Unreachable(String),
     #[error("the address answered with status {0}")]
     Refused(u16),
-    #[error("the key {0} of its signature cannot be read")]
-    Key(PathBuf, #[source] io::Error),
+    #[error("the secret {0} cannot be used: {1}; put it there with `install -m 600`")]
+    Secret(PathBuf, io::Error),
+    #[error("the text of the header {0} cannot be one")]
+    Header(String),
     #[error("{0} cannot be run: {1}")]
     Program(String, io::Error),
     #[error("{0} ended with {1}")]
-    Failed(String, String),
+    Failed(String, std::process::ExitStatus),
+}
+
+/// Statuses that speak of the moment: time-out, too early, too many requests.
+const FOR_NOW: [u16; 3] = [408, 425, 429];
+/// How a program says that it will never take this one, as in `sysexits.h`: the data, the user or the host is wrong.
+const FOR_EVER: [i32; 3] = [65, 67, 68];
+
+impl DeliveryError {
+    /// Whether the receiver was there, and says that it does not want this one.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self {
+            Self::Refused(status) => (400..500).contains(status) && !FOR_NOW.contains(status),
+            Self::Failed(_, status) => status.code().is_some_and(|code| FOR_EVER.contains(&code)),
+            _ => false,
+        }
+    }
 }
 
 impl Delivery {
     pub(super) fn new(name: &AssetName, config: &AlertConfig, paths: &Paths) -> io::Result<Self> {
         Ok(match &config.to {
-            AlertTo::Webhook { url, secret } => {
-                // Fails where there is one already.
-                let _ = rustls::crypto::ring::default_provider().install_default();
-                let client = reqwest::Client::builder()
-                    .user_agent(concat!("trainyard/", env!("CARGO_PKG_VERSION")))
-                    .timeout(PATIENCE)
-                    // An answer must not lead to what the administrator has not named.
-                    .redirect(reqwest::redirect::Policy::none())
-                    .no_proxy()
-                    .build()
-                    .map_err(|error| io::Error::other(format!("alerts.{name}: {error}")))?;
-                let key = secret.as_ref().map(|secret| paths.secrets().join(secret.as_str()));
-                Self::Webhook { client, url: url.clone(), key }
+            AlertTo::Webhook { url, headers, secret } => {
+                let text = |given: &Given| match given {
+                    Given::Plain(text) => Text::Plain(text.clone()),
+                    Given::Secret(name) => Text::Secret(paths.secrets().join(name.as_str())),
+                };
+                Self::Webhook(Box::new(Webhook {
+                    client: client().map_err(|error| io::Error::other(format!("alerts.{name}: {error}")))?,
+                    url: text(url),
+                    headers: headers.iter().map(|(name, given)| (name.clone(), text(given))).collect(),
+                    key: secret.as_ref().map(|secret| paths.secrets().join(secret.as_str())),
+                }))
             }
             AlertTo::Command(command) => Self::Program(command.clone()),
             AlertTo::Mail { to, sendmail } => Self::Mail { sendmail: sendmail.clone(), to: to.clone() },
@@ -67,7 +98,7 @@ impl Delivery {
     pub(super) async fn deliver(&self, notice: &Notice) -> Result<(), DeliveryError> {
         let body = serde_json::to_string(notice).unwrap_or_default();
         match self {
-            Self::Webhook { client, url, key } => post(client, url, key.clone(), notice, body).await,
+            Self::Webhook(webhook) => webhook.post(notice, body).await,
             Self::Program(command) => {
                 let [program, arguments @ ..] = command.as_slice() else { return Ok(()) };
                 run(program.clone(), arguments.to_vec(), body).await
@@ -79,29 +110,76 @@ impl Delivery {
     }
 }
 
-async fn post(
-    client: &reqwest::Client,
-    url: &str,
-    key: Option<PathBuf>,
-    notice: &Notice,
-    body: String,
-) -> Result<(), DeliveryError> {
-    let mut request = client
-        .post(url)
-        .header("content-type", "application/json")
-        .header("trainyard-event", notice.serial.to_string());
-    if let Some(path) = key {
-        // Read each time: it may be exchanged.
-        let read = path.clone();
-        let read = tokio::task::spawn_blocking(move || read_limited(&read, KEY_MAX)).await;
-        let read = read.unwrap_or_else(|_| Err(io::Error::other("its reader panicked")));
-        let (_, key) = read.map_err(|error| DeliveryError::Key(path, error))?;
-        request = request.header("trainyard-signature", signature(key.trim_ascii(), crate::sys::now().0 / 1000, &body));
+fn client() -> reqwest::Result<reqwest::Client> {
+    // Fails where there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    reqwest::Client::builder()
+        .user_agent(concat!("trainyard/", env!("CARGO_PKG_VERSION")))
+        .timeout(PATIENCE)
+        // An answer must not lead to what the administrator has not named.
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+}
+
+impl Webhook {
+    async fn post(&self, notice: &Notice, body: String) -> Result<(), DeliveryError> {
+        let mut request = self
+            .client
+            .post(self.address().await?)
+            .header("content-type", "application/json")
+            .header("trainyard-event", notice.serial.to_string());
+        for (name, text) in &self.headers {
+            let value = HeaderValue::from_str(&text.read().await?);
+            let mut value = value.map_err(|_| DeliveryError::Header(name.clone()))?;
+            value.set_sensitive(true);
+            request = request.header(name, value);
+        }
+        if let Some(path) = &self.key {
+            let key = secret(path).await?;
+            request = request.header("trainyard-signature", signature(&key, crate::sys::now().0 / 1000, &body));
+        }
+        let answer = request.body(body).send().await;
+        match answer.map_err(|error| DeliveryError::Unreachable(reason(&error)))?.status() {
+            status if status.is_success() => Ok(()),
+            status => Err(DeliveryError::Refused(status.as_u16())),
+        }
     }
-    let answer = request.body(body).send().await.map_err(|error| DeliveryError::Unreachable(reason(&error)))?;
-    match answer.status() {
-        status if status.is_success() => Ok(()),
-        status => Err(DeliveryError::Refused(status.as_u16())),
+
+    /// One that is a secret is looked at only now.
+    async fn address(&self) -> Result<String, DeliveryError> {
+        let url = self.url.read().await?;
+        match (&self.url, check_address(&url)) {
+            (Text::Secret(path), Err(why)) => {
+                Err(DeliveryError::Secret(path.clone(), io::Error::other(format!("the address in it {why}"))))
+            }
+            _ => Ok(url),
+        }
+    }
+}
+
+impl Text {
+    async fn read(&self) -> Result<String, DeliveryError> {
+        match self {
+            Self::Plain(text) => Ok(text.clone()),
+            Self::Secret(path) => {
+                let bytes = secret(path).await?;
+                String::from_utf8(bytes)
+                    .map_err(|_| DeliveryError::Secret(path.clone(), io::Error::other("it is not text")))
+            }
+        }
+    }
+}
+
+/// The content of the file without the space around it.
+async fn secret(path: &std::path::Path) -> Result<Vec<u8>, DeliveryError> {
+    let file = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || read_limited(&file, SECRET_MAX)).await;
+    let read = read.unwrap_or_else(|_| Err(io::Error::other("its reader panicked")));
+    match read.map(|(_, bytes)| bytes.trim_ascii().to_owned()) {
+        Ok(bytes) if bytes.is_empty() => Err(DeliveryError::Secret(path.to_owned(), io::Error::other("it is empty"))),
+        Ok(bytes) => Ok(bytes),
+        Err(error) => Err(DeliveryError::Secret(path.to_owned(), error)),
     }
 }
 
@@ -132,7 +210,7 @@ async fn run(program: String, arguments: Vec<String>, input: String) -> Result<(
     let ended = ended.await.unwrap_or_else(|_| Err(io::Error::other("its thread panicked")));
     match ended {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(DeliveryError::Failed(name, status.to_string())),
+        Ok(status) => Err(DeliveryError::Failed(name, status)),
         Err(error) => Err(DeliveryError::Program(name, error)),
     }
 }
@@ -142,7 +220,7 @@ fn mail(to: &[String], notice: &Notice) -> String {
     let subject = format!("[trainyard] {}/{}: {}", notice.workspace, notice.job, notice.state);
     let dropped = match notice.dropped {
         0 => String::new(),
-        count => format!("\n{count} messages before this one were dropped.\n"),
+        count => format!("\n{count} messages before this one were not delivered.\n"),
     };
     format!(
         "To: {}\nSubject: {}\nMIME-Version: 1.0\nContent-Type: text/plain; charset=utf-8\nContent-Transfer-Encoding: 8bit\n\

@@ -2,8 +2,11 @@
 //!
 //! `manifest.json` · `state.jsonl` · `subordinate-ids` · `etc/…` (what lies in `etc/trainyard`, with owners and modes)
 
-use std::fs::File;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
@@ -23,6 +26,15 @@ const FORMAT: u32 = 1;
 const LEVEL: i32 = 3;
 /// Largest member that is read into memory, bytes.
 const SMALL_MAX: u64 = 16 << 20;
+
+/// Largest file of `jobs.d` that is taken, bytes; job files are far smaller.
+const JOB_FILE_MAX: u64 = 16 << 20;
+/// Most that is taken of one workspace's directory there, bytes.
+const WORKSPACE_MAX: u64 = 256 << 20;
+/// What an entry takes beside its content, bytes.
+const ENTRY: u64 = 1024;
+/// So much of what is left out is named.
+const NAMED_MAX: usize = 20;
 
 /// What a backup says of itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,11 +71,75 @@ pub(super) fn write(paths: &Paths, state: &File, out: &File, now: Timestamp) -> 
     if let Some(text) = optional(std::fs::read(&subordinates)).map_err(failed("read", &subordinates))? {
         member(&mut builder, "subordinate-ids", text.len() as u64, &*text, now).map_err(writing)?;
     }
-    let mut left_out = Vec::new();
-    transfer::append(&mut builder, &paths.config_dir(), Path::new("etc"), &mut |note| left_out.push(note))?;
+    let (mut room, mut left_out) = (Room::default(), LeftOut::default());
+    transfer::append(
+        &mut builder,
+        &paths.config_dir(),
+        Path::new("etc"),
+        &mut |member, status| room.admits(member, status),
+        &mut |note| left_out.add(note),
+    )?;
     let encoder = builder.into_inner().map_err(writing)?;
     encoder.finish().and_then(|mut buffer| buffer.flush()).map_err(writing)?;
-    Ok(left_out)
+    Ok(left_out.told())
+}
+
+/// Who may write job files must not fill a disk with what is backed up of them: sparse files are as long as they like to be. What
+/// root alone writes is taken as it is.
+#[derive(Default)]
+struct Room {
+    /// How much has been taken of each directory of a workspace that root has made; under no name, of all else in `jobs.d`.
+    taken: BTreeMap<OsString, u64>,
+}
+
+impl Room {
+    fn admits(&mut self, member: &Path, status: &Metadata) -> bool {
+        let Ok(inside) = member.strip_prefix("etc/jobs.d") else { return true };
+        let mut parts = inside.components().map(|part| part.as_os_str());
+        match (parts.next(), parts.next()) {
+            (Some(workspace), None) if status.is_dir() && status.uid() == 0 => {
+                self.taken.insert(workspace.to_owned(), 0);
+                true
+            }
+            (Some(workspace), Some(_)) if self.taken.contains_key(workspace) => self.has_room(workspace, status),
+            (Some(_), _) => self.has_room("".as_ref(), status),
+            (None, _) => true,
+        }
+    }
+
+    fn has_room(&mut self, workspace: &OsStr, status: &Metadata) -> bool {
+        let length = if status.is_file() { status.len() } else { 0 };
+        let taken = self.taken.entry(workspace.to_owned()).or_default();
+        let then = taken.saturating_add(length).saturating_add(ENTRY);
+        let has_room = length <= JOB_FILE_MAX && then <= WORKSPACE_MAX;
+        if has_room {
+            *taken = then;
+        }
+        has_room
+    }
+}
+
+/// What is not in it, one line each, as far as that is told.
+#[derive(Default)]
+struct LeftOut {
+    notes: Vec<String>,
+    more: u64,
+}
+
+impl LeftOut {
+    fn add(&mut self, note: String) {
+        match self.notes.len() < NAMED_MAX {
+            true => self.notes.push(note),
+            false => self.more += 1,
+        }
+    }
+
+    fn told(mut self) -> Vec<String> {
+        if self.more > 0 {
+            self.notes.push(format!("and {} more like these", self.more));
+        }
+        self.notes
+    }
 }
 
 fn member(
@@ -144,4 +220,39 @@ fn manifest_in(from: &Path, bytes: &[u8]) -> Result<Manifest, BackupError> {
         return Err(BackupError::Newer { path: from.to_owned(), found: format, known: FORMAT });
     }
     serde_json::from_slice(bytes).map_err(damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_job_files_take_the_room_of_others_and_what_is_named_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let status = |name: &str, length: u64| {
+            let file = File::create(dir.path().join(name)).unwrap();
+            file.set_len(length).unwrap();
+            file.metadata().unwrap()
+        };
+        // Root's, whoever runs this.
+        let (directory, large) = (Path::new("/").metadata().unwrap(), status("large", JOB_FILE_MAX));
+        let (small, huge) = (status("small", 9), status("huge", JOB_FILE_MAX + 1));
+        let mut room = Room::default();
+        let mut admits = |member: &str, status: &Metadata| room.admits(Path::new(member), status);
+        assert!(admits("etc/jobs.d", &directory) && admits("etc/jobs.d/lab", &directory));
+        assert!(!admits("etc/jobs.d/lab/huge.toml", &huge) && !admits("etc/jobs.d/huge.toml", &huge));
+        let taken = (0..60).filter(|number| admits(&format!("etc/jobs.d/lab/{number}.toml"), &large)).count();
+        assert_eq!(taken, 15, "as much as one workspace may have");
+        assert!(admits("etc/jobs.d/a.toml", &large) && admits("etc/jobs.d/vision", &directory));
+        assert!(admits("etc/jobs.d/vision/a.toml", &large) && !admits("etc/jobs.d/lab/z.toml", &large));
+        // Many names alone are bounded as well.
+        let names = (0..1_000_000).take_while(|number| admits(&format!("etc/jobs.d/vision/{number}"), &small)).count();
+        assert!((200_000..1_000_000).contains(&names), "{names}");
+        // Root's own.
+        assert!(admits("etc/trainyard.toml", &huge) && admits("etc/secrets/x", &huge));
+        let mut left_out = LeftOut::default();
+        (0..50).for_each(|number| left_out.add(number.to_string()));
+        let told = left_out.told();
+        assert_eq!((told.len(), told[19].as_str(), told[20].as_str()), (21, "19", "and 30 more like these"));
+    }
 }

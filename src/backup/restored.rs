@@ -1,7 +1,8 @@
 //! What a state of the past means now; pure.
 //!
 //! What ran when the backup was taken is lost; what was still to run is made ready anew, since nothing of it need be there. Numbers
-//! that the disk shows as taken are not given again: what was done since the backup stays where it is, and is told of.
+//! that the disk shows as taken are not given again: what was done since the backup stays where it is, and is told of. How a run has
+//! ended is believed to the disk: its model, which is published only then, or what its directory says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,8 @@ pub(super) const EVENTS_APART: u64 = 1 << 32;
 pub(super) struct Left {
     pub(super) attempt: u64,
     pub(super) jobs: BTreeMap<JobKey, LeftJob>,
+    /// How runs have ended that were not over, or are later.
+    pub(super) ends: BTreeMap<(JobKey, u32), Verdict>,
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +46,7 @@ pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timest
     counters.attempt = counters.attempt.max(left.attempt);
     counters.event += EVENTS_APART;
     batch.counters = Some(counters);
-    let mut adapter = Adapter { batch, taken, now, open: 0, newer: Vec::new() };
+    let mut adapter = Adapter { batch, ends: &left.ends, taken, now, open: 0, newer: Vec::new() };
     let keys: BTreeSet<JobKey> = adapter.batch.jobs.keys().chain(left.jobs.keys()).cloned().collect();
     for key in keys {
         adapter.job(&key, left.jobs.get(&key));
@@ -51,15 +54,16 @@ pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timest
     Adapted { batch: adapter.batch, open: adapter.open, newer: adapter.newer }
 }
 
-struct Adapter {
+struct Adapter<'a> {
     batch: Batch,
+    ends: &'a BTreeMap<(JobKey, u32), Verdict>,
     taken: Timestamp,
     now: Timestamp,
     open: usize,
     newer: Vec<String>,
 }
 
-impl Adapter {
+impl Adapter<'_> {
     fn job(&mut self, key: &JobKey, left: Option<&LeftJob>) {
         let (highest, attempt) = left.map_or((0, 0), |left| (left.run, left.attempt));
         match self.batch.jobs.get(key).map(|job| (job.removed || job.source.is_none(), job.last_run)) {
@@ -75,11 +79,7 @@ impl Adapter {
         let run = self.batch.runs.get(&(key.clone(), last));
         let open = run.is_some_and(|run| run.ended.is_none());
         let attempts = run.map_or(0, |run| run.attempts.len());
-        if open && highest == last && attempt as usize > attempts {
-            self.conclude(key, last);
-            self.newer
-                .push(format!("{key}: run {last} went on after the backup; what its attempts left is in runs/{last}"));
-        } else if highest > last {
+        if highest > last {
             let what = format!(
                 "{key}: its runs {} to {highest} are later than the backup; what they left is in runs/ and models/",
                 last + 1
@@ -87,8 +87,17 @@ impl Adapter {
             if open {
                 self.conclude(key, last);
             }
-            self.unknown_run(key, highest, &what);
+            self.later_run(key, highest, &what);
             self.newer.push(what);
+        } else if open && let Some(verdict) = self.end(key, last) {
+            let what = format!("{key}: run {last} ended after the backup: {verdict}");
+            self.conclude(key, last);
+            self.note(key, last, state_after(&verdict), format!("restored from a backup of {}: {what}", self.taken));
+            self.newer.push(what);
+        } else if open && attempt as usize > attempts {
+            self.conclude(key, last);
+            self.newer
+                .push(format!("{key}: run {last} went on after the backup; what its attempts left is in runs/{last}"));
         } else if open {
             self.open += 1;
             self.go_on(key, last);
@@ -111,14 +120,21 @@ impl Adapter {
         self.note(key, number, State::Waiting, message);
     }
 
-    /// The run cannot go on: there are later ones.
+    fn end(&self, key: &JobKey, number: u32) -> Option<Verdict> {
+        self.ends.get(&(key.clone(), number)).cloned()
+    }
+
+    /// The run does not go on: it has ended, or there are later attempts or runs.
     fn conclude(&mut self, key: &JobKey, number: u32) {
-        let reason =
-            format!("lost: the state was restored from a backup of {}, and what was done later is there", self.taken);
+        let verdict = self.end(key, number).unwrap_or_else(|| Verdict::Failed {
+            reason: format!(
+                "lost: the state was restored from a backup of {}, and what was done later is there",
+                self.taken
+            ),
+        });
         let (now, taken) = (self.now, self.taken);
         let Some(run) = self.batch.runs.get_mut(&(key.clone(), number)) else { return };
         lose_tasks(run, taken, now);
-        let verdict = Verdict::Failed { reason };
         if let Some(attempt) = run.attempts.last_mut().filter(|attempt| attempt.ended.is_none()) {
             // What it had of the machine is swept by the start, as of any attempt that is not live.
             (attempt.verdict, attempt.ended, attempt.released) = (Some(verdict.clone()), Some(now), true);
@@ -126,15 +142,20 @@ impl Adapter {
         run.ended = Some(RunEnd { verdict, at: now });
     }
 
-    /// The newest run of a job, of which no more is known than that it was there.
-    fn unknown_run(&mut self, key: &JobKey, number: u32, what: &str) {
+    /// The newest run of a job, of which no more is known than that it was there, and perhaps how it ended.
+    fn later_run(&mut self, key: &JobKey, number: u32, what: &str) {
         let Some(job) = self.batch.jobs.get_mut(key) else { return };
         let Some(source) = job.source.clone() else { return };
         job.last_run = number;
         // What was asked for may have been done.
         (job.rerun_wanted, job.turned_away) = (false, None);
-        let reason =
-            format!("how it ended is not known: it is later than the backup of {} that was restored", self.taken);
+        let verdict = self.ends.get(&(key.clone(), number)).cloned().unwrap_or_else(|| Verdict::Failed {
+            reason: format!(
+                "how it ended is not known: it is later than the backup of {} that was restored",
+                self.taken
+            ),
+        });
+        let state = state_after(&verdict);
         let run = RunRecord {
             number,
             created: self.now,
@@ -145,10 +166,10 @@ impl Adapter {
             stop: None,
             extended_ms: 0,
             attempts: Vec::new(),
-            ended: Some(RunEnd { verdict: Verdict::Failed { reason }, at: self.now }),
+            ended: Some(RunEnd { verdict, at: self.now }),
         };
         self.batch.runs.insert((key.clone(), number), run);
-        self.note(key, number, State::Failed, format!("restored from a backup of {}: {what}", self.taken));
+        self.note(key, number, state, format!("restored from a backup of {}: {what}", self.taken));
     }
 
     /// A job of which only directories are there: a file of its name begins with the next number.
@@ -189,6 +210,14 @@ impl Adapter {
         counters.event += 1;
         let (serial, at) = (counters.event, self.now);
         self.batch.events.push((key.clone(), EventRecord { number, serial, at, run, state, message }));
+    }
+}
+
+fn state_after(verdict: &Verdict) -> State {
+    match verdict {
+        Verdict::Succeeded { .. } => State::Succeeded,
+        Verdict::Failed { .. } => State::Failed,
+        Verdict::Stopped { .. } => State::Stopped,
     }
 }
 

@@ -5,17 +5,17 @@
 //! ```
 //! Before `restore.json` is there all is as it was; after it only forward: a draft that is gone has been put in place.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{BackupError, failed, remove_drafts};
+use super::{BackupError, failed, remove_drafts, subordinates};
 use crate::config::Paths;
 use crate::ids::Timestamp;
 use crate::sys::file::{Durability, create_dir, optional, remove_if_there, write_whole};
+use crate::sys::mounts;
 
 /// What is written when all drafts are whole.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,13 +67,19 @@ impl Drafts {
         self.config.clone()
     }
 
-    /// What this machine has given to users stays given: files are left that bear its ids.
-    pub(super) fn merge_subordinates(&self, paths: &Paths) -> Result<(), BackupError> {
+    /// The tokens of the API in it.
+    pub(super) fn tokens(&self) -> PathBuf {
+        self.config.join("trainyard/tokens")
+    }
+
+    /// Puts both machines' lines together; what of this one's has made way is told.
+    pub(super) fn merge_subordinates(&self, paths: &Paths) -> Result<Vec<String>, BackupError> {
         let (draft, here) = (self.subordinates(), paths.subordinate_ids());
         let read = |path: &Path| optional(fs::read_to_string(path)).map_err(failed("read", path));
-        let Some(backup) = read(&draft)? else { return Ok(()) };
-        let merged = merge(&backup, &read(&here)?.unwrap_or_default())?;
-        write_whole(&draft, merged.as_bytes(), 0o644, Durability::Machine).map_err(failed("write", &draft))
+        let Some(backup) = read(&draft)? else { return Ok(Vec::new()) };
+        let merged = subordinates::merge(paths, &backup, &read(&here)?.unwrap_or_default())?;
+        write_whole(&draft, merged.text.as_bytes(), 0o644, Durability::Machine).map_err(failed("write", &draft))?;
+        Ok(merged.gone)
     }
 
     /// From here on only forward. Returns what was set aside.
@@ -89,18 +95,15 @@ impl Drafts {
     }
 }
 
-/// `OWNER:FIRST:COUNT` lines of both.
-fn merge(backup: &str, here: &str) -> Result<String, BackupError> {
-    let owner_of = |line: &str| line.split_once(':').map(|(owner, range)| (owner.to_owned(), range.to_owned()));
-    let mut owners: BTreeMap<String, String> = BTreeMap::new();
-    for (owner, range) in backup.lines().chain(here.lines()).filter_map(owner_of) {
-        let by_other = owners.iter().any(|(other, taken)| *taken == range && *other != owner);
-        let differs = owners.insert(owner, range.clone()).is_some_and(|before| before != range);
-        if by_other || differs {
-            return Err(BackupError::Subordinates { range });
+/// What a rename cannot replace, or would take a file system with it that is mounted again at the next start of the machine.
+pub(super) fn refuse_mount_points(paths: &Paths) -> Result<(), BackupError> {
+    let mounts = mounts::list().map_err(failed("read", Path::new("/proc/self/mountinfo")))?;
+    for Swap { place, .. } in swaps(paths, "") {
+        if let Some(mount) = mounts.iter().find(|mount| mount.target.starts_with(&place)) {
+            return Err(BackupError::MountPoint { mount: mount.target.clone(), place });
         }
     }
-    Ok(owners.iter().map(|(owner, range)| format!("{owner}:{range}\n")).collect())
+    Ok(())
 }
 
 struct Swap {
@@ -227,14 +230,5 @@ mod tests {
         finish(&paths).unwrap();
         assert_eq!(content(&paths), ["old", "old", "1:0:1"]);
         assert!(!Drafts::of(&paths).config().exists() && !Drafts::of(&paths).store().exists());
-    }
-
-    #[test]
-    fn ids_that_were_given_to_users_stay_theirs() {
-        let both = merge("1000:70:5\n1001:75:5\n", "1000:70:5\n1002:80:5\n").unwrap();
-        assert_eq!(both, "1000:70:5\n1001:75:5\n1002:80:5\n");
-        for (backup, here) in [("1000:70:5", "1001:70:5"), ("1000:70:5", "1000:75:5")] {
-            assert!(matches!(merge(backup, here), Err(BackupError::Subordinates { .. })));
-        }
     }
 }

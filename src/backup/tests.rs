@@ -1,7 +1,9 @@
 use super::*;
+use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
+use crate::ids::JobKey;
 use crate::status::{TaskEnd, Verdict};
 use crate::store::Batch;
 use crate::store::record::{
@@ -157,6 +159,11 @@ fn back_up(paths: &Paths, to: &Path) {
     assert_eq!(write(paths, &mut state, &out, TAKEN).unwrap(), Vec::<String>::new());
 }
 
+/// As `trainyard restore`, without tokens.
+fn restore(paths: &Paths, from: &Path, replace: Replace, now: Timestamp) -> Result<Restored, BackupError> {
+    super::restore(paths, from, Wanted { replace, tokens: Tokens::Here }, now)
+}
+
 fn stored(paths: &Paths) -> Batch {
     let mut lines = Vec::new();
     RedbStore::open(&paths.store_file()).unwrap().reader().copy(&mut lines).unwrap();
@@ -238,6 +245,97 @@ fn numbers_that_the_disk_has_are_not_given_again() {
     for aside in restored.aside {
         assert!(aside.exists(), "{aside:?}");
     }
+}
+
+#[test]
+fn a_run_whose_model_was_published_after_the_backup_has_succeeded() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut state = state();
+    for name in ["told", "on"] {
+        let key: JobKey = format!("lab/{name}").parse().unwrap();
+        state.jobs.insert(key.clone(), job(1));
+        let running = TaskPhase::Running { since: Timestamp(3) };
+        state.runs.insert((key, 1), run(1, vec![attempt(1, running)], None));
+    }
+    let paths = installed(&dir.path().join("here"), &state);
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    let left = |path: &str| fs::create_dir_all(paths.workspaces().join("lab").join(path)).unwrap();
+    let status = |run: &str, text: &str| {
+        left(&format!("jobs/{run}/attempts/1"));
+        fs::write(paths.workspaces().join("lab/jobs").join(run).join("status"), text).unwrap();
+    };
+    // Published, and killed before that was told.
+    left("models/runs/2");
+    status("runs/runs/2", "state = \"running\"\nreason = \"main-0 runs\"\n");
+    status("told/runs/1", "state = \"failed\"\nreason = \"exit code 3\"\n");
+    status("on/runs/1", "state = \"running\"\nreason = \"main-0 runs\"\n");
+    // And a later one of a run that had not begun.
+    left("models/waits/2");
+    let restored = restore(&paths, &file, Replace::Everything, NOW).unwrap();
+    assert_eq!((restored.open, restored.newer.len()), (1, 3), "{:?}", restored.newer);
+    let stored = stored(&paths);
+    let verdict = |name: &str, number| {
+        let key: JobKey = format!("lab/{name}").parse().unwrap();
+        stored.runs[&(key, number)].ended.as_ref().map(|end| end.verdict.clone())
+    };
+    let succeeded = Some(Verdict::Succeeded { tolerated: 0 });
+    assert_eq!((verdict("runs", 2), verdict("waits", 2)), (succeeded.clone(), succeeded));
+    assert_eq!(verdict("told", 1), Some(Verdict::Failed { reason: "exit code 3".to_owned() }));
+    assert_eq!(verdict("on", 1), None, "it goes on");
+    let last_state = |name: &str| {
+        let key: JobKey = format!("lab/{name}").parse().unwrap();
+        stored.events.iter().rfind(|(of, _)| *of == key).unwrap().1.state
+    };
+    use crate::status::State;
+    let states = ["runs", "waits", "told", "on"].map(last_state);
+    assert_eq!(states, [State::Succeeded, State::Succeeded, State::Failed, State::Waiting]);
+}
+
+#[test]
+fn tokens_that_were_revoked_after_the_backup_come_back_only_if_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    fs::create_dir(paths.tokens()).unwrap();
+    let token = |name: &str| paths.tokens().join(format!("{name}.toml"));
+    fs::write(token("kept"), "kept then").unwrap();
+    fs::write(token("revoked"), "revoked").unwrap();
+    let file = dir.path().join("b.tar.zst");
+    back_up(&paths, &file);
+    fs::remove_file(token("revoked")).unwrap();
+    fs::write(token("kept"), "kept now").unwrap();
+    fs::write(token("new"), "new").unwrap();
+    fs::set_permissions(token("new"), fs::Permissions::from_mode(0o600)).unwrap();
+    let told = restore(&paths, &file, Replace::Everything, NOW).unwrap().tokens;
+    assert_eq!(told, TokensTold { restored: Vec::new(), left_out: vec!["revoked".to_owned()] });
+    assert_eq!(fs::read_to_string(token("kept")).unwrap(), "kept now");
+    assert!(!token("revoked").exists());
+    assert_eq!(fs::metadata(token("new")).unwrap().permissions().mode() & 0o777, 0o600);
+    let wanted = Wanted { replace: Replace::Everything, tokens: Tokens::Backup };
+    let told = super::restore(&paths, &file, wanted, Timestamp(NOW.0 + 1)).unwrap().tokens;
+    assert_eq!((told.restored, told.left_out), (vec!["kept".to_owned(), "revoked".to_owned()], Vec::new()));
+    assert!(token("revoked").exists() && !token("new").exists());
+    // A machine that has none is given none.
+    let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
+    let told = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap().tokens;
+    assert_eq!(told.left_out.len(), 2);
+    assert!(!elsewhere.tokens().exists());
+}
+
+#[test]
+fn a_job_file_that_is_longer_than_all_disks_is_left_out_and_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    File::create(paths.jobs_d().join("lab/huge.toml")).unwrap().set_len(1 << 40).unwrap();
+    let mut state = tempfile::tempfile().unwrap();
+    copy_state(&paths, &offline(&paths).unwrap(), &mut state).unwrap();
+    let file = dir.path().join("b.tar.zst");
+    let left_out = write(&paths, &mut state, &File::create_new(&file).unwrap(), TAKEN).unwrap();
+    assert!(left_out.len() == 1 && left_out[0].contains("lab/huge.toml is left out"), "{left_out:?}");
+    let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
+    restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
+    assert!(elsewhere.jobs_d().join("lab/over.toml").exists() && !elsewhere.jobs_d().join("lab/huge.toml").exists());
+    assert!(elsewhere.secrets().join("lab/registry.json").exists());
 }
 
 #[test]

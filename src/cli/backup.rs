@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
-use crate::backup::{self, LACKS, Replace};
+use crate::backup::{self, LACKS, Restored, Tokens, Wanted};
 use crate::config::Paths;
 use crate::sys::file::UnnamedFile;
 
@@ -27,7 +27,9 @@ pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format
     out.name(&target).with_context(|| format!("cannot give the backup its name {}", target.display()))?;
     left_out.iter().for_each(|note| output::aside(note));
     match format {
-        Format::Json => output::json(&serde_json::json!({ "file": target, "bytes": size, "lacks": LACKS }))?,
+        Format::Json => {
+            output::json(&serde_json::json!({ "file": target, "bytes": size, "lacks": LACKS, "left_out": left_out }))?
+        }
         Format::People => {
             output::line(&format!("{}: {}", target.display(), crate::ids::Bytes(size)))?;
             output::aside("it holds the state, job files, configuration and secrets; keep it where only root reads");
@@ -69,26 +71,47 @@ async fn copy_state(client: &Client, paths: &Paths, state: &File) -> anyhow::Res
     }
 }
 
-pub(super) fn restore(paths: &Paths, from: &Path, replace: Replace, format: Format) -> anyhow::Result<Exit> {
-    let restored = backup::restore(paths, from, replace, crate::sys::now())?;
-    if format == Format::Json {
-        output::json(&serde_json::json!({
+pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format) -> anyhow::Result<Exit> {
+    let restored = backup::restore(paths, from, wanted, crate::sys::now())?;
+    match format {
+        Format::Json => output::json(&serde_json::json!({
             "taken": restored.manifest.taken.to_string(),
             "host": restored.manifest.host,
             "jobs": restored.jobs,
             "open_runs": restored.open,
             "newer": restored.newer,
             "aside": restored.aside,
-        }))?;
-        return Ok(Exit::Success);
+            "tokens": restored.tokens.restored,
+            "tokens_left_out": restored.tokens.left_out,
+            "ids_gone": restored.ids_gone,
+        }))?,
+        Format::People => tell(&restored, wanted.tokens)?,
     }
+    Ok(Exit::Success)
+}
+
+fn tell(restored: &Restored, tokens: Tokens) -> anyhow::Result<()> {
     let (taken, host) = (restored.manifest.taken, &restored.manifest.host);
     output::line(&format!(
         "restored {} jobs as of {taken} ({host}); {} were not over, and go on when the daemon starts",
         restored.jobs, restored.open
     ))?;
-    restored.newer.iter().for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
+    restored.newer.iter().chain(&restored.ids_gone).for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
     restored.aside.iter().for_each(|path| output::aside(&format!("set aside: {}", path.display())));
     output::aside(&format!("not in a backup: {LACKS}"));
-    Ok(Exit::Success)
+    let names = |names: &[String]| crate::sys::terminal::escape(&names.join(" "));
+    let (good, left_out) = (&restored.tokens.restored, &restored.tokens.left_out);
+    if tokens == Tokens::Backup && !good.is_empty() {
+        output::aside(&format!(
+            "tokens of the API are good again, also if they were revoked since {taken}. To revoke those that are not to be: trainyard token rm {}",
+            names(good)
+        ));
+    }
+    if !left_out.is_empty() {
+        output::aside(&format!(
+            "not restored, since they may have been revoked since {taken}: the tokens {}. Make new ones, or restore again with --with-tokens",
+            names(left_out)
+        ));
+    }
+    Ok(())
 }

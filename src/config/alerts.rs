@@ -26,7 +26,8 @@ pub enum AlertOn {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlertTo {
     Webhook {
-        url: String,
+        url: Given,
+        headers: BTreeMap<String, Given>,
         /// The file in `/etc/trainyard/secrets` with the key of its signature.
         secret: Option<AssetName>,
     },
@@ -38,12 +39,33 @@ pub enum AlertTo {
     },
 }
 
+/// A text that anybody may read in the configuration, or one that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    Plain(String),
+    /// A file in `/etc/trainyard/secrets`, written as `secret:NAME`.
+    Secret(AssetName),
+}
+
+impl AlertConfig {
+    /// The files in `/etc/trainyard/secrets` that it needs.
+    pub fn secrets(&self) -> BTreeSet<&AssetName> {
+        let AlertTo::Webhook { url, headers, secret } = &self.to else { return BTreeSet::new() };
+        let given = headers.values().chain([url]).filter_map(|given| match given {
+            Given::Secret(name) => Some(name),
+            Given::Plain(_) => None,
+        });
+        given.chain(secret).collect()
+    }
+}
+
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireAlert {
     on: Option<Vec<String>>,
     workspaces: Vec<String>,
     url: Option<String>,
+    headers: Option<BTreeMap<String, String>>,
     secret: Option<String>,
     command: Option<Vec<String>>,
     email: Option<Vec<String>>,
@@ -65,7 +87,7 @@ fn read_one(name: &str, wire: WireAlert) -> Result<(AssetName, AlertConfig), (St
     let workspaces = workspaces.map_err(|error: crate::ids::NameError| (at("workspaces"), error.to_string()))?;
     let on = on(wire.on.as_deref()).map_err(|message| (at("on"), message))?;
     let to = match (&wire.url, &wire.command, &wire.email) {
-        (Some(url), None, None) => webhook(url, wire.secret.as_deref()).map_err(|(key, message)| (at(key), message))?,
+        (Some(url), None, None) => webhook(url, &wire).map_err(|(key, message)| (at(key), message))?,
         (None, Some(command), None) => match command.first() {
             Some(program) if program.starts_with('/') => AlertTo::Command(command.clone()),
             _ => {
@@ -80,6 +102,9 @@ fn read_one(name: &str, wire: WireAlert) -> Result<(AssetName, AlertConfig), (St
     };
     if wire.secret.is_some() && wire.url.is_none() {
         return Err((at("secret"), "is the key of a webhook's signature; there is no url".to_owned()));
+    }
+    if wire.headers.is_some() && wire.url.is_none() {
+        return Err((at("headers"), "are those of a webhook; there is no url".to_owned()));
     }
     if wire.sendmail.is_some() && wire.email.is_none() {
         return Err((at("sendmail"), "sends e-mail; there is no email".to_owned()));
@@ -99,15 +124,53 @@ fn on(states: Option<&[String]>) -> Result<AlertOn, String> {
     }
 }
 
-fn webhook(url: &str, secret: Option<&str>) -> Result<AlertTo, (&'static str, String)> {
+fn webhook(url: &str, wire: &WireAlert) -> Result<AlertTo, (&'static str, String)> {
+    let url = given(url).map_err(|message| ("url", message))?;
+    if let Given::Plain(url) = &url {
+        check_address(url).map_err(|message| ("url", message.to_owned()))?;
+    }
+    let headers = wire.headers.iter().flatten();
+    let headers = headers.map(|(name, value)| -> Result<_, String> { Ok((header(name)?, given(value)?)) });
+    let headers = headers.collect::<Result<_, _>>().map_err(|message| ("headers", message))?;
+    let secret = wire.secret.as_deref().map(|name| secret_named(name.strip_prefix(SECRET).unwrap_or(name)));
+    let secret = secret.transpose().map_err(|message| ("secret", message))?;
+    Ok(AlertTo::Webhook { url, headers, secret })
+}
+
+/// Begins what names a secret.
+const SECRET: &str = "secret:";
+
+fn given(text: &str) -> Result<Given, String> {
+    match text.strip_prefix(SECRET) {
+        Some(name) => secret_named(name).map(Given::Secret),
+        None => Ok(Given::Plain(text.to_owned())),
+    }
+}
+
+fn secret_named(name: &str) -> Result<AssetName, String> {
+    name.parse().map_err(|error| format!("names a file in secrets/: {error}"))
+}
+
+/// Those that are sent anyway.
+const OWN_HEADERS: [&str; 4] = ["content-type", "content-length", "host", "transfer-encoding"];
+
+fn header(name: &str) -> Result<String, String> {
+    let name = name.to_ascii_lowercase();
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if !is_name || OWN_HEADERS.contains(&name.as_str()) || name.starts_with("trainyard-") {
+        return Err(format!("{name:?} is no name of a header that may be set here"));
+    }
+    Ok(name)
+}
+
+/// Whether a webhook may be sent there. Says nothing of the address: it may be a secret.
+pub fn check_address(url: &str) -> Result<(), &'static str> {
     let plain = url.strip_prefix("http://").map(|rest| rest.split(['/', ':', '?']).next().unwrap_or_default());
     let is_local = plain.is_some_and(|host| ["localhost", "127.0.0.1"].contains(&host)) && !url.contains('@');
-    if !url.starts_with("https://") && !is_local {
-        return Err(("url", "must begin with https://; plain http only for localhost".to_owned()));
+    match url.starts_with("https://") || is_local {
+        true => Ok(()),
+        false => Err("must begin with https://; plain http only for localhost"),
     }
-    let secret = secret.map(str::parse::<AssetName>).transpose();
-    let secret = secret.map_err(|error| ("secret", format!("names a file in secrets/: {error}")))?;
-    Ok(AlertTo::Webhook { url: url.to_owned(), secret })
 }
 
 fn mail(to: &[String], sendmail: Option<&str>) -> Result<AlertTo, (&'static str, String)> {

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::requests::may;
 use super::world::Job;
-use super::{Caller, Reconciler};
+use super::{Caller, Reconciler, Refusal};
 use crate::ids::JobKey;
-use crate::store::Store;
+use crate::status::State;
+use crate::store::{Store, StoreError};
 use crate::store::record::EventRecord;
 
 /// So many are kept in memory.
@@ -41,6 +42,15 @@ pub struct Happened {
     pub is_more: bool,
 }
 
+/// What [`super::Request::StatesAt`] answers: from where somebody goes on who has looked at all events up to a serial number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StatesAt {
+    /// What each job had come to by then.
+    pub states: BTreeMap<JobKey, State>,
+    /// The serial number of the last event of all.
+    pub last: u64,
+}
+
 impl Happenings {
     pub(super) fn after(serial: u64) -> Self {
         Self { last: VecDeque::new(), after: serial }
@@ -60,6 +70,11 @@ impl Happenings {
         self.last.retain(|(other, _)| other != key);
     }
 
+    /// The serial number of the last one.
+    fn last(&self) -> u64 {
+        self.last.back().map_or(self.after, |(_, event)| event.serial)
+    }
+
     /// Those behind a serial number, in order; `None` where some of them are in the store alone.
     fn behind(&self, serial: u64) -> Option<impl Iterator<Item = &(JobKey, EventRecord)>> {
         let from = self.last.partition_point(|(_, event)| event.serial <= serial);
@@ -75,7 +90,7 @@ impl<S: Store> Reconciler<S> {
         let is_seen = |key: &JobKey| self.visible(caller, key).is_some();
         let mut events: Vec<_> = recent.filter(|(key, _)| is_seen(key)).take(limit).cloned().collect();
         events.sort_by_key(|(_, event)| event.serial);
-        let last = self.happenings.last.back().map_or(after, |(_, event)| event.serial).max(after);
+        let last = self.happenings.last().max(after);
         let is_more = events.len() >= limit;
         let upto = events.last().filter(|_| is_more).map_or(last, |(_, event)| event.serial);
         Recent::Told(Happened { events, upto, is_more })
@@ -89,5 +104,30 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn first_events(&self, caller: &Caller, jobs: &BTreeSet<JobKey>) -> BTreeMap<JobKey, u64> {
         let first = |key: &JobKey| Some((key.clone(), self.visible(caller, key)?.record.first_event));
         jobs.iter().filter_map(first).collect()
+    }
+
+    pub(super) fn states_at(&self, serial: u64) -> Result<StatesAt, Refusal> {
+        let mut states = BTreeMap::new();
+        for (key, job) in self.jobs.iter().filter(|(_, job)| !job.record.removed) {
+            let state = self.state_at(key, job, serial).map_err(|error| Refusal::Store(error.to_string()))?;
+            states.extend(state.map(|state| (key.clone(), state)));
+        }
+        Ok(StatesAt { states, last: self.happenings.last() })
+    }
+
+    /// By the last of a job's events up to a serial number. Of the store no more is read than that takes: most jobs have nothing
+    /// new.
+    fn state_at(&self, key: &JobKey, job: &Job, serial: u64) -> Result<Option<State>, StoreError> {
+        let first = job.record.first_event;
+        let mut count = 1;
+        loop {
+            let from = job.record.next_event.saturating_sub(count).max(first);
+            let events = self.store.events(key, from)?;
+            let last = events.iter().rev().find(|event| event.serial <= serial);
+            if last.is_some() || from == first {
+                return Ok(last.map(|event| event.state));
+            }
+            count = count.saturating_mul(4);
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tokio::sync::{mpsc, oneshot};
 
 use super::happenings::Recent;
-use super::{Answer, Caller, Event, Happened, Refusal, Request};
+use super::{Answer, Caller, Event, Happened, Refusal, Request, StatesAt};
 use crate::store::redb::{Page, Reader};
 
 /// Where it is asked for.
@@ -32,6 +32,11 @@ impl Past {
             },
             Err(refusal) => Some(Err(refusal)),
         }
+    }
+
+    /// What all jobs had come to by a serial number. None where the daemon ends.
+    pub async fn states_at(&self, serial: u64) -> Option<Result<StatesAt, Refusal>> {
+        self.ask(|answer| Request::StatesAt { serial, answer }).await
     }
 
     async fn ask<T: Send + 'static>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<Result<T, Refusal>> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::queue::SEEN;
 use super::world::Job;
-use super::{Recent, Reconciler, Work};
+use super::{Recent, Reconciler, StatesAt, Work};
 use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
@@ -85,6 +85,11 @@ pub enum Request {
         caller: Caller,
         jobs: BTreeSet<JobKey>,
         answer: Answer<BTreeMap<JobKey, u64>>,
+    },
+    /// What all jobs had come to by that serial number; for the daemon itself.
+    StatesAt {
+        serial: u64,
+        answer: Answer<StatesAt>,
     },
     /// Whether anything may start, and what still runs.
     Drain {
@@ -229,6 +234,7 @@ impl<S: Store> Reconciler<S> {
             Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::Events { caller, after, limit, answer } => answer(Ok(self.happened(&caller, after, limit))),
             Request::FirstEvents { caller, jobs, answer } => answer(Ok(self.first_events(&caller, &jobs))),
+            Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),

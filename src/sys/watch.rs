@@ -59,7 +59,7 @@ mod tests {
         let (path, aside) = (dir.path().join("file"), dir.path().join("aside"));
         let (sender, signs) = channel();
         let _watch = watch(&path, move |sign| sender.send(sign).unwrap()).unwrap();
-        let next = || signs.recv_timeout(Duration::from_secs(10)).unwrap();
+        let next = || signs.recv_timeout(Duration::from_secs(60)).unwrap();
         fs::write(&path, "whole").unwrap();
         assert_eq!(next(), Sign::Written);
         fs::write(&aside, "another").unwrap();

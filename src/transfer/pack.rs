@@ -27,18 +27,20 @@ const WHOLE_MAX: u64 = 4 << 20;
 pub fn pack(source: &Path, out: impl Write, note: &mut dyn FnMut(String)) -> Result<(), TransferError> {
     let mut out = Builder::new(out);
     let member = name_of(source).map_or(PathBuf::from("."), PathBuf::from);
-    walk(source, member, &mut Packer { out: &mut out, owners: Owners::Dropped, note })?;
+    walk(source, member, &mut Packer { out: &mut out, owners: Owners::Dropped, admit: &mut |_, _| true, note })?;
     out.into_inner().and_then(|mut out| out.flush()).map_err(failed("send", source))
 }
 
-/// As [`pack`], but into an archive that has more members, with the owners and all bits of the mode, as `member`.
+/// As [`pack`], but into an archive that has more members, with the owners and all bits of the mode, as `member`. What `admit` says
+/// no to, by its name there and what it is, is left out, with all that is in it.
 pub fn append(
     out: &mut Builder<impl Write>,
     source: &Path,
     member: &Path,
+    admit: &mut dyn FnMut(&Path, &Metadata) -> bool,
     note: &mut dyn FnMut(String),
 ) -> Result<(), TransferError> {
-    walk(source, member.to_owned(), &mut Packer { out, owners: Owners::Kept, note })
+    walk(source, member.to_owned(), &mut Packer { out, owners: Owners::Kept, admit, note })
 }
 
 /// Whether it is told whose what is packed is.
@@ -131,6 +133,7 @@ impl Level {
 struct Packer<'a, W: Write> {
     out: &'a mut Builder<W>,
     owners: Owners,
+    admit: &'a mut dyn FnMut(&Path, &Metadata) -> bool,
     note: &'a mut dyn FnMut(String),
 }
 
@@ -147,6 +150,9 @@ impl<W: Write> Packer<'_, W> {
         let handle = File::from(handle);
         let status = handle.metadata().map_err(read)?;
         let kind = status.file_type();
+        if (kind.is_dir() || kind.is_symlink()) && !self.admits(&place, &status) {
+            return Ok(None);
+        }
         if kind.is_dir() {
             let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
             let directory = open_at(&handle, OsStr::new("."), flags).map_err(read)?;
@@ -172,10 +178,24 @@ impl<W: Write> Packer<'_, W> {
         Ok(None)
     }
 
+    fn admits(&mut self, place: &Place, status: &Metadata) -> bool {
+        let is_admitted = (self.admit)(&place.member, status);
+        if !is_admitted {
+            (self.note)(format!(
+                "{} is left out: it is too large, or too much with what is beside it",
+                shown(&place.path)
+            ));
+        }
+        is_admitted
+    }
+
     fn file(&mut self, file: File, place: &Place) -> Result<(), TransferError> {
         let status = file.metadata().map_err(failed("read", &place.path))?;
         if !status.is_file() {
             (self.note)(format!("{} is left out: it became something else", shown(&place.path)));
+            return Ok(());
+        }
+        if !self.admits(place, &status) {
             return Ok(());
         }
         if status.len() <= WHOLE_MAX {

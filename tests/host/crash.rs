@@ -126,10 +126,13 @@ fn a_daemon_that_is_told_to_end_leaves_jobs_and_mount_alone() {
 }
 
 fn shim_of(instance: &Instance) -> i32 {
-    let attempts = fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().flatten();
-    let locks: Vec<_> = attempts.map(|attempt| attempt.path().join("0/lock")).filter(|lock| lock.exists()).collect();
-    assert_eq!(locks.len(), 1, "{locks:?}");
-    fs::read_to_string(&locks[0]).unwrap().parse().unwrap()
+    // What is left of the attempt before goes a moment later.
+    wait_for("one shim", || {
+        let attempts = fs::read_dir(instance.root().join("var/lib/trainyard/attempts")).unwrap().flatten();
+        let told = attempts.filter_map(|attempt| fs::read_to_string(attempt.path().join("0/lock")).ok());
+        let [told] = <[String; 1]>::try_from(told.collect::<Vec<_>>()).ok()?;
+        told.parse().ok()
+    })
 }
 
 fn alive(marker: &str) -> bool {

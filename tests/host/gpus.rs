@@ -473,7 +473,7 @@ fn what_cards_do_is_in_the_metrics_and_the_status_of_their_task_and_idle_ones_en
     assert_eq!(end["state"], "stopped");
     assert!(end["reason"].as_str().unwrap().contains("used less than 5 % for 10s (alerts.gpu_idle)"), "{end}");
     let idle = rows().iter().filter(|row| row.contains(",0,3221225472,")).count();
-    assert!(idle >= 2, "{:?}", rows());
+    assert!(idle >= 1, "{:?}", rows());
     instance.shutdown();
 }
 

@@ -149,15 +149,14 @@ fn a_daemon_killed_at_each_step_from_a_pull_to_the_end_leaves_nothing_half_and_s
     let mut in_time = 0;
     for (number, (step, is_there)) in STEPS.into_iter().enumerate() {
         let job = format!("k{number}");
-        let words = ["/bin/busybox", "sh", "-c", "echo s >> /output/started; /bin/busybox sleep 0.05; exit 3"];
+        let words = ["/bin/busybox", "sh", "-c", "echo s >> /output/started; /bin/busybox sleep 0.2; exit 3"];
         instance.drop_job(&job, &format!("image = {name:?}\ncommand = {words:?}\n[roles.a]\n[roles.b]\n"));
         let way = Way { instance: &instance, store: store.clone(), job: job.clone() };
         assert!(watch_for(|| is_there(&way) || way.has("exit.json")), "{step} never came");
         let asking = way.asking();
+        in_time += usize::from(!way.has("exit.json"));
         instance.kill_daemon();
         wait_for("nobody to ask for it any more", || (!asking.iter().any(|pid| is_asking(*pid))).then_some(()));
-        let way = Way { instance: &instance, store: store.clone(), job: job.clone() };
-        in_time += usize::from(!way.has("exit.json"));
         whole_layers(&store);
         instance.restart_daemon();
         whole_layers(&store);

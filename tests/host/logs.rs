@@ -129,7 +129,7 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     let brief = rows("brief");
     assert_eq!(brief.len(), 1, "{brief:?}");
     let number = |text: &str| text.parse::<f64>().unwrap_or_else(|_| panic!("{text:?}"));
-    assert!((0.04..5.0).contains(&number(&brief[0][1])), "{brief:?}");
+    assert!((0.04..60.0).contains(&number(&brief[0][1])), "{brief:?}");
     assert!(number(&brief[0][2]) > 0.0 && number(&brief[0][5]) > 0.0, "{brief:?}");
 
     // The pages of its program a shim shares with all other shims.
@@ -143,15 +143,17 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
 
     instance.wait_end("busy", 1);
     let busy = rows("busy");
-    assert_eq!(busy.len(), 2, "{busy:?}");
+    // More only where the machine was so busy that it ended late.
+    assert!(busy.len() >= 2, "{busy:?}");
+    let end = busy.last().unwrap();
     // The first when it was due, whatever else the machine does; the other at the end.
-    let (first, last) = (number(&busy[0][1]), number(&busy[1][1]));
+    let (first, last) = (number(&busy[0][1]), number(&end[1]));
     assert!(first >= 5.0 && last >= 5.5 && first < last, "{busy:?}");
     for row in &busy {
         assert!((1.0..130.0).contains(&number(&row[3])), "{row:?}");
         assert_eq!(row.len(), 9);
     }
-    assert!(number(&busy[1][2]) > number(&busy[0][2]));
+    assert!(number(&end[2]) > number(&busy[0][2]));
     assert!(number(&busy[0][8]) >= 2.0, "{busy:?}");
 }
 

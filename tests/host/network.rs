@@ -24,7 +24,7 @@ command = ["/usr/bin/python3", "-c", """
 import os, socket, time
 port = int(os.environ['TRAINYARD_SERVER_PORTS_CHAT'])
 host = os.environ.get('BY_NAME') and 'server-0' or os.environ['TRAINYARD_SERVER_HOSTS']
-for _ in range(200):
+for _ in range(3000):
     try:
         connection = socket.create_connection((host, port), timeout=5)
         break
@@ -53,9 +53,9 @@ fn a_shared_network_shares_ports_and_memory() {
     assert_eq!(report["state"], "succeeded", "{report} {}", instance.ok(&["logs", "shared"]));
     assert!(instance.log("shared", "client-0").starts_with("hello 127.0.0.1"));
     let shm = "network = \"job\"\n[roles.a]\ncommand = \"echo x > /dev/shm/note\"\n[roles.b]\n\
-        command = \"for i in $(seq 200); do [ -e /dev/shm/note ] && exit 0; sleep 0.02; done; exit 1\"\n";
+        command = \"for i in $(seq 3000); do [ -e /dev/shm/note ] && exit 0; sleep 0.02; done; exit 1\"\n";
     assert_eq!(instance.run_job("memory", shm)["state"], "succeeded");
-    let own = shm.replace("network = \"job\"\n", "").replace("seq 200", "seq 10");
+    let own = shm.replace("network = \"job\"\n", "").replace("seq 3000", "seq 10");
     assert_eq!(instance.run_job("own", &own)["state"], "failed", "without it memory is not shared");
     instance.shutdown();
 }
@@ -140,12 +140,12 @@ fn tasks_reach_out_but_not_into_other_jobs() {
     }
     let Some(instance) = Instance::start(test, "") else { return };
     let _outside = Outside::beside(&instance);
-    let connect = |address: &str, port: u16| {
+    let connect = |address: &str, port: u16, seconds: f32| {
         format!(
-            "command = [\"/usr/bin/python3\", \"-c\", \"import socket; print(socket.create_connection(('{address}', {port}), timeout=1.5).recv(99).decode())\"]"
+            "command = [\"/usr/bin/python3\", \"-c\", \"import socket; print(socket.create_connection(('{address}', {port}), timeout={seconds}).recv(99).decode())\"]"
         )
     };
-    let report = instance.run_job("out", &connect("192.0.2.2", 8080));
+    let report = instance.run_job("out", &connect("192.0.2.2", 8080, 60.0));
     assert_eq!(instance.log("out", "main-0").trim(), "from 192.0.2.1", "through the machine's address: {report}");
     let listen = "command = [\"/usr/bin/python3\", \"-c\", \"import os, socket; s = socket.create_server(('', 9000)); print(os.environ['TRAINYARD_ADDRESS'], flush=True); s.accept()\"]";
     instance.drop_job("listener", listen);
@@ -153,7 +153,7 @@ fn tasks_reach_out_but_not_into_other_jobs() {
     let address = wait_for("its address", || {
         Some(instance.log("listener", "main-0").trim().to_owned()).filter(|line| !line.is_empty())
     });
-    let report = instance.run_job("intruder", &connect(&address, 9000));
+    let report = instance.run_job("intruder", &connect(&address, 9000, 1.5));
     assert_eq!(report["state"], "failed", "{report}");
     assert!(instance.log("intruder", "main-0").contains("timed out"), "{}", instance.log("intruder", "main-0"));
     assert_eq!(instance.state("listener"), "running", "nobody has come");
@@ -181,7 +181,7 @@ fn ask(instance: &Instance, port: &str) -> String {
 /// From the machine itself, at one of its addresses.
 fn ask_at(instance: &Instance, address: &str, port: &str) -> String {
     let script = format!(
-        "import socket; c = socket.create_connection(('{address}', {port}), timeout=3); print(c.recv(99).decode())"
+        "import socket; c = socket.create_connection(('{address}', {port}), timeout=10); print(c.recv(99).decode())"
     );
     let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
     let output = Command::new("nsenter").args([&target, "/usr/bin/python3", "-c", &script]).output().unwrap();
@@ -275,7 +275,7 @@ import ipaddress, os, socket, time
 mine = [line.split()[0] for line in open('/proc/net/if_inet6') if line.startswith('fd7a')][0]
 v4 = int(ipaddress.ip_address(os.environ['TRAINYARD_SERVER_HOSTS']))
 address = str(ipaddress.ip_address(int(mine, 16) >> 32 << 32 | v4))
-for _ in range(200):
+for _ in range(3000):
     try:
         connection = socket.create_connection((address, 9000), timeout=5)
         break

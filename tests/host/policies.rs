@@ -21,12 +21,13 @@ fn only_the_named_kinds_of_failure_are_tried_again_and_after_the_named_time() {
     let report = instance.run_job("again", &format!("{hungry}retry.on = [\"oom\"]"));
     assert_eq!(report["attempt"], 2, "{report:#}");
     let slow = "command = 'date +%s%N >> /output/times; exit 1'\nretries = 2\nretry.backoff = \"400ms\"";
-    instance.drop_job("slow", slow);
+    // Longer than anybody looks for it.
+    instance.drop_job("waits", "command = 'exit 1'\nretries = 2\nretry.backoff = \"1h\"");
     let waiting = wait_for("the wait between two attempts", || {
-        instance.report("slow").filter(|report| text(&report["reason"]).contains("tries again at"))
+        instance.report("waits").filter(|report| text(&report["reason"]).contains("tries again at"))
     });
     assert_eq!(waiting["state"], "waiting");
-    let report = instance.wait_end("slow", 1);
+    let report = instance.run_job("slow", slow);
     assert_eq!(report["attempt"], 3, "{report:#}");
     let times = fs::read_to_string(instance.run_dir("slow", 1).join("output/times")).unwrap();
     let times: Vec<u64> = times.lines().map(|line| line.parse().unwrap()).collect();
@@ -77,7 +78,7 @@ fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
 #[test]
 fn a_back_off_goes_on_after_a_restart_of_the_daemon() {
     let Some(mut instance) = Instance::start("a_back_off_goes_on_after_a_restart_of_the_daemon", "") else { return };
-    instance.drop_job("slow", "command = 'exit 1'\nretries = 1\nretry.backoff = \"2s\"");
+    instance.drop_job("slow", "command = 'exit 1'\nretries = 1\nretry.backoff = \"5s\"");
     wait_for("the wait between two attempts", || {
         instance.report("slow").filter(|report| text(&report["reason"]).contains("tries again at"))
     });
@@ -222,7 +223,12 @@ fn a_stop_also_stops_the_run_that_was_to_follow() {
     let test = "a_stop_also_stops_the_run_that_was_to_follow";
     let Some(mut instance) = Instance::start(test, "") else { return };
     let slow = |word: &str| {
-        format!("stop_grace = \"1s\"\ncommand = \"trap '' TERM; echo {word}; while :; do sleep 0.1; done\"")
+        let command = format!("trap '' TERM; echo {word}; until [ -e /output/go ]; do sleep 0.05; done");
+        format!("stop_grace = \"100s\"\ncommand = {command:?}")
+    };
+    // However slow the machine is, it ends when it is let go, and not before.
+    let let_go = |instance: &Instance, job: &str, run: u64| {
+        fs::write(instance.run_dir(job, run).join("output/go"), "").unwrap();
     };
     let begun = |instance: &Instance, job: &str, run: u64| {
         let report = instance.wait_state(job, "running");
@@ -242,6 +248,7 @@ fn a_stop_also_stops_the_run_that_was_to_follow() {
         assert!(instance.ok(&["ps"]).contains("run 2 follows"), "{reason}");
         let said = instance.ok(&["stop", job]);
         assert!(said.contains("run 2 does not follow, `trainyard rerun"), "{said}");
+        let_go(&instance, job, 1);
         let ended = instance.wait_end(job, 1);
         assert_eq!((ended["state"].as_str(), ended["run"].as_u64()), (Some("stopped"), Some(1)), "{ended:#}");
     }
@@ -256,10 +263,13 @@ fn a_stop_also_stops_the_run_that_was_to_follow() {
     instance.drop_job("edited", &slow("three"));
     begun(&instance, "edited", 2);
     instance.ok(&["stop", "edited"]);
+    let_go(&instance, "edited", 2);
     instance.wait_end("edited", 2);
     instance.drop_job("edited", &slow("two"));
     begun(&instance, "edited", 3);
     instance.ok(&["rerun", "restarted"]);
     begun(&instance, "restarted", 2);
+    let_go(&instance, "edited", 3);
+    let_go(&instance, "restarted", 2);
     instance.shutdown();
 }

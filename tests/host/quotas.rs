@@ -398,8 +398,9 @@ fn the_mount_has_given_up_the_right_to_go_beyond_quotas() {
     const CAP_SYS_RESOURCE: u64 = 1 << 24;
     let Some(instance) = Instance::start("the_mount_has_given_up_the_right_to_go_beyond_quotas", "") else { return };
     instance.mount();
-    let found = pids_with(&format!("--root {} mount", instance.root().display()));
-    assert_eq!(found.len(), 1, "{found:?}");
+    let words = format!("--root {} mount", instance.root().display());
+    // A child of its own has its words until it begins another program.
+    let found = wait_for("the mount process", || Some(pids_with(&words)).filter(|found| found.len() == 1));
     for task in fs::read_dir(format!("/proc/{}/task", found[0].0)).unwrap().flatten() {
         let status = fs::read_to_string(task.path().join("status")).unwrap();
         let all = status.lines().filter_map(|line| line.strip_prefix("CapEff:")).map(str::trim);

@@ -187,7 +187,8 @@ cpu = 0.2
     instance.run_job("cpu", cpu);
     let log = instance.log("cpu", "main-0");
     let share: f64 = log.trim().rsplit(' ').next().unwrap().parse().unwrap();
-    assert!((0.1..0.3).contains(&share), "{log}");
+    // No more; how much less is a matter of what else the machine does.
+    assert!(share < 0.3, "{log}");
 }
 
 #[test]
@@ -399,10 +400,10 @@ fn only_the_standard_devices_can_be_opened_in_a_task_s_control_group() {
     else {
         return;
     };
-    instance.drop_job("quiet", "command = \"sleep 600\"");
+    instance.drop_job("quiet", "command = \"sleep 600.4375\"");
     instance.wait_state("quiet", "running");
     let pid = wait_for("the task's process", || {
-        let found = super::support::pids_with("sleep 600").into_iter().find(|(_, line)| line.starts_with("sleep"));
+        let found = super::support::pids_with("sleep 600.4375").into_iter().find(|(_, line)| line.starts_with("sleep"));
         found.map(|(pid, _)| pid)
     });
     // A process of the machine's root that joins the task's control groups is held by its list of devices alone.

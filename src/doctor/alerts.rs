@@ -1,0 +1,91 @@
+//! What alerts need of the machine, before the first of them is to be told.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use super::{Machine, Verdict, needs_root, ok, warning};
+use crate::config::{AlertConfig, AlertTo};
+
+pub(super) fn alerts(machine: &Machine) -> Verdict {
+    let alerts = &machine.config.alerts;
+    if alerts.is_empty() {
+        return ok("nobody is to be told of what happens: there is no [alerts.NAME]");
+    }
+    if !machine.is_root {
+        return needs_root();
+    }
+    let found = alerts.iter().find_map(|(name, alert)| {
+        let secrets = alert.secrets().into_iter().map(|secret| machine.paths.secrets().join(secret.as_str()));
+        wrong_with(secrets, alert).map(|(found, advice)| (format!("alerts.{name}: {found}"), advice))
+    });
+    match found {
+        Some((found, advice)) => warning(found, format!("{advice}; until then what happens waits to be told")),
+        None => {
+            ok(format!("all is there for {}", alerts.keys().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")))
+        }
+    }
+}
+
+/// What is found, and what to do.
+fn wrong_with(mut secrets: impl Iterator<Item = PathBuf>, alert: &AlertConfig) -> Option<(String, &'static str)> {
+    let program = match &alert.to {
+        AlertTo::Command(command) => command.first(),
+        AlertTo::Mail { sendmail, .. } => Some(sendmail),
+        AlertTo::Webhook { .. } => None,
+    };
+    let cannot_run = |path: &String| {
+        let can = Path::new(path).metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+        (!can).then(|| (format!("{path} is no program that can be run"), "install it, or name another one"))
+    };
+    secrets.find_map(|path| wrong_with_secret(&path)).or_else(|| program.and_then(cannot_run))
+}
+
+fn wrong_with_secret(path: &Path) -> Option<(String, &'static str)> {
+    let shown = path.display();
+    match path.symlink_metadata() {
+        Err(error) => {
+            Some((format!("the secret {shown} cannot be read: {error}"), "put it there with `install -m 600`"))
+        }
+        Ok(file) if !file.is_file() => Some((format!("the secret {shown} is no file"), "put a file there")),
+        Ok(file) if file.len() == 0 => Some((format!("the secret {shown} is empty"), "write it into the file")),
+        Ok(file) if file.mode() & 0o077 != 0 => {
+            Some((format!("others than root may read the secret {shown}"), "`chmod 600` it"))
+        }
+        Ok(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Paths};
+    use crate::doctor::Level;
+
+    #[test]
+    fn what_an_alert_lacks_is_told_with_what_to_do_and_without_what_is_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path()).unwrap();
+        std::fs::create_dir_all(paths.secrets()).unwrap();
+        let look = |text: &str| {
+            std::fs::write(paths.config_file(), text).unwrap();
+            let config = Config::load(dir.path()).unwrap();
+            alerts(&Machine { paths: paths.clone(), config, wrong: None, is_root: true })
+        };
+        assert_eq!(look("").level, Level::Ok);
+        let webhook = "[alerts.ops]\nurl = \"secret:hook\"\n";
+        let file = paths.secrets().join("hook");
+        assert!(look(webhook).found.contains("alerts.ops: the secret"));
+        std::fs::write(&file, "").unwrap();
+        assert!(look(webhook).found.ends_with("secrets/hook is empty"));
+        std::fs::write(&file, "https://chat.example/tok3n").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        let told = look(webhook);
+        assert!(told.found.contains("others than root may read") && !told.found.contains("tok3n"), "{}", told.found);
+        assert!(told.advice.unwrap().contains("chmod 600"));
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(look(webhook).level, Level::Ok);
+        let program = |path: &Path| format!("[alerts.ops]\ncommand = [\"{}\"]\n", path.display());
+        assert!(look(&program(&file)).found.contains("no program that can be run"));
+        assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
+    }
+}
