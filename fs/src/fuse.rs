@@ -14,6 +14,7 @@
 
 mod answer;
 mod convert;
+mod crew;
 mod gate;
 mod growth;
 mod iomode;
