@@ -382,7 +382,9 @@ impl Drop for Silent {
 fn hanging_threads(pid: i32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let read = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
-    let waits = |wchan: &str| wchan.contains("fuse") || wchan.contains("request_wait");
+    // Not those that wait for requests themselves.
+    let reads = |wchan: &str| wchan.contains("fuse_dev");
+    let waits = |wchan: &str| !reads(wchan) && (wchan.contains("fuse") || wchan.contains("request_wait"));
     tasks
         .map(|task| task.path())
         .filter(|task| read(task, "comm").trim().starts_with(name) && waits(&read(task, "wchan")))

@@ -273,10 +273,14 @@ mod tests {
         assert!(hanging.begun.1.try_recv().is_err());
     }
 
+    fn panics() {
+        panic!("as a test wants it");
+    }
+
     #[test]
     fn a_job_that_panics_gives_its_turn_back() {
         let (crew, hanging) = (Crew::new(2), Hanging::new());
-        crew.hand_over(Home(1), ASKS, Box::new(|| -> () { panic!("as a test wants it") }));
+        crew.hand_over(Home(1), ASKS, Box::new(panics));
         (0..SHARE).for_each(|number| crew.hand_over(Home(1), ASKS, hanging.job(number)));
         (0..SHARE).for_each(|_| _ = hanging.begun());
         (0..SHARE).for_each(|_| hanging.words.0.send(()).unwrap());
