@@ -240,7 +240,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let (rounds, heard) = watch::channel(0);
     let listener = server::bind(&config.paths.api_socket()).map_err(failed("open the API's socket"))?;
     let (pruning, asking) = (engine.clone(), events.clone());
-    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &open_runs(&asking)?));
+    let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &|| open_runs(&asking)));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let measures = Arc::new(Measures::default());

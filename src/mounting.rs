@@ -29,9 +29,12 @@ use companion::Companion;
 use daemon::Daemon;
 use successor::{Attempts, Failure};
 
-/// What hangs in a slow or dead file system of one workspace must not hold up the others: each request takes a thread until
-/// it is answered.
-const THREADS: usize = 16;
+/// Threads that read requests: as many as can be at work and one that goes on reading. The kernel gives each request to the one
+/// that has waited longest, so more of them cost every request a thread that is cold; what hangs or takes long has others.
+fn readers() -> usize {
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    cores.clamp(2, 15) + 1
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum MountingError {
@@ -90,7 +93,7 @@ enum Left {
 }
 
 fn options(config: &Config) -> MountOptions {
-    MountOptions { fs_name: format!("trainyard-{}", config.paths.instance()), threads: THREADS }
+    MountOptions { fs_name: format!("trainyard-{}", config.paths.instance()), threads: readers() }
 }
 
 fn begin(config: &Config) -> Result<Mounted<WorkspaceTree>, MountingError> {

@@ -6,11 +6,12 @@
 //! Called by `cp` on the machine, as its caller, and by `enter` in the task, as the task's user. What is written belongs to
 //! whoever unpacks; links stay links, permissions and times are kept, the set-user-id bits are not. Which name the first
 //! member gets is decided where it arrives, as `cp` and `docker cp` do. Backups take trees in the same way, by [`append`] and
-//! [`Tree`], with their owners and all bits of their modes.
+//! [`Tree`], with their owners, all bits of their modes and their access lists.
 //!
 //! Never does: follow a link below the source or the target, or one of `/proc` to what a process holds; reach above the
 //! target; read a device or pipe, or replace one.
 
+mod access_lists;
 mod pack;
 mod unpack;
 

@@ -14,6 +14,7 @@
 
 mod answer;
 mod convert;
+mod crew;
 mod gate;
 mod growth;
 mod iomode;
@@ -37,7 +38,7 @@ use tracing::{debug, trace_span, warn};
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
-use crate::ops::{Changes, Entry, Listed, Listing, Opened, Ops};
+use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
 use crate::sys;
 use crate::tree::Tree;
 
@@ -45,6 +46,7 @@ pub(crate) use gate::Gate;
 
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
+use crew::{Crew, Kind};
 use growth::Growth;
 use iomode::IoModes;
 
@@ -64,6 +66,7 @@ const WRITABLE: PollEvents = PollEvents::POLLOUT.union(PollEvents::POLLWRNORM);
 pub(crate) struct Fuse<T> {
     served: Arc<Served<T>>,
     gate: Arc<Gate>,
+    crew: Arc<Crew>,
 }
 
 /// What is served; it outlives a session that was paused.
@@ -83,9 +86,81 @@ impl<T> Deref for Fuse<T> {
     }
 }
 
-impl<T> Fuse<T> {
-    pub(crate) fn new(served: Arc<Served<T>>, gate: Arc<Gate>) -> Self {
-        Self { served, gate }
+impl<T: Tree> Fuse<T> {
+    /// For a session in which so many threads read requests.
+    pub(crate) fn new(served: Arc<Served<T>>, gate: Arc<Gate>, readers: usize) -> Self {
+        Self { served, gate, crew: Crew::new(readers) }
+    }
+
+    /// Has a request about `ino` worked on.
+    fn work(&self, ino: INodeNo, job: impl FnOnce(&Served<T>) + Send + 'static) {
+        self.begin(self.ops.home(ino.0, None), job);
+    }
+
+    /// Has a request about `name` in `parent` worked on.
+    fn work_in(&self, (parent, name): (INodeNo, &OsStr), job: impl FnOnce(&Served<T>, &OsStr) + Send + 'static) {
+        let owned = name.to_owned();
+        self.begin(self.ops.home(parent.0, Some(name)), move |served| job(served, &owned));
+    }
+
+    /// One that is left unanswered is asked again of whoever serves next.
+    fn begin(&self, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+        match self.crew.here(home) {
+            Some(_here) => {
+                let Some(_turn) = self.gate.enter() else { return };
+                job(&self.served);
+            }
+            None => self.hand_over(home, 0, job),
+        }
+    }
+
+    /// To another thread, with so many bytes.
+    fn hand_over(&self, home: Home, bytes: usize, job: impl FnOnce(&Served<T>) + Send + 'static) {
+        let (served, gate) = (self.served.clone(), self.gate.clone());
+        let work = move || {
+            let Some(_turn) = gate.enter() else { return };
+            job(&served);
+        };
+        self.crew.hand_over(home, Kind::Asks { bytes }, Box::new(work));
+    }
+}
+
+/// A request to write, but for its data.
+struct Write {
+    uid: u32,
+    ino: INodeNo,
+    fh: FileHandle,
+    offset: u64,
+    write_flags: WriteFlags,
+    flags: OpenFlags,
+}
+
+impl Write {
+    fn work<T: Tree>(&self, served: &Served<T>, data: &[u8], reply: ReplyWrite) {
+        let Self { ino, fh, offset, .. } = *self;
+        let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size = data.len()).entered();
+        let written = match served.ops.tell(fh.0, self.uid, data) {
+            Ok(None) => self.write(served, data),
+            told => told.map(|count| count.unwrap_or(data.len())),
+        };
+        match written {
+            // A request is at most 1 MiB.
+            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
+            Err(error) => reply.error(refused(&error)),
+        }
+    }
+
+    fn write<T: Tree>(&self, served: &Served<T>, data: &[u8]) -> Result<usize> {
+        let (fh, offset) = (self.fh.0, self.offset);
+        let is_cache = self.write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let count = match self.flags.0 & OFlag::O_APPEND.bits() != 0 && !is_cache {
+            true => served.ops.append(fh, offset, data)?,
+            false => served.ops.write(fh, offset, data)?,
+        };
+        if self.write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            served.ops.clear_set_id(fh)?;
+        }
+        Ok(count)
     }
 }
 
@@ -171,20 +246,32 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("lookup", parent = parent.0, ?name).entered();
-        answer::entry(reply, self.ops.lookup(parent.0, name));
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("lookup", parent = parent.0, ?name).entered();
+            answer::entry(reply, served.ops.lookup(parent.0, name));
+        });
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
-        let _turn = self.gate.pass();
-        self.ops.forget(ino.0, nlookup);
+        let (served, home) = (self.served.clone(), self.served.ops.home(ino.0, None));
+        // Before it waits for its turn, if it does: the kernel says it once.
+        let turn = self.gate.pass();
+        if let Some(_here) = self.crew.here(home) {
+            served.ops.forget(ino.0, nlookup);
+            return drop(turn);
+        }
+        let job = move || {
+            served.ops.forget(ino.0, nlookup);
+            drop(turn);
+        };
+        self.crew.hand_over(home, Kind::Tells, Box::new(job));
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("getattr", ino = ino.0).entered();
-        answer::attr(reply, self.ops.getattr(ino.0));
+        self.work(ino, move |served| {
+            let _span = trace_span!("getattr", ino = ino.0).entered();
+            answer::attr(reply, served.ops.getattr(ino.0));
+        });
     }
 
     fn setattr(
@@ -205,20 +292,22 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("setattr", ino = ino.0).entered();
-        let times = times(atime, mtime);
-        let changes = Changes { mode, uid, gid, size, times };
-        answer::attr(reply, self.ops.setattr(ino.0, &changes));
+        self.work(ino, move |served| {
+            let _span = trace_span!("setattr", ino = ino.0).entered();
+            let times = times(atime, mtime);
+            let changes = Changes { mode, uid, gid, size, times };
+            answer::attr(reply, served.ops.setattr(ino.0, &changes));
+        });
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("readlink", ino = ino.0).entered();
-        match self.ops.readlink(ino.0) {
-            Ok(target) => reply.data(target.as_encoded_bytes()),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("readlink", ino = ino.0).entered();
+            match served.ops.readlink(ino.0) {
+                Ok(target) => reply.data(target.as_encoded_bytes()),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn mknod(
@@ -231,35 +320,43 @@ impl<T: Tree> Filesystem for Fuse<T> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
-        answer::entry(reply, self.ops.mknod(parent.0, name, &made(req, mode), device(rdev)));
+        let made = made(req, mode);
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
+            answer::entry(reply, served.ops.mknod(parent.0, name, &made, device(rdev)));
+        });
     }
 
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("mkdir", parent = parent.0, ?name).entered();
-        answer::entry(reply, self.ops.mkdir(parent.0, name, &made(req, mode)));
+        let made = made(req, mode);
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("mkdir", parent = parent.0, ?name).entered();
+            answer::entry(reply, served.ops.mkdir(parent.0, name, &made));
+        });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("unlink", parent = parent.0, ?name).entered();
-        answer::empty(reply, self.ops.unlink(parent.0, name));
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("unlink", parent = parent.0, ?name).entered();
+            answer::empty(reply, served.ops.unlink(parent.0, name));
+        });
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("rmdir", parent = parent.0, ?name).entered();
-        answer::empty(reply, self.ops.rmdir(parent.0, name));
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("rmdir", parent = parent.0, ?name).entered();
+            answer::empty(reply, served.ops.rmdir(parent.0, name));
+        });
     }
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
-        let target = target.as_os_str();
-        let made = self.ops.symlink(parent.0, link_name, target, owner(req));
-        answer::entry(reply, made);
+        let owner = owner(req);
+        let target = target.as_os_str().to_owned();
+        self.work_in((parent, link_name), move |served, link_name| {
+            let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
+            let made = served.ops.symlink(parent.0, link_name, &target, owner);
+            answer::entry(reply, made);
+        });
     }
 
     fn rename(
@@ -272,37 +369,44 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
-        let (from, to) = ((parent.0, name), (newparent.0, newname));
-        let renamed = rename_mode(flags).and_then(|mode| self.ops.rename(from, to, mode));
-        answer::empty(reply, renamed);
+        let (name, newname) = (name.to_owned(), newname.to_owned());
+        let homes = [self.ops.home(parent.0, Some(&name)), self.ops.home(newparent.0, Some(&newname))];
+        self.begin(Home::both(homes), move |served| {
+            let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
+            let (from, to) = ((parent.0, &*name), (newparent.0, &*newname));
+            let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
+            answer::empty(reply, renamed);
+        });
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("link", ino = ino.0, name = ?newname).entered();
-        answer::entry(reply, self.ops.link(ino.0, newparent.0, newname));
+        let newname = newname.to_owned();
+        let homes = [self.ops.home(ino.0, None), self.ops.home(newparent.0, Some(&newname))];
+        self.begin(Home::both(homes), move |served| {
+            let _span = trace_span!("link", ino = ino.0, name = ?newname).entered();
+            answer::entry(reply, served.ops.link(ino.0, newparent.0, &newname));
+        });
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("open", ino = ino.0, flags = flags.0).entered();
-        let access = access(flags.0);
-        self.modes().adopt(|number| sys::known_backing(&reply, number));
-        match self.ops.open(ino.0, access) {
-            Ok(Opened::Stored { fh }) => {
-                let mode = self.modes().open(ino.0, || None);
-                answer::opened(reply, fh, access, &mode, Cache::Kept);
+        self.work(ino, move |served| {
+            let _span = trace_span!("open", ino = ino.0, flags = flags.0).entered();
+            let access = access(flags.0);
+            served.modes().adopt(|number| sys::known_backing(&reply, number));
+            match served.ops.open(ino.0, access) {
+                Ok(Opened::Stored { fh }) => {
+                    let mode = served.modes().open(ino.0, || None);
+                    answer::opened(reply, fh, access, &mode, Cache::Kept);
+                }
+                Ok(Opened::Frozen { fh }) => {
+                    let register = || served.register(&reply, fh);
+                    let mode = served.modes().open(ino.0, register);
+                    answer::opened(reply, fh, access, &mode, Cache::Dropped);
+                }
+                Ok(Opened::Generated { fh }) => answer::opened_generated(reply, fh),
+                Err(error) => reply.error(refused(&error)),
             }
-            Ok(Opened::Frozen { fh }) => {
-                let register = || self.register(&reply, fh);
-                let mode = self.modes().open(ino.0, register);
-                answer::opened(reply, fh, access, &mode, Cache::Dropped);
-            }
-            Ok(Opened::Generated { fh }) => answer::opened_generated(reply, fh),
-            Err(error) => reply.error(refused(&error)),
-        }
+        });
     }
 
     fn create(
@@ -315,17 +419,19 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("create", parent = parent.0, ?name, flags).entered();
-        let access = access(flags);
-        let created = self.ops.create(parent.0, name, access, &made(req, mode));
-        match created {
-            Ok((entry, fh)) => {
-                self.modes().open(entry.ino, || None);
-                answer::created(reply, &entry, fh);
+        let made = made(req, mode);
+        self.work_in((parent, name), move |served, name| {
+            let _span = trace_span!("create", parent = parent.0, ?name, flags).entered();
+            let access = access(flags);
+            let created = served.ops.create(parent.0, name, access, &made);
+            match created {
+                Ok((entry, fh)) => {
+                    served.modes().open(entry.ino, || None);
+                    answer::created(reply, &entry, fh);
+                }
+                Err(error) => reply.error(refused(&error)),
             }
-            Err(error) => reply.error(refused(&error)),
-        }
+        });
     }
 
     fn read(
@@ -339,13 +445,14 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("read", ino = ino.0, fh = fh.0, offset, size).entered();
-        let mut buf = vec![0; size as usize];
-        match self.ops.read(fh.0, offset, &mut buf) {
-            Ok(count) => reply.data(buf.get(..count).unwrap_or(&buf)),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("read", ino = ino.0, fh = fh.0, offset, size).entered();
+            let mut buf = vec![0; size as usize];
+            match served.ops.read(fh.0, offset, &mut buf) {
+                Ok(count) => reply.data(buf.get(..count).unwrap_or(&buf)),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn write(
@@ -360,28 +467,14 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let size = data.len();
-        let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size).entered();
-        match self.ops.tell(fh.0, req.uid(), data) {
-            Ok(None) => {}
-            Ok(Some(count)) => return reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-            Err(error) => return reply.error(refused(&error)),
+        let write = Write { uid: req.uid(), ino, fh, offset, write_flags, flags };
+        let home = self.ops.home(ino.0, None);
+        if let Some(_here) = self.crew.here(home) {
+            let Some(_turn) = self.gate.enter() else { return };
+            return write.work(&self.served, data, reply);
         }
-        let appends = flags.0 & OFlag::O_APPEND.bits() != 0 && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let written = match appends {
-            true => self.ops.append(fh.0, offset, data),
-            false => self.ops.write(fh.0, offset, data),
-        };
-        let cleared = match write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            true => written.and_then(|count| self.ops.clear_set_id(fh.0).map(|()| count)),
-            false => written,
-        };
-        match cleared {
-            // A request is at most 1 MiB.
-            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(refused(&error)),
-        }
+        let data = data.to_vec();
+        self.hand_over(home, data.len(), move |served| write.work(served, &data, reply));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -399,73 +492,78 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        self.modes().release(ino.0);
-        self.ops.release(fh.0);
-        reply.ok();
+        self.work(ino, move |served| {
+            served.modes().release(ino.0);
+            served.ops.release(fh.0);
+            reply.ok();
+        });
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("fsync", ino = ino.0, fh = fh.0).entered();
-        answer::empty(reply, self.ops.fsync(fh.0));
+        self.work(ino, move |served| {
+            let _span = trace_span!("fsync", ino = ino.0, fh = fh.0).entered();
+            answer::empty(reply, served.ops.fsync(fh.0));
+        });
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("opendir", ino = ino.0).entered();
         let by = Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() };
-        match self.ops.opendir(ino.0, by) {
-            Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("opendir", ino = ino.0).entered();
+            match served.ops.opendir(ino.0, by) {
+                Ok(fh) => reply.opened(FileHandle(fh), FopenFlags::empty()),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn readdir(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("readdir", ino = ino.0, fh = fh.0, offset).entered();
-        let rows = match self.ops.rows(fh.0, offset) {
-            Ok(rows) => rows,
-            Err(error) => return reply.error(refused(&error)),
-        };
-        for (next, row) in from(&rows, offset) {
-            if reply.add(INodeNo(row.ino), next, file_type(row.kind), &row.name) {
-                break;
+        self.work(ino, move |served| {
+            let _span = trace_span!("readdir", ino = ino.0, fh = fh.0, offset).entered();
+            let rows = match served.ops.rows(fh.0, offset) {
+                Ok(rows) => rows,
+                Err(error) => return reply.error(refused(&error)),
+            };
+            for (next, row) in from(&rows, offset) {
+                if reply.add(INodeNo(row.ino), next, file_type(row.kind), &row.name) {
+                    break;
+                }
             }
-        }
-        reply.ok();
+            reply.ok();
+        });
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("readdirplus", ino = ino.0, fh = fh.0, offset).entered();
-        let rows = match self.ops.rows(fh.0, offset) {
-            Ok(rows) => rows,
-            Err(error) => return reply.error(refused(&error)),
-        };
-        // The dots come first, and are asked for before names are held.
-        let mut listing = None;
-        let mut told = false;
-        for (next, row) in from(&rows, offset) {
-            let entry = match self.entry_of(ino.0, &mut listing, row) {
-                Ok(Some(entry)) => entry,
-                Ok(None) => continue,
-                // The rows before it are told first; then it is met again.
-                Err(_) if told => break,
+        self.work(ino, move |served| {
+            let _span = trace_span!("readdirplus", ino = ino.0, fh = fh.0, offset).entered();
+            let rows = match served.ops.rows(fh.0, offset) {
+                Ok(rows) => rows,
                 Err(error) => return reply.error(refused(&error)),
             };
-            let (number, attr) = (INodeNo(entry.ino), file_attr(&entry));
-            if reply.add(number, next, &row.name, &entry.ttl, &attr, GENERATION) {
-                // The kernel will not see this row, so it will not forget its lookup either; it counts
-                // none for the dots.
-                if !is_dot(row) {
-                    self.ops.forget(entry.ino, 1);
+            // The dots come first, and are asked for before names are held.
+            let mut listing = None;
+            let mut told = false;
+            for (next, row) in from(&rows, offset) {
+                let entry = match served.entry_of(ino.0, &mut listing, row) {
+                    Ok(Some(entry)) => entry,
+                    Ok(None) => continue,
+                    // The rows before it are told first; then it is met again.
+                    Err(_) if told => break,
+                    Err(error) => return reply.error(refused(&error)),
+                };
+                let (number, attr) = (INodeNo(entry.ino), file_attr(&entry));
+                if reply.add(number, next, &row.name, &entry.ttl, &attr, GENERATION) {
+                    // The kernel will not see this row, so it will not forget its lookup either; it counts
+                    // none for the dots.
+                    if !is_dot(row) {
+                        served.ops.forget(entry.ino, 1);
+                    }
+                    break;
                 }
-                break;
+                told = true;
             }
-            told = true;
-        }
-        reply.ok();
+            reply.ok();
+        });
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {
@@ -475,27 +573,29 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("fsyncdir", ino = ino.0).entered();
-        answer::empty(reply, self.ops.fsyncdir(ino.0));
+        self.work(ino, move |served| {
+            let _span = trace_span!("fsyncdir", ino = ino.0).entered();
+            answer::empty(reply, served.ops.fsyncdir(ino.0));
+        });
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("statfs", ino = ino.0).entered();
-        match self.ops.statfs(ino.0) {
-            Ok((stat, (blocks, free, available))) => reply.statfs(
-                blocks,
-                free,
-                available,
-                stat.files(),
-                stat.files_free(),
-                u32::try_from(stat.block_size()).unwrap_or(4096),
-                u32::try_from(stat.name_max()).unwrap_or(255),
-                u32::try_from(stat.fragment_size()).unwrap_or(4096),
-            ),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("statfs", ino = ino.0).entered();
+            match served.ops.statfs(ino.0) {
+                Ok((stat, (blocks, free, available))) => reply.statfs(
+                    blocks,
+                    free,
+                    available,
+                    stat.files(),
+                    stat.files_free(),
+                    u32::try_from(stat.block_size()).unwrap_or(4096),
+                    u32::try_from(stat.name_max()).unwrap_or(255),
+                    u32::try_from(stat.fragment_size()).unwrap_or(4096),
+                ),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn fallocate(
@@ -508,37 +608,42 @@ impl<T: Tree> Filesystem for Fuse<T> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
-        answer::empty(reply, self.ops.fallocate(fh.0, mode, offset, length));
+        self.work(ino, move |served| {
+            let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
+            answer::empty(reply, served.ops.fallocate(fh.0, mode, offset, length));
+        });
     }
 
     fn lseek(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("lseek", ino = ino.0, fh = fh.0, offset, whence).entered();
-        let moved = self::whence(whence).and_then(|to| self.ops.lseek(fh.0, offset, to));
-        match moved {
-            Ok(offset) => reply.offset(offset),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("lseek", ino = ino.0, fh = fh.0, offset, whence).entered();
+            let moved = self::whence(whence).and_then(|to| served.ops.lseek(fh.0, offset, to));
+            match moved {
+                Ok(offset) => reply.offset(offset),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("getxattr", ino = ino.0, ?name).entered();
-        match self.agreed().keeps_xattrs {
-            true => answer::xattr(reply, size, self.ops.getxattr(ino.0, name)),
-            false => reply.error(Errno::ENOSYS),
-        }
+        let name = name.to_owned();
+        self.work(ino, move |served| {
+            let _span = trace_span!("getxattr", ino = ino.0, ?name).entered();
+            match served.agreed().keeps_xattrs {
+                true => answer::xattr(reply, size, served.ops.getxattr(ino.0, &name)),
+                false => reply.error(Errno::ENOSYS),
+            }
+        });
     }
 
     fn listxattr(&self, _req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("listxattr", ino = ino.0).entered();
-        match self.agreed().keeps_xattrs {
-            true => answer::xattr(reply, size, self.ops.listxattr(ino.0)),
-            false => reply.error(Errno::ENOSYS),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("listxattr", ino = ino.0).entered();
+            match served.agreed().keeps_xattrs {
+                true => answer::xattr(reply, size, served.ops.listxattr(ino.0)),
+                false => reply.error(Errno::ENOSYS),
+            }
+        });
     }
 
     fn setxattr(
@@ -551,21 +656,25 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
-        match self.agreed().keeps_xattrs {
-            true => answer::empty(reply, self.ops.setxattr(ino.0, name, value, flags)),
-            false => reply.error(Errno::ENOSYS),
-        }
+        let (name, value) = (name.to_owned(), value.to_owned());
+        self.work(ino, move |served| {
+            let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
+            match served.agreed().keeps_xattrs {
+                true => answer::empty(reply, served.ops.setxattr(ino.0, &name, &value, flags)),
+                false => reply.error(Errno::ENOSYS),
+            }
+        });
     }
 
     fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("removexattr", ino = ino.0, ?name).entered();
-        match self.agreed().keeps_xattrs {
-            true => answer::empty(reply, self.ops.removexattr(ino.0, name)),
-            false => reply.error(Errno::ENOSYS),
-        }
+        let name = name.to_owned();
+        self.work(ino, move |served| {
+            let _span = trace_span!("removexattr", ino = ino.0, ?name).entered();
+            match served.agreed().keeps_xattrs {
+                true => answer::empty(reply, served.ops.removexattr(ino.0, &name)),
+                false => reply.error(Errno::ENOSYS),
+            }
+        });
     }
 
     fn poll(
@@ -578,14 +687,15 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: PollFlags,
         reply: ReplyPoll,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("poll", ino = ino.0, fh = fh.0).entered();
-        let wait = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY).then_some(who);
-        match self.is_readable(fh.0, wait) {
-            Ok(true) => reply.poll(events & (READABLE | WRITABLE)),
-            Ok(false) => reply.poll(events & WRITABLE),
-            Err(error) => reply.error(refused(&error)),
-        }
+        self.work(ino, move |served| {
+            let _span = trace_span!("poll", ino = ino.0, fh = fh.0).entered();
+            let wait = flags.contains(PollFlags::FUSE_POLL_SCHEDULE_NOTIFY).then_some(who);
+            match served.is_readable(fh.0, wait) {
+                Ok(true) => reply.poll(events & (READABLE | WRITABLE)),
+                Ok(false) => reply.poll(events & WRITABLE),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 
     fn ioctl(
@@ -616,13 +726,15 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let Some(_turn) = self.gate.enter() else { return };
-        let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
-        match self.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
-            // At most 1 GiB.
-            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(refused(&error)),
-        }
+        let homes = [self.ops.home(ino_in.0, None), self.ops.home(ino_out.0, None)];
+        self.begin(Home::both(homes), move |served| {
+            let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
+            match served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
+                // At most 1 GiB.
+                Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
+                Err(error) => reply.error(refused(&error)),
+            }
+        });
     }
 }
 
@@ -636,6 +748,10 @@ fn agree(config: &mut KernelConfig) -> Agreed {
     // Depth 2, so that the backing directory may lie on an overlay.
     let depth = config.set_max_stack_depth(2);
     let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
+    // What is read ahead and given back: beyond it the kernel asks nothing more for anybody, so it is not for what hangs.
+    if let Err(most) = config.set_max_background(u16::MAX) {
+        debug!(most, "fewer requests in the background");
+    }
     Agreed {
         passthrough: depth.is_ok() && passthrough.is_ok(),
         keeps_xattrs: killpriv.is_ok(),

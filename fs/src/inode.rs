@@ -284,6 +284,17 @@ impl InodeTable {
         Some(*parent)
     }
 
+    /// The name in the root of what `ino` is, or lies in; `None` for the root, and for what has no path.
+    pub(crate) fn top(&self, ino: u64) -> Option<&OsStr> {
+        let mut at = ino;
+        loop {
+            match self.nodes.get(&at)?.places.last()? {
+                (ROOT, name) => return Some(name),
+                (parent, _) => at = *parent,
+            }
+        }
+    }
+
     pub(crate) fn is_nameless(&self, ino: u64) -> bool {
         ino != ROOT && self.nodes.get(&ino).is_none_or(|node| node.places.last().is_none())
     }

@@ -19,6 +19,7 @@ pub(crate) mod xattrs;
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};
 use std::time::Duration;
 
@@ -50,11 +51,23 @@ pub(crate) struct Ops<T> {
     host: Host,
     tree: T,
     namespace: Namespace,
+    homes: RandomState,
     nodes: Mutex<Nodes>,
     /// What was paid for files that were changed, by their numbers, until they are forgotten.
     paid: Mutex<HashMap<u64, Paid>>,
     files: Mutex<HandleTable<OpenFile>>,
     directories: Mutex<HandleTable<OpenDirectory>>,
+}
+
+/// The part of the tree that a request is about: what lies below one entry of the root, and so on disks that may hang together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Home(pub u64);
+
+impl Home {
+    /// That of a request about both: another than either, for it waits for whichever hangs.
+    pub(crate) fn both([one, other]: [Self; 2]) -> Self {
+        if one == other { one } else { Self(one.0.rotate_left(1) ^ other.0) }
+    }
 }
 
 /// An entry as the kernel is told of it.
@@ -91,6 +104,7 @@ impl<T: Tree> Ops<T> {
             host,
             tree,
             namespace: Namespace::new(),
+            homes: RandomState::new(),
             nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
@@ -123,6 +137,7 @@ impl<T: Tree> Ops<T> {
             host,
             tree,
             namespace: Namespace::new(),
+            homes: RandomState::new(),
             nodes: Mutex::new(Nodes::go_on(table, orphans)),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
@@ -154,6 +169,18 @@ impl<T: Tree> Ops<T> {
             files: lock(&self.files).keep(OpenFile::keep),
             directories: lock(&self.directories).keep(OpenDirectory::keep),
         }
+    }
+
+    /// Where a request about `ino`, or `name` in it, belongs. The disk is not asked.
+    pub(crate) fn home(&self, ino: u64, name: Option<&OsStr>) -> Home {
+        let nodes = lock(&self.nodes);
+        let top = if ino == ROOT { name } else { nodes.table.top(ino) };
+        Home(match (top, nodes.table.identity(ino)) {
+            (Some(top), _) => self.homes.hash_one(top),
+            // It has lost its name, but not its disk.
+            (None, Some(Identity::Stored { dev, .. })) => self.homes.hash_one(dev),
+            (None, _) => 0,
+        })
     }
 
     /// Looks `name` up in directory `parent` and counts the lookup: one `forget` is owed for it.

@@ -56,7 +56,7 @@ const NUDGE: Duration = Duration::from_millis(5);
 pub struct MountOptions {
     /// The source that `mount` and `/proc/thread-self/mountinfo` show; `unmount_stale` knows our mounts by it.
     pub fs_name: String,
-    /// Threads that serve requests; at least one.
+    /// Threads that read requests, one at least; more work on them where those of one part of the tree take long.
     pub threads: usize,
 }
 
@@ -502,7 +502,7 @@ fn serve<T: Tree>(
     start: Start,
 ) -> Result<Running<T>, MountError> {
     let gate = Arc::new(Gate::default());
-    let fuse = Fuse::new(served.clone(), gate.clone());
+    let fuse = Fuse::new(served.clone(), gate.clone(), threads);
     let copied = device.try_clone().map_err(|source| MountError::Connection { source })?;
     let session = match start {
         Start::Fresh => session(fuse, copied, threads)?,

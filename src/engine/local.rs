@@ -350,14 +350,18 @@ impl LocalEngine {
         Ok(roots.flat_map(|root| root.overlays).flat_map(|overlay| overlay.lower).collect())
     }
 
-    /// Removes installed requirements, and copies of what stores have, that neither a task nor one of these runs, which are not
-    /// over, has used for so long.
-    pub fn prune(&self, unused: Duration, open: &[Identity]) -> io::Result<()> {
-        let mounts = self.roots_in_use()?.into_iter().flat_map(|root| root.mounts);
-        let mut used: Vec<PathBuf> = mounts.map(|mount| mount.source).collect();
-        used.extend(self.carrier.snapshots_of(open)?);
+    /// Removes installed requirements, and copies of what stores have, that neither a task nor a run has used for so long;
+    /// `open` tells which runs are not over.
+    pub fn prune(&self, unused: Duration, open: &dyn Fn() -> io::Result<Vec<Identity>>) -> io::Result<()> {
+        let used = || {
+            // First the runs: one of them may become a task meanwhile, and none the other way round.
+            let mut used = self.carrier.snapshots_of(&open()?)?;
+            let mounts = self.roots_in_use()?.into_iter().flat_map(|root| root.mounts);
+            used.extend(mounts.map(|mount| mount.source));
+            Ok(used)
+        };
         self.carrier.prune(unused, &used)?;
-        requirements::prune(&self.paths, unused, &used)
+        requirements::prune(&self.paths, unused, &used()?)
     }
 
     /// What tasks are made of.

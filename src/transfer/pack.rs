@@ -13,6 +13,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, ResolveFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use tar::{Builder, EntryType, Header};
 
+use super::access_lists::AccessLists;
 use super::{TransferError, failed, name_of, shown};
 use crate::sys::rooted::open_resolved;
 
@@ -31,8 +32,8 @@ pub fn pack(source: &Path, out: impl Write, note: &mut dyn FnMut(String)) -> Res
     out.into_inner().and_then(|mut out| out.flush()).map_err(failed("send", source))
 }
 
-/// As [`pack`], but into an archive that has more members, with the owners and all bits of the mode, as `member`. What `admit` says
-/// no to, by its name there and what it is, is left out, with all that is in it.
+/// As [`pack`], but into an archive that has more members, with the owners, all bits of the mode and access lists, as `member`.
+/// What `admit` says no to, by its name there and what it is, is left out, with all that is in it.
 pub fn append(
     out: &mut Builder<impl Write>,
     source: &Path,
@@ -130,6 +131,12 @@ impl Level {
     }
 }
 
+/// What is told of a file beside its content.
+struct Seen {
+    data: Metadata,
+    lists: AccessLists,
+}
+
 struct Packer<'a, W: Write> {
     out: &'a mut Builder<W>,
     owners: Owners,
@@ -148,9 +155,9 @@ impl<W: Write> Packer<'_, W> {
     ) -> Result<Option<Level>, TransferError> {
         let read = |error: io::Error| failed("read", &place.path)(error);
         let handle = File::from(handle);
-        let status = handle.metadata().map_err(read)?;
-        let kind = status.file_type();
-        if (kind.is_dir() || kind.is_symlink()) && !self.admits(&place, &status) {
+        let status = self.look(&handle).map_err(read)?;
+        let kind = status.data.file_type();
+        if (kind.is_dir() || kind.is_symlink()) && !self.admits(&place, &status.data) {
             return Ok(None);
         }
         if kind.is_dir() {
@@ -190,26 +197,27 @@ impl<W: Write> Packer<'_, W> {
     }
 
     fn file(&mut self, file: File, place: &Place) -> Result<(), TransferError> {
-        let status = file.metadata().map_err(failed("read", &place.path))?;
+        let seen = self.look(&file).map_err(failed("read", &place.path))?;
+        let status = &seen.data;
         if !status.is_file() {
             (self.note)(format!("{} is left out: it became something else", shown(&place.path)));
             return Ok(());
         }
-        if !self.admits(place, &status) {
+        if !self.admits(place, status) {
             return Ok(());
         }
         if status.len() <= WHOLE_MAX {
-            return self.whole_file(&file, &status, place);
+            return self.whole_file(&file, &seen, place);
         }
         let mut content = Exactly { file, left: status.len(), short: false };
-        self.content(&status, status.len(), &mut content, place)?;
+        self.content(&seen, status.len(), &mut content, place)?;
         if content.short {
             (self.note)(format!("{} became shorter while it was read; its end is zeros", shown(&place.path)));
         }
         Ok(())
     }
 
-    fn whole_file(&mut self, file: &File, status: &Metadata, place: &Place) -> Result<(), TransferError> {
+    fn whole_file(&mut self, file: &File, seen: &Seen, place: &Place) -> Result<(), TransferError> {
         let mut content = Vec::new();
         file.take(WHOLE_MAX + 1).read_to_end(&mut content).map_err(failed("read", &place.path))?;
         if content.len() as u64 > WHOLE_MAX {
@@ -219,26 +227,32 @@ impl<W: Write> Packer<'_, W> {
                 shown(&place.path)
             ));
         }
-        self.content(status, content.len() as u64, &mut content.as_slice(), place)
+        self.content(seen, content.len() as u64, &mut content.as_slice(), place)
     }
 
-    fn content(
-        &mut self,
-        status: &Metadata,
-        size: u64,
-        content: &mut dyn Read,
-        place: &Place,
-    ) -> Result<(), TransferError> {
-        let mut header = self.member(status, EntryType::Regular).map_err(failed("send", &place.path))?;
+    fn content(&mut self, seen: &Seen, size: u64, content: &mut dyn Read, place: &Place) -> Result<(), TransferError> {
+        let mut header = self.member(seen, EntryType::Regular).map_err(failed("send", &place.path))?;
         header.set_size(size);
         self.out.append_data(&mut header, &place.member, content).map_err(failed("send", &place.path))
     }
 
-    /// The header, after an extension that holds the part of the time that it has no room for.
-    fn member(&mut self, status: &Metadata, kind: EntryType) -> io::Result<Header> {
+    /// `file` may be open by `O_PATH`.
+    fn look(&self, file: &File) -> io::Result<Seen> {
+        let lists = match self.owners {
+            Owners::Dropped => AccessLists::default(),
+            Owners::Kept => AccessLists::of(file)?,
+        };
+        Ok(Seen { data: file.metadata()?, lists })
+    }
+
+    /// The header, after an extension that holds what it has no room for: a part of the time, and access lists.
+    fn member(&mut self, Seen { data: status, lists }: &Seen, kind: EntryType) -> io::Result<Header> {
+        let mut records: Vec<_> = lists.records().collect();
         if status.mtime_nsec() != 0 && status.mtime() >= 0 {
-            let time = format!("{}.{:09}", status.mtime(), status.mtime_nsec());
-            self.out.append_pax_extensions([("mtime", time.as_bytes())])?;
+            records.push(("mtime", format!("{}.{:09}", status.mtime(), status.mtime_nsec())));
+        }
+        if !records.is_empty() {
+            self.out.append_pax_extensions(records.iter().map(|(name, value)| (*name, value.as_bytes())))?;
         }
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);

@@ -14,6 +14,7 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, symlinkat, unlinkat};
 use tar::{Archive, Entry, EntryType};
 
+use super::access_lists::AccessLists;
 use super::{TransferError, failed, name_of, parent, shown};
 use crate::sys::rooted::open_resolved;
 
@@ -70,6 +71,7 @@ impl Tree {
         member.path = plain(path).map_err(read)?;
         member.owner = Some(Owner::of(entry).map_err(read)?);
         member.mode = Mode::from_bits_truncate(entry.header().mode().map_err(read)? & 0o7777);
+        member.lists = lists(entry).map_err(read)?;
         self.0.put(&member, entry)
     }
 
@@ -110,6 +112,7 @@ struct Member {
     link: Option<PathBuf>,
     /// Whose it becomes, if not the unpacker's.
     owner: Option<Owner>,
+    lists: AccessLists,
 }
 
 impl Member {
@@ -132,6 +135,7 @@ impl Member {
             time,
             link,
             owner: None,
+            lists: AccessLists::default(),
         })
     }
 
@@ -160,6 +164,15 @@ fn precise_time<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<TimeSpec> {
     Ok(TimeSpec::new(seconds, nanoseconds.unwrap_or(0)))
 }
 
+fn lists<R: Read>(entry: &mut Entry<'_, R>) -> io::Result<AccessLists> {
+    let mut lists = AccessLists::default();
+    for record in entry.pax_extensions()?.into_iter().flatten() {
+        let record = record?;
+        lists.take(record.key_bytes(), record.value_bytes())?;
+    }
+    Ok(lists)
+}
+
 /// Where it all goes.
 struct Place {
     /// What all names are looked up below.
@@ -177,11 +190,13 @@ struct Made {
     mode: Mode,
     time: TimeSpec,
     owner: Option<Owner>,
+    lists: AccessLists,
 }
 
 impl Made {
     fn of(member: &Member, path: &Path) -> Self {
-        Self { path: path.to_owned(), mode: member.mode, time: member.time, owner: member.owner }
+        let Member { mode, time, owner, .. } = *member;
+        Self { path: path.to_owned(), mode, time, owner, lists: member.lists.clone() }
     }
 }
 
@@ -261,7 +276,8 @@ impl Place {
                 let directory = self.directory(&made.path, OFlag::O_RDONLY)?;
                 give(&directory, made.owner)?;
                 futimens(&directory, &made.time, &made.time)?;
-                Ok(fchmod(&directory, made.mode)?)
+                fchmod(&directory, made.mode)?;
+                made.lists.give(&directory)
             };
             set().map_err(failed("set the permissions of", &self.shown.join(&made.path)))?;
         }
@@ -344,6 +360,7 @@ fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut imp
         // Before the mode: a change of the owner takes bits of it away.
         give(&file, member.owner)?;
         fchmod(&file, member.mode)?;
+        member.lists.give(&file)?;
         Ok(futimens(&file, &member.time, &member.time)?)
     })
 }

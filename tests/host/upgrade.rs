@@ -378,14 +378,16 @@ impl Drop for Silent {
     }
 }
 
-/// Threads of a process that are so called and wait for the answer of such a file system.
+/// Threads of a process whose names begin so and that wait for the answer of such a file system.
 fn hanging_threads(pid: i32, name: &str) -> usize {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let read = |task: &Path, file: &str| fs::read_to_string(task.join(file)).unwrap_or_default();
-    let waits = |wchan: &str| wchan.contains("fuse") || wchan.contains("request_wait");
+    // Not those that wait for requests themselves.
+    let reads = |wchan: &str| wchan.contains("fuse_dev");
+    let waits = |wchan: &str| !reads(wchan) && (wchan.contains("fuse") || wchan.contains("request_wait"));
     tasks
         .map(|task| task.path())
-        .filter(|task| read(task, "comm").trim() == name && waits(&read(task, "wchan")))
+        .filter(|task| read(task, "comm").trim().starts_with(name) && waits(&read(task, "wchan")))
         .count()
 }
 
@@ -425,6 +427,62 @@ fn a_workspace_whose_disk_hangs_holds_up_no_other_and_no_upgrade_is_begun_that_w
     assert_eq!(mount_pid(&instance), pid);
     assert_eq!(fs::read(draft.join("more")).unwrap(), b"served");
     drop(open);
+    nix::mount::umount2(&slow, nix::mount::MntFlags::MNT_DETACH).unwrap();
+    instance.shutdown();
+}
+
+/// More than the mount process has threads for one workspace, and than it has had for all of them.
+const MANY: usize = 100;
+/// So many requests of one workspace are worked on at once (`fs/src/fuse/crew.rs`).
+const SHARE: usize = 64;
+
+#[test]
+fn a_hundred_requests_that_hang_hold_up_nobody_in_another_workspace() {
+    let test = "a_hundred_requests_that_hang_hold_up_nobody_in_another_workspace";
+    if !has_tools(test, &["python3"]) {
+        return;
+    }
+    let Some(mut instance) = Instance::prepare(test, "[mount]\ndirect = \"none\"\n") else { return };
+    fs::create_dir(instance.jobs_d().join("slow")).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let other = instance.mount().join("datasets/d/draft");
+    fs::create_dir_all(&other).unwrap();
+    let slow = instance.root().join("var/lib/trainyard/workspaces/slow/datasets");
+    let shown = instance.mount().parent().unwrap().join("slow/datasets");
+    wait_for("the slow workspace", || shown.is_dir().then_some(()));
+    let pid = mount_pid(&instance);
+    std::thread::scope(|scope| {
+        // Dropped in here, for only then do they go on.
+        let mut silent =
+            Silent(Peer::start(Command::new("python3").args(["-c", include_str!("silent.py")]).arg(&slow)));
+        assert_eq!(silent.0.hear(), "mounted");
+        let hanging: Vec<_> = (0..MANY)
+            .map(|number| shown.join(number.to_string()))
+            .map(|path| scope.spawn(move || fs::metadata(path)))
+            .collect();
+        let at_work = || ["fuser-", "fuse-worker"].iter().map(|name| hanging_threads(pid, name)).sum::<usize>();
+        wait_for("the share of the slow workspace", || (at_work() == SHARE).then_some(()));
+        let file = other.join("f");
+        fs::write(&file, vec![7; 4 << 20]).unwrap();
+        // What is read ahead is asked for in the background.
+        assert_eq!(fs::read(&file).unwrap(), vec![7; 4 << 20]);
+        for number in 0..MANY {
+            fs::create_dir(other.join(number.to_string())).unwrap();
+        }
+        fs::rename(&file, other.join("0/g")).unwrap();
+        assert_eq!(fs::read_dir(&other).unwrap().count(), MANY);
+        assert_eq!(at_work(), SHARE, "no more than its share");
+        assert!(hanging.iter().all(|thread| !thread.is_finished()));
+        drop(silent);
+        for thread in hanging {
+            thread.join().unwrap().expect_err("its file system is gone");
+        }
+    });
+    wait_for("the threads to rest", || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        (tasks.count() < SHARE).then_some(())
+    });
     nix::mount::umount2(&slow, nix::mount::MntFlags::MNT_DETACH).unwrap();
     instance.shutdown();
 }

@@ -9,7 +9,7 @@
 //! A request that was taken from the kernel before the gate was closed is answered; one that comes later waits, and is not
 //! begun if another process goes on: the kernel then asks that one again.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 #[derive(Debug, Default)]
@@ -35,9 +35,9 @@ enum Door {
 
 /// A request is worked on as long as this is there.
 #[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a Gate);
+pub(crate) struct Turn(Arc<Gate>);
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.inside -= 1;
@@ -49,20 +49,21 @@ impl Drop for Turn<'_> {
 
 impl Gate {
     /// For a request that is answered; waits while the gate is closed. `None`: it must be left unanswered.
-    pub(crate) fn enter(&self) -> Option<Turn<'_>> {
+    pub(crate) fn enter(self: &Arc<Self>) -> Option<Turn> {
         let closed = |state: &mut State| state.door == Door::Closed;
         let mut state = self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner);
         if state.door == Door::Over {
             return None;
         }
         state.inside += 1;
-        Some(Turn(self))
+        drop(state);
+        Some(Turn(self.clone()))
     }
 
     /// For a word to which there is no answer: the kernel says it once, so it is always heard.
-    pub(super) fn pass(&self) -> Turn<'_> {
+    pub(super) fn pass(self: &Arc<Self>) -> Turn {
         self.lock().inside += 1;
-        Turn(self)
+        Turn(self.clone())
     }
 
     /// Closes it and waits until nothing is worked on; `false`, and open again, if that takes longer than `patience`.
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn what_has_begun_is_waited_for_and_what_comes_later_waits() {
-        let gate = Gate::default();
+        let gate = Arc::new(Gate::default());
         let turn = gate.enter().unwrap();
         assert!(!gate.close(SHORT), "somebody is inside");
         drop(gate.enter().expect("it is open again"));

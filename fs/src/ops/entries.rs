@@ -54,6 +54,7 @@ impl<T: Tree> Ops<T> {
     /// Gives `ino` the further name `name`. Refused for
     /// what lies in a read-only place: through another name it could be changed.
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        self.meet((ino, OsStr::new("")), (parent, name));
         {
             // Where it is must not become read-only meanwhile, which may be in another part of the tree.
             let _names_stay = self.both_stay(ino, (parent, name))?;
@@ -78,6 +79,7 @@ impl<T: Tree> Ops<T> {
     }
 
     pub(crate) fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
+        self.meet(from, to);
         let _names_change = self.names_change(from, to)?;
         let source = self.holder(from, Self::check_removable)?;
         let target = self.holder(to, Self::check_writable)?;
@@ -125,6 +127,16 @@ impl<T: Tree> Ops<T> {
             return Err(Error::host("rename")(Errno::EXDEV));
         }
         Ok(())
+    }
+
+    /// Looks at what lies in two parts of the tree before names of both are held: one whose disk hangs is met here, where it holds
+    /// up nobody in the other.
+    fn meet(&self, from: (u64, &OsStr), to: (u64, &OsStr)) {
+        let home = |(ino, name): (u64, &OsStr)| self.home(ino, Some(name));
+        if home(from) != home(to) {
+            // What cannot be looked at is told by what comes next.
+            drop((self.pin_even_nameless(from.0), self.pin_even_nameless(to.0)));
+        }
     }
 
     /// Holds both parts of the tree, so that nobody else uses these names.

@@ -1,14 +1,14 @@
 //! Keeps names where they are while they are used: a lock for each part of the tree, by the first name of a path.
 //!
 //! What hangs in one part, or takes long there, holds up renames in that part, and so whoever comes after them there; no
-//! other part, but for those that have its number by chance.
+//! other part, but for one in 65,536 that has its number by chance.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crate::tree::RelPath;
 
-const PARTS: usize = 256;
+const PARTS: usize = 1 << 16;
 
 #[derive(Debug)]
 pub(super) struct Namespace {

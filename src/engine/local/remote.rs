@@ -7,6 +7,8 @@
 //! jobs/JOB/runs/N/code.state       which state of a store the code is, by the hash of its listing
 //! ```
 
+mod prune;
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -31,7 +33,7 @@ use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
 use crate::store::record::Owner;
-use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited, remove_tree};
+use crate::sys::file::{Durability, create_dir, create_dir_for, read_limited};
 use crate::sys::lock::HeldLock;
 use crate::sys::process::{EndedOnDrop, PidFd, ProcessEnd, SealedProgram, Streams};
 use crate::sys::rooted::Rooted;
@@ -206,20 +208,22 @@ impl Carrier {
     }
 
     fn bring_all(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
-        let mut seen = seen(&self.paths, &run.identity)?;
-        let is_there =
-            |seen: &Seen, target: &str| seen.get(target).is_some_and(|at| self.paths.remote().join(at).exists());
+        let seen = seen(&self.paths, &run.identity)?;
+        let is_there = |target: &str| seen.get(target).is_some_and(|at| self.paths.remote().join(at).exists());
         for remote in run.spec.copied_in() {
             let target = remote.target.display().to_string();
-            if is_there(&seen, &target) {
-                continue;
+            if !is_there(&target) {
+                self.bring_one(run, remote, target, tell)?;
             }
-            let snapshot = self.bring_one(run, remote, tell)?;
-            seen.insert(target, snapshot);
-            // The run counts as prepared, also after the machine went down.
-            write_json(&seen_file(&self.paths, &run.identity), &seen, Durability::Machine).map_err(told)?;
         }
         Ok(())
+    }
+
+    /// As long as the run is not over nobody takes its snapshot for unused, also after the machine went down.
+    fn note_seen(&self, run: &Prepare, name: String, snapshot: &Path) -> Result<(), EngineError> {
+        let mut seen = seen(&self.paths, &run.identity)?;
+        seen.insert(name, snapshot.to_owned());
+        write_json(&seen_file(&self.paths, &run.identity), &seen, Durability::Machine).map_err(told)
     }
 
     /// What lies in a store becomes the run's snapshot as a directory of `code/` does; which state it is of is told beside it.
@@ -227,12 +231,8 @@ impl Carrier {
         let directory = self.paths.run(&run.identity.key, run.identity.run);
         for (code, name) in run.spec.codes() {
             let Some(place) = code.stored().filter(|_| !directory.join(&name).exists()) else { continue };
-            let snapshot = self.bring_one(run, place, tell)?;
+            let snapshot = self.bring_one(run, place, name.clone(), tell)?;
             let state = snapshot.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let mut seen = seen(&self.paths, &run.identity)?;
-            seen.insert(name.clone(), snapshot.clone());
-            // As long as the run is not over nobody takes it for unused.
-            write_json(&seen_file(&self.paths, &run.identity), &seen, Durability::Machine).map_err(told)?;
             // It is its owner's: what of it is a link leads nowhere else.
             let root = Rooted::open(&self.paths.remote()).and_then(|root| root.handle(&snapshot.join(TREE)));
             let root = root.map_err(failed("open the copy of the code"))?;
@@ -244,10 +244,13 @@ impl Carrier {
         Ok(())
     }
 
+    /// Notes the snapshot as what the run has under `name` before the place is free: who looks for what nobody uses comes
+    /// after that.
     fn bring_one(
         &self,
         run: &Prepare,
         remote: &RemoteMount,
+        name: String,
         tell: &(dyn Fn(String) + Sync),
     ) -> Result<PathBuf, EngineError> {
         let told = |why: String| EngineError(format!("{}: {remote}: {why}", remote.key()));
@@ -270,7 +273,11 @@ impl Carrier {
         let carried = self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &begun, &mut hear);
         self.set_process(&run.given_up, None);
         match carried? {
-            News::Brought { snapshot, .. } if is_snapshot(&snapshot) => Ok(below.join(snapshot)),
+            News::Brought { snapshot, .. } if is_snapshot(&snapshot) => {
+                let snapshot = below.join(snapshot);
+                self.note_seen(run, name, &snapshot)?;
+                Ok(snapshot)
+            }
             News::Failed { message, .. } => Err(told(message)),
             _ => Err(told("it was not copied".to_owned())),
         }
@@ -340,29 +347,6 @@ impl Carrier {
             snapshots.extend(seen(&self.paths, run).map_err(io::Error::other)?.into_values());
         }
         Ok(snapshots.into_iter().map(|snapshot| self.paths.remote().join(snapshot)).collect())
-    }
-
-    /// Removes copies that no run has used for so long; `used` are the places that tasks and runs that are not over have.
-    pub(super) fn prune(&self, unused: Duration, used: &[PathBuf]) -> io::Result<()> {
-        for place in below(&self.paths.remote(), 3)? {
-            if !place.is_dir() {
-                continue;
-            }
-            // Where something is being copied, the next look is soon enough.
-            let Some(_held) = self.try_place(&place.with_extension("lock"))? else { continue };
-            for snapshot in below(&place, 1)? {
-                let is_used = used.iter().any(|mount| mount.starts_with(&snapshot));
-                let age = fs::symlink_metadata(&snapshot)?.modified()?.elapsed().unwrap_or_default();
-                if !is_used && age >= unused {
-                    remove_tree(&snapshot)?;
-                }
-            }
-            // What is left says when the machine was started.
-            if below(&place, 1)?.iter().all(|left| left.is_file()) {
-                remove_tree(&place)?;
-            }
-        }
-        Ok(())
     }
 }
 
