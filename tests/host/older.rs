@@ -37,7 +37,18 @@ fn is_alive(pid: i32) -> bool {
 /// A record of what a shim is told, with the keys that there were then alone.
 fn as_it_was(record: &Value) -> Value {
     const KEYS: [&str; 13] = [
-        "task", "title", "cgroup", "log_dir", "root", "ids", "network", "stop_signal", "init", "requirements", "logs", "memory",
+        "task",
+        "title",
+        "cgroup",
+        "log_dir",
+        "root",
+        "ids",
+        "network",
+        "stop_signal",
+        "init",
+        "requirements",
+        "logs",
+        "memory",
         "stop_grace_ms",
     ];
     let mut was: serde_json::Map<String, Value> =
@@ -111,7 +122,11 @@ fn tasks_of_shims_that_write_as_they_first_did_go_on_end_and_are_stopped() {
     assert_eq!(instance.wait_end("ends", 1)["state"], "succeeded");
     instance.ok(&["stop", "stopped"]);
     let report = instance.wait_end("stopped", 1);
-    assert_eq!((&report["state"], text(&report["tasks"][0]["reason"])), (&json!("stopped"), "stopped by root".to_owned()), "{report:#}");
+    assert_eq!(
+        (&report["state"], text(&report["tasks"][0]["reason"])),
+        (&json!("stopped"), "stopped by root".to_owned()),
+        "{report:#}"
+    );
     // While there is no daemon, nobody hears of it.
     instance.kill_daemon();
     drop(alone.stdin.take());

@@ -28,8 +28,7 @@ fn answer(mut client: UnixStream, answers: &[(&str, Value)]) {
     lines.take_while(|line| !line.is_empty()).for_each(drop);
     let found = answers.iter().find(|(path, _)| asked == *path);
     let missing = || json!({ "code": "not_found", "error": format!("the stand-in has no answer to {asked}") });
-    let (status, body) =
-        found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
+    let (status, body) = found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
     let body = body.to_string();
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
@@ -152,17 +151,26 @@ fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let drained = json!({ "order": { "by": "ada", "since": "2026-11-30T02:00:00Z" }, "running": ["视觉/训练-图像分类", "digits"], "waiting": 7 });
-    stand_in(root, vec![
-        ("/v1/gpus", gpus()),
-        ("/v1/usage?by=workspace&since=0", json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)])),
-        ("/v1/usage?by=user&since=0", json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
-        ("/v1/usage?by=job&since=0", json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))])),
-        ("/v1/workspaces", workspaces()),
-        ("/v1/workspaces/%E8%87%AA%E7%84%B6%E8%AF%AD%E8%A8%80%E5%A4%84%E7%90%86", workspace()),
-        ("/v1/tokens", tokens()),
-        ("/v1/images?", images()),
-        ("/v1/drain", drained),
-    ]);
+    stand_in(
+        root,
+        vec![
+            ("/v1/gpus", gpus()),
+            (
+                "/v1/usage?by=workspace&since=0",
+                json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)]),
+            ),
+            ("/v1/usage?by=user&since=0", json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
+            (
+                "/v1/usage?by=job&since=0",
+                json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))]),
+            ),
+            ("/v1/workspaces", workspaces()),
+            ("/v1/workspaces/%E8%87%AA%E7%84%B6%E8%AF%AD%E8%A8%80%E5%A4%84%E7%90%86", workspace()),
+            ("/v1/tokens", tokens()),
+            ("/v1/images?", images()),
+            ("/v1/drain", drained),
+        ],
+    );
     let screens: &[(&str, &[&str])] = &[
         ("gpu", &["gpu"]),
         ("usage", &["usage"]),
@@ -194,13 +202,16 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         "driver": null, "cuda": null, "missing": "libnvidia-ml.so.1 not found", "at": "2026-11-30T02:00:00.000Z", "stale": false, "gpus": [],
         "nameless": []
     });
-    stand_in(root, vec![
-        ("/v1/gpus", no_cards),
-        ("/v1/usage?by=workspace&since=0", json!([])),
-        ("/v1/workspaces", json!([])),
-        ("/v1/tokens", json!([])),
-        ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
-    ]);
+    stand_in(
+        root,
+        vec![
+            ("/v1/gpus", no_cards),
+            ("/v1/usage?by=workspace&since=0", json!([])),
+            ("/v1/workspaces", json!([])),
+            ("/v1/tokens", json!([])),
+            ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
+        ],
+    );
     let elsewhere = tempfile::tempdir().unwrap();
     for columns in [80, 120] {
         for (name, verb) in [("gpu", "gpu"), ("usage", "usage"), ("workspace", "workspace"), ("drain", "drain")] {
