@@ -104,7 +104,7 @@ fn tasks_of_shims_that_write_as_they_first_did_go_on_end_and_are_stopped() {
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
     let jobs = ["ends", "ends-alone", "stopped"];
-    let job = "command = \"echo begun; sleep infinity\"\nresources = { cpu = 0.1, memory = \"64MiB\" }\n";
+    let job = "command = \"echo begun; sleep infinity\"\nresources = { cpu = 0.1, memory = \"100MB\" }\n";
     jobs.iter().for_each(|name| instance.drop_job(name, job));
     for name in jobs {
         instance.wait_state(name, "running");
@@ -152,9 +152,11 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     let program = std::mem::replace(&mut instance.program, older.into());
     instance.start_daemon(&[]);
     instance.wait_ready();
-    let resources = "resources = { cpu = 0.1, memory = \"64MiB\" }\n";
+    let resources = "resources = { cpu = 0.1, memory = \"100MB\" }\n";
+    // So little is refused now: what was accepted once goes on all the same.
+    let little = "resources = { cpu = 0.1, memory = \"64MiB\" }\n";
     let waits = "echo begun; while [ ! -e /output/end ]; do sleep 0.05; done; echo over; echo 1 > /model/m";
-    instance.drop_job("ends", &format!("command = \"{waits}\"\n{resources}"));
+    instance.drop_job("ends", &format!("command = \"{waits}\"\n{little}"));
     instance.drop_job("stopped", &format!("command = \"echo begun; sleep infinity\"\n{resources}"));
     let log = |name: &str| instance.run_dir(name, 1).join("attempts/1/main-0/stdout.log");
     for name in ["ends", "stopped"] {
