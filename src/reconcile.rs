@@ -168,7 +168,12 @@ impl<S: Store> Reconciler<S> {
         let mut runs = contents.runs;
         for (key, record) in contents.jobs {
             let run = runs.remove(&key);
-            this.jobs.insert(key.clone(), Job::load(record, run));
+            let is_open = run.as_ref().is_some_and(|run| run.ended.is_none());
+            let job = Job::load(record, run);
+            if is_open && job.run.is_none() {
+                tracing::error!(job = %key, "this version cannot read the job file of a run that is not over, and ends its tasks");
+            }
+            this.jobs.insert(key.clone(), job);
             this.resume(&key);
         }
         // Some were looked at before those that they wait for were there.

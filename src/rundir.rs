@@ -65,8 +65,9 @@ pub enum RunDirError {
     Newer { path: PathBuf, found: u32 },
 }
 
-/// Of [`LaunchRecord`], and of what shim and daemon write beside it. A field is only ever added with a default; anything else raises
-/// it. A daemon goes on with tasks of every earlier version.
+/// Of [`LaunchRecord`], and of what shim and daemon write beside it. A field is only ever added with a default, and a cause of stopping
+/// (which a shim that does not know it takes as [`StopCause::Newer`]); anything else raises it. A daemon goes on with tasks of every
+/// earlier version.
 pub const LAUNCH_VERSION: u32 = 1;
 
 fn first_version() -> u32 {
@@ -594,6 +595,14 @@ mod tests {
         "mode":420}],"directories":["/output"]},"ids":{"users":[{"inside":0,"outside":0,"count":1}],"groups":[{"inside":0,"outside":0,
         "count":1}]},"network":"/run/trainyard/attempts/a1/net-0","stop_signal":15,"init":"ours","memory":67108864,"stop_grace_ms":30000,
         "news_socket":"/run/trainyard/news.sock"}"#;
+
+    #[test]
+    fn a_shim_that_does_not_know_why_it_is_to_stop_stops() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = TaskDir::at(dir.path().to_owned());
+        fs::write(task.stop_file(), r#"{"by":"full_moon","phase":3}"#).unwrap();
+        assert_eq!(task.read_stop().unwrap(), Some(StopCause::Newer));
+    }
 
     #[test]
     fn an_order_to_a_shim_is_read_as_version_1_wrote_it_and_refused_by_name_when_it_is_newer() {

@@ -46,6 +46,15 @@ pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
     parse_source(&diagnostic::Source::new(file, text))
 }
 
+/// Reads a text that was accepted once, by whichever version: what has come to be refused since is not held against it, so that an
+/// upgrade ends nothing that runs.
+pub fn parse_accepted(text: &str) -> Option<JobSpec> {
+    let source = diagnostic::Source::new("spec.toml", text);
+    let strict = || parse_source(&source).0;
+    let lenient = || reader::from_wire(toml::from_str(text).ok()?, &source, &mut Vec::new());
+    strict().or_else(lenient)
+}
+
 fn parse_source(source: &diagnostic::Source<'_>) -> (Option<JobSpec>, Vec<Diagnostic>) {
     let mut found = check::check(source, check::Language::Job);
     sort(&mut found);

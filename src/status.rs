@@ -101,6 +101,9 @@ pub enum StopCause {
     ShimSignalled,
     /// It made way for a newer version of its file, or for another run.
     Replaced,
+    /// A daemon that is newer than the shim, which tasks outlive, has a cause that the shim does not know.
+    #[serde(other)]
+    Newer,
 }
 
 impl fmt::Display for StopCause {
@@ -134,6 +137,7 @@ impl fmt::Display for StopCause {
             }
             StopCause::Replaced => f.write_str("replaced by a newer version of its job file"),
             StopCause::Shutdown => f.write_str("stopped by the shutdown of Trainyard"),
+            StopCause::Newer => f.write_str("stopped by a newer Trainyard than the one that started the task"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::{CommandFactory, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::env::Shells;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
@@ -25,7 +25,7 @@ pub(super) fn run(what: What, directory: &Path) -> anyhow::Result<Exit> {
     fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     let files = match what {
         What::Man => man()?,
-        What::Completions => completions(),
+        What::Completions => completions()?,
     };
     for (name, content) in files {
         let path = directory.join(name);
@@ -36,24 +36,26 @@ pub(super) fn run(what: What, directory: &Path) -> anyhow::Result<Exit> {
 
 type Files = Vec<(String, Vec<u8>)>;
 
-fn completions() -> Files {
+/// They ask the program, which knows its verbs and, from the daemon, names of jobs.
+fn completions() -> anyhow::Result<Files> {
     // Under the names by which the shells look for them.
-    [(Shell::Bash, "trainyard.bash"), (Shell::Zsh, "_trainyard"), (Shell::Fish, "trainyard.fish")]
-        .map(|(shell, name)| {
+    [("bash", "trainyard.bash"), ("zsh", "_trainyard"), ("fish", "trainyard.fish")]
+        .map(|(shell, file)| {
             let mut content = Vec::new();
-            clap_complete::generate(shell, &mut shown(), "trainyard", &mut content);
-            (name.to_owned(), content)
+            let shells = Shells::builtins();
+            let shell = shells.completer(shell).with_context(|| format!("{shell} is not known"))?;
+            shell.write_registration("COMPLETE", "trainyard", "trainyard", "trainyard", &mut content)?;
+            if shell.name() == "zsh" {
+                content.extend(ZSH_FIRST.as_bytes());
+            }
+            Ok((file.to_owned(), content))
         })
-        .into()
+        .into_iter()
+        .collect()
 }
 
-/// The program as people know it: completions do not leave out by themselves what is hidden.
-fn shown() -> clap::Command {
-    let all = Cli::command();
-    let verbs = all.get_subcommands().filter(|verb| !verb.is_hide_set()).cloned();
-    let arguments = all.get_arguments().cloned();
-    clap::Command::default().name("trainyard").version(env!("CARGO_PKG_VERSION")).args(arguments).subcommands(verbs)
-}
+/// zsh reads the file when it is asked for the first time, and wants that answered as well.
+const ZSH_FIRST: &str = "[ \"$funcstack[1]\" != _trainyard ] || _clap_dynamic_completer_trainyard \"$@\"\n";
 
 fn man() -> anyhow::Result<Files> {
     let mut command = Cli::command();

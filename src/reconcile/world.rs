@@ -51,7 +51,7 @@ pub(super) struct Run {
 }
 
 fn parse(source: &SourceRecord) -> Option<Spec> {
-    crate::spec::parse("spec.toml", &source.text).0.map(Arc::new)
+    crate::spec::parse_accepted(&source.text).map(Arc::new)
 }
 
 impl Job {

@@ -544,3 +544,15 @@ fn cards_that_cannot_be_are_told_where_they_are_asked_for() {
         assert!(found.iter().any(|found| found.contains(said)), "{text}: {found:?}");
     }
 }
+
+#[test]
+fn what_was_accepted_once_is_read_though_rules_have_become_stricter() {
+    let text = "command = \"x\"\nresources = { cpu = 2, memory = \"64MiB\" }\nmax_duration = \"1h\"\n";
+    assert!(parse("x.toml", text).0.is_none(), "it is refused now");
+    let spec = parse_accepted(text).unwrap();
+    let role = &spec.roles[0];
+    assert_eq!((role.resources.memory.0, role.resources.cpu.0), (64 << 20, 2000));
+    let strict = text.replace("64MiB", "100MB");
+    assert_eq!(parse_accepted(&strict), parse("x.toml", &strict).0);
+    assert!(parse_accepted("no toml").is_none());
+}

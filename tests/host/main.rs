@@ -30,6 +30,7 @@ mod models;
 mod mount;
 mod mpi;
 mod network;
+mod older;
 mod policies;
 mod processes;
 mod public;

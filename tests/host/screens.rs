@@ -57,7 +57,7 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
     let file = instance.root().join("file.toml");
     fs::write(&file, "comand = \"true\"\n[roles.worker]\ncount = 0\n").unwrap();
     let file = file.display().to_string();
-    let screens: [(&str, &[&str]); 18] = [
+    let screens: [(&str, &[&str]); 22] = [
         ("ps", &["ps", "--state", "waiting,held,invalid"]),
         ("ps_wide", &["ps", "-o", "wide", "--state", "waiting,held,invalid"]),
         ("ps_names", &["ps", "-q"]),
@@ -71,7 +71,11 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
         ("model_show", &["model", "show", "nothing@3"]),
         ("secret_ls", &["secret", "ls"]),
         ("dataset_ls", &["dataset", "ls"]),
+        ("dataset_show", &["dataset", "show", "手写数字"]),
         ("template_ls", &["template", "ls"]),
+        ("template_show", &["template", "show", "ddp"]),
+        ("show", &["show", "训练-图像分类"]),
+        ("show_effective", &["show", "--effective", "训练-图像分类"]),
         ("spec_ls", &["spec", "ls"]),
         ("image_ls", &["image", "ls"]),
         ("check", &["check", &file]),
@@ -107,6 +111,19 @@ fn a_shell_completes_names_of_jobs() {
         lines.lines().filter_map(|line| line.split('\t').next().map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(completed(&["stop", "al"]), ["alpha", "alps"]);
+    // As the package has it, in a shell that cuts words at `=`.
+    let made = instance.root().join("completions");
+    instance.ok(&["generate", "completions", &made.display().to_string()]);
+    let script = ". \"$0\"; COMP_WORDS=(trainyard --root = \"$1\" stop al); COMP_CWORD=5; _clap_complete_trainyard trainyard al; \
+                  printf '%s ' \"${COMPREPLY[@]}\"";
+    let place = std::path::Path::new(BINARY).parent().unwrap().display();
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .args([&made.join("trainyard.bash"), instance.root()])
+        .env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alpha alps ", "{output:?}");
     assert_eq!(completed(&["logs", "-f", "be"]), ["beta"]);
     assert!(completed(&["q"]).contains(&"queue".to_owned()));
     let script = Command::new(BINARY).env("COMPLETE", "bash").output().unwrap();

@@ -131,6 +131,16 @@ fn a_drained_machine_lets_what_runs_go_on_and_starts_nothing_until_that_is_undon
     instance.ok(&["drain", "--undo"]);
     assert_eq!(get(&instance, "/readyz").status, 200);
     assert_eq!(instance.wait_end("later", 1)["state"], "succeeded");
+    // An order of before the machine's start is over, also where its file is still there.
+    instance.ok(&["drain"]);
+    instance.kill_daemon();
+    let file = instance.root().join("run/trainyard/drained.json");
+    let order = fs::read_to_string(&file).unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert!(order.contains(boot.trim()), "{order}");
+    fs::write(&file, order.replace(boot.trim(), "00000000-0000-4000-8000-000000000000")).unwrap();
+    instance.restart_daemon();
+    assert_eq!(get(&instance, "/readyz").status, 200);
     instance.shutdown();
 }
 
