@@ -266,6 +266,7 @@ fn logs_come_as_lines_or_as_one_file_and_from_and_to_a_time() {
     let measured = get(&instance, &format!("/v1/jobs/default/talk/metrics?task={task}"));
     assert!(measured.text().starts_with("time,") && measured.text().lines().count() > 1, "{measured:?}");
     assert_eq!(get(&instance, "/v1/jobs/default/talk/metrics?task=none-0").code(), "not_found");
+    assert_eq!(get(&instance, &format!("/v1/jobs/default/talk/scalars?task={task}")).code(), "not_found");
     instance.shutdown();
 }
 
@@ -375,7 +376,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 /// A certificate for localhost.
-fn certify(directory: &std::path::Path, serial: &str) {
+pub(crate) fn certify(directory: &std::path::Path, serial: &str) {
     let (key, certificate) = (directory.join("key.pem"), directory.join("cert.pem"));
     let [key_text, certificate_text] = [&key, &certificate].map(|path| path.display().to_string());
     run(

@@ -33,6 +33,7 @@ mod network;
 mod policies;
 mod processes;
 mod public;
+mod python;
 mod queue;
 mod quickstart;
 mod quotas;
