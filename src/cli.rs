@@ -40,7 +40,8 @@ mod workspace;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use crate::api::client::{Client, ClientError, Follow};
@@ -309,15 +310,19 @@ pub enum Verb {
         #[arg(long)]
         file: bool,
     },
-    /// Write a job file on top of a template, or from keys in TOML or JSON
+    /// Write a job file on top of a template, from keys in TOML or JSON, or by questions
+    ///
+    /// At a terminal, where neither values nor a file are given, it asks: for the parameters of the template, or for the usual keys of a
+    /// job, each with what it means and what stands where nothing is said; then whether to start it, to save it as a template, or
+    /// to write the file only.
     #[command(
-        after_help = "Examples:\n  trainyard new mine --template ddp -p lr=0.1 -p workers=4\n  generate | trainyard new mine --from - --replace"
+        after_help = "Examples:\n  trainyard new mine\n  trainyard new mine --template ddp -p lr=0.1 -p workers=4\n  generate | trainyard new mine --from - --replace"
     )]
     New {
         /// The name of the job, or WORKSPACE/NAME
         job: JobKey,
         /// The name of the template, as `trainyard template ls` lists it
-        #[arg(short, long, required_unless_present = "from")]
+        #[arg(short, long)]
         template: Option<String>,
         /// The job's keys, in TOML or as one object of JSON; - is standard input
         #[arg(long, value_name = "FILE", conflicts_with = "template")]
@@ -328,6 +333,9 @@ pub enum Verb {
         /// A value for a parameter of the template
         #[arg(short, long = "param", value_name = "NAME=VALUE")]
         param: Vec<String>,
+        /// Ask for every key of the job, not for the usual ones alone
+        #[arg(long, conflicts_with_all = ["from", "param"])]
+        advanced: bool,
     },
     /// Copy a job file and its overrides under another name
     Clone {
@@ -548,6 +556,12 @@ pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     }
 }
 
+/// As clap refuses what is missing; at a terminal it is asked for.
+fn nothing_to_make_it_of() -> ! {
+    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks\n";
+    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
+}
+
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
     let client = || client(&cli.root);
@@ -613,9 +627,15 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
             usage::run(&client()?, by, since.as_deref(), table, format).await
         }
-        Verb::New { job, template, from, replace, param } => {
+        Verb::New { job, template, from, replace, param, advanced } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
-            new::new(&cli.root, &job, &from, replace, format)
+            let depth = if advanced { new::Depth::Advanced } else { new::Depth::Basic };
+            match new::can_ask(&from, format) {
+                true => new::ask(&cli.root, &job, from.template, depth, replace),
+                false if advanced => anyhow::bail!("--advanced asks, which takes a terminal"),
+                false if from.template.is_none() && from.file.is_none() => nothing_to_make_it_of(),
+                false => new::new(&cli.root, &job, &from, replace, format),
+            }
         }
         Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
         Verb::Spec(verb) => spec::run(&cli.root, &verb, format),

@@ -11,6 +11,7 @@ mod indent;
 mod kubeflow;
 mod node;
 pub mod openpai_export;
+mod openpai_tasks;
 mod openpai_v1;
 mod openpai_v2;
 mod pod;
@@ -134,6 +135,9 @@ fn reader_of(document: &Node) -> Option<Reader> {
     if version.starts_with("trainer.kubeflow.org/") && kind == "TrainJob" {
         return Some(trainjob::read);
     }
+    if openpai_tasks::knows(document) {
+        return Some(openpai_tasks::read);
+    }
     if document.get("protocolVersion").is_some() {
         return (word("type") == "job").then_some(openpai_v2::read);
     }
@@ -143,7 +147,7 @@ fn reader_of(document: &Node) -> Option<Reader> {
 fn description(document: &Node) -> String {
     let word = |name: &str| document.get(name).and_then(Node::scalar);
     if document.get("protocol_version").is_some() {
-        return "a job in the form that OpenPAI had before its protocol v2".to_owned();
+        return "an object in the form that OpenPAI had before its protocol v2".to_owned();
     }
     let kind = word("kind").or_else(|| word("type")).unwrap_or_else(|| "an object of no known kind".to_owned());
     let named = document.get("metadata").and_then(|metadata| metadata.get("name")).and_then(Node::scalar);

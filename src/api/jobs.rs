@@ -174,12 +174,41 @@ pub(super) async fn logs(
     }
 }
 
-/// What a task has used of the machine, as its shim wrote it.
-pub(super) async fn metrics(
+/// What the shim of a task writes beside its logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// What it has used of the machine.
+    Metrics,
+    /// What it has told of its training.
+    Scalars,
+}
+
+impl Table {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics.csv",
+            Self::Scalars => "scalars.csv",
+        }
+    }
+
+    fn is_missing(self, key: &JobKey, task: &TaskName) -> ApiError {
+        ApiError::NotFound(match self {
+            Self::Metrics => format!("nothing was measured of task {task} of job {key} yet"),
+            Self::Scalars => format!(
+                "task {task} of job {key} has told no numbers of its training yet; `scalars` and `tensorboard` in the job \
+                 file say where they come from"
+            ),
+        })
+    }
+}
+
+/// A table of a task, as its shim wrote it.
+pub(super) async fn table(
     context: &Context,
     caller: Caller,
     key: JobKey,
     values: &Values,
+    table: Table,
 ) -> Result<Response<Body>, ApiError> {
     let detail = show(context, caller, key.clone()).await?;
     let small = |name| values.number(name).and_then(|number| u32::try_from(number).ok());
@@ -192,9 +221,8 @@ pub(super) async fn metrics(
     let run = run.ok_or_else(|| ApiError::NotFound(format!("job {key} has not run yet")))?;
     let last = run.attempts.last().map_or(0, |attempt| attempt.number);
     let directory = context.paths.task(&key, run.number, wanted.attempt.unwrap_or(last), &task);
-    let missing = || ApiError::NotFound(format!("nothing was measured of task {task} of job {key} yet"));
-    let opened = tokio::task::spawn_blocking(move || File::open(directory.join("metrics.csv"))).await;
-    let file = opened.map_err(|_| ApiError::Ending)?.map_err(|_| missing())?;
+    let opened = tokio::task::spawn_blocking(move || File::open(directory.join(table.file()))).await;
+    let file = opened.map_err(|_| ApiError::Ending)?.map_err(|_| table.is_missing(&key, &task))?;
     stream(send_file(file), "text/csv")
 }
 

@@ -8,6 +8,7 @@ use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
 use super::files::{Place, Wanted};
+use super::jobs::Table;
 use super::routes::{self, Action};
 use super::server::{Body, Call, Context, json, stream, whole};
 use super::tokens::TokenRequest;
@@ -80,7 +81,8 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::JobFile | Action::PutJobFile | Action::RemoveJobFile | Action::CloneJob | Action::Check => {
             job_files(call, context).await
         }
-        Action::TaskMetrics => jobs::metrics(context, caller, job()?, &call.query).await,
+        Action::TaskMetrics => jobs::table(context, caller, job()?, &call.query, Table::Metrics).await,
+        Action::TaskScalars => jobs::table(context, caller, job()?, &call.query, Table::Scalars).await,
         Action::Events => happenings::send(context, caller, &call.query),
         Action::Datasets => {
             let workspace = call.query.text("workspace").unwrap_or("default").to_owned();

@@ -59,6 +59,7 @@ pub enum Action {
     CloneJob,
     Check,
     TaskMetrics,
+    TaskScalars,
     Events,
     Datasets,
     Models,
@@ -432,6 +433,9 @@ pub static ROUTES: &[Route] = &[
         .takes(JOB_FILE),
     route(Action::TaskMetrics, Verb::Get, "/v1/jobs/{workspace}/{job}/metrics", Right::Read, Answers::Text("text/csv"))
         .does("Sends what a task has used of the machine, a row for every 5 s.")
+        .asks(METRICS),
+    route(Action::TaskScalars, Verb::Get, "/v1/jobs/{workspace}/{job}/scalars", Right::Read, Answers::Text("text/csv"))
+        .does("Sends the numbers that a task has told of its training, a row for each.")
         .asks(METRICS),
     route(Action::Events, Verb::Get, "/v1/events", Right::Read, Answers::Lines(of::<HappeningView>))
         .does("Tells what happened to all jobs that the caller may see, in order, and goes on.")

@@ -1,7 +1,9 @@
 //! `trainyard new JOB --template T -p K=V…`, `trainyard new JOB --from FILE` and `trainyard clone JOB NEW`: job files from
-//! what there is.
+//! what there is; `trainyard new JOB` asks.
 
-use std::io::Read;
+mod ask;
+
+use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -19,6 +21,23 @@ pub(super) struct From<'a> {
     pub(super) template: Option<&'a str>,
     pub(super) file: Option<&'a Path>,
     pub(super) values: &'a [String],
+}
+
+pub(super) use ask::Depth;
+
+/// Whether somebody sits there who can be asked for what is not given.
+pub(super) fn can_ask(from: &From<'_>, format: Format) -> bool {
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    from.file.is_none() && from.values.is_empty() && format == Format::People && is_terminal
+}
+
+/// Asks for it all.
+pub(super) fn ask(root: &Path, job: &JobKey, template: Option<&str>, depth: Depth, over: bool) -> anyhow::Result<Exit> {
+    let shelf = Shelf::open(root)?;
+    let path = shelf.job(job)?;
+    let input = std::io::stdin().lock();
+    let questions = ask::Questions { shelf: &shelf, job, path: &path, input, text: String::new(), template: None };
+    questions.run(template, depth, over, Format::People)
 }
 
 pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format: Format) -> anyhow::Result<Exit> {

@@ -60,7 +60,7 @@ pub(super) fn job_name(fields: &mut Fields, field: &str) -> Result<String, Impor
 }
 
 /// `default` says nothing.
-fn drop_default_cluster(fields: &mut Fields) -> Result<(), ImportError> {
+pub(super) fn drop_default_cluster(fields: &mut Fields) -> Result<(), ImportError> {
     match fields.take("virtualCluster") {
         Some(node) if node.scalar().as_deref() != Some("default") => fields.keep("virtualCluster", node),
         _ => {}
@@ -120,14 +120,21 @@ fn read_role(
         pids: None,
         ..DraftResources::default()
     };
+    role.ports = ports(fields, losses)?;
+    Ok(role)
+}
+
+/// `portList` of a role.
+pub(super) fn ports(fields: &mut Fields, losses: &mut Vec<Loss>) -> Result<Vec<Port>, ImportError> {
+    let mut ports = Vec::new();
     for mut port in fields.objects("portList")? {
         let label = port.needed("label")?;
         let count = port_number(&mut port, "portNumber")?.unwrap_or(1);
         let begin = port_number(&mut port, "beginAt")?.filter(|begin| *begin != 0);
-        role.ports.push(Port { label, count, begin, outside: OutsidePort::Same });
+        ports.push(Port { label, count, begin, outside: OutsidePort::Same });
         port.leave(&[], losses);
     }
-    Ok(role)
+    Ok(ports)
 }
 
 fn port_number(fields: &mut Fields, name: &str) -> Result<Option<u16>, ImportError> {

@@ -1,5 +1,6 @@
 mod export;
 mod framework;
+mod tasks;
 mod volcano;
 
 use super::*;

@@ -34,6 +34,7 @@ mod older;
 mod policies;
 mod processes;
 mod public;
+mod python;
 mod queue;
 mod quickstart;
 mod quotas;

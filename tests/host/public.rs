@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::support::images::{run as run_tool, torch};
+use super::support::images::{horovod, run as run_tool, torch};
 use super::support::{Instance, has_tools, skip, wait_at_most, wait_for};
 
 /// They install hundreds of megabytes, and train.
@@ -138,6 +138,49 @@ fn mpi_operator_s_pi_is_started_on_the_tasks_by_open_mpi() {
     assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
     assert!(log.contains("Workers: 2") && log.contains("Rank 1 on host worker-1"), "{log}");
     assert!(log.contains("pi is approximately 3.14"), "{log}");
+    instance.shutdown();
+}
+
+/// The ring of all ranks adds up what each brings.
+const RING: &str = r#"import socket, torch
+import horovod.torch as hvd
+hvd.init()
+value = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
+print(f"rank {hvd.rank()} of {hvd.size()} on {socket.gethostname()}: {value.item()}", flush=True)
+"#;
+
+#[test]
+fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun() {
+    const TEST: &str = "horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun";
+    let Some(wheels) = wheels(TEST, "horovod") else { return };
+    if !has_tools(TEST, &["mmdebstrap", "umoci", "ip"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    let code = lay(&instance, "ring", &[]);
+    fs::write(code.join("ring.py"), RING).unwrap();
+    let wheel = fs::read_dir(&wheels).unwrap().flatten().next().unwrap().path();
+    run_tool("/usr/bin/python3", &["-m", "zipfile", "-e", wheel.to_str().unwrap(), code.to_str().unwrap()]);
+    for (name, command) in [
+        (
+            "launcher",
+            "python3 -m horovod.runner.launch --gloo -np 2 --hostfile /etc/mpi/hostfile python3 /code/ring.py",
+        ),
+        ("mpirun", "mpirun -x HOROVOD_CPU_OPERATIONS=MPI python3 /code/ring.py"),
+    ] {
+        let text = format!(
+            "framework = \"horovod\"\nimage = \"oci:{}:horovod\"\ncode = \"ring\"\ncommand = {command:?}\n\
+             env = {{ PYTHONPATH = \"/code\" }}\nresources = {{ cpu = 1, memory = \"2GiB\" }}\n\
+             [roles.worker]\ncount = 2\nslots = 1\n",
+            horovod().display()
+        );
+        let report = run(&instance, name, &text);
+        let log = instance.log(name, "launcher-0");
+        assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+        for rank in 0..2 {
+            assert!(log.contains(&format!("rank {rank} of 2 on worker-{rank}: 3.0")), "{log}");
+        }
+    }
     instance.shutdown();
 }
 

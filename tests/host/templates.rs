@@ -1,12 +1,13 @@
 //! Jobs from several files: overrides, templates, and the verbs that write them.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::chown;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime};
 
-use super::support::{Instance, text, wait_for};
+use super::support::{BINARY, Instance, has_tools, text, wait_for};
 
 const DDP: &str = "command = \"echo ${word} $HOME_IS; sleep ${seconds}\"\nenv.HOME_IS = \"${HOME}\"\n\
                    [template]\ndescription = \"says a word\"\n[template.params.word]\nhelp = \"what to say\"\n\
@@ -282,4 +283,92 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     chown(instance.jobs_d().join("two.toml"), Some(65534), None).unwrap();
     let refused = instance.cli(&["new", "two", "--from", &from, "--replace"]);
     assert!(stderr(&refused).contains("belongs to user 65534"), "{}", stderr(&refused));
+}
+
+/// What a terminal shows of `trainyard` with these arguments while these lines are typed, in a directory.
+fn at_terminal(instance: &Instance, directory: &Path, arguments: &str, typed: &[&str]) -> String {
+    let line = format!("{BINARY} --root {} {arguments}", instance.root().display());
+    let mut command = Command::new("script");
+    command.args(["-qec", &line, "/dev/null"]).current_dir(directory);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    // Open until it has ended: who asks has not come to its end because nothing more is typed.
+    input.write_all(format!("{}\n", typed.join("\n")).as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    drop(input);
+    String::from_utf8_lossy(&output.stdout).replace('\r', "")
+}
+
+#[test]
+fn new_asks_at_a_terminal_for_what_a_template_or_a_job_takes() {
+    let test = "new_asks_at_a_terminal_for_what_a_template_or_a_job_takes";
+    if !has_tools(test, &["script"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    let here = instance.root();
+    put(&instance, "say.template.toml", DDP);
+    // Parameters, each with its sentence; what cannot be is told and asked again.
+    let shown = at_terminal(&instance, here, "new said --template say", &["", "hello", "1001", "0", "s"]);
+    for part in ["word – what to say", "[must be given]", "integer; at most 1000 [0]", "must be at most 1000"] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert_eq!(instance.wait_end("said", 1)["state"], "succeeded");
+    assert!(instance.log("said", "main-0").starts_with("hello "));
+    // Keys of a job, with the table's own sentences.
+    let basic = [
+        "",
+        "nothing much",
+        "",
+        "echo $LR $0",
+        "lr=0.5",
+        "",
+        "",
+        "work=2",
+        "",
+        "",
+        "",
+        "0.1",
+        "50MB",
+        "100MB",
+        "",
+        "t",
+        "say",
+        "kept",
+    ];
+    let shown = at_terminal(&instance, here, "new mine", &basic);
+    let explained = instance.ok(&["explain", "resources.memory", "--json"]);
+    let explained: serde_json::Value = serde_json::from_str(&explained).unwrap();
+    for part in [
+        "say [none]",
+        "command – What each task runs",
+        explained["help"].as_str().unwrap(),
+        "[\"1GiB\"]",
+        "100MB or more",
+        "say.template.toml is there already",
+        "kept: saved",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(!shown.contains("strategy") && !shown.contains("stop_grace"), "{shown}");
+    assert_eq!(instance.report("mine"), None);
+    let kept = instance.ok(&["template", "show", "kept"]);
+    for part in ["nothing much", "memory = \"100MB\"", "lr = 0.5", "count = 2"] {
+        assert!(kept.contains(part), "{part}: {kept}");
+    }
+    // All keys, and a file that nothing runs: Enter alone starts nothing. And nothing at all.
+    let mut advanced = vec![""; 100];
+    advanced[0] = "kept";
+    advanced.push("f");
+    let shown = at_terminal(&instance, here, "new off --advanced", &advanced);
+    assert!(shown.contains("stop_grace – ") && shown.contains("env.* – "), "{shown}");
+    assert_eq!(fs::read_to_string(here.join("off.toml")).unwrap(), "template = \"kept\"\n");
+    assert_eq!(instance.report("off"), None);
+    let shown = at_terminal(&instance, here, "new none --template say", &["hello", "", "q"]);
+    assert!(shown.contains("nothing was written") && instance.report("none").is_none(), "{shown}");
+    // Without a terminal nobody is asked.
+    let output = instance.cli(&["new", "none"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("--template"), "{}", stderr(&output));
+    instance.shutdown();
 }

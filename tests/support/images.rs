@@ -25,6 +25,12 @@ pub(crate) fn torch() -> PathBuf {
     made_once("torch-image", |draft| _ = base(draft, "python3-torch,python3-numpy", "torch"))
 }
 
+/// As [`torch`], with what Horovod needs beside it; tag `horovod`.
+pub(crate) fn horovod() -> PathBuf {
+    let packages = "python3-torch,python3-numpy,python3-cloudpickle,python3-psutil,python3-yaml,python3-packaging,python3-cffi,openmpi-bin";
+    made_once("horovod-image", |draft| _ = base(draft, packages, "horovod"))
+}
+
 pub(crate) fn torch_is_here() -> bool {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("torch-image/layout").exists()
 }

@@ -48,7 +48,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 /// A certificate for localhost.
-fn certify(directory: &std::path::Path, serial: &str) {
+pub(crate) fn certify(directory: &std::path::Path, serial: &str) {
     let (key, certificate) = (directory.join("key.pem"), directory.join("cert.pem"));
     let [key_text, certificate_text] = [&key, &certificate].map(|path| path.display().to_string());
     run(

@@ -1,0 +1,225 @@
+"""`connect` and `Yard`: everything of a daemon that is not of one job alone."""
+
+from __future__ import annotations
+
+import html
+import os
+from os import PathLike
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union, cast
+
+from ._events import pulses
+from ._transport import ANSWER_S, Transport, Value, find_token, path
+from ._values import JobLike, Time, job_file, moment
+from .errors import TrainyardError
+from .job import Job
+from .types import (
+    Checked,
+    DatasetView,
+    GpuList,
+    HappeningView,
+    ImageView,
+    JobList,
+    ModelView,
+    Readiness,
+    SecretView,
+    TemplateDetail,
+    TemplateView,
+    UsageView,
+    WorkspaceDetail,
+    WorkspaceView,
+)
+
+#: Below the directory of the installation.
+SOCKET = "run/trainyard/api.sock"
+
+
+def connect(
+    address: "Union[str, PathLike[str], None]" = None,
+    *,
+    token: Optional[str] = None,
+    token_file: "Union[str, PathLike[str], None]" = None,
+    cafile: "Union[str, PathLike[str], None]" = None,
+    timeout: float = ANSWER_S,
+) -> "Yard":
+    """A daemon: by default that of this machine, as for the command line (`TRAINYARD_ROOT` says where it is installed).
+
+    `address` is the path of its socket, or `https://HOST:PORT` with a token: as given, in a file, in `TRAINYARD_TOKEN` or
+    in the file of `TRAINYARD_TOKEN_FILE`. `cafile` is what its certificate is checked by, if not what the machine trusts.
+    `TRAINYARD_ADDRESS` is `address` where none is given. Nothing is asked yet.
+    """
+    where = os.fspath(address) if address is not None else os.environ.get("TRAINYARD_ADDRESS")
+    if not where:
+        where = str(Path(os.environ.get("TRAINYARD_ROOT") or "/") / SOCKET)
+    secret = find_token(token, token_file) if "://" in where else None
+    ca = os.fspath(cafile) if cafile is not None else None
+    try:
+        return Yard(Transport(where, token=secret, cafile=ca, timeout=timeout))
+    except OSError as error:  # Of the certificate's file.
+        raise TrainyardError("bad_argument", f"cannot read {ca}: {error}") from error
+
+
+class Yard:
+    """A machine with its jobs. `connect` makes it; threads may share it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __repr__(self) -> str:
+        return f"Yard({self._transport.address!r})"
+
+    # Jobs
+
+    def create(self, name: str, job: JobLike, *, workspace: str = "default", replace: bool = False) -> Job:
+        """Writes a job file, which starts the job; `conflict` where there is one of the name, unless `replace`."""
+        made = self.job(name, workspace=workspace)
+        query: Mapping[str, Value] = {"new": not replace}
+        self._transport.json("PUT", path("jobs", made.workspace, made.name, "file"), query, job_file(job))
+        return made
+
+    def check(self, job: JobLike, *, name: str = "job", workspace: str = "default") -> Checked:
+        """What would be said of a job file, which is not written."""
+        query: Mapping[str, Value] = {"workspace": workspace, "job": name}
+        return cast(Checked, self._transport.json("POST", path("check"), query, job_file(job)))
+
+    def job(self, name: str, *, workspace: str = "default") -> Job:
+        """A job by its name, which may be `WORKSPACE/NAME`. Nothing is asked yet."""
+        first, slash, rest = name.partition("/")
+        return Job(self._transport, first, rest) if slash else Job(self._transport, workspace, name)
+
+    def jobs(
+        self,
+        text: Optional[str] = None,
+        *,
+        state: Union[str, Iterable[str], None] = None,
+        name: Optional[str] = None,
+        user: Union[str, int, None] = None,
+        workspace: Optional[str] = None,
+        since: Optional[Time] = None,
+        until: Optional[Time] = None,
+        sort: Optional[str] = None,
+        limit: Optional[int] = None,
+        page: int = 1000,
+    ) -> Iterator[Job]:
+        """Jobs of which all of it is true, page by page: each has been seen as it was then (`job.seen`).
+
+        `text` is part of name or description, `name` is near the name. `sort` is `name`, `created`, `state`, `user` or
+        `duration`, with `-` the other way round, or `nearest`. `limit` is the most of all.
+        """
+        states = state if state is None or isinstance(state, str) else ",".join(state)
+        query: Dict[str, Value] = {"text": text, "state": states, "name": name, "user": user, "workspace": workspace}
+        query.update(since=moment(since), until=moment(until), sort=sort)
+        left = limit
+        while left is None or left > 0:
+            query["limit"] = page if left is None else min(page, left)
+            found = cast(JobList, self._transport.json("GET", path("jobs"), query))
+            for report in found["jobs"]:
+                yield Job(self._transport, report["workspace"], report["job"], report)
+            left = None if left is None else left - len(found["jobs"])
+            query["after"] = found.get("next")
+            if query["after"] is None:
+                return
+
+    def queue(self, workspace: Optional[str] = None) -> List[Job]:
+        """Jobs that wait for their turn, in the order in which they start; `job.seen["waiting"]` says why."""
+        found = [job for job in self.jobs(state="waiting", workspace=workspace) if job.place() is not None]
+        return sorted(found, key=lambda job: job.place() or 0)
+
+    def delete(self, names: Iterable[str]) -> List[Tuple[str, TrainyardError]]:
+        """Removes jobs that are over, with their files; each is judged by itself. Those that were refused, and why."""
+        refused: List[Tuple[str, TrainyardError]] = []
+        for name in names:
+            try:
+                self.job(name).delete()
+            except TrainyardError as error:
+                refused.append((name, error))
+        return refused
+
+    # Events
+
+    def events(
+        self,
+        *,
+        after: int = 0,
+        follow: bool = False,
+        workspace: Optional[str] = None,
+        job: Optional[str] = None,
+        limit: Optional[int] = None,
+        patience: float = 60.0,
+    ) -> Iterator[HappeningView]:
+        """What happened to jobs behind the event of the serial number `after`, and with `follow` what happens.
+
+        A connection that breaks off, as when the daemon is restarted, is made anew for `patience` seconds; nothing is told
+        twice or left out.
+        """
+        query: Dict[str, Value] = {"after": after, "follow": follow, "workspace": workspace, "job": job, "limit": limit}
+        return (event for event in pulses(self._transport, query, patience) if event is not None)
+
+    # What else there is
+
+    def gpus(self) -> GpuList:
+        """The graphics cards: health, use, holders."""
+        return cast(GpuList, self._transport.json("GET", path("gpus")))
+
+    def usage(self, by: str = "workspace", since: Optional[Time] = None) -> List[UsageView]:
+        """What was used of the machine, by `user`, `workspace` or `job`."""
+        return cast(List[UsageView], self._transport.json("GET", path("usage"), {"by": by, "since": moment(since)}))
+
+    def workspaces(self) -> List[WorkspaceView]:
+        """Workspaces that you may enter, with their storage."""
+        return cast(List[WorkspaceView], self._transport.json("GET", path("workspaces")))
+
+    def workspace(self, name: str) -> WorkspaceDetail:
+        """A workspace, with what takes the room."""
+        return cast(WorkspaceDetail, self._transport.json("GET", path("workspaces", name)))
+
+    def templates(self, workspace: Optional[str] = None) -> List[TemplateView]:
+        """Templates that you may read."""
+        return cast(List[TemplateView], self._transport.json("GET", path("templates"), {"workspace": workspace}))
+
+    def template(self, name: str, *, workspace: str = "default") -> TemplateDetail:
+        """A template with its parameters and its file."""
+        return cast(TemplateDetail, self._transport.json("GET", path("templates", workspace, name)))
+
+    def datasets(self, workspace: str = "default") -> List[DatasetView]:
+        """Datasets that jobs of a workspace may name."""
+        return cast(List[DatasetView], self._transport.json("GET", path("datasets"), {"workspace": workspace}))
+
+    def models(self, workspace: str = "default") -> List[ModelView]:
+        """Models that runs have left."""
+        return cast(List[ModelView], self._transport.json("GET", path("models"), {"workspace": workspace}))
+
+    def images(self, workspace: str = "default") -> List[ImageView]:
+        """Images that jobs of a workspace find."""
+        return cast(List[ImageView], self._transport.json("GET", path("images"), {"workspace": workspace}))
+
+    def secrets(self, workspace: str = "default") -> List[str]:
+        """Names of a workspace's secrets, to root; what is in them is never told."""
+        found = cast(List[SecretView], self._transport.json("GET", path("secrets", workspace)))
+        return [secret["secret"] for secret in found]
+
+    def set_secret(self, name: str, content: Union[str, bytes], *, workspace: str = "default") -> None:
+        """Writes a secret of a workspace, as root."""
+        body = content.encode() if isinstance(content, str) else content
+        self._transport.json("PUT", path("secrets", workspace, name), body=body)
+
+    def delete_secret(self, name: str, *, workspace: str = "default") -> None:
+        """Removes a secret of a workspace, as root."""
+        self._transport.json("DELETE", path("secrets", workspace, name))
+
+    def ready(self) -> Readiness:
+        """What keeps the daemon from taking and running jobs, if anything does."""
+        return cast(Readiness, self._transport.json("GET", "/readyz", also=(503,)))
+
+    def openapi(self) -> Dict[str, Any]:
+        """The description of all that the daemon takes."""
+        return cast(Dict[str, Any], self._transport.json("GET", "/openapi.json"))
+
+    def _repr_html_(self) -> str:
+        rows = "".join(_row(job) for job in self.jobs(sort="-created", limit=20))
+        return f"<table><tr><th>job</th><th>state</th><th>why</th></tr>{rows}</table>"
+
+
+def _row(job: Job) -> str:
+    cells = (job.key, job.seen["state"], job.seen["reason"])
+    return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
