@@ -7,6 +7,7 @@ mod nvml;
 mod support;
 
 mod api;
+mod api_network;
 mod backups;
 mod bad_input;
 mod complaints;
