@@ -22,6 +22,8 @@ mod list;
 pub mod logs;
 pub mod measures;
 pub mod openapi;
+mod patience;
+mod peers;
 pub mod query;
 pub mod rates;
 mod router;

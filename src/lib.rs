@@ -5,6 +5,7 @@
 //! - [`ids`]: names and quantities, checked at birth.
 //! - [`journal`]: where it is said what is done.
 //! - [`sys`]: the machine below us; the only unsafe code and the only child processes.
+//! - [`secrets`]: what workspaces log in with.
 //! - [`spec`]: job files → [`spec::JobSpec`] or diagnostics.
 //! - [`status`]: states, ends, and the rules by which an attempt ends.
 //! - [`config`]: the appliance's own file, and where everything lies.
@@ -57,6 +58,7 @@ pub mod remote;
 pub mod report;
 pub mod rundir;
 pub mod scalars;
+pub mod secrets;
 pub mod shim;
 pub mod spec;
 pub mod status;

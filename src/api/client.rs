@@ -227,8 +227,10 @@ impl Client {
         Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }
 
-    pub async fn token_remove(&self, name: &str) -> Result<Done, ClientError> {
-        self.read(Method::DELETE, &format!("/v1/tokens/{}", escape(name))).await
+    /// Of the one who asks, or of `user`.
+    pub async fn token_remove(&self, name: &str, user: Option<&str>) -> Result<Done, ClientError> {
+        let whose = user.map(|user| format!("?user={}", escape(user))).unwrap_or_default();
+        self.read(Method::DELETE, &format!("/v1/tokens/{}{whose}", escape(name))).await
     }
 
     /// Calls `each` with every event of all jobs behind a serial number, until there are no more or it returns false.

@@ -2,7 +2,7 @@
 
 use http_body_util::BodyExt;
 use hyper::StatusCode;
-use hyper::header::{ALLOW, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, CONTENT_RANGE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 
 use super::server::{Body, json};
 use super::wire::Failure;
@@ -38,6 +38,8 @@ pub(super) enum ApiError {
     TooFast { after_s: u64 },
     #[error("the request's body is longer than {0} bytes, the most that is taken here")]
     TooLarge(usize),
+    #[error("there are {total} bytes, and none of those that are asked for")]
+    NoSuchRange { total: u64 },
     #[error("the request's body did not arrive in time")]
     Slow,
     /// The machine or the daemon lacks something.
@@ -52,7 +54,7 @@ pub(super) enum ApiError {
 }
 
 /// The codes with their statuses; `docs/API.md` has them, a test compares.
-pub const CODES: [(&str, u16); 30] = [
+pub const CODES: [(&str, u16); 31] = [
     ("bad_request", 400),
     ("unauthorized", 401),
     ("forbidden", 403),
@@ -78,6 +80,7 @@ pub const CODES: [(&str, u16); 30] = [
     ("stopped_by_file", 409),
     ("never_valid", 409),
     ("body_too_large", 413),
+    ("range_not_satisfiable", 416),
     ("invalid_job", 422),
     ("too_many_requests", 429),
     ("internal", 500),
@@ -100,6 +103,7 @@ impl ApiError {
             ApiError::InvalidJob(_) => "invalid_job",
             ApiError::TooMany(_) | ApiError::TooFast { .. } => "too_many_requests",
             ApiError::TooLarge(_) => "body_too_large",
+            ApiError::NoSuchRange { .. } => "range_not_satisfiable",
             ApiError::Slow => "body_timeout",
             ApiError::Failed(_) => "internal",
             ApiError::TimedOut => "timeout",
@@ -122,6 +126,10 @@ impl ApiError {
         match self {
             ApiError::Method { allowed, .. } => {
                 HeaderValue::from_str(allowed).ok().and_then(|allowed| headers.insert(ALLOW, allowed));
+            }
+            ApiError::NoSuchRange { total } => {
+                let total = HeaderValue::from_str(&format!("bytes */{total}"));
+                total.ok().and_then(|total| headers.insert(CONTENT_RANGE, total));
             }
             ApiError::TooFast { after_s } => drop(headers.insert(RETRY_AFTER, HeaderValue::from(*after_s))),
             ApiError::Unauthorized(_) => {

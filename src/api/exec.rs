@@ -30,10 +30,10 @@ use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
 use super::jobs::{self, show};
 use super::rates::Who;
 use super::server::{Body, Call, Context, whole};
-use super::tokens::Tokens;
+use super::tokens::{Held, Tokens};
 use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
-use crate::ids::{AssetName, JobKey, TaskId};
+use crate::ids::{JobKey, TaskId};
 use crate::reconcile::JobDetail;
 use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
@@ -88,7 +88,7 @@ pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body
     response.map_err(|error| ApiError::Bad(error.to_string()))
 }
 
-async fn until_revoked(tokens: &Tokens, token: Option<&AssetName>) {
+async fn until_revoked(tokens: &Tokens, token: Option<&Held>) {
     match token {
         Some(token) => tokens.revoked(token).await,
         None => std::future::pending().await,

@@ -89,7 +89,7 @@ pub(super) fn write(
         // Others must be able to read what runs here, as with files that are dropped.
         let written = match wanted.place {
             Place::Any => write_whole(&file, &wanted.text, 0o644, Durability::Machine).map(|()| Existing::None),
-            Place::New => write_new(&file, &wanted.text, 0o644),
+            Place::New => write_new(&file, &wanted.text, 0o644, Durability::Machine),
         };
         match written.map_err(|error| told(&file, "write", &error))? {
             Existing::None => Ok(Written { is_new: before.is_none(), jobs }),

@@ -2,15 +2,22 @@
 
 use std::convert::Infallible;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use http_body_util::channel::Channel;
 use hyper::body::Bytes;
+use hyper::header::{
+    ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue,
+};
 use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
 use super::list::{self, Filter};
+use super::logs::download::Download;
+use super::logs::ranges::Asked;
 use super::query::Values;
 use super::server::{Body, Context, ask, json, stream};
 use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
@@ -19,6 +26,7 @@ use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
 use crate::reconcile::{Caller, JobDetail, Refusal, Request, Verb};
 use crate::store::record::RunRecord;
+use crate::sys::rooted::Rooted;
 
 pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
     let parsed = workspace.parse().and_then(|workspace| Ok(JobKey::new(workspace, job.parse()?)));
@@ -155,23 +163,68 @@ pub(super) async fn logs(
     caller: Caller,
     key: JobKey,
     query: LogQuery,
+    asked: &Asked,
 ) -> Result<Response<Body>, ApiError> {
     let detail = show(context, caller.clone(), key.clone()).await?;
     logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
-    let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(logs::QUEUE);
-    let (own, of) = (context.clone(), key.clone());
+    let name = format!("{}-{}.log", key.job, query.run.unwrap_or(detail.report.run));
+    if query.as_text && !query.follow {
+        return download(context, query, detail, asked, &name).await;
+    }
+    let (sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let own = context.clone();
     let fetch = move || {
-        let (context, caller, key) = (own.clone(), caller.clone(), of.clone());
+        let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
         async move { show(&context, caller, key).await.ok() }
     };
     let as_text = query.as_text;
-    let run = query.run.unwrap_or(detail.report.run);
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone(), context.growth.clone());
     tokio::spawn(follower.run(sender, fetch));
     match as_text {
         false => stream(channel.boxed(), "application/x-ndjson"),
-        true => download(channel.boxed(), &format!("{}-{run}.log", key.job)),
+        true => Ok(as_file(stream(channel.boxed(), TEXT)?, &name)),
     }
+}
+
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// The log as one file: whole, a part of it, or only what there is to say about it.
+async fn download(
+    context: &Context,
+    query: LogQuery,
+    detail: JobDetail,
+    asked: &Asked,
+    name: &str,
+) -> Result<Response<Body>, ApiError> {
+    let (paths, growth) = (context.paths.clone(), context.growth.clone());
+    let opened = tokio::task::spawn_blocking(move || Download::open(paths, growth, query, &detail)).await;
+    let mut file = opened.map_err(|_| ApiError::Ending)?;
+    let tag = file.tag();
+    let range = asked.range(&tag);
+    let (mut part, mut said) = (None, None);
+    if asked.is_head || range.is_some() {
+        let measured = file.measure(range).await;
+        let (measured, total) = measured.ok_or_else(|| ApiError::Failed("the log cannot be read".to_owned()))?;
+        file = measured;
+        part = range.map(|range| range.within(total).ok_or(ApiError::NoSuchRange { total })).transpose()?;
+        said = Some((part.as_ref().map_or(total, |part| part.end - part.start), total));
+    }
+    let (sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let mut response = as_file(stream(channel.boxed(), TEXT)?, name);
+    let headers = response.headers_mut();
+    headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    insert(headers, ETAG, &tag);
+    if let Some((length, total)) = said {
+        headers.insert(CONTENT_LENGTH, length.into());
+        if let Some(part) = &part {
+            insert(headers, CONTENT_RANGE, &format!("bytes {}-{}/{total}", part.start, part.end - 1));
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+    }
+    if !asked.is_head {
+        tokio::spawn(file.send(sender, part));
+    }
+    Ok(response)
 }
 
 /// What the shim of a task writes beside its logs.
@@ -189,6 +242,11 @@ impl Table {
             Self::Metrics => "metrics.csv",
             Self::Scalars => "scalars.csv",
         }
+    }
+
+    /// Nothing that leads out of the task's directory is followed: the file is its owner's.
+    fn open(self, directory: &Path) -> io::Result<File> {
+        Rooted::open(directory)?.file_for_reading(Path::new(self.file()))
     }
 
     fn is_missing(self, key: &JobKey, task: &TaskName) -> ApiError {
@@ -221,8 +279,11 @@ pub(super) async fn table(
     let run = run.ok_or_else(|| ApiError::NotFound(format!("job {key} has not run yet")))?;
     let last = run.attempts.last().map_or(0, |attempt| attempt.number);
     let directory = context.paths.task(&key, run.number, wanted.attempt.unwrap_or(last), &task);
-    let opened = tokio::task::spawn_blocking(move || File::open(directory.join(table.file()))).await;
-    let file = opened.map_err(|_| ApiError::Ending)?.map_err(|_| table.is_missing(&key, &task))?;
+    let opened = tokio::task::spawn_blocking(move || table.open(&directory)).await;
+    let file = opened.map_err(|_| ApiError::Ending)?.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => table.is_missing(&key, &task),
+        _ => ApiError::Failed(format!("{} of task {task} of job {key} cannot be read: {error}", table.file())),
+    })?;
     stream(send_file(file), "text/csv")
 }
 
@@ -231,7 +292,7 @@ const PART: u64 = 64 << 10;
 
 /// A file as it is, part by part.
 fn send_file(mut file: File) -> Body {
-    let (mut sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let (mut sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
     tokio::spawn(async move {
         loop {
             let read = tokio::task::spawn_blocking(move || {
@@ -250,14 +311,17 @@ fn send_file(mut file: File) -> Body {
     channel.boxed()
 }
 
-/// An answer that browsers and `curl -OJ` keep as a file.
-fn download(body: Body, name: &str) -> Result<Response<Body>, ApiError> {
-    let mut response = stream(body, "text/plain; charset=utf-8")?;
+/// As browsers and `curl -OJ` keep it.
+fn as_file(mut response: Response<Body>, name: &str) -> Response<Body> {
     let name = format!("attachment; filename*=UTF-8''{}", super::wire::escape(name));
-    if let Ok(name) = hyper::header::HeaderValue::from_str(&name) {
-        response.headers_mut().insert(hyper::header::CONTENT_DISPOSITION, name);
+    insert(response.headers_mut(), CONTENT_DISPOSITION, &name);
+    response
+}
+
+fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        headers.insert(name, value);
     }
-    Ok(response)
 }
 
 fn view(context: &Context, detail: JobDetail) -> JobView {
@@ -281,4 +345,32 @@ fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
         Some(PortView { task, label: port.label, address, port: port.port, published: port.published })
     };
     context.engine.listening(attempt.id).into_iter().filter_map(of_task).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_files_of_the_task_s_own_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let task = dir.path().join("task");
+        std::fs::create_dir(&task).unwrap();
+        assert_eq!(Table::Metrics.open(&task).unwrap_err().kind(), io::ErrorKind::NotFound);
+        std::fs::write(dir.path().join("shadow"), "secret").unwrap();
+        let file = task.join("metrics.csv");
+        for target in ["../shadow", &dir.path().join("shadow").display().to_string()] {
+            std::os::unix::fs::symlink(target, &file).unwrap();
+            assert_eq!(Table::Metrics.open(&task).unwrap_err().kind(), io::ErrorKind::NotFound, "{target}");
+            std::fs::remove_file(&file).unwrap();
+        }
+        // Whoever opened that would wait for a writer.
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRUSR).unwrap();
+        assert!(Table::Metrics.open(&task).is_err());
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "time,cpu\n").unwrap();
+        let mut text = String::new();
+        Table::Metrics.open(&task).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "time,cpu\n");
+    }
 }

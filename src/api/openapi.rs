@@ -1,12 +1,25 @@
 //! The OpenAPI 3.1 document, from the table of routes and the wire types.
 
+use std::sync::LazyLock;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Response, StatusCode};
 use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
-use super::routes::{Action, Answers, Kind, Param, ROUTES, Right, Route, Takes};
+use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
+use super::server::{Body, json as answer_of};
 use super::wire::Failure;
+
+/// The document as it is sent: it says the same for as long as the program runs, and is made once.
+static SENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(format!("{:#}\n", document())));
+
+pub(super) fn answer() -> Response<Body> {
+    answer_of(StatusCode::OK, &()).map(|_| Full::new(SENT.clone()).boxed())
+}
 
 /// The whole document.
 pub fn document() -> Value {
@@ -19,6 +32,9 @@ pub fn document() -> Value {
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.verb.name().to_lowercase()] = operation(route, &mut generator);
+        if route.parts == Parts::AsText {
+            path["head"] = head(route);
+        }
     }
     let error = json!({ "description": "Why not.", "content": { "application/json": { "schema": failure } } });
     json!({
@@ -51,6 +67,9 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
             "5XX": { "$ref": "#/components/responses/Failure" },
         },
     });
+    if route.parts == Parts::AsText {
+        describe_parts(&mut operation);
+    }
     // Ready or not, it is told in the same way.
     if route.action == Action::Ready {
         operation["responses"]["503"] = success(route, generator);
@@ -62,6 +81,53 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         operation["requestBody"] = body;
     }
     operation
+}
+
+/// What there is to know of an answer that can be had in parts.
+fn head(route: &Route) -> Value {
+    let places =
+        route.places().map(|name| json!({ "name": name, "in": "path", "required": true, "schema": name_schema() }));
+    let parameters: Vec<Value> = places.chain(route.query.iter().map(parameter)).collect();
+    json!({
+        "operationId": format!("{}Head", name_of(route.action)),
+        "summary": "As GET, without a body; of `format=text` with the length of the file.",
+        "parameters": parameters,
+        "responses": {
+            route.status.to_string(): { "description": "Done.", "headers": headers_of_file() },
+            "4XX": { "description": "Why not is told by GET." },
+            "5XX": { "description": "Why not is told by GET." },
+        },
+        "security": [{ "token": [route.may.name()] }],
+    })
+}
+
+fn headers_of_file() -> Value {
+    let text = |says: &str| json!({ "description": says, "schema": { "type": "string" } });
+    json!({
+        "ETag": text("Of `format=text`: another one where the file may be another."),
+        "Accept-Ranges": text("Of `format=text`: bytes."),
+    })
+}
+
+/// RFC 9110, 14: a range that cannot be understood is no error, but the whole.
+fn describe_parts(operation: &mut Value) {
+    let header = |name: &str, says: &str| json!({ "name": name, "in": "header", "required": false, "description": says, "schema": { "type": "string" } });
+    if let Some(parameters) = operation["parameters"].as_array_mut() {
+        parameters.push(header(
+            "Range",
+            "With `format=text` and without `follow`: this part, as `bytes=0-1023`, `bytes=1024-` or `bytes=-512`.",
+        ));
+        parameters.push(header("If-Range", "Only if the file still has this `ETag`; else it is sent whole."));
+    }
+    let mut part = json!({
+        "description": "The part that was asked for.",
+        "content": { "text/plain": { "schema": { "type": "string" } } },
+        "headers": headers_of_file(),
+    });
+    part["headers"]["Content-Range"] =
+        json!({ "description": "Which part of how many bytes.", "required": true, "schema": { "type": "string" } });
+    operation["responses"]["206"] = part;
+    operation["responses"]["200"]["headers"] = headers_of_file();
 }
 
 /// `ListJobs` for the action of that name.
@@ -146,6 +212,14 @@ mod tests {
             Value::Array(list) => list.iter().flat_map(references).collect(),
             _ => Vec::new(),
         }
+    }
+
+    #[tokio::test]
+    async fn the_document_is_made_once_and_sent_as_it_is() {
+        let [first, second] = [answer(), answer()].map(|answer| answer.into_body().collect());
+        let (first, second) = (first.await.unwrap().to_bytes(), second.await.unwrap().to_bytes());
+        assert_eq!(first.as_ptr(), second.as_ptr());
+        assert_eq!(serde_json::from_slice::<Value>(&first).unwrap(), document());
     }
 
     #[test]

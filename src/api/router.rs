@@ -9,6 +9,7 @@ use hyper::{Response, StatusCode};
 use super::error::ApiError;
 use super::files::{Place, Wanted};
 use super::jobs::Table;
+use super::logs::ranges::Asked;
 use super::routes::{self, Action};
 use super::server::{Body, Call, Context, json, stream, whole};
 use super::tokens::TokenRequest;
@@ -32,13 +33,16 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             Ok(json(if found.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &found))
         }
         Action::Metrics => text(measures::page(context).await?, "text/plain; version=0.0.4; charset=utf-8"),
-        Action::OpenApi => ok(&openapi::document()),
+        Action::OpenApi => Ok(openapi::answer()),
         Action::Jobs => ok(&jobs::list(context, caller, &call.query).await?),
         Action::Job if call.query.text("known").is_some() => {
             ok(&jobs::detail_when_known(context, caller, job()?).await?)
         }
         Action::Job => ok(&jobs::detail(context, caller, job()?).await?),
-        Action::Logs => jobs::logs(context, caller, job()?, LogQuery::read(&call.query)).await,
+        Action::Logs => {
+            let asked = Asked::of(&call.request);
+            jobs::logs(context, caller, job()?, LogQuery::read(&call.query), &asked).await
+        }
         Action::Exec => exec::begin(call, context).await,
         Action::Stop => jobs::change(context, caller, job()?, Verb::Stop).await,
         Action::Rerun => jobs::change(context, caller, job()?, Verb::Rerun).await,
@@ -202,20 +206,25 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             ok(&listed.await?)
         }
         Action::RemoveToken => {
-            let name = call.place(0).to_owned();
-            done(blocking(move || tokens.remove(&name, &caller)).await?)
+            let (name, uid) = (call.place(0).to_owned(), user_of(call.query.owned("user"), &caller).await?);
+            done(blocking(move || tokens.remove(&name, uid, &caller)).await?)
         }
         _ => {
             let body = whole(call.request.into_body(), most).await?;
             let wanted: TokenRequest =
                 serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
-            let uid = match &wanted.user {
-                Some(user) => jobs::uid_of(user.clone()).await?,
-                None => caller.uid,
-            };
+            let uid = user_of(wanted.user.clone(), &caller).await?;
             let made = blocking(move || tokens.create(&wanted, uid, &caller)).await?;
             Ok(json(StatusCode::CREATED, &made))
         }
+    }
+}
+
+/// Whoever is named; the one who asks where nobody is.
+async fn user_of(named: Option<String>, caller: &Caller) -> Result<u32, ApiError> {
+    match named {
+        Some(user) => jobs::uid_of(user).await,
+        None => Ok(caller.uid),
     }
 }
 

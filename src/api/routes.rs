@@ -6,7 +6,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::assets::{DatasetView, ModelView};
 use super::gpus::GpuList;
 use super::health::{Health, Readiness};
-use super::secrets::{SECRET_MAX, SecretView};
+use super::secrets::SecretView;
 use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::templates::{TemplateDetail, TemplateView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
@@ -16,6 +16,7 @@ use super::wire::{
 };
 use crate::images::Pruned;
 use crate::report::DrainReport;
+use crate::secrets::SECRET_MAX;
 use crate::spec::JOB_FILE_MAX_BYTES;
 
 /// What is to be done; the router has an arm for each.
@@ -186,6 +187,15 @@ pub struct Route {
     pub may: Right,
     /// Of a success.
     pub status: u16,
+    pub parts: Parts,
+}
+
+/// Whether an answer can be had in parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parts {
+    No,
+    /// As one file, by ranges of bytes (`Range`, `If-Range`).
+    AsText,
 }
 
 impl Route {
@@ -203,7 +213,18 @@ impl Route {
 }
 
 const fn route(action: Action, verb: Verb, path: &'static str, may: Right, answers: Answers) -> Route {
-    Route { action, verb, path, does: "", query: &[], takes: Takes::Nothing, answers, may, status: 200 }
+    Route {
+        action,
+        verb,
+        path,
+        does: "",
+        query: &[],
+        takes: Takes::Nothing,
+        answers,
+        may,
+        status: 200,
+        parts: Parts::No,
+    }
 }
 
 impl Route {
@@ -217,6 +238,10 @@ impl Route {
 
     const fn takes(self, takes: Takes) -> Self {
         Self { takes, ..self }
+    }
+
+    const fn in_parts(self) -> Self {
+        Self { parts: Parts::AsText, ..self }
     }
 
     const fn answers_with(self, status: u16) -> Self {
@@ -285,7 +310,7 @@ const LOGS: &[Param] = &[
     param(
         "format",
         Kind::OneOf(&["json", "text"]),
-        "`json`: a line of JSON for each line (when absent); `text`: one file, as the tasks wrote it.",
+        "`json`: a line of JSON for each line (when absent); `text`: one file, as the tasks wrote it, by ranges of bytes as well.",
     ),
 ];
 
@@ -349,7 +374,8 @@ pub static ROUTES: &[Route] = &[
         .asks(&[param("file", Kind::Flag, "Remove the job's file as well.")]),
     route(Action::Logs, Verb::Get, "/v1/jobs/{workspace}/{job}/logs", Right::Read, Answers::Lines(of::<LogLine>))
         .does("Sends what the tasks printed, merged by time.")
-        .asks(LOGS),
+        .asks(LOGS)
+        .in_parts(),
     route(Action::Exec, Verb::Post, "/v1/jobs/{workspace}/{job}/exec", Right::Jobs, Answers::Upgrade)
         .does("Runs a command in a running task, or copies files, over the upgraded connection.")
         .takes(Takes::Json(of::<ExecRequest>, EXEC_MAX))
@@ -477,7 +503,8 @@ pub static ROUTES: &[Route] = &[
         .takes(Takes::Json(of::<TokenRequest>, 64 << 10))
         .answers_with(201),
     route(Action::RemoveToken, Verb::Delete, "/v1/tokens/{token}", Right::Local, Answers::Json(of::<Done>))
-        .does("Revokes a token, at once."),
+        .does("Revokes a token, at once.")
+        .asks(&[param("user", Kind::Text, "Whose it is, by name or number; root may revoke those of others. The caller's own when absent.")]),
     route(Action::State, Verb::Get, "/v1/state", Right::Local, Answers::Lines(of::<serde_json::Value>))
         .does("Sends the whole state as it is at one instant, for backups; to root alone."),
     route(Action::Drain, Verb::Get, "/v1/drain", Right::Admin, Answers::Json(of::<DrainReport>))
@@ -511,10 +538,13 @@ pub fn find(method: &str, path: &str) -> Found {
     let mut allowed: Vec<&str> = Vec::new();
     for (index, route) in ROUTES.iter().enumerate() {
         let Some(values) = matched(route.path, &parts) else { continue };
-        if route.verb.name() == method {
+        // What can be read can be asked about: the answer is sent without its body.
+        let is_head = method == "HEAD" && route.verb == Verb::Get;
+        if route.verb.name() == method || is_head {
             return Found::Route(index, values);
         }
         allowed.push(route.verb.name());
+        allowed.extend((route.verb == Verb::Get).then_some("HEAD"));
     }
     if allowed.is_empty() { Found::Nothing } else { Found::Other(allowed.join(", ")) }
 }
@@ -549,10 +579,45 @@ mod tests {
         let found = find("GET", "/v1/jobs/default/%E8%AE%AD%E7%BB%83/logs");
         let Found::Route(index, values) = found else { panic!("{found:?}") };
         assert_eq!((ROUTES[index].action, values), (Action::Logs, vec!["default".to_owned(), "训练".to_owned()]));
-        assert_eq!(find("PATCH", "/v1/jobs"), Found::Other("GET".to_owned()));
+        assert_eq!(find("PATCH", "/v1/jobs"), Found::Other("GET, HEAD".to_owned()));
+        assert_eq!(find("HEAD", "/v1/jobs"), find("GET", "/v1/jobs"));
+        assert_eq!(find("HEAD", "/v1/check"), Found::Other("POST".to_owned()));
         assert_eq!(find("GET", "/v1/jobs/default//logs"), Found::Nothing);
         assert_eq!(find("GET", "/v2/jobs"), Found::Nothing);
         assert_eq!(find("GET", "/v1/jobs/a/%ff"), Found::Malformed);
+    }
+
+    #[test]
+    fn whatever_programs_do_with_jobs_has_a_route() {
+        for asked in [
+            "GET /v1/jobs?state&user&workspace&since&until&text&name&sort&limit&after",
+            "GET /v1/jobs/{workspace}/{job}",
+            "PUT /v1/jobs/{workspace}/{job}/file?new",
+            "DELETE /v1/jobs/{workspace}/{job}/file",
+            "DELETE /v1/jobs/{workspace}/{job}?file",
+            "POST /v1/jobs/{workspace}/{job}/stop",
+            "POST /v1/jobs/{workspace}/{job}/rerun",
+            "POST /v1/jobs/{workspace}/{job}/clone?as&to",
+            "GET /v1/jobs/{workspace}/{job}/logs?since&until&lines&task&run&attempt&follow&format",
+            "GET /v1/events?after&follow&workspace&job&limit",
+            "GET /v1/jobs/{workspace}/{job}/metrics?task",
+            "POST /v1/jobs/{workspace}/{job}/exec",
+            "GET /v1/gpus",
+            "GET /v1/usage",
+            "GET /v1/templates",
+            "GET /v1/datasets",
+            "GET /v1/models",
+            "GET /v1/images",
+            "PUT /v1/secrets/{workspace}/{secret}",
+            "DELETE /v1/secrets/{workspace}/{secret}",
+        ] {
+            let (verb, path) = asked.split_once(' ').unwrap();
+            let (path, query) = path.split_once('?').unwrap_or((path, ""));
+            let route = ROUTES.iter().find(|route| route.verb.name() == verb && route.path == path);
+            let route = route.unwrap_or_else(|| panic!("{asked}"));
+            let takes = |name: &str| route.query.iter().any(|param| param.name == name);
+            assert!(query.split('&').filter(|name| !name.is_empty()).all(takes), "{asked}");
+        }
     }
 
     #[test]

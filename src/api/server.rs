@@ -5,7 +5,6 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use std::time::Duration;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -27,15 +26,16 @@ use super::error::ApiError;
 use super::images::ImageService;
 use super::logs::Growth;
 use super::measures::Measures;
+use super::patience;
+use super::peers::{Peer, asker, caller_of, check_reach, plain};
 use super::query::Values;
-use super::rates::{Rates, Who};
+use super::rates::Rates;
 use super::router;
-use super::routes::{self, Found, ROUTES, Right, Route, Takes};
+use super::routes::{self, Found, ROUTES, Route, Takes};
 use super::sessions::Sessions;
 use super::storage::AskStorage;
 use super::tls::Credentials;
-use super::tokens::{self, Bearer, Tokens};
-use super::wire::FOR_USER;
+use super::tokens::{Held, Tokens};
 use crate::config::Paths;
 use crate::engine::local::LocalEngine;
 use crate::gpu::Gpus;
@@ -122,8 +122,7 @@ pub async fn serve_network(listener: TcpListener, identity: Option<Credentials>,
     loop {
         match listener.accept().await {
             Ok((stream, address)) => {
-                // Frames of a terminal are short, and waited for.
-                let _ = stream.set_nodelay(true);
+                let stream = patience::over_network(stream);
                 let (context, acceptor) = (context.clone(), identity.as_ref().map(Credentials::acceptor));
                 tokio::spawn(async move {
                     let peer = Peer::Remote(plain(address));
@@ -150,35 +149,6 @@ async fn rest(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-/// An IPv4 address is the same one by either family.
-fn plain(address: SocketAddr) -> IpAddr {
-    address.ip().to_canonical()
-}
-
-/// Who is at the other end of a connection.
-#[derive(Debug, Clone)]
-enum Peer {
-    Local(Caller),
-    Remote(IpAddr),
-}
-
-impl Peer {
-    fn who(&self) -> Who {
-        match self {
-            Peer::Local(caller) => Who::User(caller.uid),
-            Peer::Remote(address) => Who::Address(network_of(*address)),
-        }
-    }
-}
-
-/// Whoever has one address of version 6 has as many as there are in its network of 64 bits.
-fn network_of(address: IpAddr) -> IpAddr {
-    match address {
-        IpAddr::V4(_) => address,
-        IpAddr::V6(long) => Ipv6Addr::from(u128::from(long) & !u128::from(u64::MAX)).into(),
-    }
-}
-
 async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, peer: Peer, context: Arc<Context>) {
     let connections = match &peer {
         Peer::Local(_) => &context.connections,
@@ -189,7 +159,7 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
         Err(reason) => return turn_away(stream, &reason).await,
     };
     // By which token its last request came: when that is revoked, whatever still goes on over the connection ends.
-    let (shown, mut used) = watch::channel(None::<AssetName>);
+    let (shown, mut used) = watch::channel(None::<Held>);
     let (shown, tokens) = (Arc::new(shown), context.tokens.clone());
     let service = service_fn(move |request| {
         let (context, peer, shown) = (context.clone(), peer.clone(), shown.clone());
@@ -209,10 +179,10 @@ async fn connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static
         .with_upgrades();
     let cut_off = async {
         loop {
-            let name = used.borrow_and_update().clone();
+            let held = used.borrow_and_update().clone();
             let revoked = async {
-                match &name {
-                    Some(name) => tokens.revoked(name).await,
+                match &held {
+                    Some(held) => tokens.revoked(held).await,
                     None => std::future::pending().await,
                 }
             };
@@ -240,27 +210,6 @@ async fn turn_away(mut stream: impl AsyncWrite + Unpin, reason: &str) {
     let _ = tokio::time::timeout(Duration::from_secs(1), stream.write_all(answer.as_bytes())).await;
 }
 
-/// Names of users may be asked for over the network.
-async fn caller_of(uid: u32) -> Caller {
-    if uid == 0 {
-        return Caller::root();
-    }
-    let looked = tokio::task::spawn_blocking(move || Caller::of(uid)).await;
-    looked.unwrap_or_else(|_| Caller { uid, name: format!("user {uid}"), within: None })
-}
-
-/// Root may ask for somebody else: the mount does, for whoever writes to it.
-async fn in_whose_place<B>(request: &HttpRequest<B>, peer: &Caller) -> Result<Caller, ApiError> {
-    let Some(uid) = request.headers().get(FOR_USER) else { return Ok(peer.clone()) };
-    let uid = uid.to_str().ok().and_then(|uid| uid.parse().ok());
-    let uid: u32 = uid.ok_or_else(|| ApiError::Bad(format!("{FOR_USER} is no number of a user")))?;
-    match peer.uid {
-        0 => Ok(caller_of(uid).await),
-        own if own == uid => Ok(peer.clone()),
-        _ => Err(ApiError::Forbidden("only root may ask for somebody else".to_owned())),
-    }
-}
-
 /// A request of which everything is known that can be without asking anybody.
 pub(super) struct Call {
     pub(super) route: &'static Route,
@@ -269,7 +218,7 @@ pub(super) struct Call {
     pub(super) query: Values,
     pub(super) caller: Caller,
     /// The token by which it came.
-    pub(super) token: Option<AssetName>,
+    pub(super) token: Option<Held>,
     pub(super) request: HttpRequest<Incoming>,
 }
 
@@ -291,7 +240,7 @@ async fn respond(
     request: HttpRequest<Incoming>,
     context: &Context,
     peer: &Peer,
-    shown: &watch::Sender<Option<AssetName>>,
+    shown: &watch::Sender<Option<Held>>,
 ) -> Result<Response<Body>, ApiError> {
     let path = request.uri().path();
     let (route, places) = match routes::find(request.method().as_str(), path) {
@@ -313,82 +262,6 @@ async fn respond(
     }
     let answered = tokio::time::timeout(ANSWER_WITHIN, router::carry_out(call, context)).await;
     answered.unwrap_or(Err(ApiError::TimedOut))
-}
-
-/// Who asks, once it is known that they may ask for this at all.
-async fn asker(
-    request: &HttpRequest<Incoming>,
-    context: &Context,
-    peer: &Peer,
-    route: &Route,
-    shown: &watch::Sender<Option<AssetName>>,
-) -> Result<(Caller, Option<AssetName>), ApiError> {
-    match peer {
-        Peer::Local(peer) => {
-            // Root is the machine itself; the mount asks as root, for those who use it.
-            if peer.uid != 0 {
-                context.rates.take(Who::User(peer.uid))?;
-            }
-            let caller = in_whose_place(request, peer).await?;
-            match route.may {
-                Right::Admin | Right::Metrics if caller.uid != 0 => Err(ApiError::NotRoot),
-                _ => Ok((caller, None)),
-            }
-        }
-        Peer::Remote(address) if route.may == Right::Anyone => {
-            context.rates.take(peer.who())?;
-            Ok((Caller { uid: u32::MAX, name: "nobody".to_owned(), within: None }, None))
-        }
-        Peer::Remote(_) => {
-            let bearer = match bearer(request, context).await {
-                Ok(bearer) => bearer,
-                Err(error) => {
-                    // Whoever guesses is slowed down.
-                    context.rates.take(peer.who())?;
-                    return Err(error);
-                }
-            };
-            context.rates.take(Who::User(bearer.caller.uid))?;
-            if route.may == Right::Local {
-                let message = "this is for users of this machine, by the daemon's socket; a token is not enough";
-                return Err(ApiError::Forbidden(message.to_owned()));
-            }
-            if !bearer.allows(route.may) {
-                let message = format!("this token has not the scope {}, which this takes", route.may.name());
-                return Err(ApiError::Forbidden(message));
-            }
-            shown.send_replace(Some(bearer.name.clone()));
-            Ok((bearer.caller, Some(bearer.name)))
-        }
-    }
-}
-
-async fn bearer(request: &HttpRequest<Incoming>, context: &Context) -> Result<Bearer, ApiError> {
-    if request.headers().contains_key(FOR_USER) {
-        return Err(ApiError::Forbidden("a token is of one user; nobody else can be asked for".to_owned()));
-    }
-    let missing = || ApiError::Unauthorized("this takes a token, as `Authorization: Bearer TOKEN`".to_owned());
-    let header = request.headers().get(AUTHORIZATION).ok_or_else(missing)?;
-    let text = tokens::of_header(header.as_bytes()).ok_or_else(missing)?.to_owned();
-    let tokens = context.tokens.clone();
-    let looked = tokio::task::spawn_blocking(move || tokens.bearer(&text, crate::sys::now())).await;
-    looked.map_err(|_| ApiError::Ending)?
-}
-
-/// A token may be for some workspaces only.
-fn check_reach(caller: &Caller, route: &Route, places: &[String], query: &Values) -> Result<(), ApiError> {
-    if caller.within.is_none() {
-        return Ok(());
-    }
-    if matches!(route.may, Right::Admin | Right::Metrics) && !route.places().any(|name| name == "workspace") {
-        let message = "this is about the whole machine, and this token is for some workspaces only";
-        return Err(ApiError::Forbidden(message.to_owned()));
-    }
-    let in_path = route.places().zip(places).filter(|(name, _)| *name == "workspace").map(|(_, value)| value.as_str());
-    match in_path.chain(query.text("workspace")).find(|workspace| !caller.reaches(workspace)) {
-        Some(workspace) => Err(ApiError::Forbidden(format!("this token does not reach workspace {workspace}"))),
-        None => Ok(()),
-    }
 }
 
 /// The whole body of a request that is not too long and not too slow.

@@ -1,14 +1,17 @@
 //! Tokens: how somebody who comes over the network shows who they are.
 //!
-//! One file a token, `etc/trainyard/tokens/NAME.toml`, which root alone may read: whose it is, what it is good for, and the
+//! One file a token, `etc/trainyard/tokens/UID.NAME.toml`, which root alone may read: whose it is, what it is good for, and the
 //! SHA-256 of its secret. The secret itself, 256 random bits, is told once, when the token is made, so that a plain hash is
-//! enough. The file is read at each request, and who is connected is cut off when it goes: removing it revokes the token.
+//! enough. The file is read at each request, and who is connected is cut off when it goes or changes: removing it revokes the
+//! token. A user is a number and a name: who gets the number of somebody that has left gets none of their tokens.
+
+mod scope;
+mod text;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -20,65 +23,19 @@ use tokio::sync::watch;
 
 use super::error::ApiError;
 use super::routes::Right;
-use crate::ids::{AssetName, Timestamp, WorkspaceName};
+use crate::ids::{Timestamp, WorkspaceName};
 use crate::reconcile::Caller;
-use crate::sys::file::{Existing, create_dir, read_limited, write_new};
+use crate::sys::file::{Durability, Existing, create_dir, read_limited, remove_for_good, write_new};
 
-/// Begins the text of a token, so that scanners for secrets know it.
-const PREFIX: &str = "trainyard_";
-/// Bytes of a secret.
-const SECRET: usize = 32;
+pub use scope::Scope;
+pub use text::{TokenId, of_header, parse};
+use text::{hex, random_secret, unhex};
+
 /// Longest file, bytes.
 const FILE_MAX: u64 = 64 << 10;
 const SUFFIX: &str = ".toml";
-
-/// What a token is good for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// To see what its user may see.
-    Read,
-    /// To change jobs, images and datasets as its user may, and to run commands in tasks.
-    Jobs,
-    /// What root alone may do; for tokens of root.
-    Admin,
-    /// To read `/metrics`.
-    Metrics,
-}
-
-impl Scope {
-    pub const ALL: [Self; 4] = [Self::Read, Self::Jobs, Self::Admin, Self::Metrics];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Jobs => "jobs",
-            Self::Admin => "admin",
-            Self::Metrics => "metrics",
-        }
-    }
-
-    /// Who may change may see, and an administrator may do all.
-    fn allows(self, right: Right) -> bool {
-        match right {
-            Right::Anyone => true,
-            Right::Local => false,
-            Right::Read => self != Self::Metrics,
-            Right::Jobs => matches!(self, Self::Jobs | Self::Admin),
-            Right::Admin => self == Self::Admin,
-            Right::Metrics => matches!(self, Self::Metrics | Self::Admin),
-        }
-    }
-}
-
-impl FromStr for Scope {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|scope| scope.name() == text);
-        found.ok_or_else(|| format!("{text:?} is not one of {}", Self::ALL.map(Self::name).join(", ")))
-    }
-}
+/// Tokens of one user.
+const OF_ONE_USER: usize = 100;
 
 /// A token's file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,6 +44,8 @@ struct TokenFile {
     /// Of the secret, hexadecimal.
     sha256: String,
     uid: u32,
+    /// The name of that user when the token was made.
+    user: String,
     scopes: BTreeSet<Scope>,
     /// Only these; all that the user may use when absent.
     workspaces: Option<BTreeSet<WorkspaceName>>,
@@ -133,17 +92,23 @@ pub struct NewToken {
     pub secret: String,
 }
 
+/// A token as it was when it was shown, and was good.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    id: TokenId,
+    file: Arc<TokenFile>,
+}
+
 /// Whoever has shown a good token.
 #[derive(Debug, Clone)]
 pub(super) struct Bearer {
-    pub(super) name: AssetName,
+    pub(super) held: Held,
     pub(super) caller: Caller,
-    scopes: BTreeSet<Scope>,
 }
 
 impl Bearer {
     pub(super) fn allows(&self, right: Right) -> bool {
-        self.scopes.iter().any(|scope| scope.allows(right))
+        self.held.file.scopes.iter().any(|scope| scope.allows(right))
     }
 }
 
@@ -152,7 +117,17 @@ impl Bearer {
 pub struct Tokens {
     directory: PathBuf,
     changes: watch::Receiver<u64>,
+    /// Tokens are made one after another, so that they can be counted.
+    turn: Arc<Mutex<()>>,
+    /// Who has a number now.
+    user_of: fn(u32) -> io::Result<String>,
     _watcher: Arc<RecommendedWatcher>,
+}
+
+/// As [`Caller::of`] calls them; fails when the machine's users cannot be asked for.
+fn user_of(uid: u32) -> io::Result<String> {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))?;
+    Ok(user.map_or_else(|| format!("user {uid}"), |user| user.name))
 }
 
 impl Tokens {
@@ -162,7 +137,27 @@ impl Tokens {
         let changed = move |_| sender.send_modify(|count: &mut u64| *count += 1);
         let mut watcher = notify::recommended_watcher(changed).map_err(io::Error::other)?;
         watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
-        Ok(Self { directory: directory.to_owned(), changes, _watcher: Arc::new(watcher) })
+        let (turn, watcher) = (Arc::default(), Arc::new(watcher));
+        let tokens = Self { directory: directory.to_owned(), changes, turn, user_of, _watcher: watcher };
+        tokens.tell_of_strays()?;
+        Ok(tokens)
+    }
+
+    /// Files that are no token's: those of earlier versions did not say in their name whose they are.
+    fn tell_of_strays(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let is_stray = name
+                .to_str()
+                .and_then(|name| name.strip_suffix(SUFFIX))
+                .is_some_and(|stem| !stem.starts_with('.') && stem.parse::<TokenId>().is_err());
+            if is_stray {
+                let path = entry.path();
+                tracing::warn!(path = %path.display(), "this opens nothing: a token's file is UID.NAME.toml; make a new token, and remove this");
+            }
+        }
+        Ok(())
     }
 
     /// Who shows this text. The same answer for a token that there is not and for a wrong secret.
@@ -173,106 +168,154 @@ impl Tokens {
                     .to_owned(),
             )
         };
-        let (name, secret) = parse(text).ok_or_else(refused)?;
-        let file = self.read(&name);
+        let (id, secret) = parse(text).ok_or_else(refused)?;
+        let file = self.read(&id);
         let shown: [u8; 32] = Sha256::digest(secret.as_bytes()).into();
         // Compared also where there is no token, so that time tells nothing.
         let kept = file.as_ref().ok().and_then(|file| unhex(&file.sha256)).unwrap_or_default();
         let is_same = bool::from(kept.as_slice().ct_eq(shown.as_slice()));
-        let file = file.ok().filter(|file| is_same && is_valid(file, now)).ok_or_else(refused)?;
-        let within = file.workspaces.map(Arc::new);
-        let caller = Caller { within, ..Caller::of(file.uid) };
-        Ok(Bearer { name, caller, scopes: file.scopes })
+        let file = file.ok().filter(|_| is_same).ok_or_else(refused)?;
+        if self.is_dead(&file, now).map_err(|error| unnamed(file.uid, &error))? {
+            return Err(refused());
+        }
+        let within = file.workspaces.clone().map(Arc::new);
+        let caller = Caller { uid: file.uid, name: file.user.clone(), within };
+        Ok(Bearer { held: Held { id, file: Arc::new(file) }, caller })
     }
 
-    /// Resolves when the token is good no longer.
-    pub(super) async fn revoked(&self, name: &AssetName) {
+    /// Resolves when what was shown is good no longer.
+    pub(super) async fn revoked(&self, held: &Held) {
         let mut changes = self.changes.clone();
         loop {
             changes.mark_unchanged();
             let now = crate::sys::now();
-            let Ok(file) = self.read(name) else { return };
-            if !is_valid(&file, now) {
+            let (tokens, asked) = (self.clone(), held.clone());
+            let looked = tokio::task::spawn_blocking(move || tokens.is_good(&asked, now)).await;
+            if !looked.unwrap_or(false) {
                 return;
             }
-            // Clocks may be set: it is looked at again at times.
-            let left =
-                file.expires.map_or(Duration::from_secs(3600), |at| Duration::from_millis(at.saturating_sub(now.0)));
+            // Clocks may be set, and users be removed: it is looked at again at times.
+            let expires = held.file.expires;
+            let left = expires.map_or(LOOK_AGAIN, |at| Duration::from_millis(at.saturating_sub(now.0)));
             tokio::select! {
                 changed = changes.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(left.min(Duration::from_secs(3600))) => {}
+                () = tokio::time::sleep(left.min(LOOK_AGAIN)) => {}
             }
         }
+    }
+
+    /// Whether it is the same token still, not another one of its name, and opens.
+    fn is_good(&self, held: &Held, now: Timestamp) -> bool {
+        let is_same = self.read(&held.id).is_ok_and(|file| file == *held.file);
+        // While the users of the machine cannot be asked for, nobody is cut off.
+        is_same && !self.is_dead(&held.file, now).unwrap_or(false)
+    }
+
+    /// It has expired, or its user is gone, perhaps with another one in their number.
+    fn is_dead(&self, file: &TokenFile, now: Timestamp) -> io::Result<bool> {
+        let has_expired = file.expires.is_some_and(|at| now.0 >= at);
+        Ok(has_expired || (self.user_of)(file.uid)? != file.user)
+    }
+
+    /// Those that there are.
+    fn all(&self) -> io::Result<Vec<TokenId>> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(&self.directory)? {
+            let name = entry?.file_name();
+            found.extend(name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse::<TokenId>().ok()));
+        }
+        found.sort();
+        Ok(found)
     }
 
     /// Those of the caller; root's are all.
     pub(super) fn list(&self, caller: &Caller) -> io::Result<Vec<TokenView>> {
         let mut found = Vec::new();
-        for entry in std::fs::read_dir(&self.directory)? {
-            let name = entry?.file_name();
-            let Some(name) = name.to_str().and_then(|name| name.strip_suffix(SUFFIX)?.parse::<AssetName>().ok()) else {
-                continue;
-            };
-            match self.read(&name) {
-                Ok(file) if caller.uid == 0 || file.uid == caller.uid => found.push(view(&name, &file)),
+        for id in self.all()? {
+            match self.read(&id) {
+                Ok(file) if caller.uid == 0 || file.uid == caller.uid && file.user == caller.name => {
+                    found.push(view(&id, &file));
+                }
                 Ok(_) => {}
-                Err(error) => tracing::warn!(token = %name, %error, "a token's file cannot be used"),
+                Err(error) => tracing::warn!(token = %id, %error, "a token's file cannot be used"),
             }
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
     }
 
     /// Makes a token of the user `uid`.
     pub(super) fn create(&self, wanted: &TokenRequest, uid: u32, caller: &Caller) -> Result<NewToken, ApiError> {
-        let name: AssetName = wanted.name.parse().map_err(|error| ApiError::Bad(format!("name: {error}")))?;
-        let scopes: BTreeSet<Scope> = wanted.scopes.iter().copied().collect();
-        let scopes = if scopes.is_empty() { BTreeSet::from([Scope::Read]) } else { scopes };
-        if caller.uid != 0 && uid != caller.uid {
-            return Err(ApiError::Forbidden("only root may make tokens of other users".to_owned()));
-        }
-        if uid != 0 && scopes.contains(&Scope::Admin) {
-            return Err(ApiError::Forbidden("only tokens of root can have the scope admin".to_owned()));
-        }
-        if caller.uid != 0 && scopes.contains(&Scope::Metrics) {
-            return Err(ApiError::Forbidden("only root may make tokens with the scope metrics".to_owned()));
-        }
+        let id = TokenId { uid, name: wanted.name.parse().map_err(|error| ApiError::Bad(format!("name: {error}")))? };
+        let scopes = scopes_of(wanted, uid, caller)?;
         let named = |names: &Vec<String>| names.iter().map(|name| name.parse()).collect::<Result<BTreeSet<_>, _>>();
         let workspaces = wanted.workspaces.as_ref().map(named).transpose();
         let workspaces = workspaces.map_err(|error| ApiError::Bad(format!("workspaces: {error}")))?;
         let now = crate::sys::now();
         let expires = wanted.expires_in_s.map(|seconds| now.0.saturating_add(seconds.saturating_mul(1000)));
+        let user = (self.user_of)(uid).map_err(|error| unnamed(uid, &error))?;
         let secret =
-            random_hex().map_err(|error| ApiError::Failed(format!("the machine gives no random bytes: {error}")))?;
+            random_secret().map_err(|error| ApiError::Failed(format!("the machine gives no random bytes: {error}")))?;
         let sha256 = hex(&Sha256::digest(secret.as_bytes()));
-        let file = TokenFile { sha256, uid, scopes, workspaces, created: now.0, expires };
-        let text = toml::to_string(&file).map_err(|error| ApiError::Failed(error.to_string()))?;
-        let path = self.path(&name);
-        match write_new(&path, text.as_bytes(), 0o600) {
-            Ok(Existing::None) => {}
-            Ok(Existing::Kept) => {
-                return Err(ApiError::Conflict(format!(
-                    "there is a token {name} already; `trainyard token rm` removes it"
-                )));
-            }
-            Err(error) => return Err(ApiError::Failed(format!("cannot write {}: {error}", path.display()))),
-        }
-        tracing::info!(token = %name, uid, by = caller.name, "a token was made");
-        Ok(NewToken { token: view(&name, &file), secret: format!("{PREFIX}{name}_{secret}") })
+        let file = TokenFile { sha256, uid, user, scopes, workspaces, created: now.0, expires };
+        self.write(&id, &file, now)?;
+        tracing::info!(token = %id, uid, by = caller.name, "a token was made");
+        Ok(NewToken { token: view(&id, &file), secret: text::write(&id, &secret) })
     }
 
-    pub(super) fn remove(&self, name: &str, caller: &Caller) -> Result<String, ApiError> {
-        let unknown =
-            || ApiError::NotFound(format!("there is no token {name} of yours; `trainyard token ls` lists them"));
-        let name: AssetName = name.parse().map_err(|_| unknown())?;
+    fn write(&self, id: &TokenId, file: &TokenFile, now: Timestamp) -> Result<(), ApiError> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = self.forget_dead(id.uid, now);
+        let count = counted.map_err(|error| ApiError::Failed(format!("cannot look at the tokens: {error}")))?;
+        if count >= OF_ONE_USER {
+            return Err(ApiError::Conflict(format!(
+                "{} has {count} tokens, as many as a user may have; `trainyard token rm` removes one",
+                file.user
+            )));
+        }
+        let text = toml::to_string(file).map_err(|error| ApiError::Failed(error.to_string()))?;
+        let path = self.path(id);
+        match write_new(&path, text.as_bytes(), 0o600, Durability::Machine) {
+            Ok(Existing::None) => Ok(()),
+            Ok(Existing::Kept) => Err(ApiError::Conflict(format!(
+                "{} has a token {} already; `trainyard token rm` removes it",
+                file.user, id.name
+            ))),
+            Err(error) => Err(ApiError::Failed(format!("cannot write {}: {error}", path.display()))),
+        }
+    }
+
+    /// Removes those of a user that can open nothing any more; tells how many are left.
+    fn forget_dead(&self, uid: u32, now: Timestamp) -> io::Result<usize> {
+        let mut count = 0;
+        for id in self.all()?.into_iter().filter(|id| id.uid == uid) {
+            match self.read(&id) {
+                Ok(file) if self.is_dead(&file, now)? => {
+                    remove_for_good(&self.path(&id))?;
+                    tracing::info!(token = %id, user = file.user, "a token was removed: it has expired, or its user is gone");
+                }
+                // What cannot be read is for root to look at.
+                _ => count += 1,
+            }
+        }
+        Ok(count)
+    }
+
+    /// Revokes the token of that name of the user `uid`.
+    pub(super) fn remove(&self, name: &str, uid: u32, caller: &Caller) -> Result<String, ApiError> {
+        let whose = if uid == caller.uid { "of yours".to_owned() } else { format!("of user {uid}") };
+        let unknown = || {
+            let hint = if caller.uid == 0 { ", and --user says whose" } else { "" };
+            ApiError::NotFound(format!("there is no token {name} {whose}; `trainyard token ls` lists them{hint}"))
+        };
+        let id = TokenId { uid, name: name.parse().map_err(|_| unknown())? };
         // What cannot be read is nobody's but root's.
-        let is_own = caller.uid == 0 || self.read(&name).is_ok_and(|file| file.uid == caller.uid);
-        if !is_own {
+        let is_own = |file: TokenFile| file.uid == caller.uid && file.user == caller.name;
+        if caller.uid != 0 && !self.read(&id).is_ok_and(is_own) {
             return Err(unknown());
         }
-        match std::fs::remove_file(self.path(&name)) {
+        match remove_for_good(&self.path(&id)) {
             Ok(()) => {
-                tracing::info!(token = %name, by = caller.name, "a token was revoked");
+                tracing::info!(token = %id, by = caller.name, "a token was revoked");
                 Ok(format!("token {name}: revoked"))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(unknown()),
@@ -280,39 +323,48 @@ impl Tokens {
         }
     }
 
-    fn path(&self, name: &AssetName) -> PathBuf {
-        self.directory.join(format!("{name}{SUFFIX}"))
+    fn path(&self, id: &TokenId) -> PathBuf {
+        self.directory.join(format!("{id}{SUFFIX}"))
     }
 
-    fn read(&self, name: &AssetName) -> io::Result<TokenFile> {
-        let (_, bytes) = read_limited(&self.path(name), FILE_MAX)?;
+    fn read(&self, id: &TokenId) -> io::Result<TokenFile> {
+        let (_, bytes) = read_limited(&self.path(id), FILE_MAX)?;
         let text = String::from_utf8(bytes).map_err(io::Error::other)?;
-        toml::from_str(&text).map_err(|error| io::Error::other(error.message().to_owned()))
+        let file: TokenFile = toml::from_str(&text).map_err(|error| io::Error::other(error.message().to_owned()))?;
+        match file.uid == id.uid {
+            true => Ok(file),
+            false => Err(io::Error::other(format!("its name says user {}, and it user {}", id.uid, file.uid))),
+        }
     }
 }
 
-fn is_valid(file: &TokenFile, now: Timestamp) -> bool {
-    file.expires.is_none_or(|at| now.0 < at)
+/// How long what is connected may go on until it is looked at again of itself.
+const LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
+fn unnamed(uid: u32, error: &io::Error) -> ApiError {
+    ApiError::Failed(format!("cannot ask who user {uid} is: {error}"))
 }
 
-/// `trainyard_NAME_SECRET`.
-pub fn parse(text: &str) -> Option<(AssetName, &str)> {
-    let (name, secret) = text.strip_prefix(PREFIX)?.rsplit_once('_')?;
-    let is_secret = secret.len() == 2 * SECRET && secret.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_secret.then_some((name.parse().ok()?, secret))
+/// What the caller may give a token of the user `uid`.
+fn scopes_of(wanted: &TokenRequest, uid: u32, caller: &Caller) -> Result<BTreeSet<Scope>, ApiError> {
+    let scopes: BTreeSet<Scope> = wanted.scopes.iter().copied().collect();
+    let refusal = if caller.uid != 0 && uid != caller.uid {
+        "only root may make tokens of other users"
+    } else if uid != 0 && scopes.contains(&Scope::Admin) {
+        "only tokens of root can have the scope admin"
+    } else if caller.uid != 0 && scopes.contains(&Scope::Metrics) {
+        "only root may make tokens with the scope metrics"
+    } else {
+        return Ok(if scopes.is_empty() { BTreeSet::from([Scope::Read]) } else { scopes });
+    };
+    Err(ApiError::Forbidden(refusal.to_owned()))
 }
 
-/// The token of an `Authorization` header.
-pub fn of_header(value: &[u8]) -> Option<&str> {
-    let (scheme, token) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-fn view(name: &AssetName, file: &TokenFile) -> TokenView {
+fn view(id: &TokenId, file: &TokenFile) -> TokenView {
     TokenView {
-        name: name.to_string(),
+        name: id.name.to_string(),
         uid: file.uid,
-        user: Caller::of(file.uid).name,
+        user: file.user.clone(),
         scopes: file.scopes.iter().copied().collect(),
         workspaces: file.workspaces.as_ref().map(|names| names.iter().map(ToString::to_string).collect()),
         created: Timestamp(file.created).to_string(),
@@ -320,35 +372,10 @@ fn view(name: &AssetName, file: &TokenFile) -> TokenView {
     }
 }
 
-fn random_hex() -> io::Result<String> {
-    let mut bytes = [0; SECRET];
-    let mut filled = 0;
-    while filled < SECRET {
-        let rest = bytes.get_mut(filled..).unwrap_or_default();
-        filled += rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(hex(&bytes))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<[u8; 32]> {
-    let mut out = [0; 32];
-    let pairs = text.as_bytes().chunks(2);
-    if text.len() != 64 {
-        return None;
-    }
-    for (byte, pair) in out.iter_mut().zip(pairs) {
-        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
-    }
-    Some(out)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::file::tests::was_synced;
 
     fn caller(uid: u32) -> Caller {
         Caller::of(uid)
@@ -363,22 +390,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(&dir.path().join("tokens")).unwrap();
         let made = tokens.create(&wanted("ci_1", &[Scope::Jobs]), 4_000_001, &caller(0)).unwrap();
-        let kept = std::fs::read_to_string(dir.path().join("tokens/ci_1.toml")).unwrap();
+        let path = dir.path().join("tokens/4000001.ci_1.toml");
+        assert!(was_synced(&path));
+        let kept = std::fs::read_to_string(&path).unwrap();
         let (_, secret) = parse(&made.secret).unwrap();
         assert!(!kept.contains(secret), "{kept}");
         let now = crate::sys::now();
         let bearer = tokens.bearer(&made.secret, now).unwrap();
-        assert_eq!((bearer.caller.uid, bearer.name.as_str()), (4_000_001, "ci_1"));
+        assert_eq!((bearer.caller.uid, bearer.held.id.name.as_str()), (4_000_001, "ci_1"));
         assert!(bearer.allows(Right::Read) && bearer.allows(Right::Jobs));
         assert!(!bearer.allows(Right::Admin) && !bearer.allows(Right::Metrics));
         let mut wrong = made.secret.clone();
         let last = if wrong.pop() == Some('0') { '1' } else { '0' };
         wrong.push(last);
-        for bad in [wrong.as_str(), "trainyard_ci_1_", "trainyard_../x_00", "", "nonsense"] {
+        for bad in [wrong.as_str(), "trainyard_1.ci_1_", "trainyard_../x_00", "", "nonsense"] {
             assert!(tokens.bearer(bad, now).is_err(), "{bad}");
         }
-        tokens.remove("ci_1", &caller(4_000_002)).unwrap_err();
-        tokens.remove("ci_1", &caller(4_000_001)).unwrap();
+        tokens.remove("ci_1", 4_000_001, &caller(4_000_002)).unwrap_err();
+        tokens.remove("ci_1", 4_000_001, &caller(4_000_001)).unwrap();
+        assert!(was_synced(&path), "a crash does not bring a revoked token back");
         assert!(tokens.bearer(&made.secret, now).is_err());
     }
 
@@ -397,6 +427,79 @@ mod tests {
     }
 
     #[test]
+    fn two_users_may_call_their_tokens_alike_and_each_removes_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path()).unwrap();
+        let [first, second] =
+            [4_000_007, 4_000_008].map(|uid| tokens.create(&wanted("ci", &[]), uid, &caller(uid)).unwrap().secret);
+        let now = crate::sys::now();
+        let uid = |secret: &str| tokens.bearer(secret, now).map(|bearer| bearer.caller.uid).ok();
+        assert_eq!((uid(&first), uid(&second)), (Some(4_000_007), Some(4_000_008)));
+        // The secret of one is none of the other's.
+        assert_eq!(uid(&first.replace("4000007.", "4000008.")), None);
+        // A file under another's name is nobody's.
+        std::fs::copy(dir.path().join("4000007.ci.toml"), dir.path().join("4000008.stolen.toml")).unwrap();
+        assert_eq!(uid(&first.replace("4000007.ci", "4000008.stolen")), None);
+        tokens.remove("ci", 4_000_007, &caller(4_000_007)).unwrap();
+        assert_eq!((uid(&first), uid(&second)), (None, Some(4_000_008)));
+        tokens.remove("ci", 0, &caller(0)).unwrap_err();
+        tokens.remove("ci", 4_000_008, &caller(0)).unwrap();
+        assert_eq!(uid(&second), None);
+    }
+
+    #[test]
+    fn a_user_has_so_many_tokens_and_those_that_open_nothing_make_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path()).unwrap();
+        for number in 0..OF_ONE_USER - 1 {
+            tokens.create(&wanted(&format!("n{number}"), &[]), 4_000_007, &caller(4_000_007)).unwrap();
+        }
+        let short = TokenRequest { expires_in_s: Some(0), ..wanted("short", &[]) };
+        tokens.create(&short, 4_000_007, &caller(4_000_007)).unwrap();
+        tokens.create(&wanted("last", &[]), 4_000_007, &caller(4_000_007)).unwrap();
+        assert!(!dir.path().join("4000007.short.toml").exists());
+        let refused = tokens.create(&wanted("more", &[]), 4_000_007, &caller(0)).unwrap_err().to_string();
+        assert!(refused.contains("user 4000007 has 100 tokens"), "{refused}");
+        tokens.create(&wanted("more", &[]), 4_000_008, &caller(4_000_008)).unwrap();
+    }
+
+    #[test]
+    fn who_gets_the_number_of_somebody_gets_none_of_their_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let named = |user_of| Tokens { user_of, ..Tokens::open(dir.path()).unwrap() };
+        let (before, after) = (named(|_| Ok("ann".to_owned())), named(|_| Ok("bob".to_owned())));
+        let silent = named(|_| Err(io::ErrorKind::TimedOut.into()));
+        let [ann, bob] = ["ann", "bob"].map(|name| Caller { uid: 4_000_007, name: name.to_owned(), within: None });
+        let made = before.create(&wanted("ci", &[]), ann.uid, &ann).unwrap();
+        let now = crate::sys::now();
+        let held = before.bearer(&made.secret, now).unwrap().held;
+        assert!(before.is_good(&held, now) && silent.is_good(&held, now), "who cannot be asked for is not cut off");
+        assert!(matches!(silent.bearer(&made.secret, now), Err(ApiError::Failed(_))));
+        assert!(matches!(after.bearer(&made.secret, now), Err(ApiError::Unauthorized(_))));
+        assert!(!after.is_good(&held, now), "what is connected is cut off");
+        assert!(after.list(&bob).unwrap().is_empty());
+        after.remove("ci", bob.uid, &bob).unwrap_err();
+        // The name is free for whoever has the number now.
+        let own = after.create(&wanted("ci", &[]), bob.uid, &bob).unwrap();
+        assert_eq!(after.bearer(&own.secret, now).unwrap().caller.name, "bob");
+        assert!(before.bearer(&made.secret, now).is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_connected_by_a_token_ends_when_another_takes_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path()).unwrap();
+        let first = tokens.create(&wanted("ci", &[]), 4_000_007, &caller(0)).unwrap();
+        let held = tokens.bearer(&first.secret, crate::sys::now()).unwrap().held;
+        // Nobody looks between the two.
+        tokens.remove("ci", 4_000_007, &caller(0)).unwrap();
+        let second = tokens.create(&wanted("ci", &[]), 4_000_007, &caller(0)).unwrap();
+        tokens.revoked(&held).await;
+        let held = tokens.bearer(&second.secret, crate::sys::now()).unwrap().held;
+        assert!(tokens.is_good(&held, crate::sys::now()));
+    }
+
+    #[test]
     fn an_expired_token_opens_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let tokens = Tokens::open(dir.path()).unwrap();
@@ -405,14 +508,5 @@ mod tests {
         let now = crate::sys::now();
         assert!(tokens.bearer(&made.secret, now).is_ok());
         assert!(tokens.bearer(&made.secret, Timestamp(now.0 + 10_001)).is_err());
-    }
-
-    #[test]
-    fn the_header_is_read_as_http_has_it() {
-        assert_eq!(of_header(b"Bearer abc"), Some("abc"));
-        assert_eq!(of_header(b"bearer   abc "), Some("abc"));
-        for bad in [&b"Basic abc"[..], b"Bearer", b"\xff\xff x", b""] {
-            assert_eq!(of_header(bad), None);
-        }
     }
 }

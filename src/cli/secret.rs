@@ -1,8 +1,7 @@
 //! `trainyard secret ls|set|rm`: what workspaces log in with; of root, and never shown.
 
-use std::fs;
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -12,10 +11,7 @@ use super::Exit;
 use super::output::{self, Format};
 use crate::config::Paths;
 use crate::ids::{AssetName, WorkspaceName};
-use crate::sys::file::{Durability, create_dir, remove_if_there, write_whole};
-
-/// Largest secret, bytes: logins and keys.
-const SECRET_MAX: u64 = 64 << 10;
+use crate::secrets::{SECRET_MAX, SecretError, Secrets};
 
 #[derive(Debug, Subcommand)]
 pub enum SecretVerb {
@@ -48,11 +44,11 @@ pub(super) fn run(root: &Path, verb: SecretVerb, format: Format) -> anyhow::Resu
     if !nix::unistd::Uid::effective().is_root() {
         bail!("only root may see or change secrets: use sudo");
     }
-    let secrets = Paths::new(root)?.secrets();
+    let secrets = Secrets::new(Paths::new(root)?.secrets());
     match verb {
         SecretVerb::Ls { workspace } => list(&secrets, workspace.as_ref(), format)?,
         SecretVerb::Set { name, workspace } => {
-            store(&secrets.join(workspace.as_str()), &name, &mut io::stdin().lock())?;
+            secrets.put(&workspace, &name, &read(&name, &mut io::stdin().lock())?)?;
             tell(
                 &format!("secret {name} of workspace {workspace} is stored; job files name it as secret:{name}"),
                 format,
@@ -60,14 +56,13 @@ pub(super) fn run(root: &Path, verb: SecretVerb, format: Format) -> anyhow::Resu
         }
         SecretVerb::Rm { names, workspace } => {
             for name in names {
-                let path = secrets.join(workspace.as_str()).join(name.as_str());
-                if path.symlink_metadata().is_err() {
-                    output::error(&format!(
-                        "workspace {workspace} has no secret {name}; `trainyard secret ls` lists them"
-                    ));
-                    return Ok(Exit::NotFound);
+                match secrets.remove(&workspace, &name) {
+                    Err(missing @ SecretError::Missing { .. }) => {
+                        output::error(&missing.to_string());
+                        return Ok(Exit::NotFound);
+                    }
+                    other => other?,
                 }
-                remove_if_there(&path).with_context(|| format!("cannot remove {}", path.display()))?;
                 tell(&format!("secret {name} of workspace {workspace} is removed"), format)?;
             }
         }
@@ -82,33 +77,19 @@ fn tell(message: &str, format: Format) -> anyhow::Result<()> {
     }
 }
 
-fn store(directory: &Path, name: &AssetName, from: &mut impl Read) -> anyhow::Result<()> {
+/// What is to be kept: no more is taken from standard input than a secret may have, and a byte.
+fn read(name: &AssetName, from: &mut impl Read) -> anyhow::Result<Vec<u8>> {
     let mut content = Vec::new();
-    from.take(SECRET_MAX + 1).read_to_end(&mut content).context("cannot read standard input")?;
-    if content.len() as u64 > SECRET_MAX {
-        bail!("a secret has at most {SECRET_MAX} bytes");
-    }
+    from.take(SECRET_MAX as u64 + 1).read_to_end(&mut content).context("cannot read standard input")?;
     if content.is_empty() {
         bail!("nothing came on standard input; `trainyard secret set {name} < FILE` stores what is in FILE");
     }
-    // Both levels are root's alone, whoever made them.
-    for path in directory.parent().into_iter().chain([directory]) {
-        create_dir(path, 0o700).with_context(|| format!("cannot make {}", path.display()))?;
-    }
-    let path = directory.join(name.as_str());
-    write_whole(&path, &content, 0o600, Durability::Machine).with_context(|| format!("cannot write {}", path.display()))
+    Ok(content)
 }
 
-fn list(secrets: &Path, workspace: Option<&WorkspaceName>, format: Format) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
-    for directory in entries(secrets)?.into_iter().filter(|path| path.is_dir()) {
-        let owner = file_name(&directory);
-        if workspace.is_some_and(|wanted| wanted.as_str() != owner) {
-            continue;
-        }
-        rows.extend(entries(&directory)?.iter().map(|secret| vec![owner.clone(), file_name(secret)]));
-    }
-    rows.sort();
+fn list(secrets: &Secrets, workspace: Option<&WorkspaceName>, format: Format) -> anyhow::Result<()> {
+    let found = secrets.list(workspace)?;
+    let rows: Vec<_> = found.into_iter().map(|(owner, name)| vec![owner.to_string(), name.to_string()]).collect();
     match format {
         Format::Json => rows.iter().try_for_each(|row| output::json(&json!({ "workspace": row[0], "name": row[1] }))),
         Format::People if rows.is_empty() => output::line("no secrets; `trainyard secret set NAME < FILE` stores one"),
@@ -116,34 +97,15 @@ fn list(secrets: &Path, workspace: Option<&WorkspaceName>, format: Format) -> an
     }
 }
 
-fn file_name(path: &Path) -> String {
-    crate::sys::terminal::escape(&path.file_name().unwrap_or_default().to_string_lossy())
-}
-
-fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    match fs::read_dir(directory) {
-        Ok(entries) => Ok(entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-        Err(error) => Err(error).with_context(|| format!("cannot look into {}", directory.display())),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     #[test]
-    fn a_secret_is_for_root_alone_and_has_a_bound() {
-        let dir = tempfile::tempdir().unwrap();
-        let (home, name) = (dir.path().join("secrets/lab"), "git".parse().unwrap());
-        store(&home, &name, &mut &b"token\n"[..]).unwrap();
-        assert_eq!(fs::read(home.join("git")).unwrap(), b"token\n");
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&home.join("git")), mode(&home), mode(home.parent().unwrap())), (0o600, 0o700, 0o700));
-        assert!(store(&home, &name, &mut &b""[..]).is_err());
-        assert!(store(&home, &name, &mut io::repeat(b'x')).is_err());
-        assert_eq!(fs::read(home.join("git")).unwrap(), b"token\n");
+    fn what_is_read_of_standard_input_has_a_bound() {
+        let name = "git".parse().unwrap();
+        assert_eq!(read(&name, &mut &b"token\n"[..]).unwrap(), b"token\n");
+        assert!(read(&name, &mut &b""[..]).is_err());
+        assert_eq!(read(&name, &mut io::repeat(b'x')).unwrap().len(), SECRET_MAX + 1, "one more, to be refused");
     }
 }

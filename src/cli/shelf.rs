@@ -160,7 +160,7 @@ pub(super) fn tell(found: &[Diagnostic]) {
 
 /// Writes a file that is not there yet.
 pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
-    match write_new(path, text.as_bytes(), 0o644).with_context(|| unwritable(path))? {
+    match write_new(path, text.as_bytes(), 0o644, Durability::Process).with_context(|| unwritable(path))? {
         Existing::None => Ok(()),
         Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
     }

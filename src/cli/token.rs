@@ -35,6 +35,9 @@ pub enum TokenVerb {
         /// Their names
         #[arg(required = true)]
         names: Vec<String>,
+        /// Whose they are, by name or number; root may revoke those of others
+        #[arg(long)]
+        user: Option<String>,
     },
 }
 
@@ -60,9 +63,9 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
             }
         }
         TokenVerb::Ls => list(&client.tokens().await?, format)?,
-        TokenVerb::Rm { names } => {
+        TokenVerb::Rm { names, user } => {
             for name in names {
-                change::tell(client.token_remove(&name).await, format, &mut exit)?;
+                change::tell(client.token_remove(&name, user.as_deref()).await, format, &mut exit)?;
             }
         }
     }

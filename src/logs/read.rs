@@ -30,7 +30,7 @@ impl Dropped {
 }
 
 /// How far somebody has read, piece by piece.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor {
     record: u64,
     /// Bytes of it that were read.
@@ -48,13 +48,6 @@ pub struct LogReader {
     markers: Vec<u8>,
     parts: Parts,
     piece: Vec<u8>,
-}
-
-impl Cursor {
-    /// Whether as many pieces lie before it.
-    pub fn is_behind(&self, pieces: u64) -> bool {
-        self.record >= pieces
-    }
 }
 
 impl LogReader {
@@ -263,9 +256,21 @@ impl LogReader {
         Ok([out.unwrap_or_else(|| oldest(Stream::Stdout)), err.unwrap_or_else(|| oldest(Stream::Stderr))])
     }
 
-    /// How many pieces there are by now.
-    pub fn pieces(&self) -> io::Result<u64> {
-        self.index.records()
+    /// How far the log goes by now. What comes later lies behind it, also where that makes the last piece longer.
+    pub fn end(&self) -> io::Result<Cursor> {
+        loop {
+            let Some(number) = self.index.records()?.checked_sub(1) else { return Ok(Cursor::default()) };
+            if let Some(last) = self.index.record(number)? {
+                return Ok(Cursor { record: number, skip: u64::from(last.length) });
+            }
+        }
+    }
+
+    /// As [`Self::piece_at`], of what lies before `end`.
+    pub fn piece_before(&self, end: Cursor, cursor: &mut Cursor) -> io::Result<Option<Record>> {
+        let Some(record) = self.piece_at(cursor)?.filter(|_| *cursor < end) else { return Ok(None) };
+        let most = if cursor.record == end.record { u32::try_from(end.skip).unwrap_or(u32::MAX) } else { u32::MAX };
+        Ok(Some(Record { length: record.length.min(most), ..record }))
     }
 
     /// The piece at `cursor`; `None` at the end of what there is so far.

@@ -48,10 +48,15 @@ fn write_and_rename(
         file.sync_data()?;
     }
     fs::rename(temporary, path)?;
-    match (durability, path.parent()) {
-        (Durability::Machine, Some(parent)) => File::open(parent)?.sync_all(),
-        _ => Ok(()),
-    }
+    sync_place_of(path, durability)
+}
+
+/// Makes it last that a name has come to a directory, or has gone from it.
+fn sync_place_of(path: &Path, durability: Durability) -> io::Result<()> {
+    let Some(parent) = path.parent().filter(|_| durability == Durability::Machine) else { return Ok(()) };
+    let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+    told_to_tests(path);
+    File::open(parent)?.sync_all()
 }
 
 /// What was there before a file was to be made.
@@ -63,9 +68,9 @@ pub enum Existing {
 }
 
 /// As [`write_whole`], but leaves alone what is there.
-pub fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<Existing> {
+pub fn write_new(path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<Existing> {
     let temporary = temporary_beside(path);
-    let written = write_whole(&temporary, content, mode, Durability::Process);
+    let written = write_whole(&temporary, content, mode, durability);
     let renamed = written.and_then(|()| match renameat_with(CWD, &temporary, CWD, path, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(Existing::None),
         Err(Errno::EXIST) => Ok(Existing::Kept),
@@ -74,7 +79,9 @@ pub fn write_new(path: &Path, content: &[u8], mode: u32) -> io::Result<Existing>
     if !matches!(renamed, Ok(Existing::None)) {
         // The first error is the one to tell.
         let _ = fs::remove_file(&temporary);
+        return renamed;
     }
+    sync_place_of(path, durability)?;
     renamed
 }
 
@@ -142,8 +149,7 @@ impl UnnamedFile {
                 renamed?;
             }
         }
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(parent)?.sync_all()
+        sync_place_of(path, Durability::Machine)
     }
 }
 
@@ -195,6 +201,12 @@ pub fn remove_temporaries(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes a file, so that a crash does not bring it back.
+pub fn remove_for_good(path: &Path) -> io::Result<()> {
+    fs::remove_file(path)?;
+    sync_place_of(path, Durability::Machine)
 }
 
 /// Removes a file; that it is not there is no error.
@@ -501,9 +513,40 @@ fn keep_rights(of: &fs::Metadata, on: &Path) -> io::Result<()> {
     fs::set_permissions(on, fs::Permissions::from_mode(of.mode() & 0o777))
 }
 
+#[cfg(not(test))]
+fn told_to_tests(_made_to_last: &Path) {}
+
 #[cfg(test)]
-mod tests {
+use tests::told_to_tests;
+
+#[cfg(test)]
+pub(crate) mod tests {
     use super::*;
+
+    thread_local! {
+        /// Names whose coming or going this thread has made last.
+        static SYNCED: std::cell::RefCell<Vec<PathBuf>> = const { std::cell::RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn told_to_tests(made_to_last: &Path) {
+        SYNCED.with_borrow_mut(|synced| synced.push(made_to_last.to_owned()));
+    }
+
+    /// Whether it was made to last, since this was asked before, that `path` is there, or is gone.
+    pub(crate) fn was_synced(path: &Path) -> bool {
+        SYNCED.take().iter().any(|synced| synced == path)
+    }
+
+    #[test]
+    fn what_is_removed_for_good_does_not_come_back_after_a_crash() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "x").unwrap();
+        assert!(!was_synced(&path));
+        remove_for_good(&path).unwrap();
+        assert!(was_synced(&path) && !path.exists());
+        assert_eq!(remove_for_good(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
 
     #[test]
     fn a_copy_has_the_holes_the_time_and_the_attributes_of_users() {
@@ -550,8 +593,9 @@ mod tests {
     fn a_new_file_replaces_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("job.toml");
-        assert_eq!(write_new(&path, b"one", 0o644).unwrap(), Existing::None);
-        assert_eq!(write_new(&path, b"two", 0o644).unwrap(), Existing::Kept);
+        assert_eq!(write_new(&path, b"one", 0o644, Durability::Machine).unwrap(), Existing::None);
+        assert!(was_synced(&path));
+        assert_eq!(write_new(&path, b"two", 0o644, Durability::Process).unwrap(), Existing::Kept);
         assert_eq!(fs::read_to_string(&path).unwrap(), "one");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

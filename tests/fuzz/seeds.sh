@@ -18,7 +18,7 @@ raw_strings() {
 
 # Requests of the document, with a header.
 grep -oE '(GET|POST|PUT|DELETE) /[^`]*' docs/API.md | while read -r method path; do
-    printf '%s\nstate=running,failed&since=2026-01-31T08:00:00Z&limit=3&follow=1\nBearer trainyard_ci_%064d' \
+    printf '%s\nstate=running,failed&since=2026-01-31T08:00:00Z&limit=3&follow=1\nBearer trainyard_1000.ci_%064d' \
         "$(echo "$path" | sed 's/{[a-z]*}/x%2Fy/g')" 7 > "$out/http/$(name "$method$path")"
 done
 

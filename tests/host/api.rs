@@ -15,6 +15,7 @@ use trainyard::api::measures::METRICS;
 use super::support::images::in_network;
 use super::support::{BINARY, Instance, PATIENCE, has_tools, wait_for};
 
+mod clients;
 mod hostile;
 mod network;
 
@@ -35,12 +36,17 @@ impl Answer {
         serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
     }
 
-    fn text(&self) -> String {
+    /// Of its head, in small letters.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    }
+
+    pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// Its code, which must be one of the table, with that status.
-    fn code(&self) -> String {
+    pub(crate) fn code(&self) -> String {
         let code = self.json()["code"].as_str().unwrap().to_owned();
         assert!(CODES.contains(&(code.as_str(), self.status)), "{self:?}");
         assert!(!self.json()["error"].as_str().unwrap().is_empty());
@@ -69,7 +75,7 @@ fn ask_with(instance: &Instance, method: &str, path: &str, headers: &str, body: 
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> Answer {
+pub(crate) fn parse(bytes: &[u8]) -> Answer {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or_else(|| {
         panic!("no answer: {:?}", String::from_utf8_lossy(bytes));
     });
@@ -105,7 +111,7 @@ fn ask_as(instance: &Instance, uid: u32, method: &str, path: &str, body: &[u8]) 
 const HELD: &str = "state = \"held\"\ncommand = \"true\"\n";
 
 /// A workspace where everybody may drop job files.
-fn open_workspace(instance: &Instance, name: &str) {
+pub(crate) fn open_workspace(instance: &Instance, name: &str) {
     let directory = instance.jobs_d().join(name);
     fs::create_dir(&directory).unwrap();
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).unwrap();
@@ -151,7 +157,7 @@ fn lists_come_in_pages_and_every_refusal_has_a_code() {
     assert_eq!(code("PUT", "/v1/jobs/default/x/file", b""), "bad_request");
     assert_eq!(code("POST", "/v1/tokens", b"{}"), "bad_request");
     let wrong = ask_with(&instance, "PATCH", "/v1/jobs/default/alpha", "", b"");
-    assert_eq!((wrong.code().as_str(), wrong.head.contains("allow: get, delete")), ("method_not_allowed", true));
+    assert_eq!((wrong.code().as_str(), wrong.head.contains("allow: get, head, delete")), ("method_not_allowed", true));
     let other = |path: &str| ask_as(&instance, NOBODY, "GET", path, b"").code();
     assert_eq!(other("/v1/jobs/default/alpha"), "not_yours");
     assert_eq!(other("/metrics"), "root_only");
@@ -272,6 +278,71 @@ fn logs_come_as_lines_or_as_one_file_and_from_and_to_a_time() {
     assert!(measured.text().starts_with("time,") && measured.text().lines().count() > 1, "{measured:?}");
     assert_eq!(get(&instance, "/v1/jobs/default/talk/metrics?task=none-0").code(), "not_found");
     assert_eq!(get(&instance, &format!("/v1/jobs/default/talk/scalars?task={task}")).code(), "not_found");
+    instance.shutdown();
+}
+
+#[test]
+fn a_log_comes_by_task_as_it_is_written_and_by_ranges_of_its_bytes() {
+    let test = "a_log_comes_by_task_as_it_is_written_and_by_ranges_of_its_bytes";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let talk = "image = \"host\"\n[roles.main]\ncount = 2\ncommand = 'echo \"begun $TASK_NAME\"; printf \"\\377\\n\"; \
+                while [ ! -e /output/go ]; do sleep 0.1; done; echo over'\n";
+    let talk = talk.replace("$TASK_NAME", "here");
+    instance.drop_job("talk", &talk);
+    instance.wait_state("talk", "running");
+    let of = |task: &str, more: &str| get(&instance, &format!("/v1/jobs/default/talk/logs?task={task}{more}"));
+    wait_for("both tasks to begin", || {
+        (get(&instance, "/v1/jobs/default/talk/logs").text().lines().count() == 4).then_some(())
+    });
+    let tasks = ["main-0", "main-1"].map(|task| of(task, "").text());
+    for (task, text) in ["main-0", "main-1"].iter().zip(&tasks) {
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(lines.len() == 2 && lines.iter().all(|line| line["task"] == *task), "{text}");
+    }
+    assert_eq!(of("none-0", "").code(), "not_found");
+    // As one file, byte by byte, while it grows.
+    let path = "/v1/jobs/default/talk/logs?task=main-0&format=text";
+    let ask = |method: &str, headers: &str| ask_with(&instance, method, path, headers, b"");
+    let early = ask("GET", "");
+    assert_eq!((early.status, early.body.as_slice()), (200, &b"begun here\n\xff\n"[..]));
+    let tag = early.header("etag").unwrap().to_owned();
+    assert_eq!(early.header("accept-ranges"), Some("bytes"));
+    let part = ask("GET", &format!("range: bytes=6-9\r\nif-range: {tag}\r\n"));
+    assert_eq!((part.status, part.text()), (206, "here".to_owned()), "{part:?}");
+    assert_eq!((part.header("content-range"), part.header("content-length")), (Some("bytes 6-9/13"), Some("4")));
+    // Who follows hears of it, and the stream ends with the run.
+    let mut stream = connect(&instance);
+    stream
+        .write_all(format!("GET {path}&follow=1 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").as_bytes())
+        .unwrap();
+    fs::write(instance.run_dir("talk", 1).join("output/go"), "").unwrap();
+    let mut followed = Vec::new();
+    stream.read_to_end(&mut followed).unwrap();
+    assert!(parse(&followed).body.ends_with(b"\xff\nover\n"));
+    instance.wait_end("talk", 1);
+    // Another file now: who had a part of the one before gets the whole.
+    let whole = b"begun here\n\xff\nover\n";
+    let late = ask("GET", &format!("range: bytes=6-9\r\nif-range: {tag}\r\n"));
+    assert_eq!((late.status, late.body.as_slice()), (200, &whole[..]));
+    assert_ne!(late.header("etag"), Some(tag.as_str()));
+    let head = ask("HEAD", "range: bytes=0-1\r\n");
+    assert_eq!((head.status, head.header("content-length"), head.body.len()), (200, Some("18"), 0), "{head:?}");
+    assert_eq!(head.header("etag"), late.header("etag"));
+    for (range, wanted) in [("0-0", &whole[..1]), ("11-", &whole[11..]), ("-5", &whole[13..]), ("0-999", &whole[..])] {
+        let part = ask("GET", &format!("range: bytes={range}\r\n"));
+        assert_eq!((part.status, part.body.as_slice()), (206, wanted), "{range}");
+    }
+    let outside = ask("GET", "range: bytes=18-\r\n");
+    assert_eq!(
+        (outside.code().as_str(), outside.header("content-range")),
+        ("range_not_satisfiable", Some("bytes */18"))
+    );
+    for ignored in ["bytes=0-1,3-4", "lines=0-1", "bytes=9-1"] {
+        assert_eq!(ask("GET", &format!("range: {ignored}\r\n")).status, 200, "{ignored}");
+    }
+    // Whatever can be read can be asked about.
+    let health = ask_with(&instance, "HEAD", "/healthz", "", b"");
+    assert_eq!((health.status, health.body.len()), (200, 0));
     instance.shutdown();
 }
 

@@ -50,7 +50,7 @@ fn the_python_client_does_with_a_daemon_what_it_says() {
     }
     let Some(mut instance) = Instance::prepare(test, "") else { return };
     let place = instance.root().join("etc/trainyard");
-    certify(&place, "1");
+    certify(&place, "1", "TRUE");
     let config = format!(
         "[limits]\ncpu = 4\nmemory = \"4GiB\"\nstop_grace = \"1s\"\n[network]\nrange = \"10.213.0.0/16\"\n\
          [[listen]]\naddress = \"127.0.0.1:8443\"\ncertificate = \"{0}/cert.pem\"\nkey = \"{0}/key.pem\"\n",

@@ -18,6 +18,7 @@ use crate::engine::{EngineError, Prepare};
 use crate::ids::AssetName;
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
+use crate::secrets::Secrets;
 use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
 
@@ -157,14 +158,12 @@ pub(super) fn note(target: &Path, end: &str, what: &str) -> Result<(), EngineErr
     written.map_err(failed("note what the code is of"))
 }
 
-/// Longest secret, bytes.
-const SECRET_MAX: u64 = 64 << 10;
-
 /// A secret of the run's workspace, without the end of its line.
 fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, EngineError> {
-    let path = paths.secrets().join(run.identity.key.workspace.as_str()).join(name.as_str());
-    let read = crate::sys::file::read_limited(&path, SECRET_MAX);
-    let (_, bytes) = read.map_err(failed(format!("read the secret {name} ({})", path.display())))?;
+    let (secrets, workspace) = (Secrets::new(paths.secrets()), &run.identity.key.workspace);
+    let path = secrets.path(workspace, name);
+    let read = secrets.read(workspace, name);
+    let bytes = read.map_err(failed(format!("read the secret {name} ({})", path.display())))?;
     let text = String::from_utf8(bytes).map_err(|_| EngineError(format!("the secret {name} is not text")))?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }

@@ -100,14 +100,23 @@ fn a_caller_that_asks_too_fast_is_told_when_to_come_back_and_others_are_not() {
 }
 
 /// Of a process, in bytes.
-fn resident(pid: i32) -> u64 {
+pub(super) fn resident(pid: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-fn threads(pid: i32) -> usize {
+pub(super) fn threads(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).unwrap().count()
+}
+
+/// Reads on to a line with `word` in it.
+pub(super) fn hear(follower: &mut impl BufRead, word: &str) {
+    let mut line = String::new();
+    while !line.contains(word) {
+        line.clear();
+        assert!(follower.read_line(&mut line).unwrap() > 0, "the stream has ended before {word:?}");
+    }
 }
 
 #[test]
@@ -128,13 +137,6 @@ fn a_thousand_idle_followers_take_little_memory_and_all_hear_of_a_line() {
         stream.write_all(request).unwrap();
         followers.push(BufReader::new(stream));
     }
-    let hear = |follower: &mut BufReader<UnixStream>, word: &str| {
-        let mut line = String::new();
-        while !line.contains(word) {
-            line.clear();
-            assert!(follower.read_line(&mut line).unwrap() > 0, "the stream has ended before {word:?}");
-        }
-    };
     followers.iter_mut().for_each(|follower| hear(follower, "first"));
     let after = (resident(pid), threads(pid));
     let each = after.0.saturating_sub(before.0) / 1000;

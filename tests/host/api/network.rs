@@ -48,7 +48,7 @@ fn run(program: &str, arguments: &[&str]) {
 }
 
 /// A certificate for localhost.
-pub(crate) fn certify(directory: &std::path::Path, serial: &str) {
+pub(crate) fn certify(directory: &std::path::Path, serial: &str, is_authority: &str) {
     let (key, certificate) = (directory.join("key.pem"), directory.join("cert.pem"));
     let [key_text, certificate_text] = [&key, &certificate].map(|path| path.display().to_string());
     run(
@@ -68,7 +68,7 @@ pub(crate) fn certify(directory: &std::path::Path, serial: &str) {
             "-addext",
             "subjectAltName=DNS:localhost",
             "-addext",
-            "basicConstraints=critical,CA:TRUE",
+            &format!("basicConstraints=critical,CA:{is_authority}"),
             "-set_serial",
             serial,
             "-keyout",
@@ -87,7 +87,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     }
     let Some(mut instance) = Instance::prepare(test, "") else { return };
     let tls = instance.root().join("etc/trainyard");
-    certify(&tls, "1");
+    certify(&tls, "1", "TRUE");
     let config = format!(
         "[limits]\ncpu = 4\nmemory = \"4GiB\"\n[[listen]]\naddress = \"127.0.0.1:8443\"\ncertificate = \"{0}/cert.pem\"\nkey = \
          \"{0}/key.pem\"\n[[listen]]\naddress = \"127.0.0.1:8080\"\n",
@@ -149,7 +149,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     );
 
     // A new certificate is used without a restart, by whoever trusts that one alone.
-    certify(&tls, "2");
+    certify(&tls, "2", "TRUE");
     assert_eq!(statuses(&ask(&reader, &["GET", "/v1/jobs"])), [200]);
 
     // Whoever is connected is cut off when the file goes.
@@ -164,7 +164,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     said.read_line(&mut line).unwrap();
     assert!(line.starts_with("200 "), "{line}");
     let begun = Instant::now();
-    fs::remove_file(tls.join("tokens/reader.toml")).unwrap();
+    fs::remove_file(tls.join("tokens/65534.reader.toml")).unwrap();
     line.clear();
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "ended\n");
@@ -175,7 +175,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     // A secret is nowhere but with its owner.
     let secrets = [&reader, &changer, &admin, &numbers].map(|token| token.rsplit('_').next().unwrap().to_owned());
     let listed = instance.ok(&["token", "ls", "--json"]);
-    let kept = fs::read_to_string(tls.join("tokens/admin.toml")).unwrap();
+    let kept = fs::read_to_string(tls.join("tokens/0.admin.toml")).unwrap();
     let journal = instance.journal();
     for secret in secrets {
         assert!(![&listed, &kept, &journal].iter().any(|place| place.contains(&secret)));

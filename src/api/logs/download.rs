@@ -1,0 +1,101 @@
+//! A run's log as one file: as it is when it is asked for, whole or a part of it.
+//!
+//! How long it is is not kept anywhere, since the tasks' logs are merged on their way: who asks for a part of it, or for its
+//! length, has it read once to be counted. That is done for two at a time.
+
+use std::convert::Infallible;
+use std::ops::Range;
+
+use http_body_util::channel::Sender;
+use hyper::body::Bytes;
+use sha2::{Digest, Sha256};
+use tokio::sync::{Semaphore, watch};
+
+use super::ranges;
+use super::source::Place;
+use super::{Follower, Growth};
+use crate::api::wire::LogQuery;
+use crate::config::Paths;
+use crate::reconcile::JobDetail;
+
+static COUNTING: Semaphore = Semaphore::const_new(2);
+
+pub(in crate::api) struct Download {
+    follower: Follower,
+    /// Bytes before where its sources stand.
+    before: u64,
+}
+
+impl Download {
+    /// Of what there is by now. Blocks.
+    pub(in crate::api) fn open(paths: Paths, growth: Growth, query: LogQuery, detail: &JobDetail) -> Self {
+        // It is not followed: no round is waited for.
+        let (_, rounds) = watch::channel(0);
+        let mut follower = Follower::new(paths, LogQuery { follow: false, ..query }, rounds, growth);
+        follower.take_sources(detail);
+        Self { follower, before: 0 }
+    }
+
+    /// Its entity tag: another one where one byte of it may be another.
+    pub(in crate::api) fn tag(&self) -> String {
+        let version = format!("{} {:?}\n", env!("CARGO_PKG_VERSION"), self.follower.query.until);
+        let signs = self.follower.sources.iter().map(|source| source.sign());
+        let hash = Sha256::digest(std::iter::once(version).chain(signs).collect::<String>().as_bytes());
+        let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        format!("\"{hex}\"")
+    }
+
+    /// How many bytes it has. Stands then before the first of those that are wanted, or at the beginning.
+    pub(in crate::api) async fn measure(mut self, wanted: Option<ranges::Bytes>) -> Option<(Self, u64)> {
+        let _turn = COUNTING.acquire().await.ok()?;
+        let first = match wanted {
+            Some(ranges::Bytes::From(first, _)) => first,
+            _ => 0,
+        };
+        let (mut total, mut kept) = (0, (0, self.places()));
+        loop {
+            let is_before = total <= first;
+            if is_before {
+                kept = (total, self.places());
+            }
+            let (follower, (lines, is_end)) = self.follower.on_thread(next).await?;
+            self.follower = follower;
+            total += lines.len() as u64;
+            if is_end {
+                break;
+            }
+        }
+        let (before, places) = kept;
+        for (source, place) in self.follower.sources.iter_mut().zip(places) {
+            source.go_to(place);
+        }
+        Some((Self { before, ..self }, total))
+    }
+
+    fn places(&self) -> Vec<Place> {
+        self.follower.sources.iter().map(|source| source.place().clone()).collect()
+    }
+
+    /// Sends what is wanted of it, all of it when absent; or until nobody listens.
+    pub(in crate::api) async fn send(self, mut sender: Sender<Bytes, Infallible>, wanted: Option<Range<u64>>) {
+        let wanted = wanted.unwrap_or(0..u64::MAX);
+        let (mut follower, mut at) = (self.follower, self.before);
+        while at < wanted.end {
+            let Some((same, (lines, is_end))) = follower.on_thread(next).await else { return };
+            follower = same;
+            let (lines, begins) = (Bytes::from(lines), at);
+            at += lines.len() as u64;
+            let place = |offset: u64| usize::try_from(offset.clamp(begins, at) - begins).unwrap_or(lines.len());
+            let part = lines.slice(place(wanted.start)..place(wanted.end));
+            if !part.is_empty() && sender.send_data(part).await.is_err() || is_end {
+                return;
+            }
+        }
+    }
+}
+
+/// The next bytes, and whether they are the last.
+fn next(follower: &mut Follower) -> (Vec<u8>, bool) {
+    let lines = follower.next_lines();
+    if lines.is_empty() { (follower.partial_lines(), true) } else { (lines, false) }
+}
