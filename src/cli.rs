@@ -88,6 +88,7 @@ Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `log
 A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
 Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
 `wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own.
+Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` and `drain` end them.
 NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
 Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
 
@@ -479,7 +480,9 @@ pub enum Verb {
     Shutdown,
     /// Run the daemon (the service does this)
     ///
-    /// SIGTERM ends it and nothing else; SIGHUP has it read trainyard.toml again.
+    /// SIGTERM, as `systemctl stop` sends it, ends the daemon and nothing else: tasks and the mount go on over its end, a restart and an
+    /// upgrade, and the next daemon goes on with them. `trainyard stop --all` ends what runs, `trainyard drain` lets nothing start any
+    /// more, and `trainyard shutdown` takes everything away. SIGHUP has it read trainyard.toml again.
     Daemon,
     /// Write man pages or completions into a directory (packaging does this)
     #[command(hide = true)]
@@ -622,11 +625,10 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Import { files, output } => import::run(&files, output.as_deref(), format),
         Verb::Export { job, openpai: _, file } => {
-            let text = match file {
-                true => shelf::Shelf::open(&cli.root)?.stack(Path::new(&job))?.expand().text,
-                false => show::ask(&client()?, &job).await?,
-            };
-            import::run_export(&job, &text)
+            if file {
+                return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?);
+            }
+            import::run_export(&job, &show::ask(&client()?, &job).await?)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Drain { wait, undo } => {

@@ -182,6 +182,11 @@ impl TaskEnd {
         matches!(self, TaskEnd::Exited { code: 0 })
     }
 
+    /// The command never ran.
+    pub fn is_failed_start(&self) -> bool {
+        matches!(self, TaskEnd::FailedToStart { .. })
+    }
+
     /// Counts as failed; a task that we stopped counts as neither.
     pub fn is_failure(&self) -> bool {
         let stopped_by_us = matches!(self, TaskEnd::Stopped { cause } if *cause != StopCause::ShimSignalled);

@@ -113,7 +113,8 @@ pub(super) async fn run(
             let mut exit = Exit::Success;
             for (name, version) in named {
                 let done = client.dataset_remove(home.home(), name.as_str(), version.as_str()).await;
-                change::tell(done, format, &mut exit)?;
+                let what = json!({ "dataset": name, "version": version, "done": "remove" });
+                change::tell(done, &what, format, &mut exit)?;
             }
             Ok(exit)
         }
@@ -248,6 +249,9 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     if !fs::symlink_metadata(&draft).is_ok_and(|metadata| metadata.is_dir()) {
         bail!("{name} has no draft: put files into {}, or `trainyard dataset import PATH {name}`", draft.display());
     }
+    if fs::read_dir(&draft)?.next().is_none() {
+        bail!("the draft of {name} is empty: put files into {}", draft.display());
+    }
     if let Some(part) = broken_off(&draft)? {
         bail!("{} has not come whole: call `trainyard dataset import` again, or remove it", part.display());
     }
@@ -272,7 +276,13 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     line.end();
     let totals = Reader::new(open_manifest(dataset, version.as_str())?)?.count()?;
     let told = format!("published {name}@{version}: {} file(s), {}", totals.files, Bytes(totals.bytes));
-    tell(&told, format)?;
+    let what = json!({
+        "dataset": name, "version": version, "done": "publish", "files": totals.files, "bytes": totals.bytes, "message": told,
+    });
+    match format {
+        Format::Json => output::json(&what)?,
+        Format::People => output::line(&told)?,
+    }
     Ok(Exit::Success)
 }
 
@@ -328,11 +338,16 @@ async fn import(dataset: &Path, source: &str, format: Format) -> anyhow::Result<
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
     let mut told = |brought: &Brought| line.set(&format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
-    match is_address {
-        true => fetch::fetch(source, &draft, &mut brought, &mut told).await?,
-        false => bring(Path::new(source), &draft, &mut brought, &mut told)?,
-    }
+    let done = match is_address {
+        true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
+        false => bring(Path::new(source), &draft, &mut brought, &mut told),
+    };
     line.end();
+    if done.is_err() {
+        // Nothing has come: no dataset is left behind. What is not empty stays.
+        let _ = fs::remove_dir(&draft).and_then(|()| fs::remove_dir(dataset));
+    }
+    done?;
     let left = if brought.kept > 0 { format!(", {} were there already", brought.kept) } else { String::new() };
     let skipped = if brought.skipped > 0 {
         format!(", {} left out that are neither files, links nor directories", brought.skipped)

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde_json::json;
 
 use super::Exit;
 use super::change;
@@ -87,7 +88,8 @@ pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> any
         ImageVerb::Rm { names, whose } => {
             let mut exit = Exit::Success;
             for name in names {
-                change::tell(client.image_remove(&whose.of(&name)).await, format, &mut exit)?;
+                let what = json!({ "image": name, "done": "remove" });
+                change::tell(client.image_remove(&whose.of(&name)).await, &what, format, &mut exit)?;
             }
             Ok(exit)
         }

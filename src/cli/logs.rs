@@ -11,6 +11,8 @@ use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
 use crate::config::Paths;
 use crate::ids::{JobKey, parse_duration};
+use crate::report::JobReport;
+use crate::status::State;
 
 pub(super) struct Request {
     /// `[TASK] JOB`, or `JOB TASK`.
@@ -32,6 +34,9 @@ pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format
     };
     if request.follow {
         wait::until_known(client, paths, &key).await?;
+        if let Some(exit) = silent(&client.job(&key).await?.report, &key, request.exit_code) {
+            return Ok(exit);
+        }
     }
     let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
     let several = task.is_none();
@@ -51,6 +56,21 @@ pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format
         Some(error) => Err(error),
         None if exit_code => Ok(wait::exit_of(&client.job(&key).await?.report, Code::Command)),
         None => Ok(Exit::Success),
+    }
+}
+
+/// Says why nothing comes of a job; the exit code where nothing ever will, as long as its file is as it is.
+fn silent(report: &JobReport, key: &JobKey, exit_code: bool) -> Option<Exit> {
+    match report.state {
+        State::Invalid if report.run == 0 => {
+            output::error(&format!("{key} is invalid, so there is nothing to follow: {}", report.reason));
+            Some(if exit_code { Exit::JobFailed } else { Exit::Failure })
+        }
+        State::Held => {
+            output::aside(&output::plain(&format!("{key} is held: {}", report.reason)));
+            None
+        }
+        _ => None,
     }
 }
 

@@ -45,10 +45,28 @@ pub(super) fn error(text: &str) {
     let _ = writeln!(io::stderr(), "trainyard: {}", lines.join("\n"));
 }
 
+/// Words of others, in one line that gives no orders to the terminal.
+pub(super) fn plain(text: &str) -> String {
+    terminal::escape(text)
+}
+
+/// Colours that this program paints.
+const COLOURS: [&str; 5] = ["2", "31", "32", "33", "34"];
+
+/// A cell of a table, in which others may have written: our own colours stay.
+fn cell(text: &str) -> String {
+    let painted = text.strip_prefix("\x1b[").and_then(|rest| rest.strip_suffix("\x1b[0m")?.split_once('m'));
+    match painted.filter(|(colour, _)| COLOURS.contains(colour)) {
+        Some((colour, inner)) => format!("\x1b[{colour}m{}\x1b[0m", plain(inner)),
+        None => plain(text),
+    }
+}
+
 /// A table with columns as wide as their widest cell; the last one is not padded, and on a terminal cut where that ends.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let most = columns().unwrap_or(usize::MAX);
-    let lines: Vec<String> = lines_of(header, rows).iter().map(|text| cut(text, most)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
+    let lines: Vec<String> = lines_of(header, &rows).iter().map(|text| cut(text, most)).collect();
     // At once: a write for each of thousands of lines takes longer than all else.
     line(&lines.join("\n"))
 }
@@ -140,6 +158,14 @@ mod tests {
         for most in 1..12 {
             assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e", most)) <= most);
         }
+    }
+
+    #[test]
+    fn a_cell_of_others_gives_the_terminal_no_orders_and_stays_in_its_row() {
+        assert_eq!(cell("\x1b[31mfailed\x1b[0m"), "\x1b[31mfailed\x1b[0m");
+        assert_eq!(cell("\x1b[31ma\x1b]0;t\x07\x1b[0m"), "\x1b[31ma\\u{1b}]0;t\\u{7}\x1b[0m");
+        assert_eq!(cell("\x1b[8mhidden\x1b[0m"), "\\u{1b}[8mhidden\\u{1b}[0m");
+        assert_eq!(cell("why\nJOB  running"), "why\\nJOB  running");
     }
 
     #[test]

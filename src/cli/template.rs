@@ -153,7 +153,7 @@ fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
         let default = param.default.clone().unwrap_or_else(|| "(must be given)".to_owned());
         vec![param.name.clone(), param.kind.clone(), default, param.bounds.clone(), param.help.clone()]
     };
-    output::line(&format!("{key}: {}\n", listed.description))?;
+    output::line(&format!("{key}: {}\n", output::plain(&listed.description)))?;
     if !listed.params.is_empty() {
         let rows: Vec<_> = listed.params.iter().map(row).collect();
         output::table(&["PARAMETER", "TYPE", "DEFAULT", "BOUNDS", ""], &rows)?;

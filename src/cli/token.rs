@@ -1,6 +1,7 @@
 //! `trainyard token new|ls|rm`
 
 use clap::Subcommand;
+use serde_json::json;
 
 use super::output::{self, Format};
 use super::ps::seconds;
@@ -62,7 +63,8 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
         TokenVerb::Ls => list(&client.tokens().await?, format)?,
         TokenVerb::Rm { names } => {
             for name in names {
-                change::tell(client.token_remove(&name).await, format, &mut exit)?;
+                let what = json!({ "token": name, "done": "remove" });
+                change::tell(client.token_remove(&name).await, &what, format, &mut exit)?;
             }
         }
     }

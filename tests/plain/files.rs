@@ -64,6 +64,47 @@ fn check_says_everything_and_fails() {
 }
 
 #[test]
+fn check_tells_programs_of_good_files_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("good.toml");
+    fs::write(&path, "command = \"train\"\nparams.lr = 0.1\nroles.w.count = 2\n").unwrap();
+    let json = |words: &[&str]| -> serde_json::Value {
+        let words: Vec<&str> = words.iter().copied().chain([path.to_str().unwrap()]).collect();
+        serde_json::from_str(&stdout(&trainyard(&words))).unwrap()
+    };
+    let good = json(&["check", "--json"]);
+    assert_eq!(good["file"], path.to_str().unwrap());
+    assert_eq!(good["jobs"][0]["runs"]["w-1"], "/bin/sh -c 'train --lr=0.1'");
+    let all = json(&["check", "--json", "--effective"]);
+    assert_eq!((&all["jobs"][0]["job"], &all["jobs"][0]["spec"]["roles"][0]["count"]), (&"good".into(), &2.into()));
+}
+
+#[test]
+fn contract_show_shows_what_the_platform_starts() {
+    let shown = |name: &str| stdout(&trainyard(&["contract", "show", name]));
+    let mpi = shown("mpi");
+    for word in
+        ["Task launcher-0", "OMPI_MCA_plm_rsh_agent=", "I_MPI_HYDRA_HOST_FILE=", "K_MPI_JOB_ROLE=launcher", "worker-1"]
+    {
+        assert!(mpi.contains(word), "{word}: {mpi}");
+    }
+    assert!(shown("mpi/bcp").contains("NGC_ARRAY_SIZE=2") && shown("kubeflow").contains("Task worker-1"));
+}
+
+#[test]
+fn a_file_that_is_empty_makes_no_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();
+    let empty = dir.path().join("empty");
+    fs::write(&empty, "\n").unwrap();
+    let output = trainyard(&["--root", root, "new", "x", "--from", empty.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is empty; nothing was written"), "{output:?}");
+    assert_eq!(fs::read_dir(dir.path().join("etc/trainyard/jobs.d")).unwrap().count(), 0);
+}
+
+#[test]
 fn a_masked_job_is_said_to_be_masked() {
     let dir = tempfile::tempdir().unwrap();
     let link = |name: &str, target: &str| {
