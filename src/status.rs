@@ -205,7 +205,7 @@ impl fmt::Display for TaskEnd {
             TaskEnd::Oom { limit, peak, code } => {
                 let limit = crate::ids::Bytes(*limit);
                 write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")?;
-                peak.map_or(Ok(()), |peak| write!(f, " (it had {})", crate::ids::Bytes(peak)))?;
+                peak.map_or(Ok(()), |peak| write!(f, " (it had {})", crate::ids::Bytes(peak).roughly()))?;
                 code.map_or(Ok(()), |code| write!(f, ", and exited with code {code}"))
             }
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),

@@ -70,6 +70,9 @@ async fn copy_state(client: &Client, paths: &Paths, state: &File) -> anyhow::Res
 }
 
 pub(super) fn restore(paths: &Paths, from: &Path, replace: Replace, format: Format) -> anyhow::Result<Exit> {
+    if !nix::unistd::Uid::effective().is_root() {
+        bail!("only root may restore: use sudo");
+    }
     let restored = backup::restore(paths, from, replace, crate::sys::now())?;
     if format == Format::Json {
         output::json(&serde_json::json!({

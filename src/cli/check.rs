@@ -22,6 +22,12 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
             tell_masked(path, format)?;
             continue;
         }
+        if path.is_dir() {
+            let told = format!("is a directory; check its files: `trainyard check {}/*.toml`", path.display());
+            output::error(&format!("{} {told}", path.display()));
+            exit = Exit::Failure;
+            continue;
+        }
         let (found, jobs) = check(path, shelf);
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, NotFound};
 use crate::contract::catalogue::{ABOUT, About, Example, example, of};
 use crate::contract::{Access, View, command, requirements, view};
 use crate::spec::Contract;
@@ -28,7 +28,7 @@ fn as_json(about: &About) -> Value {
 }
 
 pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
-    let contract: Contract = name.parse().map_err(anyhow::Error::msg)?;
+    let contract: Contract = name.parse().map_err(NotFound)?;
     let Some(about) = of(name) else { bail!("nothing is known of contract {name}") };
     let Example { spec, sample, shown, about: kind } = example(contract);
     let Some(task) = sample.tasks(&spec).nth(shown) else { bail!("contract {name} has no example") };

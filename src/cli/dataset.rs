@@ -3,7 +3,7 @@
 //! All but `rm` work on the mounted tree, with the rights of whoever calls.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Exit;
 use super::change;
 use super::fetch;
 use super::output::{self, Format};
-use super::whose::Whose;
+use super::whose::{self, Whose};
+use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
@@ -81,6 +81,7 @@ fn dataset_of(root: &Path, home: &Whose, name: &AssetName) -> anyhow::Result<Pat
 
 /// In the mounted tree.
 fn datasets(root: &Path, home: &str) -> anyhow::Result<PathBuf> {
+    whose::known(root, home)?;
     let place = Paths::new(root)?.mount_point().join(home).join("datasets");
     fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
     Ok(place)
@@ -197,7 +198,11 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
 }
 
 fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit> {
-    let found = look(dataset).with_context(|| format!("there is no dataset {name} at {}", dataset.display()))?;
+    let missing = || NotFound(format!("there is no dataset {name} at {}", dataset.display()));
+    let found = match look(dataset) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing().into()),
+        found => found.with_context(|| format!("cannot look into {}", dataset.display()))?,
+    };
     let mut rows = Vec::new();
     for version in &found.versions {
         let (mut totals, mut published) = (None, "is being published".to_owned());
@@ -512,7 +517,7 @@ struct Line {
 
 impl Line {
     fn new(format: Format) -> Self {
-        Self { is_shown: format == Format::People && io::stderr().is_terminal(), told: None }
+        Self { is_shown: format == Format::People && output::draws(), told: None }
     }
 
     fn set(&mut self, text: &str) {

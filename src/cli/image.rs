@@ -1,6 +1,5 @@
 //! `trainyard image pull|import|ls|show|tag|rm|prune`
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -72,6 +71,20 @@ pub enum ImageVerb {
         #[arg(long)]
         unused: Option<String>,
     },
+}
+
+impl ImageVerb {
+    pub(super) fn workspace(&self) -> Option<&str> {
+        match self {
+            Self::Ls { workspace } => workspace.as_ref().map(WorkspaceName::as_str),
+            Self::Pull { whose, .. }
+            | Self::Import { whose, .. }
+            | Self::Show { whose, .. }
+            | Self::Tag { whose, .. }
+            | Self::Rm { whose, .. } => whose.workspace(),
+            Self::Prune { .. } => None,
+        }
+    }
 }
 
 pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> anyhow::Result<Exit> {
@@ -263,7 +276,7 @@ impl Told {
         if self.format == Format::Json {
             // The last step ends the verb with an error of its own.
             let _ = output::json(step);
-        } else if std::io::stderr().is_terminal() && step.layers > 0 {
+        } else if output::draws() && step.layers > 0 {
             eprint!("\r\x1b[K{}", self.line(step));
         }
         self.last = Some(step.clone());
@@ -282,7 +295,7 @@ impl Told {
     }
 
     fn end(self) -> anyhow::Result<Exit> {
-        if self.format == Format::People && std::io::stderr().is_terminal() {
+        if self.format == Format::People && output::draws() {
             eprint!("\r\x1b[K");
         }
         let Some(last) = self.last else { bail!("the daemon went away before it was done") };

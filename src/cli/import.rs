@@ -91,6 +91,9 @@ fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result
     let path = directory.join(format!("{}.toml", job.name));
     let file = fs::OpenOptions::new().write(true).create_new(true).open(&path);
     let mut file = match file {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("there is no directory {}: make it first, or name that of a workspace", directory.display())
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             bail!("{} is there already and was not overwritten", path.display())
         }

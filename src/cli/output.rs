@@ -138,10 +138,18 @@ pub(super) fn paint(colour: &str, text: &str) -> String {
     if wants_colours() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Standard error is a terminal on which a line can be drawn anew, as progress is.
+pub(super) fn draws() -> bool {
+    io::stderr().is_terminal() && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 pub(super) fn wants_colours() -> bool {
     let says = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb
+    io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb()
 }
 
 #[cfg(test)]

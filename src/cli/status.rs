@@ -1,10 +1,9 @@
 //! `trainyard status JOB`
 
-use anyhow::bail;
 use serde::Serialize;
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
@@ -18,7 +17,7 @@ pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format:
     if let Some(number) = run {
         view.runs.retain(|run| run.run == number);
         let Some(run) = view.runs.first() else {
-            bail!("job {key} has no run {number}; its newest is {}", view.report.run)
+            return Err(NotFound(format!("job {key} has no run {number}; its newest is {}", view.report.run)).into());
         };
         if format == Format::People {
             return print_run(key, run).map(|()| Exit::Success);

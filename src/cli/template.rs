@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, put, tell};
-use super::{Exit, ps};
+use super::{Exit, NotFound, ps};
 use crate::api::templates::{ParamView, TemplateDetail, TemplateView};
 use crate::ids::JobKey;
 
@@ -192,7 +192,7 @@ fn remove(shelf: &Shelf, templates: &[JobKey], format: Format) -> anyhow::Result
             Ok(()) => drop(done(key, "removed", format)?),
             Err(error) => {
                 output::error(&format!("{error:#}"));
-                exit = Exit::Failure;
+                exit = if error.downcast_ref::<NotFound>().is_some() { Exit::NotFound } else { Exit::Failure };
             }
         }
     }

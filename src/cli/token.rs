@@ -39,6 +39,16 @@ pub enum TokenVerb {
     },
 }
 
+impl TokenVerb {
+    /// Those that it names.
+    pub(super) fn workspaces(&self) -> &[String] {
+        match self {
+            Self::New { workspaces, .. } => workspaces,
+            Self::Ls | Self::Rm { .. } => &[],
+        }
+    }
+}
+
 pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     match verb {

@@ -92,6 +92,43 @@ fn contract_show_shows_what_the_platform_starts() {
 }
 
 #[test]
+fn what_there_is_not_has_a_code_of_its_own_and_the_nearest_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    let jobs = dir.path().join("etc/trainyard/jobs.d");
+    fs::create_dir_all(&jobs).unwrap();
+    fs::write(jobs.join("train.template.toml"), "command = \"x\"\n[template]\n").unwrap();
+    for (words, told) in [
+        (&["template", "show", "trian"][..], "did you mean train? `trainyard template ls`"),
+        (&["template", "rm", "nope"], "there is no template nope"),
+        (&["template", "save", "nope", "t"], "there is no file"),
+        (&["new", "x", "--template", "nope"], "there is no template nope"),
+        (&["clone", "nope", "x"], "there is no file"),
+        (&["contract", "show", "nope"], "is no contract"),
+        (&["explain", "nope"], "there is no key"),
+        (&["model", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["dataset", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["dataset", "import", "/tmp", "d", "-w", "nope"], "there is no workspace nope"),
+    ] {
+        let output = trainyard(&[&["--root", root], words].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(4) && error.contains(told), "{words:?}: {error}");
+    }
+    for words in [&["spec", "ls", "-w", "nope"][..], &["secret", "ls", "-w", "nope"]] {
+        let output = trainyard(&[&["--root", root], words].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && error.contains("there is no workspace nope"), "{words:?}: {error}");
+    }
+}
+
+#[test]
+fn a_line_without_a_verb_is_told_of_those_that_are_for_people() {
+    let output = trainyard(&["--root", "/nowhere"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && told.contains("  status ") && !told.contains("  shim "), "{told}");
+}
+
+#[test]
 fn a_file_that_is_empty_makes_no_job() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().to_str().unwrap();
@@ -127,7 +164,7 @@ fn explain_knows_keys_and_names_the_nearest() {
     assert!(stdout(&trainyard(&["explain", "roles.worker.count"])).contains("1 to 1000"));
     assert!(stdout(&trainyard(&["explain", "template.params.lr.help"])).contains("in a sentence"));
     let output = trainyard(&["explain", "resources.cpus"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the nearest is \"resources.cpu\""));
 }
 

@@ -163,6 +163,12 @@ const SECRET_MAX: u64 = 64 << 10;
 /// A secret of the run's workspace, without the end of its line.
 fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, EngineError> {
     let path = paths.secrets().join(run.identity.key.workspace.as_str()).join(name.as_str());
+    let workspace = &run.identity.key.workspace;
+    if matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound) {
+        return Err(EngineError(format!(
+            "code: workspace {workspace} has no secret {name}; root stores one: `trainyard secret set {name} -w {workspace} < FILE`"
+        )));
+    }
     let read = crate::sys::file::read_limited(&path, SECRET_MAX);
     let (_, bytes) = read.map_err(failed(format!("read the secret {name} ({})", path.display())))?;
     let text = String::from_utf8(bytes).map_err(|_| EngineError(format!("the secret {name} is not text")))?;
