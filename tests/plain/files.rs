@@ -114,11 +114,9 @@ fn what_there_is_not_has_a_code_of_its_own_and_the_nearest_name() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(4) && error.contains(told), "{words:?}: {error}");
     }
-    for words in [&["spec", "ls", "-w", "nope"][..], &["secret", "ls", "-w", "nope"]] {
-        let output = trainyard(&[&["--root", root], words].concat());
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success() && error.contains("there is no workspace nope"), "{words:?}: {error}");
-    }
+    let output = trainyard(&["--root", root, "spec", "ls", "-w", "nope"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains("there is no workspace nope"), "{told}");
 }
 
 #[test]
