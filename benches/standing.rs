@@ -47,7 +47,7 @@ fn text(number: usize) -> String {
 /// Jobs with their files, one run each that is over, and what is kept of it.
 fn store(paths: &Paths, jobs: usize) {
     fs::create_dir_all(paths.state_dir()).unwrap();
-    let counters = Counters { attempt: jobs as u64, order: jobs as u64, event: jobs as u64 * 5 };
+    let counters = Counters { attempt: jobs as u64, order: jobs as u64, event: jobs as u64 * 5, clock: None };
     let mut batch = Batch { counters: Some(counters), ..Batch::default() };
     let begun = trainyard::sys::now().0 - 3_600_000;
     for number in 0..jobs {

@@ -88,13 +88,19 @@ Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `log
 
 A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
 Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
-`wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own.
+`wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own, 125 where it could not be run.
+Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` and `drain` end them.
 NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
 Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
 
 /// Shells complete it by what the daemon knows.
 fn job_names() -> ArgValueCompleter {
     ArgValueCompleter::new(complete::jobs)
+}
+
+/// Jobs, for a path in one of their tasks.
+fn places() -> ArgValueCompleter {
+    ArgValueCompleter::new(complete::places)
 }
 
 #[derive(Debug, Parser)]
@@ -145,6 +151,9 @@ pub enum Verb {
         /// Print names alone, for `trainyard stop $(trainyard ps -q --state running)`
         #[arg(short, long)]
         quiet: bool,
+        /// Also those that are over, as always
+        #[arg(short, long, hide = true)]
+        all: bool,
     },
     /// Watch jobs, their tasks, the cards, cores and memory of this machine on the terminal
     Top {
@@ -184,11 +193,14 @@ pub enum Verb {
         #[arg(short, long)]
         follow: bool,
         /// Only the last lines of each task
-        #[arg(short = 'n', long)]
+        #[arg(short = 'n', long, visible_alias = "tail")]
         lines: Option<u64>,
-        /// Only what came in the last while, as in 10m
-        #[arg(long)]
+        /// Only what came in the last while, as in 10m, or since a time, as in 2026-03-01T12:00:00Z
+        #[arg(long, value_name = "TIME")]
         since: Option<String>,
+        /// Only what came before that
+        #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+        until: Option<String>,
         /// Of this run instead of the newest, with all its attempts
         #[arg(long)]
         run: Option<u32>,
@@ -223,8 +235,10 @@ pub enum Verb {
     )]
     Cp {
         /// JOB[/ROLE-INDEX]:PATH, or a path here; `DIR/.` stands for what is in DIR
+        #[arg(add = places())]
         from: String,
         /// The same; one of both is in a task
+        #[arg(add = places())]
         to: String,
     },
     /// Print what happened to a job and why, or to all jobs that you may see
@@ -490,7 +504,9 @@ pub enum Verb {
     Shutdown,
     /// Run the daemon (the service does this)
     ///
-    /// SIGTERM ends it and nothing else; SIGHUP has it read trainyard.toml again.
+    /// SIGTERM, as `systemctl stop` sends it, ends the daemon and nothing else: tasks and the mount go on over its end, a restart and an
+    /// upgrade, and the next daemon goes on with them. `trainyard stop --all` ends what runs, `trainyard drain` lets nothing start any
+    /// more, and `trainyard shutdown` takes everything away. SIGHUP has it read trainyard.toml again.
     Daemon,
     /// Write man pages or completions into a directory (packaging does this)
     #[command(hide = true)]
@@ -545,6 +561,17 @@ pub enum Verb {
     },
 }
 
+/// What was typed. A line without a verb is answered with the verbs that are for people: clap's own error lists all.
+pub fn arguments() -> Cli {
+    Cli::try_parse().unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::MissingSubcommand {
+            output::aside(&Cli::command().render_help().to_string());
+            crate::sys::process::exit_now(2);
+        }
+        error.exit()
+    })
+}
+
 /// Runs a verb that talks to the daemon or reads files.
 pub fn run(cli: Cli) -> anyhow::Result<Exit> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -566,23 +593,27 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { filter, long, output, quiet } => {
+        Verb::Ps { filter, long, output, quiet, all: _ } => {
             let columns = match (quiet, format, long) {
                 (true, ..) => ps::Columns::Names,
                 (_, output::Format::Json, _) => ps::Columns::Json,
                 (.., true) => ps::Columns::Wide,
                 _ => output,
             };
+            whose::say_if_unknown(&cli.root, filter.workspace())?;
             ps::run(&client()?, &filter, columns).await
         }
         Verb::Top { every, workspace } => {
             let every = crate::ids::parse_duration(&every)?;
             top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
         }
-        Verb::Queue { workspace } => queue::run(&client()?, workspace.as_deref(), format).await,
+        Verb::Queue { workspace } => {
+            whose::say_if_unknown(&cli.root, workspace.as_deref())?;
+            queue::run(&client()?, workspace.as_deref(), format).await
+        }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
-        Verb::Logs { target, follow, lines, since, run, attempt, exit_code } => {
-            let request = logs::Request { target, follow, lines, since, run, attempt, exit_code };
+        Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
+            let request = logs::Request { target, follow, lines, since, until, run, attempt, exit_code };
             logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
         }
         Verb::Exec { interactive, tty, target, command } => {
@@ -600,6 +631,9 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {
             let by = crate::ids::parse_duration(&by)?;
+            if by.is_zero() {
+                anyhow::bail!("a job is extended by more than nothing, as in `trainyard extend {job} 2h`");
+            }
             change::run(&client()?, change::Change::Extend { by }, &[job], format).await
         }
         Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
@@ -616,12 +650,21 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             }
             show::run(&job, &show::ask(&client()?, &job).await?, effective, format)
         }
-        Verb::Image(verb) => image::run(&client()?, verb, format).await,
+        Verb::Image(verb) => {
+            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            image::run(&client()?, verb, format).await
+        }
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
         Verb::Model(verb) => model::run(&cli.root, &verb, format),
-        Verb::Secret(verb) => secret::run(&cli.root, verb, format),
+        Verb::Secret(verb) => {
+            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            secret::run(&cli.root, verb, format)
+        }
         Verb::Gpu => gpu::run(&client()?, format).await,
-        Verb::Token(verb) => token::run(&client()?, verb, format).await,
+        Verb::Token(verb) => {
+            verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;
+            token::run(&client()?, verb, format).await
+        }
         Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
         Verb::Usage { by, since, csv } => {
             let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
@@ -638,18 +681,20 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             }
         }
         Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
-        Verb::Spec(verb) => spec::run(&cli.root, &verb, format),
+        Verb::Spec(verb) => {
+            whose::say_if_unknown(&cli.root, Some(verb.workspace()))?;
+            spec::run(&cli.root, &verb, format)
+        }
         Verb::Template(verb) => template::run(&cli.root, verb, format),
         Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
         Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Import { files, output } => import::run(&files, output.as_deref(), format),
         Verb::Export { job, openpai: _, file } => {
-            let text = match file {
-                true => shelf::Shelf::open(&cli.root)?.stack(Path::new(&job))?.expand().text,
-                false => show::ask(&client()?, &job).await?,
-            };
-            import::run_export(&job, &text)
+            if file {
+                return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?);
+            }
+            import::run_export(&job, &show::ask(&client()?, &job).await?)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Drain { wait, undo } => {
@@ -687,8 +732,17 @@ fn client(root: &Path) -> anyhow::Result<Client> {
     Ok(Client::new(&Paths::new(root)?.api_socket()))
 }
 
+/// There is no such thing; says how to see what there is.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NotFound(String);
+
 /// What the daemon refuses is told in its words; the code says which kind it was.
 fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
+    if error.downcast_ref::<NotFound>().is_some() {
+        output::error(&format!("{error:#}"));
+        return Ok(Exit::NotFound);
+    }
     let code = match error.downcast_ref::<ClientError>() {
         Some(ClientError::NotRunning { .. }) => Exit::Unreachable,
         Some(ClientError::Refused { status: 404, .. }) => Exit::NotFound,
@@ -701,9 +755,7 @@ fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
-    use super::Cli;
+    use super::*;
 
     fn without_a_word(command: &clap::Command, path: &str, found: &mut Vec<String>) {
         for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {

@@ -217,6 +217,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let settings = settings(config).map_err(failed("look at the machine"))?;
     let inventory = settings.inventory;
     let mut reconciler = Reconciler::open(store, settings.clone(), crate::sys::now())?;
+    let boot = crate::sys::boot_id().map_err(failed("tell this start of the machine from others"))?;
+    reconciler.clock(&boot, crate::sys::clock_lead(), crate::sys::now());
     let (storage, mut opened) =
         Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
@@ -285,6 +287,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         measures,
         events,
         inbox,
+        boot,
         told: summary,
     };
     let end = driver.run().await?;
@@ -448,6 +451,8 @@ struct Driver<S> {
     measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
+    /// This start of the machine.
+    boot: String,
     /// What the service manager was told last.
     told: String,
 }
@@ -486,8 +491,15 @@ impl<S: Store> Driver<S> {
         }
     }
 
-    fn take(&mut self, first: Option<Event>) {
+    /// The time, once it is known whether somebody has set the clock.
+    fn now(&mut self) -> Timestamp {
         let now = crate::sys::now();
+        self.reconciler.clock(&self.boot, crate::sys::clock_lead(), now);
+        now
+    }
+
+    fn take(&mut self, first: Option<Event>) {
+        let now = self.now();
         self.reconciler.handle(Event::Tick, now);
         if let Some(event) = first {
             self.reconciler.handle(event, now);
@@ -503,7 +515,8 @@ impl<S: Store> Driver<S> {
     /// Plans, commits, hands out the works; returns when to plan again at the latest.
     fn round(&mut self) -> Result<Option<Timestamp>, DaemonError> {
         let begun = Instant::now();
-        let round = tokio::task::block_in_place(|| self.reconciler.pass(crate::sys::now()))?;
+        let now = self.now();
+        let round = tokio::task::block_in_place(|| self.reconciler.pass(now))?;
         self.measures.round(begun.elapsed());
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());

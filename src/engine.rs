@@ -111,6 +111,13 @@ pub struct ListeningPort {
 #[error("{0}")]
 pub struct EngineError(pub String);
 
+impl EngineError {
+    /// In one line that gives no orders to a terminal: parts of it may come from servers and archives.
+    pub fn plain(self) -> Self {
+        Self(crate::sys::terminal::escape(&self.0))
+    }
+}
+
 /// What came of a launch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Launched {

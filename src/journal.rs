@@ -16,6 +16,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::ids::JobKey;
+use crate::sys::terminal::escape;
 
 /// Where journald takes records with fields.
 const SOCKET: &str = "/run/systemd/journal/socket";
@@ -31,8 +32,25 @@ pub fn begin() {
             // A line that cannot be written must not end the daemon; complaints of the subscriber itself would go to the same place,
             // by a macro that panics where it cannot write.
             let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
-            lines.with_writer(io::stderr).init();
+            lines.with_writer(|| Plain(io::stderr())).init();
         }
+    }
+}
+
+/// Writes records of a line each, in which control characters give no orders to a terminal, and make no lines of their own.
+struct Plain<W>(W);
+
+impl<W: io::Write> io::Write for Plain<W> {
+    /// One record, as the subscriber hands them on.
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(record);
+        let (line, end) = text.strip_suffix('\n').map_or((&*text, ""), |line| (line, "\n"));
+        self.0.write_all(format!("{}{end}", escape(line)).as_bytes())?;
+        Ok(record.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -103,7 +121,11 @@ impl Said {
     fn line(&self) -> String {
         let mut line = self.message.clone();
         for (name, value) in &self.values {
-            let value = if value.contains([' ', '\n']) { format!("{value:?}") } else { value.clone() };
+            let value = if value.contains(|letter: char| letter == ' ' || letter.is_control()) {
+                format!("{value:?}")
+            } else {
+                value.clone()
+            };
             let _ = write!(line, " {name}={value}");
         }
         line
@@ -173,6 +195,18 @@ mod tests {
         ] {
             assert!(fields.contains(&field), "{field}: {record}");
         }
+    }
+
+    #[test]
+    fn a_value_makes_no_line_of_its_own_and_gives_no_orders() {
+        let mut lines = Vec::new();
+        let record = "INFO job reason=no \x1b[31mimage\nINFO all is well\n";
+        io::Write::write_all(&mut Plain(&mut lines), record.as_bytes()).unwrap();
+        let told = String::from_utf8(lines).unwrap();
+        assert_eq!(told, "INFO job reason=no \\u{1b}[31mimage\\nINFO all is well\n");
+        let record = heard(|| tracing::info!(reason = %"a\x1bb", "job"));
+        let message = record.lines().find(|field| field.starts_with("MESSAGE=")).unwrap().to_owned();
+        assert!(!message.contains(char::is_control), "{message}");
     }
 
     #[test]

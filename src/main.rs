@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 use trainyard::cli::{self, Cli, Verb};
 use trainyard::config::{Config, Paths};
 use trainyard::sys::process::take_inherited;
@@ -12,7 +12,7 @@ use trainyard::sys::process::take_inherited;
 fn main() -> ExitCode {
     // Where a shell asks what could come next it is told, and nothing else is done.
     clap_complete::CompleteEnv::with_factory(Cli::command).complete();
-    let cli = Cli::parse();
+    let cli = cli::arguments();
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),

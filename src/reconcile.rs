@@ -7,6 +7,7 @@
 
 mod attempts;
 mod cards;
+mod clock;
 mod drain;
 mod event;
 mod files;
@@ -118,6 +119,7 @@ impl<S: Store> Reconciler<S> {
     /// Goes on from what the store says. The first round's works look at every task that may live.
     pub fn open(store: S, settings: Settings, now: Timestamp) -> Result<Self, StoreError> {
         let contents = store.load()?;
+        let last_event = contents.counters.event;
         let mut shares = Shares::new(settings.half_life);
         for used in store.usage(shares.matters_since(now))? {
             shares.account(&used);
@@ -157,7 +159,7 @@ impl<S: Store> Reconciler<S> {
             retired: Vec::new(),
             last_words: Vec::new(),
             events: Vec::new(),
-            happenings: Happenings::after(contents.counters.event),
+            happenings: Happenings::after(last_event),
             usage: Vec::new(),
             fold_usage_at: now,
             works: Vec::new(),
@@ -301,12 +303,16 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn done(&mut self, outcome: Outcome) {
+        let plain = EngineError::plain;
         match outcome {
-            Outcome::Prepared { key, run, result } => self.prepared(&key, run, result),
-            Outcome::Launched { attempt, failures } => self.launched(attempt, failures),
+            Outcome::Prepared { key, run, result } => self.prepared(&key, run, result.map_err(plain)),
+            Outcome::Launched { attempt, failures } => {
+                let failures = failures.into_iter().map(|(task, error)| (task, error.plain())).collect();
+                self.launched(attempt, failures);
+            }
             Outcome::NotYet { attempt, tasks, reason } => self.put_back(attempt, &tasks, reason),
-            Outcome::Looked { task, after, result } => self.looked(task, after, result),
-            Outcome::Released { key, attempt, result } => self.released(&key, attempt, result),
+            Outcome::Looked { task, after, result } => self.looked(task, after, result.map_err(plain)),
+            Outcome::Released { key, attempt, result } => self.released(&key, attempt, result.map_err(plain)),
             Outcome::LookedAtCards => self.cards_looked_at(),
             Outcome::Told => {}
             Outcome::Stopped { task, result } => {
@@ -332,6 +338,8 @@ impl<S: Store> Reconciler<S> {
 
     /// Records what happened to a job, for its owner and the journal.
     fn note(&mut self, key: &JobKey, message: String) {
+        // Some of it is a task's own word, or a server's.
+        let message = crate::sys::terminal::escape(&message);
         let (state, _) = self.state(key);
         let now = self.now;
         let Some(job) = self.jobs.get_mut(key) else { return };

@@ -15,7 +15,7 @@ pub mod image;
 pub mod job;
 pub mod keys;
 pub mod layers;
-mod near;
+pub(crate) mod near;
 pub mod platform;
 mod reader;
 pub mod resource_specs;

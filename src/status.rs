@@ -186,6 +186,11 @@ impl TaskEnd {
         matches!(self, TaskEnd::Exited { code: 0 })
     }
 
+    /// The command never ran.
+    pub fn is_failed_start(&self) -> bool {
+        matches!(self, TaskEnd::FailedToStart { .. })
+    }
+
     /// Counts as failed; a task that we stopped counts as neither.
     pub fn is_failure(&self) -> bool {
         let stopped_by_us = matches!(self, TaskEnd::Stopped { cause } if *cause != StopCause::ShimSignalled);
@@ -204,7 +209,7 @@ impl fmt::Display for TaskEnd {
             TaskEnd::Oom { limit, peak, code } => {
                 let limit = crate::ids::Bytes(*limit);
                 write!(f, "out of memory: it needed more than resources.memory = \"{limit}\"")?;
-                peak.map_or(Ok(()), |peak| write!(f, " (it had {})", crate::ids::Bytes(peak)))?;
+                peak.map_or(Ok(()), |peak| write!(f, " (it had {})", crate::ids::Bytes(peak).roughly()))?;
                 code.map_or(Ok(()), |code| write!(f, ", and exited with code {code}"))
             }
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),

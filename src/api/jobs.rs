@@ -105,7 +105,8 @@ pub(super) async fn remove_with_file(
     caller: Caller,
     key: JobKey,
 ) -> Result<Response<Body>, ApiError> {
-    if is_over(context, &caller, &key).await? {
+    let is_over = is_over(context, &caller, &key).await?;
+    if is_over {
         let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
         let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
         removed.await.map_err(|_| ApiError::Ending)??;
@@ -117,6 +118,10 @@ pub(super) async fn remove_with_file(
             match change(context, caller.clone(), key.clone(), Verb::Remove).await {
                 Err(ApiError::Refused(refusal)) if waits_for_file(&refusal) => {
                     rounds.changed().await.map_err(|_| ApiError::Ending)?;
+                }
+                // Of one that was never valid there is no record, once its file has gone.
+                Err(ApiError::Refused(Refusal::Unknown(_))) if is_over => {
+                    return Ok(json(StatusCode::OK, &Done { message: format!("{key}: its file is removed") }));
                 }
                 done => return done,
             }

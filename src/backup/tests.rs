@@ -89,7 +89,8 @@ fn event() -> EventRecord {
 /// One that runs, one that waits, one that is over, one that was removed.
 fn state() -> Batch {
     let running = TaskPhase::Running { since: Timestamp(3) };
-    let mut batch = Batch { counters: Some(Counters { attempt: 7, order: 9, event: 5 }), ..Batch::default() };
+    let mut batch =
+        Batch { counters: Some(Counters { attempt: 7, order: 9, event: 5, clock: None }), ..Batch::default() };
     let succeeded = Verdict::Succeeded { tolerated: 0 };
     for (name, run) in [
         ("runs", run(2, vec![attempt(1, running)], None)),
@@ -398,7 +399,7 @@ fn a_copy_is_of_one_instant_whatever_is_committed_meanwhile() {
     impl Write for Meanwhile<'_> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.2 += 1;
-            let counters = Some(Counters { attempt: 1000 + self.2, order: 0, event: 0 });
+            let counters = Some(Counters { attempt: 1000 + self.2, ..Counters::default() });
             let key: JobKey = format!("lab/z{}", self.2).parse().unwrap();
             let jobs = [(key, job(0))].into();
             self.1.commit(&Batch { counters, jobs, ..Batch::default() }).unwrap();

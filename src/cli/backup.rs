@@ -72,6 +72,9 @@ async fn copy_state(client: &Client, paths: &Paths, state: &File) -> anyhow::Res
 }
 
 pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format) -> anyhow::Result<Exit> {
+    if !nix::unistd::Uid::effective().is_root() {
+        bail!("only root may restore: use sudo");
+    }
     let restored = backup::restore(paths, from, wanted, crate::sys::now())?;
     match format {
         Format::Json => output::json(&serde_json::json!({

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+use serde_json::{Value, json};
+
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
@@ -20,6 +23,21 @@ pub(super) enum Change {
     Send { drop: bool },
 }
 
+impl Change {
+    /// For programs.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Restart => "restart",
+            Self::Rerun => "rerun",
+            Self::Extend { .. } => "extend",
+            Self::Remove { .. } => "remove",
+            Self::Send { drop: false } => "send",
+            Self::Send { drop: true } => "drop",
+        }
+    }
+}
+
 pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for key in keys {
@@ -32,9 +50,16 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
             Change::Send { drop: false } => client.send_output(key).await,
             Change::Send { drop: true } => client.keep_unsent(key).await,
         };
-        tell(done, format, &mut exit)?;
+        tell(done, &json!({ "job": key.to_string(), "done": change.word() }), format, &mut exit)?;
     }
     Ok(exit)
+}
+
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    what: &'a Value,
+    message: &'a str,
 }
 
 /// All jobs that are not over and are the caller's to stop.
@@ -49,10 +74,15 @@ pub(super) async fn stop_all(client: &Client, format: Format) -> anyhow::Result<
     run(client, Change::Stop, &open, format).await
 }
 
-/// Tells what came of one of several; a refusal ends no more than that one.
-pub(super) fn tell(done: Result<Done, ClientError>, format: Format, exit: &mut Exit) -> anyhow::Result<()> {
+/// Tells what came of one of several; a refusal ends no more than that one. `what`: the thing and what was done to it, for programs.
+pub(super) fn tell(
+    done: Result<Done, ClientError>,
+    what: &Value,
+    format: Format,
+    exit: &mut Exit,
+) -> anyhow::Result<()> {
     match done {
-        Ok(done) if format == Format::Json => output::json(&done),
+        Ok(done) if format == Format::Json => output::json(&Told { what, message: &done.message }),
         Ok(done) => output::line(&done.message),
         Err(ClientError::Refused { status, message }) => {
             output::error(&message);

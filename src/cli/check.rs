@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use serde_json::{Value, json};
+
 use super::Exit;
 use super::output::{self, Format};
 use super::shelf::Shelf;
@@ -20,6 +22,12 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
             tell_masked(path, format)?;
             continue;
         }
+        if path.is_dir() {
+            let told = format!("is a directory; check its files: `trainyard check {}/*.toml`", path.display());
+            output::error(&format!("{} {told}", path.display()));
+            exit = Exit::Failure;
+            continue;
+        }
         let (found, jobs) = check(path, shelf);
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;
@@ -30,7 +38,9 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
                 Format::People => output::line(&diagnostic.to_string())?,
             }
         }
-        if !found.iter().any(Diagnostic::is_error) && format == Format::People {
+        if !found.iter().any(Diagnostic::is_error) && format == Format::Json {
+            output::json(&as_json(path, &jobs, effective))?;
+        } else if !found.iter().any(Diagnostic::is_error) {
             let told = if found.is_empty() { "ok" } else { "runs" };
             let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
             output::line(&format!("{}: {told}{sweep}", path.display()))?;
@@ -44,6 +54,18 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
         }
     }
     Ok(exit)
+}
+
+/// A good file and the jobs that it makes: what their tasks run, or all that they come to.
+fn as_json(path: &Path, jobs: &[(String, JobSpec)], effective: bool) -> Value {
+    let job = |(name, spec): &(String, JobSpec)| {
+        let file = path.with_file_name(format!("{name}.toml")).display().to_string();
+        let of = if effective { "spec" } else { "runs" };
+        let told =
+            if effective { show::effective_as_json(&file, spec) } else { show::command_lines_as_json(&file, spec) };
+        json!({ "job": name, of: told })
+    };
+    json!({ "file": path, "jobs": jobs.iter().map(job).collect::<Vec<_>>() })
 }
 
 fn is_template(path: &Path) -> bool {

@@ -23,6 +23,14 @@ pub fn jobs(typed: &OsStr) -> Vec<CompletionCandidate> {
     candidates.map(|(job, state)| CompletionCandidate::new(job).help(Some(state.into()))).collect()
 }
 
+/// As [`jobs`], each with the colon that a path in it follows.
+pub fn places(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let list = ask().unwrap_or_default().into_iter();
+    let candidates = list.filter(|(job, _)| job.starts_with(typed));
+    candidates.map(|(job, state)| CompletionCandidate::new(format!("{job}:")).help(Some(state.into()))).collect()
+}
+
 fn ask() -> Option<Vec<(String, String)>> {
     let socket = Paths::new(&root()).ok()?.api_socket();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::Exit;
 use super::output::{self, Format};
-use crate::contract::catalogue::{ABOUT, About, example, of};
+use super::{Exit, NotFound};
+use crate::contract::catalogue::{ABOUT, About, Example, example, of};
 use crate::contract::{Access, View, command, requirements, view};
 use crate::spec::Contract;
 
@@ -28,14 +28,12 @@ fn as_json(about: &About) -> Value {
 }
 
 pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
-    let contract: Contract = name.parse().map_err(anyhow::Error::msg)?;
+    let contract: Contract = name.parse().map_err(NotFound)?;
     let Some(about) = of(name) else { bail!("nothing is known of contract {name}") };
-    let (spec, sample) = example(contract);
-    let tasks: Vec<_> = sample.tasks(&spec).collect();
-    // The last worker: its index is not 0, so that it can be told from the count.
-    let Some(task) = tasks.last() else { bail!("contract {name} has no example") };
-    let seen = view(task);
-    let installs = requirements::wanted(task).map(|wanted| wanted.file);
+    let Example { spec, sample, shown, about: kind } = example(contract);
+    let Some(task) = sample.tasks(&spec).nth(shown) else { bail!("contract {name} has no example") };
+    let seen = view(&task);
+    let installs = requirements::wanted(&task).map(|wanted| wanted.file);
     let task = format!("{}-{}", task.role.name, task.index);
     match format {
         Format::Json => {
@@ -53,7 +51,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
             }
             output::json(&all)?;
         }
-        Format::People => output::line(as_text(about, &task, &seen, installs).trim_end())?,
+        Format::People => output::line(as_text(about, (&task, kind), &seen, installs).trim_end())?,
     }
     Ok(Exit::Success)
 }
@@ -64,17 +62,15 @@ fn of_platform(seen: &View) -> impl Iterator<Item = &(String, String)> {
     seen.env.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with("TRAINYARD_"))
 }
 
-fn as_text(about: &About, task: &str, seen: &View, installs: Option<&str>) -> String {
+fn as_text(about: &About, (task, kind): (&str, &str), seen: &View, installs: Option<&str>) -> String {
     let mut out = format!("contract = {:?}\n  serves   {}\n", about.name, about.serves);
     for (title, text) in [("certain", about.certain), ("reading", about.reading)] {
         if !text.is_empty() {
             let _ = writeln!(out, "  {title:8} {text}");
         }
     }
-    let _ = writeln!(
-        out,
-        "\nTask {task} of a job with framework = \"tensorflow\", 1 ps, 2 workers, datasets = [\"train=mnist\"], params = {{ epochs = 3 }}"
-    );
+    let _ =
+        writeln!(out, "\nTask {task} of a job with {kind}, datasets = [\"train=mnist\"], params = {{ epochs = 3 }}");
     let _ = writeln!(out, "\n  runs     {}\n  starts in {}", command::display(&seen.args), seen.working_directory);
     if let Some(file) = installs {
         let _ = writeln!(out, "  installs the Python packages of {file} in the code's root, if there is one");

@@ -3,7 +3,7 @@
 //! All but `rm` work on the mounted tree, with the rights of whoever calls.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, IsTerminal, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Exit;
 use super::change;
 use super::fetch;
 use super::output::{self, Format};
-use super::whose::Whose;
+use super::whose::{self, Whose};
+use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
@@ -81,6 +81,7 @@ fn dataset_of(root: &Path, home: &Whose, name: &AssetName) -> anyhow::Result<Pat
 
 /// In the mounted tree.
 fn datasets(root: &Path, home: &str) -> anyhow::Result<PathBuf> {
+    whose::known(root, home)?;
     let place = Paths::new(root)?.mount_point().join(home).join("datasets");
     fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
     Ok(place)
@@ -113,7 +114,8 @@ pub(super) async fn run(
             let mut exit = Exit::Success;
             for (name, version) in named {
                 let done = client.dataset_remove(home.home(), name.as_str(), version.as_str()).await;
-                change::tell(done, format, &mut exit)?;
+                let what = json!({ "dataset": name, "version": version, "done": "remove" });
+                change::tell(done, &what, format, &mut exit)?;
             }
             Ok(exit)
         }
@@ -196,7 +198,11 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
 }
 
 fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit> {
-    let found = look(dataset).with_context(|| format!("there is no dataset {name} at {}", dataset.display()))?;
+    let missing = || NotFound(format!("there is no dataset {name} at {}", dataset.display()));
+    let found = match look(dataset) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing().into()),
+        found => found.with_context(|| format!("cannot look into {}", dataset.display()))?,
+    };
     let mut rows = Vec::new();
     for version in &found.versions {
         let (mut totals, mut published) = (None, "is being published".to_owned());
@@ -248,6 +254,9 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     if !fs::symlink_metadata(&draft).is_ok_and(|metadata| metadata.is_dir()) {
         bail!("{name} has no draft: put files into {}, or `trainyard dataset import PATH {name}`", draft.display());
     }
+    if fs::read_dir(&draft)?.next().is_none() {
+        bail!("the draft of {name} is empty: put files into {}", draft.display());
+    }
     if let Some(part) = broken_off(&draft)? {
         bail!("{} has not come whole: call `trainyard dataset import` again, or remove it", part.display());
     }
@@ -272,7 +281,13 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     line.end();
     let totals = Reader::new(open_manifest(dataset, version.as_str())?)?.count()?;
     let told = format!("published {name}@{version}: {} file(s), {}", totals.files, Bytes(totals.bytes));
-    tell(&told, format)?;
+    let what = json!({
+        "dataset": name, "version": version, "done": "publish", "files": totals.files, "bytes": totals.bytes, "message": told,
+    });
+    match format {
+        Format::Json => output::json(&what)?,
+        Format::People => output::line(&told)?,
+    }
     Ok(Exit::Success)
 }
 
@@ -328,11 +343,16 @@ async fn import(dataset: &Path, source: &str, format: Format) -> anyhow::Result<
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
     let mut told = |brought: &Brought| line.set(&format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
-    match is_address {
-        true => fetch::fetch(source, &draft, &mut brought, &mut told).await?,
-        false => bring(Path::new(source), &draft, &mut brought, &mut told)?,
-    }
+    let done = match is_address {
+        true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
+        false => bring(Path::new(source), &draft, &mut brought, &mut told),
+    };
     line.end();
+    if done.is_err() {
+        // Nothing has come: no dataset is left behind. What is not empty stays.
+        let _ = fs::remove_dir(&draft).and_then(|()| fs::remove_dir(dataset));
+    }
+    done?;
     let left = if brought.kept > 0 { format!(", {} were there already", brought.kept) } else { String::new() };
     let skipped = if brought.skipped > 0 {
         format!(", {} left out that are neither files, links nor directories", brought.skipped)
@@ -497,7 +517,7 @@ struct Line {
 
 impl Line {
     fn new(format: Format) -> Self {
-        Self { is_shown: format == Format::People && io::stderr().is_terminal(), told: None }
+        Self { is_shown: format == Format::People && output::draws(), told: None }
     }
 
     fn set(&mut self, text: &str) {

@@ -11,7 +11,13 @@ pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow
         match format {
             Format::Json => output::json(&event)?,
             Format::People => {
-                output::line(&format!("{}  run {}  {:<9}  {}", event.at, event.run, event.state, event.message))?;
+                output::line(&format!(
+                    "{}  run {}  {:<9}  {}",
+                    event.at,
+                    event.run,
+                    event.state,
+                    output::plain(&event.message)
+                ))?;
             }
         }
     }
@@ -35,7 +41,10 @@ fn print(happened: &HappeningView, format: Format) -> anyhow::Result<()> {
         Format::Json => output::json(happened),
         Format::People => output::line(&format!(
             "{}  {workspace}/{job}  run {}  {:<9}  {}",
-            event.at, event.run, event.state, event.message
+            event.at,
+            event.run,
+            event.state,
+            output::plain(&event.message)
         )),
     }
 }

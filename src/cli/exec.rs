@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::Exit;
 use super::output;
 use super::session::{Chunks, End, Interruptions, Streams, converse, on_thread, print};
-use crate::api::client::Client;
+use crate::api::client::{Client, ClientError};
 use crate::api::wire::{ExecRequest, OWN_FAILURE};
 use crate::ids::JobKey;
 use crate::sys::terminal::{self, RawMode};
@@ -21,7 +21,23 @@ pub(super) struct Request {
     pub(super) command: Vec<String>,
 }
 
+/// What keeps the command from running has a code of its own: all others are the command's.
 pub(super) async fn run(client: &Client, request: Request) -> anyhow::Result<Exit> {
+    Ok(converse_with(client, request).await.unwrap_or_else(|error| {
+        let told = match error.downcast_ref::<ClientError>() {
+            Some(error) => error.to_string(),
+            None => format!("{error:#}"),
+        };
+        output::error(&told);
+        not_run()
+    }))
+}
+
+fn not_run() -> Exit {
+    Exit::Command(u8::try_from(OWN_FAILURE).unwrap_or(u8::MAX))
+}
+
+async fn converse_with(client: &Client, request: Request) -> anyhow::Result<Exit> {
     let (job, task) = match request.target.as_slice() {
         [job, task] => (job, Some(task.clone())),
         [job] => (job, None),

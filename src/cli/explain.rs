@@ -1,10 +1,9 @@
 //! `trainyard explain KEY`
 
-use anyhow::bail;
 use serde::Serialize;
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, NotFound};
 use crate::spec::explain;
 use crate::spec::keys::{KEYS, Key, Support, lookup};
 
@@ -28,11 +27,11 @@ pub(super) fn run(key: Option<&str>, markdown: bool, format: Format) -> anyhow::
         (None, Format::Json) => KEYS.iter().try_for_each(|key| output::json(&view(key)))?,
         (Some(key), Format::People) => match explain::explain(key) {
             Ok(text) => output::line(text.trim_end())?,
-            Err(unknown) => bail!(unknown),
+            Err(unknown) => return Err(NotFound(unknown).into()),
         },
         (Some(key), Format::Json) => match lookup(key) {
             Some(key) => output::json(&view(key))?,
-            None => bail!(explain::explain(key).err().unwrap_or_default()),
+            None => return Err(NotFound(explain::explain(key).err().unwrap_or_default()).into()),
         },
     }
     Ok(Exit::Success)

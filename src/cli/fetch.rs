@@ -34,13 +34,15 @@ pub(super) async fn fetch(
     let mark = mark_of(&target);
     let has = fs::metadata(&part).map_or(0, |metadata| metadata.len());
     let known = fs::read_to_string(&mark).unwrap_or_default();
+    let host = url.host_str().unwrap_or_default().to_owned();
     let mut request = client()?.get(url);
     if has > 0 && !known.is_empty() {
         request = request.header(RANGE, format!("bytes={has}-")).header(IF_RANGE, &known);
     }
     // An address may hold a password or a token: what is told of it is its file's name.
     let failed = |error: reqwest::Error| anyhow::Error::new(error.without_url());
-    let mut response = request.send().await.map_err(failed).with_context(|| format!("cannot fetch {name}"))?;
+    let mut response =
+        request.send().await.map_err(failed).with_context(|| format!("cannot fetch {name} from {host}"))?;
     let begins = match response.status() {
         StatusCode::PARTIAL_CONTENT => begin_of(response.headers()).filter(|begin| *begin == has),
         StatusCode::OK => Some(0),

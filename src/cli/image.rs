@@ -1,11 +1,11 @@
 //! `trainyard image pull|import|ls|show|tag|rm|prune`
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
+use serde_json::json;
 
 use super::Exit;
 use super::change;
@@ -73,6 +73,20 @@ pub enum ImageVerb {
     },
 }
 
+impl ImageVerb {
+    pub(super) fn workspace(&self) -> Option<&str> {
+        match self {
+            Self::Ls { workspace } => workspace.as_ref().map(WorkspaceName::as_str),
+            Self::Pull { whose, .. }
+            | Self::Import { whose, .. }
+            | Self::Show { whose, .. }
+            | Self::Tag { whose, .. }
+            | Self::Rm { whose, .. } => whose.workspace(),
+            Self::Prune { .. } => None,
+        }
+    }
+}
+
 pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> anyhow::Result<Exit> {
     match verb {
         ImageVerb::Pull { name, whose } => {
@@ -87,7 +101,8 @@ pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> any
         ImageVerb::Rm { names, whose } => {
             let mut exit = Exit::Success;
             for name in names {
-                change::tell(client.image_remove(&whose.of(&name)).await, format, &mut exit)?;
+                let what = json!({ "image": name, "done": "remove" });
+                change::tell(client.image_remove(&whose.of(&name)).await, &what, format, &mut exit)?;
             }
             Ok(exit)
         }
@@ -261,7 +276,7 @@ impl Told {
         if self.format == Format::Json {
             // The last step ends the verb with an error of its own.
             let _ = output::json(step);
-        } else if std::io::stderr().is_terminal() && step.layers > 0 {
+        } else if output::draws() && step.layers > 0 {
             eprint!("\r\x1b[K{}", self.line(step));
         }
         self.last = Some(step.clone());
@@ -280,7 +295,7 @@ impl Told {
     }
 
     fn end(self) -> anyhow::Result<Exit> {
-        if self.format == Format::People && std::io::stderr().is_terminal() {
+        if self.format == Format::People && output::draws() {
             eprint!("\r\x1b[K");
         }
         let Some(last) = self.last else { bail!("the daemon went away before it was done") };

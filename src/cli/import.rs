@@ -9,9 +9,10 @@ use serde_json::json;
 
 use super::Exit;
 use super::output::{self, Format};
+use super::shelf::{self, Shelf};
 use crate::import::openpai_export::export;
 use crate::import::{Imported, import};
-use crate::spec::parse;
+use crate::spec::{Diagnostic, parse};
 use crate::sys::file::read_limited;
 
 /// Largest file that is read.
@@ -90,6 +91,9 @@ fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result
     let path = directory.join(format!("{}.toml", job.name));
     let file = fs::OpenOptions::new().write(true).create_new(true).open(&path);
     let mut file = match file {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("there is no directory {}: make it first, or name that of a workspace", directory.display())
+        }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             bail!("{} is there already and was not overwritten", path.display())
         }
@@ -113,6 +117,17 @@ fn as_json(job: &Imported) -> serde_json::Value {
     let losses: Vec<_> =
         job.losses.iter().map(|loss| json!({ "field": loss.field, "line": loss.line, "why": loss.why })).collect();
     json!({ "job": job.name, "toml": job.toml, "not_carried": losses })
+}
+
+/// Prints the job of a file, put together with its template, in the form of another platform.
+pub(super) fn run_export_file(path: &Path, shelf: &Shelf) -> anyhow::Result<Exit> {
+    let expanded = shelf.stack(path)?.expand();
+    // What it comes to without its template would be another job.
+    if expanded.diagnostics.iter().any(Diagnostic::is_error) {
+        shelf::tell(&expanded.diagnostics);
+        return Ok(Exit::Failure);
+    }
+    run_export(&path.display().to_string(), &expanded.text)
 }
 
 /// Prints the job `name`, whose file is `text`, in the form of another platform.
@@ -150,6 +165,21 @@ mod tests {
         assert_eq!((shown(Path::new("-")), shown(Path::new("a-"))), ("standard input".to_owned(), "a-".to_owned()));
         assert_eq!(read_all(&b"jobName: j"[..]).unwrap(), b"jobName: j");
         assert!(read_all(io::repeat(b' ')).unwrap_err().to_string().contains("larger than"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_job_is_not_exported() {
+        let root = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(root.path()).unwrap();
+        let path = root.path().join("digits.toml");
+        for (text, exit) in [
+            ("command = \"x\"", Exit::Success),
+            ("template = \"nowhere\"", Exit::Failure),
+            ("command = \"x\"\nresources.spec = \"nowhere\"", Exit::Failure),
+        ] {
+            fs::write(&path, text).unwrap();
+            assert_eq!(run_export_file(&path, &shelf).ok().unwrap_or(Exit::Failure), exit, "{text}");
+        }
     }
 
     #[test]

@@ -1,16 +1,17 @@
 //! `trainyard logs [-f] [-n N] [--since 10m] [--run N] [--attempt N] [--exit-code] [ROLE-I] JOB`
 
-use std::time::Duration;
-
 use anyhow::Context;
 
 use super::Exit;
 use super::output::{self, Format};
+use super::ps::before_now;
 use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
 use crate::config::Paths;
-use crate::ids::{JobKey, parse_duration};
+use crate::ids::JobKey;
+use crate::report::JobReport;
+use crate::status::State;
 
 pub(super) struct Request {
     /// `[TASK] JOB`, or `JOB TASK`.
@@ -18,6 +19,7 @@ pub(super) struct Request {
     pub(super) follow: bool,
     pub(super) lines: Option<u64>,
     pub(super) since: Option<String>,
+    pub(super) until: Option<String>,
     pub(super) run: Option<u32>,
     pub(super) attempt: Option<u32>,
     /// Ends as the job did.
@@ -32,11 +34,15 @@ pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format
     };
     if request.follow {
         wait::until_known(client, paths, &key).await?;
+        if let Some(exit) = silent(&client.job(&key).await?.report, &key, request.exit_code) {
+            return Ok(exit);
+        }
     }
-    let since = request.since.as_deref().map(parse_duration).transpose()?.map(from);
+    let since = request.since.as_deref().map(when).transpose()?;
+    let until = request.until.as_deref().map(when).transpose()?;
     let several = task.is_none();
     let Request { follow, lines, run, attempt, exit_code, .. } = request;
-    let query = LogQuery { task, run, attempt, follow, lines, since, ..LogQuery::default() };
+    let query = LogQuery { task, run, attempt, follow, lines, since, until, ..LogQuery::default() };
     let mut failed = None;
     let mut newest = None;
     let printed = client.logs(&key, &query, |line| {
@@ -51,6 +57,21 @@ pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format
         Some(error) => Err(error),
         None if exit_code => Ok(wait::exit_of(&client.job(&key).await?.report, Code::Command)),
         None => Ok(Exit::Success),
+    }
+}
+
+/// Says why nothing comes of a job; the exit code where nothing ever will, as long as its file is as it is.
+fn silent(report: &JobReport, key: &JobKey, exit_code: bool) -> Option<Exit> {
+    match report.state {
+        State::Invalid if report.run == 0 => {
+            output::error(&format!("{key} is invalid, so there is nothing to follow: {}", report.reason));
+            Some(if exit_code { Exit::JobFailed } else { Exit::Failure })
+        }
+        State::Held => {
+            output::aside(&output::plain(&format!("{key} is held: {}", report.reason)));
+            None
+        }
+        _ => None,
     }
 }
 
@@ -70,9 +91,12 @@ async fn which(client: &Client, first: &str, second: &str) -> anyhow::Result<(Op
     Ok((Some(first.to_owned()), last))
 }
 
-/// A time before now, ms since 1970.
-fn from(ago: Duration) -> u64 {
-    crate::sys::now().0.saturating_sub(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))
+/// A time, or one so long ago, ms since 1970.
+fn when(text: &str) -> anyhow::Result<u64> {
+    if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
+    }
+    Ok(before_now(text).with_context(|| format!("{text:?} is no time, as in 10m or 2026-03-01T12:00:00Z"))?.0)
 }
 
 fn print(line: &LogLine, several: bool, format: Format) -> anyhow::Result<()> {

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::output::{self, Format};
+use super::whose;
 use crate::config::Paths;
 use crate::ids::{JobName, Timestamp, WorkspaceName};
 
@@ -48,6 +49,7 @@ pub(super) fn run(root: &Path, verb: &ModelVerb, format: Format) -> anyhow::Resu
 
 /// In the mounted tree.
 fn models(root: &Path, workspace: &WorkspaceName) -> anyhow::Result<PathBuf> {
+    whose::known(root, workspace.as_str())?;
     let place = Paths::new(root)?.mount_point().join(workspace.as_str()).join("models");
     fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
     Ok(place)

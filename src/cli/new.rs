@@ -115,6 +115,10 @@ fn keys(file: &Path) -> anyhow::Result<Given> {
     if read.with_context(|| format!("cannot read {shown}"))? as u64 > TEXT_MAX {
         bail!("{shown} is larger than {TEXT_MAX} bytes, which is the most that a job file may have");
     }
+    if text.trim().is_empty() {
+        // It would be a job that sleeps; what was to write its keys has failed.
+        bail!("{shown} is empty; nothing was written");
+    }
     if !text.trim_start().starts_with('{') {
         return Ok(Given { shown, form: Form::Toml, text });
     }

@@ -46,10 +46,28 @@ pub(super) fn error(text: &str) {
     let _ = writeln!(io::stderr(), "trainyard: {}", lines.join("\n"));
 }
 
+/// Words of others, in one line that gives no orders to the terminal.
+pub(super) fn plain(text: &str) -> String {
+    terminal::escape(text)
+}
+
+/// Colours that this program paints.
+const COLOURS: [&str; 5] = ["2", "31", "32", "33", "34"];
+
+/// A cell of a table, in which others may have written: our own colours stay.
+fn cell(text: &str) -> String {
+    let painted = text.strip_prefix("\x1b[").and_then(|rest| rest.strip_suffix("\x1b[0m")?.split_once('m'));
+    match painted.filter(|(colour, _)| COLOURS.contains(colour)) {
+        Some((colour, inner)) => format!("\x1b[{colour}m{}\x1b[0m", plain(inner)),
+        None => plain(text),
+    }
+}
+
 /// A table with columns as wide as their widest cell; the last one is not padded, and on a terminal cut where that ends.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let most = columns().unwrap_or(usize::MAX);
-    let lines: Vec<String> = lines_of(header, rows).into_iter().map(|text| cut(text, most)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
+    let lines: Vec<String> = lines_of(header, &rows).into_iter().map(|text| cut(text, most)).collect();
     // At once: a write for each of thousands of lines takes longer than all else.
     line(&lines.join("\n"))
 }
@@ -126,13 +144,21 @@ pub(super) fn paint(colour: &str, text: &str) -> String {
     if wants_colours() { format!("\x1b[{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Standard error is a terminal on which a line can be drawn anew, as progress is.
+pub(super) fn draws() -> bool {
+    io::stderr().is_terminal() && !is_dumb()
+}
+
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| term == "dumb")
+}
+
 pub(super) fn wants_colours() -> bool {
     // Asked once: a table has thousands of cells.
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {
         let says = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-        io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb
+        io::stdout().is_terminal() && !says("NO_COLOR") && !is_dumb()
     })
 }
 
@@ -150,6 +176,14 @@ mod tests {
         for most in 1..12 {
             assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e".to_owned(), most)) <= most);
         }
+    }
+
+    #[test]
+    fn a_cell_of_others_gives_the_terminal_no_orders_and_stays_in_its_row() {
+        assert_eq!(cell("\x1b[31mfailed\x1b[0m"), "\x1b[31mfailed\x1b[0m");
+        assert_eq!(cell("\x1b[31ma\x1b]0;t\x07\x1b[0m"), "\x1b[31ma\\u{1b}]0;t\\u{7}\x1b[0m");
+        assert_eq!(cell("\x1b[8mhidden\x1b[0m"), "\\u{1b}[8mhidden\\u{1b}[0m");
+        assert_eq!(cell("why\nJOB  running"), "why\\nJOB  running");
     }
 
     #[test]

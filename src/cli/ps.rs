@@ -67,6 +67,10 @@ impl Origin {
 }
 
 impl Filter {
+    pub(super) fn workspace(&self) -> Option<&str> {
+        self.workspace.as_deref()
+    }
+
     fn query(&self) -> anyhow::Result<JobQuery> {
         let known = |wanted: &&String| State::ALL.iter().any(|state| state.name() == wanted.as_str());
         if let Some(wanted) = self.state.iter().find(|wanted| !known(wanted)) {

@@ -40,6 +40,15 @@ pub enum SecretVerb {
     },
 }
 
+impl SecretVerb {
+    pub(super) fn workspace(&self) -> Option<&str> {
+        match self {
+            Self::Ls { workspace } => workspace.as_ref().map(WorkspaceName::as_str),
+            Self::Set { workspace, .. } | Self::Rm { workspace, .. } => Some(workspace.as_str()),
+        }
+    }
+}
+
 pub(super) fn run(root: &Path, verb: SecretVerb, format: Format) -> anyhow::Result<Exit> {
     if !nix::unistd::Uid::effective().is_root() {
         bail!("only root may see or change secrets: use sudo");

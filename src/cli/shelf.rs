@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::output;
+use super::{NotFound, output};
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
+use crate::spec::near::nearest;
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 
@@ -101,9 +102,16 @@ impl Shelf {
         let path = self.template(key);
         match Reader::Looking.layer(&path, None) {
             Ok((layer, _)) => Ok(layer),
-            Err(Unread::Missing) => bail!("there is no template {key}; `trainyard template ls` lists the templates"),
+            Err(Unread::Missing) => Err(self.no_template(key).into()),
             Err(unread) => Err(told(&path, unread)),
         }
+    }
+
+    fn no_template(&self, key: &JobKey) -> NotFound {
+        let known: Vec<String> = self.list_templates().unwrap_or_default().iter().map(ToString::to_string).collect();
+        let near = nearest(&key.to_string(), known.iter().map(String::as_str));
+        let near = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+        NotFound(format!("there is no template {key}; {near}`trainyard template ls` lists the templates"))
     }
 
     /// The template that jobs of a workspace know by a name.
@@ -144,7 +152,7 @@ fn templates_in(directory: &Path, workspace: &WorkspaceName) -> anyhow::Result<V
 
 fn told(path: &Path, unread: Unread) -> anyhow::Error {
     match unread {
-        Unread::Missing => anyhow::anyhow!("there is no file {}", path.display()),
+        Unread::Missing => NotFound(format!("there is no file {}", path.display())).into(),
         Unread::Unfinished => anyhow::anyhow!("{} is still being written", path.display()),
         Unread::Bad(found) => anyhow::anyhow!(lines(&found)),
     }

@@ -308,6 +308,18 @@ pub(super) fn effective(file: &str, spec: &JobSpec) -> String {
     as_text(spec, &Sample::of(file, spec))
 }
 
+/// The same for programs.
+pub(super) fn effective_as_json(file: &str, spec: &JobSpec) -> Value {
+    as_json(spec, &Sample::of(file, spec))
+}
+
+/// What each task will run, by its name.
+pub(super) fn command_lines_as_json(file: &str, spec: &JobSpec) -> Value {
+    let sample = Sample::of(file, spec);
+    let line = |task: Task<'_>| (format!("{}-{}", task.role.name, task.index), Value::String(runs(&task)));
+    Value::Object(sample.tasks(spec).map(line).collect())
+}
+
 /// What each task will run.
 pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
     told_once(Sample::of(file, spec).tasks(spec)).iter().map(|line| format!("  {line}\n")).collect()

@@ -21,6 +21,13 @@ pub enum SpecVerb {
     },
 }
 
+impl SpecVerb {
+    pub(super) fn workspace(&self) -> &str {
+        let Self::Ls { workspace } = self;
+        workspace.as_str()
+    }
+}
+
 pub(super) fn run(root: &Path, verb: &SpecVerb, format: Format) -> anyhow::Result<Exit> {
     let SpecVerb::Ls { workspace } = verb;
     let offer = Config::load(root)?.specs.of(workspace);

@@ -1,10 +1,9 @@
 //! `trainyard status JOB`
 
-use anyhow::bail;
 use serde::Serialize;
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
@@ -18,7 +17,7 @@ pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format:
     if let Some(number) = run {
         view.runs.retain(|run| run.run == number);
         let Some(run) = view.runs.first() else {
-            bail!("job {key} has no run {number}; its newest is {}", view.report.run)
+            return Err(NotFound(format!("job {key} has no run {number}; its newest is {}", view.report.run)).into());
         };
         if format == Format::People {
             return print_run(key, run).map(|()| Exit::Success);
@@ -45,9 +44,10 @@ struct Shown<'a> {
 
 /// One run, with all its attempts.
 fn print_run(key: &JobKey, run: &RunView) -> anyhow::Result<()> {
-    output::line(&format!("{key}: run {} – {}", run.run, run.verdict.as_deref().unwrap_or("not over yet")))?;
+    let verdict = run.verdict.as_deref().map_or_else(|| "not over yet".to_owned(), output::plain);
+    output::line(&format!("{key}: run {} – {verdict}", run.run))?;
     for attempt in &run.attempts {
-        let verdict = attempt.verdict.as_deref().unwrap_or("not over yet");
+        let verdict = attempt.verdict.as_deref().map_or_else(|| "not over yet".to_owned(), output::plain);
         output::line(&format!("\nattempt {}, {} – {verdict}", attempt.attempt, attempt.started))?;
         output::table(&TASK_HEADS, &attempt.tasks.iter().map(task).collect::<Vec<_>>())?;
     }
@@ -77,13 +77,13 @@ const TASK_HEADS: [&str; 4] = ["TASK", "PHASE", "MEMORY", "HOW IT ENDED"];
 
 fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     let report = &view.report;
-    output::line(&format!("{key}: {} – {}", output::state(report.state), report.reason))?;
+    output::line(&format!("{key}: {} – {}", output::state(report.state), output::plain(&report.reason)))?;
     if !report.description.is_empty() {
-        output::line(&format!("  {}", report.description))?;
+        output::line(&format!("  {}", output::plain(&report.description)))?;
     }
     if !report.sweep.is_empty() {
         let values: Vec<String> = report.sweep.iter().map(|(key, value)| format!("{key} = {value}")).collect();
-        output::line(&format!("  {}", values.join(", ")))?;
+        output::line(&format!("  {}", output::plain(&values.join(", "))))?;
     }
     for (label, value) in facts(report) {
         output::line(&format!("  {label:<9} {value}"))?;
@@ -92,10 +92,10 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         output::line(&format!("  {:<9} {limit}", "limit"))?;
     }
     for (label, value) in report.waiting.iter().flat_map(WaitReport::facts) {
-        output::line(&format!("  {label:<9} {value}"))?;
+        output::line(&format!("  {label:<9} {}", output::plain(&value)))?;
     }
     for sending in &report.sending {
-        output::line(&format!("  {:<9} {sending}", "sending"))?;
+        output::line(&format!("  {:<9} {}", "sending", output::plain(&sending.to_string())))?;
     }
     if !report.tasks.is_empty() {
         output::line("")?;

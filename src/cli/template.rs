@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, put, tell};
-use super::{Exit, ps};
+use super::{Exit, NotFound, ps};
 use crate::api::templates::{ParamView, TemplateDetail, TemplateView};
 use crate::ids::JobKey;
 
@@ -153,7 +153,7 @@ fn show(shelf: &Shelf, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
         let default = param.default.clone().unwrap_or_else(|| "(must be given)".to_owned());
         vec![param.name.clone(), param.kind.clone(), default, param.bounds.clone(), param.help.clone()]
     };
-    output::line(&format!("{key}: {}\n", listed.description))?;
+    output::line(&format!("{key}: {}\n", output::plain(&listed.description)))?;
     if !listed.params.is_empty() {
         let rows: Vec<_> = listed.params.iter().map(row).collect();
         output::table(&["PARAMETER", "TYPE", "DEFAULT", "BOUNDS", ""], &rows)?;
@@ -192,7 +192,7 @@ fn remove(shelf: &Shelf, templates: &[JobKey], format: Format) -> anyhow::Result
             Ok(()) => drop(done(key, "removed", format)?),
             Err(error) => {
                 output::error(&format!("{error:#}"));
-                exit = Exit::Failure;
+                exit = if error.downcast_ref::<NotFound>().is_some() { Exit::NotFound } else { Exit::Failure };
             }
         }
     }

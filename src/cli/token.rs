@@ -1,6 +1,7 @@
 //! `trainyard token new|ls|rm`
 
 use clap::Subcommand;
+use serde_json::json;
 
 use super::output::{self, Format};
 use super::ps::seconds;
@@ -41,6 +42,16 @@ pub enum TokenVerb {
     },
 }
 
+impl TokenVerb {
+    /// Those that it names.
+    pub(super) fn workspaces(&self) -> &[String] {
+        match self {
+            Self::New { workspaces, .. } => workspaces,
+            Self::Ls | Self::Rm { .. } => &[],
+        }
+    }
+}
+
 pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     match verb {
@@ -65,7 +76,8 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
         TokenVerb::Ls => list(&client.tokens().await?, format)?,
         TokenVerb::Rm { names, user } => {
             for name in names {
-                change::tell(client.token_remove(&name, user.as_deref()).await, format, &mut exit)?;
+                let what = json!({ "token": name, "done": "remove" });
+                change::tell(client.token_remove(&name, user.as_deref()).await, &what, format, &mut exit)?;
             }
         }
     }

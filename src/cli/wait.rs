@@ -45,7 +45,9 @@ pub(super) async fn run(
     };
     match format {
         Format::Json => output::json(&report)?,
-        Format::People => output::line(&format!("{key}: {} – {}", output::state(report.state), report.reason))?,
+        Format::People => {
+            output::line(&format!("{key}: {} – {}", output::state(report.state), output::plain(&report.reason)))?
+        }
     }
     Ok(exit_of(&report, code))
 }

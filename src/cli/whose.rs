@@ -1,8 +1,14 @@
 //! Whose an image or a dataset is.
 
+use std::io;
+use std::path::Path;
+
 use clap::Args;
 
+use super::{NotFound, output};
 use crate::api::wire::NameQuery;
+use crate::assets::SHARED;
+use crate::config::Paths;
 use crate::ids::WorkspaceName;
 
 #[derive(Debug, Args)]
@@ -23,6 +29,11 @@ impl Whose {
         if self.preset { Some("preset") } else { self.public.then_some("public") }
     }
 
+    /// Unless it is of all.
+    pub(super) fn workspace(&self) -> Option<&str> {
+        self.shared().is_none().then_some(self.workspace.as_str())
+    }
+
     /// The name of its place in the mounted tree.
     pub(super) fn home(&self) -> &str {
         self.shared().unwrap_or(self.workspace.as_str())
@@ -32,4 +43,34 @@ impl Whose {
         let kind = self.shared().map(str::to_owned);
         NameQuery { name: name.to_owned(), workspace: Some(self.workspace.to_string()), kind }
     }
+}
+
+/// Why a workspace is none, if it is: one has a directory of job files, or what it keeps is shown.
+fn unknown(root: &Path, workspace: &str) -> anyhow::Result<Option<NotFound>> {
+    let paths = Paths::new(root)?;
+    let name: WorkspaceName = workspace.parse()?;
+    // What others may not look into is there.
+    let is_missing =
+        |path: &Path| matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
+    let missing = name != WorkspaceName::default_workspace()
+        && is_missing(&paths.job_files(&name))
+        && is_missing(&paths.mount_point().join(workspace));
+    let told = || NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them"));
+    Ok(missing.then(told))
+}
+
+/// Refuses a workspace that there is not; what all share is none.
+pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
+    if SHARED.contains(&home) {
+        return Ok(());
+    }
+    unknown(root, home)?.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// Says so where there is no such workspace (yet), and no more.
+pub(super) fn say_if_unknown(root: &Path, workspace: Option<&str>) -> anyhow::Result<()> {
+    if let Some(error) = workspace.map(|workspace| unknown(root, workspace)).transpose()?.flatten() {
+        output::aside(&error.to_string());
+    }
+    Ok(())
 }

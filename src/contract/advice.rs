@@ -50,6 +50,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(uneven_servers(spec));
     out.extend(beyond_the_platform(spec));
     out.extend(lost::roles(spec));
+    out.extend(lost::unknown_role(spec));
     out.extend(lost::params(spec));
     out
 }

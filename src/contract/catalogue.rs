@@ -2,7 +2,7 @@
 //! nothing. Printed by `trainyard contract`; what a script finds is not told here but taken from [`super::view`].
 
 use super::Sample;
-use crate::spec::{Contract, JobSpec};
+use crate::spec::{Contract, JobSpec, Platform, Profile};
 
 /// One contract for people.
 #[derive(Debug, Clone, Copy)]
@@ -60,14 +60,39 @@ pub fn of(name: &str) -> Option<&'static About> {
 }
 
 /// A job of two roles, as an example of what its tasks see.
-pub fn example(contract: Contract) -> (JobSpec, Sample) {
+pub struct Example {
+    pub spec: JobSpec,
+    pub sample: Sample,
+    /// Of its tasks, the one to look at.
+    pub shown: usize,
+    /// What kind of job it is.
+    pub about: &'static str,
+}
+
+/// Contracts of platforms that start ranks of MPI are shown by such a job.
+pub fn example(contract: Contract) -> Example {
+    let is_of_ranks = contract.platform == Platform::Mpi && contract.profile != Profile::Nauta;
+    let (kind, roles, about) = match is_of_ranks {
+        true => (
+            "framework = \"mpi\"\ncommand = \"mpirun python3 train.py\"",
+            "",
+            "framework = \"mpi\", a launcher, 2 workers",
+        ),
+        false => (
+            "framework = \"tensorflow\"\ncommand = \"python3 train.py\"",
+            "[roles.ps]\n",
+            "framework = \"tensorflow\", 1 ps, 2 workers",
+        ),
+    };
     let text = format!(
-        "contract = \"{contract}\"\nframework = \"tensorflow\"\ncode = \"digits\"\ndatasets = [\"train=mnist\"]\n\
-         command = \"python3 train.py\"\n[params]\nepochs = 3\n[roles.ps]\n[roles.worker]\ncount = 2\n"
+        "contract = \"{contract}\"\n{kind}\ncode = \"digits\"\ndatasets = [\"train=mnist\"]\n\
+         [params]\nepochs = 3\n{roles}[roles.worker]\ncount = 2\n"
     );
     let spec = crate::spec::parse("example.toml", &text).0.expect("the example of every contract is a test");
     let sample = Sample::of("example.toml", &spec);
-    (spec, sample)
+    // The launcher; else the last worker, whose index is not 0, so that it can be told from the count.
+    let shown = if is_of_ranks { 0 } else { 2 };
+    Example { spec, sample, shown, about }
 }
 
 #[cfg(test)]
@@ -81,7 +106,8 @@ mod tests {
             let about = of(name).unwrap_or_else(|| panic!("{name} is not told of"));
             assert!(!about.certain.is_empty() || !about.reading.is_empty(), "{name}");
             let contract: Contract = name.parse().unwrap();
-            let (spec, sample) = example(contract);
+            let Example { spec, sample, shown, .. } = example(contract);
+            assert!(sample.tasks(&spec).nth(shown).is_some(), "{name}");
             assert!(sample.tasks(&spec).all(|task| !super::super::view(&task).env.is_empty()), "{name}");
         }
         assert_eq!(ABOUT.len(), CONTRACTS.len());

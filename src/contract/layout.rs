@@ -165,7 +165,7 @@ pub(super) fn directories(task: &Task<'_>) -> Vec<String> {
         (Platform::Google, _) => &["/gcs/job/checkpoints", "/gcs/job/logs"],
         (Platform::ModelArts, _) => &["/cache"],
         (Platform::Kubeflow, Profile::Swarm | Profile::Aihc | Profile::Arena) => &["/output/training_logs"],
-        (Platform::Mpi, Profile::Nauta) => &["/mnt/input/root/public", "/mnt/output/root/public"],
+        (Platform::Mpi, Profile::Nauta) => &["/mnt/input/root/public"],
         _ => &[],
     };
     let named = task.spec.roles.iter().flat_map(|role| super::azureml::outputs(role, task.spec.contract.platform));
@@ -186,7 +186,11 @@ fn of_platform(task: &Task<'_>) -> Vec<Place> {
             (Content::Output, "/ml/output", ReadWrite),
             (Content::Model, "/ml/output/model", ReadWrite),
         ],
-        (Platform::Google, _) => &[(Content::Code, "/code", Scratch), (Content::Model, "/gcs/job/model", ReadWrite)],
+        (Platform::Google, _) => &[
+            (Content::Code, "/code", Scratch),
+            (Content::Output, "/gcs/job", ReadWrite),
+            (Content::Model, "/gcs/job/model", ReadWrite),
+        ],
         (Platform::AzureMl, _) => &[
             (Content::Code, "/code", Scratch),
             (Content::OutputPart("outputs"), "/code/outputs", ReadWrite),
@@ -208,6 +212,7 @@ fn of_platform(task: &Task<'_>) -> Vec<Place> {
             (Content::Code, "/app", Scratch),
             (Content::Output, "/mnt/output/experiment", ReadWrite),
             (Content::OutputPart("home"), "/mnt/output/home", ReadWrite),
+            (Content::OutputPart("public"), "/mnt/output/root/public", ReadWrite),
         ],
         // There it is a part of the image, in which everybody may write.
         (Platform::Paddle | Platform::Volcano | Platform::Kubeflow | Platform::Mpi, _) => {

@@ -9,7 +9,7 @@
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, host, join, parameters};
 use crate::spec::strategy::AGENT;
-use crate::spec::{Framework, Platform, Profile};
+use crate::spec::{Framework, Platform, Profile, Strategy};
 
 /// Where tasks find what stands for ssh.
 const RSH: &str = "/run/trainyard/rsh";
@@ -124,7 +124,11 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let slots = topology::mpi_hosts(task).first().map_or(1, topology::slots);
     let mut out = if task.spec.is_launched() { of_launchers(slots) } else { Vec::new() };
-    out.push(pair("K_MPI_JOB_ROLE", if task.is_idle() { "worker" } else { "launcher" }));
+    // Roles of another framework are no ranks'.
+    if task.spec.framework.is_none() || task.spec.strategy == Some(Strategy::Launcher) {
+        let waits = if task.spec.is_launched() { task.is_idle() } else { !task.leads() };
+        out.push(pair("K_MPI_JOB_ROLE", if waits { "worker" } else { "launcher" }));
+    }
     out.extend(of_profile(task));
     out
 }

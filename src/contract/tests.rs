@@ -306,7 +306,16 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
     let shared = "network = \"job\"\ncommand = \"x\"\n[roles.worker]\ncount = 3\n";
     assert_variables(&seen(&job("google/vertex", shared), 2), &[("AIP_HTTP_HANDLER_PORT", "4446")]);
     assert_eq!(variable(&vertex, "AIP_HTTP_PORT"), None, "training has none");
-    assert!(places(&vertex).contains(&"/gcs/job/model"));
+    // All of the job's directory is kept, and tasks see each other's part of it; the model is the model.
+    for (path, kept) in [
+        ("/gcs/job/checkpoints/1", "output/checkpoints/1"),
+        ("/gcs/job/logs/events", "output/logs/events"),
+        ("/gcs/job/export/x", "output/export/x"),
+        ("/gcs/job/model/saved.pb", "model/saved.pb"),
+    ] {
+        assert_eq!(layout::in_run(&worker.places, path).as_deref(), Some(std::path::Path::new(kept)), "{path}");
+        assert_eq!(layout::in_run(&vertex.places, path).as_deref(), Some(std::path::Path::new(kept)), "{path}");
+    }
 }
 
 #[test]
@@ -693,9 +702,16 @@ fn what_a_launcher_needs_is_said_only_where_there_is_one() {
     let worker = seen(&nauta, 1);
     assert_eq!(tf_config(&worker)["task"], json!({"type":"worker","index":0}));
     assert_eq!(variable(&worker, "OMPI_MCA_plm_rsh_agent"), None);
+    let ps = job("mpi", "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.ps]\n[roles.worker]\ncount = 2\n");
+    let worker = seen(&ps, 1);
+    assert_eq!(variable(&worker, "K_MPI_JOB_ROLE"), None, "it is neither");
+    let hosts = file(&worker, "/etc/mpi/hostfile");
+    assert!(hosts.lines().count() == 2 && hosts.lines().all(|line| line.contains("worker")), "{hosts}");
     // A worker with a command of its own, as sshd, is reached by what the image brings.
     let sshd = "framework = \"mpi\"\n[roles.launcher]\ncommand = \"mpirun x\"\n[roles.worker]\ncommand = \"sshd -D\"\n";
     assert_eq!(variable(&seen(&job("mpi", sshd), 0), "OMPI_MCA_plm_rsh_agent"), None);
+    assert_variables(&seen(&job("mpi", sshd), 0), &[("K_MPI_JOB_ROLE", "launcher")]);
+    assert_variables(&seen(&job("mpi", sshd), 1), &[("K_MPI_JOB_ROLE", "worker")]);
 }
 
 #[test]

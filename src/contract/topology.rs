@@ -240,6 +240,9 @@ pub(super) fn dmlc(task: &Task<'_>, base: u16) -> Pairs {
 
 /// Which host runs how many ranks of MPI: those that wait for them or, where there are none, all.
 pub(super) fn mpi_hosts<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
+    if !task.spec.is_launched() {
+        return nodes(task);
+    }
     let peers = task.peers();
     let waiting: Vec<Task<'a>> = peers.iter().filter(|peer| peer.role.serves && !peer.leads()).copied().collect();
     if waiting.is_empty() { peers } else { waiting }

@@ -209,7 +209,7 @@ impl Archive {
         let mut entries = BTreeMap::new();
         let mut archive = tar::Archive::new(Metered { file: &file, left: HEADERS_MAX });
         for entry in archive.entries_with_seek()? {
-            let entry = entry?;
+            let entry = entry.map_err(not_an_archive)?;
             let Some(name) = plain_name(&entry.path()?) else { continue };
             if entries.len() >= ENTRIES_MAX {
                 return Err(io::Error::other(format!("more than {ENTRIES_MAX} entries: not an archive of an image")));
@@ -230,6 +230,17 @@ impl Archive {
     }
 }
 
+/// What a file says that is no archive is not repeated: the reader puts bytes of it into its words.
+fn not_an_archive(error: io::Error) -> io::Error {
+    use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
+    let is_of_content =
+        error.raw_os_error().is_none() && [InvalidData, InvalidInput, Other, UnexpectedEof].contains(&error.kind());
+    match is_of_content {
+        true => io::Error::new(InvalidData, "it is no archive of OCI or Docker, or a damaged one"),
+        false => error,
+    }
+}
+
 /// An archive whose headers are read, while content is passed over: of a long name the reader keeps all in memory.
 struct Metered<'a> {
     file: &'a File,
@@ -240,7 +251,8 @@ impl Read for Metered<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.file.read(buffer)?;
         let left = self.left.checked_sub(count as u64);
-        self.left = left.ok_or_else(|| io::Error::other("its headers take more than an image can need"))?;
+        let too_many = || io::Error::new(io::ErrorKind::FileTooLarge, "its headers take more than an image can need");
+        self.left = left.ok_or_else(too_many)?;
         Ok(count)
     }
 }
@@ -408,6 +420,16 @@ mod tests {
         io::Seek::rewind(&mut file).unwrap();
         let error = Archive::index(file, Path::new("a.tar")).err().unwrap();
         assert!(error.to_string().contains("headers"), "{error}");
+    }
+
+    #[test]
+    fn bytes_of_a_file_that_is_no_archive_are_not_told() {
+        let mut header = [b'x'; 512];
+        header[124..148].copy_from_slice(b"\x1b[31mforged\n\x1b]0;title\x07");
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&header, 0).unwrap();
+        let error = Archive::index(file, Path::new("a.tar")).err().unwrap().to_string();
+        assert_eq!(error, "it is no archive of OCI or Docker, or a damaged one");
     }
 
     #[test]

@@ -57,8 +57,12 @@ fn image(spec: &JobSpec) -> String {
     spec.roles.first().map(|role| role.image.to_string()).unwrap_or_default()
 }
 
-/// The code of all roles, if they have the same.
+/// The code of the job itself, as services have it, or that of all roles if they have the same.
 fn shared_code(spec: &JobSpec) -> Option<&Code> {
+    let is_service = |role: &&Role| role.is_service;
+    if let Some(service) = spec.roles.iter().find(is_service) {
+        return service.code.as_ref();
+    }
     let first = spec.roles.first()?.code.as_ref();
     first.filter(|_| spec.roles.iter().all(|role| role.code.as_ref() == first))
 }
@@ -314,7 +318,7 @@ fn date_again(draft: &mut Draft, dated: Fields) {
 
 fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let role = task.role;
-    let own_code = role.code.as_ref().filter(|_| shared_code(spec).is_none());
+    let own_code = role.code.as_ref().filter(|own| shared_code(spec) != Some(*own));
     let mut lines: Map<String, Value> =
         own_code.map(|own| ("code".to_owned(), json!(own.written()))).into_iter().collect();
     if role.retries > 0 {

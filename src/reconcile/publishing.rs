@@ -12,7 +12,7 @@ use crate::store::{Batch, Store, StoreError};
 impl<S: Store> Reconciler<S> {
     pub(super) fn commit(&mut self) -> Result<(), StoreError> {
         let mut batch = Batch {
-            counters: std::mem::take(&mut self.counters_changed).then_some(self.counters),
+            counters: std::mem::take(&mut self.counters_changed).then(|| self.counters.clone()),
             events: self.events.clone(),
             usage: std::mem::take(&mut self.usage),
             forgotten: self.removed.keys().cloned().collect(),

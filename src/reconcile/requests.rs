@@ -316,7 +316,7 @@ impl<S: Store> Reconciler<S> {
             return Ok(self.stop_before_queued(caller, key));
         }
         if job.open_run().is_none() {
-            return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
+            return Err(self.not_running(key, job));
         }
         let followed = self.jobs.get_mut(key).and_then(Job::begin_no_more);
         self.want_stop(key, StopCause::User { name: caller.name.clone() });
@@ -327,6 +327,14 @@ impl<S: Store> Reconciler<S> {
             }
             None => format!("{key}: stopping"),
         })
+    }
+
+    /// What cannot run again either is told why.
+    fn not_running(&self, key: &JobKey, job: &Job) -> Refusal {
+        match job.record.source {
+            None => never_valid(key, job),
+            Some(_) => Refusal::NotRunning { key: key.clone(), state: self.state(key).0 },
+        }
     }
 
     /// Its next run was turned away, and is not begun any more.
@@ -342,8 +350,7 @@ impl<S: Store> Reconciler<S> {
     fn rerun(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
         let job = self.job_of(caller, key)?;
         if job.record.source.is_none() {
-            let problem = job.record.invalid.first().map(ToString::to_string).unwrap_or_default();
-            return Err(Refusal::NeverValid { key: key.clone(), problem });
+            return Err(never_valid(key, job));
         }
         if !job.record.file_present {
             return Err(Refusal::NoFile { key: key.clone() });
@@ -380,9 +387,7 @@ impl<S: Store> Reconciler<S> {
 
     fn extend(&mut self, caller: &Caller, key: &JobKey, by: Duration) -> Result<String, Refusal> {
         let job = self.job_of(caller, key)?;
-        let Some(run) = job.open_run() else {
-            return Err(Refusal::NotRunning { key: key.clone(), state: self.state(key).0 });
-        };
+        let Some(run) = job.open_run() else { return Err(self.not_running(key, job)) };
         if job.time_limit().is_none() {
             return Err(Refusal::NoLimit { key: key.clone() });
         }
@@ -434,6 +439,11 @@ impl<S: Store> Reconciler<S> {
         self.forget(key);
         Ok(format!("{key}: removed"))
     }
+}
+
+fn never_valid(key: &JobKey, job: &Job) -> Refusal {
+    let problem = job.record.invalid.first().map(ToString::to_string).unwrap_or_default();
+    Refusal::NeverValid { key: key.clone(), problem }
 }
 
 /// The one rule of who may see a job and act on it.

@@ -7,7 +7,7 @@ use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::rundir::{Found, KeptRecord, Loss, MACHINE_RESTARTED};
 use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
 use crate::store::Store;
-use crate::store::record::TaskPhase;
+use crate::store::record::{TaskPhase, TaskRecord};
 
 /// How soon what failed is tried again, ms.
 const RETRY_MS: u64 = 1000;
@@ -200,10 +200,21 @@ impl<S: Store> Reconciler<S> {
     fn note_all_run(&mut self, key: &JobKey) {
         let now = self.now;
         let Some(attempt) = self.attempt_mut(key) else { return };
-        let all_begun = attempt.tasks.iter().all(|task| task.phase != TaskPhase::Launching);
-        if all_begun && attempt.running_since.is_none() {
+        if attempt.running_since.is_some() || attempt.tasks.iter().any(|task| task.phase == TaskPhase::Launching) {
+            return;
+        }
+        let has_failed = |task: &&TaskRecord| matches!(task.phase.end(), Some(end) if end.end.is_failed_start());
+        match (attempt.tasks.iter().filter(has_failed).count(), attempt.tasks.len()) {
+            (failed, all) if failed == all => return,
+            (0, _) => self.all_run(key, now, "all tasks run"),
+            _ => self.all_run(key, now, "all tasks run that could be started"),
+        }
+    }
+
+    fn all_run(&mut self, key: &JobKey, now: Timestamp, told: &str) {
+        if let Some(attempt) = self.attempt_mut(key) {
             attempt.running_since = Some(now);
-            self.note(key, "all tasks run".to_owned());
+            self.note(key, told.to_owned());
         }
     }
 

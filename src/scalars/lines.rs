@@ -15,7 +15,9 @@ const STEP: &str = "step";
 /// Reads a pattern; an error says what is wrong with it.
 pub fn pattern(text: &str) -> Result<Regex, String> {
     let pattern = RegexBuilder::new(text).size_limit(PATTERN_MAX).dfa_size_limit(PATTERN_MAX).build();
-    let pattern = pattern.map_err(|error| error.to_string())?;
+    // The crate draws where it is, on several lines; its last one says what it is.
+    let said = |error: &regex::Error| error.to_string().lines().last().unwrap_or_default().replace("error: ", "");
+    let pattern = pattern.map_err(|error| format!("it is no regular expression: {}", said(&error).trim()))?;
     let tags = pattern.capture_names().flatten().filter(|name| *name != STEP).count();
     match tags {
         0 => Err("it has no named group for a value, such as (?<loss>[0-9.e+-]+)".to_owned()),

@@ -134,7 +134,7 @@ pub const KEYS: &[Key] = &[
     now("command", Kind::Command, "the image's, or sleep infinity", "not empty", "What each task runs: a string by `/bin/sh -c`, where $VARS work, an array as it is."),
     now("contract", Kind::Text, "\"native\"", "a name of `trainyard contract ls`", "The platform that the scripts were written for: they find its directories, variables and arguments beside Trainyard's own."),
     now("framework", Kind::Choice(FRAMEWORKS), "\"none\"", "", "The framework whose cluster variables are made from the roles."),
-    now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together; it says what roles mean, so that a file need only count them."),
+    now("strategy", Kind::Choice(STRATEGIES), "the framework's first", "", "How the framework's tasks work together: all alike (allreduce, collective), with servers of parameters (ps), with one that leads (master-worker) or starts the others (launcher). It says what roles mean and adds the one that leads, so that a file need only count them."),
     now("code", Kind::TextOrTable, "none", "NAME or NAME@VERSION in code/, KIND:POOL/PREFIX, or a table", "What a run takes a snapshot of when it is accepted: a directory of code/ (the workspace's, else a preset, else a public one), what a store of another machine has there, or a commit of a Git repository; tasks see it at /code and start there."),
     now("code.git", Kind::Text, "", "https:// or http://", "The repository."),
     now("code.ref", Kind::Text, "the repository's own", "a branch, a tag or a whole commit", "Which version of it."),

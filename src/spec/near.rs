@@ -31,7 +31,7 @@ pub(super) fn nearness(written: &str, name: &str) -> Option<Nearness> {
 }
 
 /// The nearest of some names.
-pub(super) fn nearest<'n>(written: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(written: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let near = names.filter_map(|name| Some((nearness(written, name)?, name)));
     near.min().map(|(_, name)| name)
 }

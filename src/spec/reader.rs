@@ -71,8 +71,10 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let says_main: BTreeSet<String> =
         of_file.filter(|(_, role)| role.get_ref().main.is_some()).map(|(name, _)| name.to_string()).collect();
     let mut roles = reader.roles(wire.roles, &defaults);
-    reader.bound(&mut roles, &bounds);
     let kinds = reader.kinds;
+    strategy::lead(&mut roles, kinds);
+    reader.warn_of_no_servers(wire.strategy.as_ref(), &roles);
+    reader.bound(&mut roles, &bounds);
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
     reader.network = network(wire.network.as_deref(), &roles);
     let boards = reader.boards(wire.tensorboard.as_ref(), &roles);
@@ -289,6 +291,22 @@ impl Reader<'_> {
         };
         self.error(word.span(), "strategy", message);
         None
+    }
+
+    /// TensorFlow's workers can do without servers; where the file itself asks for them, it has forgotten a role.
+    fn warn_of_no_servers(&mut self, word: Option<&Spanned<String>>, roles: &[(Role, Range<usize>)]) {
+        let Some(word) = word.filter(|word| word.get_ref() == "ps") else { return };
+        let is_server = |role: &Role| ["ps", "pserver", "server"].contains(&role.name.as_str().to_lowercase().as_str());
+        let tasks: u32 = roles.iter().map(|(role, _)| role.count).sum();
+        let of_tensorflow = self.kinds.framework == Some(Framework::TensorFlow);
+        if of_tensorflow
+            && tasks > 1
+            && !strategy::starts_servers(self.kinds.contract)
+            && !roles.iter().any(|(role, _)| is_server(role))
+        {
+            let message = "strategy \"ps\" keeps parameters on servers, and no role is one: add [roles.ps]";
+            self.found.push(self.source.warning(word.span(), "strategy", message));
+        }
     }
 
     fn retry(&mut self, wire: &WireRetry) -> Retry {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::job::{Command, Main, Resources, Role};
+use super::job::{Command, Main, MinSucceeded, Resources, Role};
 use super::platform::{Contract, Framework, Platform, Profile, Strategy};
 use crate::ids::RoleName;
 
@@ -23,6 +23,11 @@ impl Default for Kinds {
 }
 
 impl Kinds {
+    /// One task computes as the others do, and its end is the job's.
+    fn is_led_by_a_master(self) -> bool {
+        self.strategy == Some(Strategy::MasterWorker)
+    }
+
     fn is_led_by_a_launcher(self) -> bool {
         let starts_ranks = self.contract.platform == Platform::Mpi && self.framework.is_none();
         self.strategy == Some(Strategy::Launcher) || starts_ranks
@@ -46,6 +51,7 @@ pub(in crate::spec) fn serves(name: &RoleName, kinds: Kinds, has_command: bool) 
 pub(in crate::spec) fn main(name: &RoleName, kinds: Kinds) -> Main {
     let leads = LEADING.contains(&name.as_str().to_lowercase().as_str());
     let decides = kinds.is_led_by_a_launcher()
+        || kinds.is_led_by_a_master()
         || (kinds.contract.platform == Platform::Kubeflow && kinds.contract.profile != Profile::Swarm);
     if leads && decides { Main::Role } else { Main::No }
 }
@@ -61,6 +67,26 @@ pub const AGENT: &str = "/run/trainyard/agent";
 /// The command of such tasks.
 pub(in crate::spec) fn idle() -> Command {
     Command::Exec(vec![AGENT.to_owned()])
+}
+
+/// Adds the master that the strategy needs and the file leaves out: it is as the first of those that compute. A task alone is led by
+/// nobody.
+pub(in crate::spec) fn lead(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds) {
+    let leads = |role: &Role| LEADING.contains(&role.name.as_str().to_lowercase().as_str());
+    if !kinds.is_led_by_a_master() || roles.iter().any(|(role, _)| leads(role)) {
+        return;
+    }
+    let first = roles.iter().map(|(role, _)| role).find(|role| !role.serves).cloned();
+    let (Some(first), Ok(name)) = (first, "master".parse::<RoleName>()) else { return };
+    let role = Role {
+        main: main(&name, kinds),
+        count: 1,
+        min_failed: Some(1),
+        min_succeeded: MinSucceeded::All,
+        name,
+        ..first
+    };
+    roles.insert(0, (role, 0..0));
 }
 
 /// Adds the role that the strategy needs and the file leaves out, and lets a first task decide where the platform does.
@@ -121,6 +147,7 @@ pub(in crate::spec) fn problem(roles: &[(Role, Range<usize>)], kinds: Kinds) -> 
         Some(Framework::MxNet | Framework::MindSpore) => &["scheduler"],
         Some(Framework::PyTorch | Framework::XgBoost) => &["master"],
         _ if kinds.is_led_by_a_launcher() => &[LEADER],
+        _ if kinds.is_led_by_a_master() => &["master"],
         _ => &[],
     };
     for name in alone {
@@ -218,6 +245,38 @@ mod tests {
             roles("contract = \"kubeflow/swarm\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]"),
             [row("ps", 1, Main::No, true), row("worker", 1, Main::No, false)]
         );
+    }
+
+    #[test]
+    fn one_leads_under_master_worker_and_its_end_is_the_job_s() {
+        let row = |name: &str, count, main| (name.to_owned(), count, main, false);
+        for framework in ["pytorch", "xgboost", "jax", "deepspeed", "tensorflow"] {
+            let of = |strategy: &str, text: &str| {
+                roles(&format!("framework = \"{framework}\"\nstrategy = \"{strategy}\"\n{text}"))
+            };
+            let workers = "[roles.worker]\ncount = 2";
+            assert_eq!(of("master-worker", workers), [row("master", 1, Main::Role), row("worker", 2, Main::No)]);
+            let named = format!("[roles.master]\n{workers}");
+            assert_eq!(of("master-worker", &named), [row("master", 1, Main::Role), row("worker", 2, Main::No)]);
+            assert_eq!(of("allreduce", &named)[0], row("master", 1, Main::No), "all are alike");
+            assert_eq!(of("allreduce", workers), [row("worker", 2, Main::No)]);
+            assert_eq!(of("master-worker", ""), [row("main", 1, Main::Role)], "a task alone leads itself");
+        }
+        let text = "framework = \"jax\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 2\nresources.gpu = 1\n\
+                    min_failed = 2\ncode = \"c\"\ncommand = \"x\"";
+        let (spec, _) = parse("a.toml", text);
+        let spec = spec.unwrap();
+        let (master, worker) = (&spec.roles[0], &spec.roles[1]);
+        assert_eq!((master.resources.gpu, &master.code, &master.command), (1, &worker.code, &worker.command));
+        assert_eq!((master.min_failed, worker.min_failed), (Some(1), Some(2)));
+        assert!(
+            error("framework = \"jax\"\nstrategy = \"master-worker\"\n[roles.master]\ncount = 2")
+                .contains("only one master")
+        );
+        // Servers that nobody plays are told of where the file asks for them, not where it says nothing.
+        let told = |strategy: &str| error(&format!("framework = \"tensorflow\"\n{strategy}[roles.worker]\ncount = 2"));
+        assert!(told("strategy = \"ps\"\n").contains("add [roles.ps]"), "{}", told("strategy = \"ps\"\n"));
+        assert_eq!(told(""), "");
     }
 
     #[test]

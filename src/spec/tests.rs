@@ -381,7 +381,7 @@ fn services_are_roles_of_their_own_size_that_no_peer_is_told_of() {
         ("tensorboard.each_task = true\n[roles.w]\ncount = 33", "32 tasks at most, and 33 compute"),
         ("[scalars]\nlog_dir = \"logs\"", "is a place in the tasks"),
         ("[scalars]\nlines = \"loss=([0-9]+)\"", "no named group"),
-        ("[scalars]\nlines = \"(?<a>\"", "`scalars.lines`: regex parse error"),
+        ("[scalars]\nlines = \"(?<a>\"", "`scalars.lines`: it is no regular expression: unclosed group"),
         ("[services.tensorboard]\ncommand = \"x\"\nport = 1\n[tensorboard]", "would both be TENSORBOARD"),
     ] {
         assert!(errors(text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(text));

@@ -35,7 +35,7 @@ impl Store for MemoryStore {
                 Some((key.clone(), run.clone()))
             };
             let runs = tables.jobs.iter().filter_map(newest).collect();
-            Contents { counters: tables.counters, jobs: tables.jobs.clone(), runs }
+            Contents { counters: tables.counters.clone(), jobs: tables.jobs.clone(), runs }
         }))
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Versioned<T> {
     pub(super) r: T,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counters {
     /// The last attempt number given out.
     pub attempt: u64,
@@ -30,6 +30,18 @@ pub struct Counters {
     /// The last serial number of an event given out.
     #[serde(default)]
     pub event: u64,
+    /// How the clock stood against the machine's own time when stored times were last brought in line with it.
+    #[serde(default)]
+    pub clock: Option<ClockRecord>,
+}
+
+/// Which clock stored times are of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClockRecord {
+    /// Of this start of the machine.
+    pub boot: String,
+    /// The wall clock's lead over the time since then, ms.
+    pub lead: i64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

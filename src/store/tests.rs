@@ -52,7 +52,7 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let key = prop::sample::select(vec!["a", "b", "w/a"]).prop_map(|text| text.parse::<JobKey>().unwrap());
     let one =
         (key, prop::option::of(1u32..4), 0u64..5, prop::option::of(0u64..9)).prop_map(|(key, last, event, order)| {
-            let counters = order.map(|order| Counters { attempt: 1, order, event: 0 });
+            let counters = order.map(|order| Counters { attempt: 1, order, ..Counters::default() });
             let mut batch = Batch { counters, ..Batch::default() };
             if let Some(number) = last {
                 batch.runs.insert((key.clone(), number), run(number));

@@ -51,6 +51,20 @@ fn every_bad_file_is_told_in_its_place_and_other_jobs_go_on() {
         assert!(strays.contains(word), "{word}: {strays}");
     }
     assert_eq!(instance.state("steady"), "running");
+    // Nothing will come of it until its file is another one: that is told, and not waited for.
+    for (words, told) in [
+        (&["logs", "-f", "counts"][..], "counts is invalid, so there is nothing to follow"),
+        (&["stop", "counts"], "has never had a valid file"),
+        (&["extend", "counts", "1h"], "has never had a valid file"),
+        (&["extend", "counts", "0s"], "by more than nothing"),
+    ] {
+        let refused = instance.cli(words);
+        let why = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(1) && why.contains(told), "{words:?}: {why}");
+    }
+    assert_eq!(instance.cli(&["logs", "-f", "--exit-code", "counts"]).status.code(), Some(5));
+    assert!(instance.ok(&["rm", "--file", "counts"]).starts_with("counts: "));
+    assert!(!instance.jobs_d().join("counts.toml").exists() && instance.report("counts").is_none());
     // Mending a file clears it.
     instance.drop_job("unknown", "command = \"true\"");
     assert_eq!(instance.wait_end("unknown", 1)["state"], "succeeded");

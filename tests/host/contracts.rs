@@ -51,6 +51,10 @@ fn every_platform_s_script_finds_what_its_platform_promises() {
             fs::read_dir(&kept).is_ok_and(|mut entries| entries.next().is_some()).then_some(())
         });
     }
+    for (name, tasks) in [("google", 2), ("google-vertex", 3)] {
+        let checkpoints = instance.run_dir(name, 1).join("output/checkpoints");
+        assert_eq!(fs::read_dir(&checkpoints).unwrap().count(), tasks, "{name}: each task's is kept");
+    }
     instance.shutdown();
 }
 

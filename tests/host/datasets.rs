@@ -484,6 +484,12 @@ fn an_import_goes_on_where_it_broke_off() {
     assert_eq!(fs::read(draft.join("f g.bin")).unwrap(), b"0123456789");
     let missing = instance.cli(&["dataset", "import", &format!("http://{address}/missing"), "d"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
+    let nothing = instance.cli(&["dataset", "import", "/nope", "e"]);
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("cannot read /nope"), "{nothing:?}");
+    assert!(!instance.mount().join("datasets/e").exists(), "nothing came, so there is no dataset");
+    fs::create_dir_all(instance.mount().join("datasets/e/draft")).unwrap();
+    let empty = instance.cli(&["dataset", "publish", "e", "v1"]);
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("the draft of e is empty"), "{empty:?}");
     assert_eq!(instance.ok(&["dataset", "publish", "d", "v1"]), "published d@v1: 3 file(s), 17B\n");
     instance.shutdown();
 }

@@ -196,24 +196,25 @@ fn exec_says_why_it_cannot() {
     drop_theirs(&instance, "theirs", THEIRS);
     instance.drop_job("late", "command = 'true'\nresources = { cpu = 15 }");
     instance.wait_state("late", "waiting");
-    for (target, code, words) in [
-        (vec!["unknown"], 4, "there is no job unknown"),
-        (vec!["over"], 1, "job over does not run: it is failed"),
-        (vec!["late"], 1, "job late does not run: it is waiting"),
-        (vec!["two"], 1, "name one: a-0, b-0, b-1"),
-        (vec!["two", "c-0"], 1, "has no task c-0; there are a-0, b-0, b-1"),
+    // None of these is a code of the command.
+    for (target, words) in [
+        (vec!["unknown"], "there is no job unknown"),
+        (vec!["over"], "job over does not run: it is failed"),
+        (vec!["late"], "job late does not run: it is waiting"),
+        (vec!["two"], "name one: a-0, b-0, b-1"),
+        (vec!["two", "c-0"], "has no task c-0; there are a-0, b-0, b-1"),
     ] {
         let refused = instance.cli(&[vec!["exec"], target.clone(), vec!["--", "true"]].concat());
-        assert_eq!(refused.status.code(), Some(code), "{target:?}");
+        assert_eq!(refused.status.code(), Some(125), "{target:?}");
         assert!(err(&refused).contains(words), "{target:?}: {}", err(&refused));
     }
     let named = instance.cli(&["exec", "two", "b-1", "--", "hostname"]);
     assert_eq!(out(&named), "b-1\n");
     let no_terminal = instance.cli(&["exec", "-t", "job", "--", "true"]);
-    assert_eq!(no_terminal.status.code(), Some(1));
+    assert_eq!(no_terminal.status.code(), Some(125));
     assert!(err(&no_terminal).contains("standard input is none"), "{}", err(&no_terminal));
     let refused = as_nobody(&instance, &["exec", "job", "--", "id"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(125));
     assert!(err(&refused).contains("belongs to another user") && out(&refused).is_empty(), "{}", err(&refused));
     let refused = as_nobody(&instance, &["cp", "job:/etc/hostname", "not-theirs"]);
     assert!(err(&refused).contains("belongs to another user"), "{}", err(&refused));

@@ -186,7 +186,7 @@ fn templates_are_listed_shown_saved_copied_and_removed() {
     instance.ok(&["new", "fresh", "--template", "saved"]);
     assert_eq!(instance.wait_end("fresh", 1)["state"], "succeeded", "state is not saved");
     let refused = instance.cli(&["template", "rm", "saved", "none", "speak"]);
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(4));
     assert!(stderr(&refused).contains("there is no template none"));
     assert_eq!(String::from_utf8_lossy(&refused.stdout), "saved: removed\nspeak: removed\n");
     assert_eq!(instance.log("fresh", "main-0").trim(), "plain", "what ran stays");

@@ -64,6 +64,82 @@ fn check_says_everything_and_fails() {
 }
 
 #[test]
+fn check_tells_programs_of_good_files_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("good.toml");
+    fs::write(&path, "command = \"train\"\nparams.lr = 0.1\nroles.w.count = 2\n").unwrap();
+    let json = |words: &[&str]| -> serde_json::Value {
+        let words: Vec<&str> = words.iter().copied().chain([path.to_str().unwrap()]).collect();
+        serde_json::from_str(&stdout(&trainyard(&words))).unwrap()
+    };
+    let good = json(&["check", "--json"]);
+    assert_eq!(good["file"], path.to_str().unwrap());
+    assert_eq!(good["jobs"][0]["runs"]["w-1"], "/bin/sh -c 'train --lr=0.1'");
+    let all = json(&["check", "--json", "--effective"]);
+    assert_eq!((&all["jobs"][0]["job"], &all["jobs"][0]["spec"]["roles"][0]["count"]), (&"good".into(), &2.into()));
+}
+
+#[test]
+fn contract_show_shows_what_the_platform_starts() {
+    let shown = |name: &str| stdout(&trainyard(&["contract", "show", name]));
+    let mpi = shown("mpi");
+    for word in
+        ["Task launcher-0", "OMPI_MCA_plm_rsh_agent=", "I_MPI_HYDRA_HOST_FILE=", "K_MPI_JOB_ROLE=launcher", "worker-1"]
+    {
+        assert!(mpi.contains(word), "{word}: {mpi}");
+    }
+    assert!(shown("mpi/bcp").contains("NGC_ARRAY_SIZE=2") && shown("kubeflow").contains("Task worker-1"));
+}
+
+#[test]
+fn what_there_is_not_has_a_code_of_its_own_and_the_nearest_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    let jobs = dir.path().join("etc/trainyard/jobs.d");
+    fs::create_dir_all(&jobs).unwrap();
+    fs::write(jobs.join("train.template.toml"), "command = \"x\"\n[template]\n").unwrap();
+    for (words, told) in [
+        (&["template", "show", "trian"][..], "did you mean train? `trainyard template ls`"),
+        (&["template", "rm", "nope"], "there is no template nope"),
+        (&["template", "save", "nope", "t"], "there is no file"),
+        (&["new", "x", "--template", "nope"], "there is no template nope"),
+        (&["clone", "nope", "x"], "there is no file"),
+        (&["contract", "show", "nope"], "is no contract"),
+        (&["explain", "nope"], "there is no key"),
+        (&["model", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["dataset", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["dataset", "import", "/tmp", "d", "-w", "nope"], "there is no workspace nope"),
+    ] {
+        let output = trainyard(&[&["--root", root], words].concat());
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(4) && error.contains(told), "{words:?}: {error}");
+    }
+    let output = trainyard(&["--root", root, "spec", "ls", "-w", "nope"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && told.contains("there is no workspace nope"), "{told}");
+}
+
+#[test]
+fn a_line_without_a_verb_is_told_of_those_that_are_for_people() {
+    let output = trainyard(&["--root", "/nowhere"]);
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && told.contains("  status ") && !told.contains("  shim "), "{told}");
+}
+
+#[test]
+fn a_file_that_is_empty_makes_no_job() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    fs::create_dir_all(dir.path().join("etc/trainyard/jobs.d")).unwrap();
+    let empty = dir.path().join("empty");
+    fs::write(&empty, "\n").unwrap();
+    let output = trainyard(&["--root", root, "new", "x", "--from", empty.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is empty; nothing was written"), "{output:?}");
+    assert_eq!(fs::read_dir(dir.path().join("etc/trainyard/jobs.d")).unwrap().count(), 0);
+}
+
+#[test]
 fn a_masked_job_is_said_to_be_masked() {
     let dir = tempfile::tempdir().unwrap();
     let link = |name: &str, target: &str| {
@@ -86,7 +162,7 @@ fn explain_knows_keys_and_names_the_nearest() {
     assert!(stdout(&trainyard(&["explain", "roles.worker.count"])).contains("1 to 1000"));
     assert!(stdout(&trainyard(&["explain", "template.params.lr.help"])).contains("in a sentence"));
     let output = trainyard(&["explain", "resources.cpus"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     assert!(String::from_utf8_lossy(&output.stderr).contains("the nearest is \"resources.cpu\""));
 }
 

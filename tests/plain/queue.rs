@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use trainyard::config::{AddressRange, Quota, Quotas};
+use trainyard::engine::EngineError;
 use trainyard::gpu::{
     Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, deck, health,
 };
@@ -93,10 +94,13 @@ impl Daemon {
 
     /// Its only task ends well.
     fn end(&mut self, key: &str) {
+        self.end_as(key, TaskEnd::Exited { code: 0 });
+    }
+
+    fn end_as(&mut self, key: &str, end: TaskEnd) {
         let runs = self.store.runs(&key.parse().unwrap()).unwrap();
         let task = TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0);
-        let end =
-            EndRecord { end: TaskEnd::Exited { code: 0 }, at: Timestamp(self.now), memory_peak: None, note: None };
+        let end = EndRecord { end, at: Timestamp(self.now), memory_peak: None, note: None };
         let after = trainyard::reconcile::Look::Sign;
         let looked = Outcome::Looked { task, after, result: Ok(Found::Ended(end)) };
         self.reconciler.handle(Event::Done(looked), Timestamp(self.now));
@@ -512,4 +516,92 @@ fn who_has_followed_up_to_an_event_goes_on_there_after_a_restart() {
         let at = daemon.request(|answer| Request::StatesAt { serial, answer });
         assert_eq!((at.states, at.last), (states, upto), "at {serial}");
     }
+}
+
+/// The wall clock is set, while the machine's own time goes on.
+struct Clock {
+    lead: i64,
+}
+
+impl Clock {
+    fn set(&mut self, daemon: &mut Daemon, by: i64) {
+        self.lead += by;
+        daemon.now = daemon.now.saturating_add_signed(by);
+        daemon.reconciler.clock("this boot", self.lead, Timestamp(daemon.now));
+        daemon.later(0);
+    }
+}
+
+const MINUTE: u64 = 60_000;
+
+#[test]
+fn a_clock_that_is_set_neither_ends_a_wait_nor_makes_it_longer() {
+    let failing = "retries = 9\nretry = { on = [\"failure\"], backoff = \"10m\" }";
+    for jump in [HOUR as i64, -(HOUR as i64), -20_000] {
+        let mut daemon = Daemon::new(Quotas::new());
+        daemon.now = 100 * HOUR;
+        let mut clock = Clock { lead: 0 };
+        clock.set(&mut daemon, 0);
+        daemon.file("a/fails", failing);
+        daemon.file("a/long", "max_duration = \"30m\"");
+        daemon.end_as("a/fails", TaskEnd::Exited { code: 1 });
+        daemon.later(5 * MINUTE);
+        clock.set(&mut daemon, jump);
+        daemon.later(4 * MINUTE);
+        assert_eq!(daemon.states(["a/fails", "a/long"]), [State::Waiting, State::Running], "set by {jump}");
+        // Also while no daemon is there that could see it.
+        daemon.reconciler = open(&daemon.store, &daemon.quotas, daemon.now.saturating_add_signed(jump));
+        clock.set(&mut daemon, jump);
+        assert_eq!(daemon.states(["a/fails", "a/long"]), [State::Waiting, State::Running], "set by {jump} meanwhile");
+        daemon.later(MINUTE);
+        assert_eq!(daemon.state("a/fails"), State::Running, "set by {jump}");
+        daemon.later(20 * MINUTE - 1000);
+        assert_eq!(daemon.state("a/long"), State::Running, "set by {jump}");
+        daemon.later(1000);
+        assert_eq!(daemon.state("a/long"), State::Stopping, "set by {jump}: {}", daemon.report("a/long").reason);
+    }
+    // Of another start of the machine nothing is known but its clock.
+    let mut daemon = Daemon::new(Quotas::new());
+    Clock { lead: 0 }.set(&mut daemon, 0);
+    daemon.file("a/fails", failing);
+    daemon.end_as("a/fails", TaskEnd::Exited { code: 1 });
+    daemon.now += 11 * MINUTE;
+    daemon.reconciler.clock("another boot", 5 * HOUR as i64, Timestamp(daemon.now));
+    daemon.later(0);
+    assert_eq!(daemon.state("a/fails"), State::Running);
+}
+
+#[test]
+fn what_is_lost_again_and_again_is_not_tried_for_ever() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/lost", "retries = 9\nretry = { on = [\"lost\"], backoff = \"1s\" }");
+    for attempt in 1..=4 {
+        assert_eq!(daemon.state("a/lost"), State::Running, "attempt {attempt}");
+        daemon.end_as("a/lost", TaskEnd::Lost { reason: "the machine restarted".to_owned() });
+        daemon.later(HOUR);
+    }
+    assert_eq!(daemon.state("a/lost"), State::Failed, "three that are lost are made up for, of nine that may be tried");
+    assert_eq!(daemon.report("a/lost").attempt, 4);
+}
+
+#[test]
+fn a_task_that_never_started_does_not_run_and_its_reason_gives_no_orders_to_a_terminal() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.reconciler.handle(Event::Files(vec![accepted("a/unstarted", "")]), Timestamp(1000));
+    let works = daemon.reconciler.pass(Timestamp(1000)).unwrap().works;
+    let launch = works.iter().find_map(|work| match work {
+        Work::Launch(launch) => Some(launch.clone()),
+        _ => None,
+    });
+    let launch = launch.unwrap();
+    // Part of it is what a server or an archive said.
+    let error = EngineError("no image: \x1b[31mforged\n2026-01-01 all is well".to_owned());
+    let failures = vec![(TaskId::first(launch.attempt, 0), error)];
+    daemon.reconciler.handle(Event::Done(Outcome::Launched { attempt: launch.attempt, failures }), Timestamp(1000));
+    daemon.pass();
+    let report = daemon.report("a/unstarted");
+    assert_eq!(report.state, State::Failed);
+    let told = format!("{} {}", report.reason, report.tasks[0].reason);
+    assert_eq!(daemon.told("a/unstarted", "all tasks run"), 0);
+    assert!(!told.contains(char::is_control) && told.contains("\\u{1b}[31mforged"), "{told}");
 }

@@ -2,7 +2,7 @@
 
 use super::Advice;
 use crate::spec::strategy::starts_servers;
-use crate::spec::{Command, Framework, Image, JobSpec, Strategy};
+use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
 
 /// Roles that hold parameters for others.
 const SERVERS: [&str; 4] = ["ps", "pserver", "pservers", "server"];
@@ -29,6 +29,24 @@ pub(super) fn roles(spec: &JobSpec) -> Option<Advice> {
         _ => return None,
     };
     Some(Advice { key: "strategy", text })
+}
+
+/// Roles whose names say what a task of TensorFlow's cluster is.
+const OF_TENSORFLOW: [&str; 9] =
+    ["chief", "master", "worker", "ps", "server", "pserver", "evaluator", "tensorboard", "scheduler"];
+
+/// A role of a name that TensorFlow has nothing of, among others.
+pub(super) fn unknown_role(spec: &JobSpec) -> Option<Advice> {
+    if spec.framework != Some(Framework::TensorFlow) || spec.members().count() < 2 {
+        return None;
+    }
+    let is_known = |role: &Role| OF_TENSORFLOW.contains(&role.name.as_str().to_lowercase().as_str());
+    let role = spec.members().find(|role| !is_known(role))?;
+    let text = format!(
+        "TensorFlow has no role {}: its tasks are told as workers; it knows chief, worker, ps and evaluator",
+        role.name
+    );
+    Some(Advice { key: "roles", text })
 }
 
 /// Arguments that no program gets.
@@ -100,7 +118,7 @@ mod tests {
     fn told(text: &str) -> String {
         let (spec, found) = crate::spec::parse("a.toml", text);
         let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
-        [roles(&spec), params(&spec)].into_iter().flatten().map(|advice| advice.text).collect()
+        [roles(&spec), unknown_role(&spec), params(&spec)].into_iter().flatten().map(|advice| advice.text).collect()
     }
 
     #[test]
@@ -119,6 +137,14 @@ mod tests {
             of("tensorflow", "strategy = \"allreduce\"\n", &format!("{workers}[roles.ps]"))
                 .contains("role ps is started")
         );
+    }
+
+    #[test]
+    fn a_role_that_tensorflow_has_not_is_told() {
+        let of = |roles: &str| told(&format!("framework = \"tensorflow\"\ncommand = \"x\"\n{roles}"));
+        assert!(of("[roles.worker]\n[roles.foo]\n").contains("no role foo: its tasks are told as workers"));
+        assert_eq!(of("[roles.Chief]\n[roles.worker]\n[roles.ps]\n[roles.evaluator]\n"), "");
+        assert_eq!(of("[roles.train]\ncount = 2\n"), "", "one role is what it is");
     }
 
     #[test]

@@ -73,6 +73,10 @@ fn das_has_its_architectures_and_a_bound_of_cards() {
     let led = "[roles.master]\n[roles.worker]\ncount = 2\n";
     assert_variables(&das("pytorch", "master-worker", led, 0), &[("RANK", "0"), ("WORLD_SIZE", "3")]);
     assert_variables(&das("xgboost", "master-worker", led, 1), &[("RANK", "1"), ("WORLD_SIZE", "3")]);
+    // The master need not be named, and its end is the job's.
+    let workers = "[roles.worker]\ncount = 2\n";
+    assert_variables(&das("pytorch", "master-worker", workers, 2), &[("RANK", "2"), ("WORLD_SIZE", "3")]);
+    assert_variables(&das("pytorch", "allreduce", workers, 1), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
     let cards = "framework = \"pytorch\"\ncommand = \"x\"\nmax_gpu = 4\n[roles.worker]\ncount = 2\nresources.gpu = 4\n";
     let spec = parse("x.toml", &job("kubeflow", cards)).0.unwrap();
     let used: u32 = spec.roles.iter().map(|role| role.count * role.resources.gpu).sum();
@@ -116,6 +120,8 @@ fn base_command_numbers_its_array() {
 fn nauta_has_places_of_its_own() {
     let nauta = seen(&job("mpi/nauta", &format!("code = \"c\"\n{RANKS}")), 0);
     assert!(places(&nauta).contains(&"/app") && places(&nauta).contains(&"/mnt/output/experiment"));
+    let public = layout::in_run(&nauta.places, "/mnt/output/root/public/x");
+    assert_eq!(public.as_deref(), Some(std::path::Path::new("output/public/x")), "it outlives the task");
 }
 
 /// `horovodrun` is told of its hosts, and starts its processes by what is called `ssh`.

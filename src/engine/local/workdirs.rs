@@ -162,6 +162,11 @@ pub(super) fn note(target: &Path, end: &str, what: &str) -> Result<(), EngineErr
 fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, EngineError> {
     let (secrets, workspace) = (Secrets::new(paths.secrets()), &run.identity.key.workspace);
     let path = secrets.path(workspace, name);
+    if matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound) {
+        return Err(EngineError(format!(
+            "code: workspace {workspace} has no secret {name}; root stores one: `trainyard secret set {name} -w {workspace} < FILE`"
+        )));
+    }
     let read = secrets.read(workspace, name);
     let bytes = read.map_err(failed(format!("read the secret {name} ({})", path.display())))?;
     let text = String::from_utf8(bytes).map_err(|_| EngineError(format!("the secret {name} is not text")))?;
