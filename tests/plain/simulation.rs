@@ -306,19 +306,21 @@ impl World {
         world
     }
 
-    fn start_daemon(&mut self, fault: Fault) {
-        let addresses = AddressRange { base: 0x0ad5_0000, prefix: 24 };
-        let settings = Settings {
+    fn settings(&self) -> Settings {
+        Settings {
             inventory: INVENTORY,
-            addresses,
+            addresses: AddressRange { base: 0x0ad5_0000, prefix: 24 },
             stop_grace: Duration::from_secs(1),
             half_life: Duration::from_secs(3600),
             usage_keep: Duration::from_secs(400 * 24 * 3600),
             quotas: self.quotas.clone(),
-        };
+        }
+    }
+
+    fn start_daemon(&mut self, fault: Fault) {
         let store = FaultStore::new(self.store.clone(), fault);
         self.works.clear();
-        let mut daemon = Reconciler::open(store, settings, Timestamp(self.now)).unwrap();
+        let mut daemon = Reconciler::open(store, self.settings(), Timestamp(self.now)).unwrap();
         daemon.handle(Event::Full(self.full_workspaces()), Timestamp(self.now));
         // The first scan of jobs.d.
         let mut arrivals: Vec<Arrival> = self.files.iter().map(|(key, spec)| arrival(key, *spec)).collect();
@@ -556,6 +558,15 @@ impl World {
         self.cards.failed.clear();
         self.cards.greedy = false;
         self.handle(Event::Gpus(self.cards.inventory(Timestamp(self.now), false)));
+        // A file that was accepted before it was known what cards there are may ask for more than its workspace may have: it waits
+        // until that is more, and everybody else comes to an end before.
+        self.come_to_rest(Self::is_over_or_beyond_quota);
+        self.quotas.clear();
+        self.handle(Event::Settings(Box::new(self.settings())));
+        self.come_to_rest(|_, run| run.ended.is_some());
+    }
+
+    fn come_to_rest(&mut self, is_done: impl Fn(&Self, &RunRecord) -> bool) {
         for round in 0..2000 {
             self.now += 400;
             // What is left of an attempt goes some time later.
@@ -571,7 +582,8 @@ impl World {
             self.task(round, 1);
             self.task(round, 2);
             let busy = self.tasks.values().any(|fake| matches!(fake, Fake::Alive { .. }));
-            if !busy && self.works.is_empty() && self.all_ended() {
+            if !busy && self.works.is_empty() && self.store.load().unwrap().runs.values().all(|run| is_done(self, run))
+            {
                 return;
             }
         }
@@ -581,10 +593,6 @@ impl World {
     /// The number of the last attempt that was made.
     fn last_attempt(&self) -> u64 {
         self.store.load().unwrap().counters.attempt
-    }
-
-    fn all_ended(&self) -> bool {
-        self.store.load().unwrap().runs.values().all(|run| run.ended.is_some())
     }
 
     fn check_end(&self) {

@@ -3,6 +3,7 @@
 use std::sync::LazyLock;
 
 use super::*;
+use trainyard::spec::{GpuPart, Role};
 use trainyard::store::record::AttemptRecord;
 
 /// Absent is as much as there is. What a job can never have by it is refused, and the others go on.
@@ -18,17 +19,27 @@ pub(super) fn any() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// Cores and memory that the jobs of [`SPECS`] ask for, by their texts.
-static ASKED: LazyLock<BTreeMap<&str, (u64, u64)>> = LazyLock::new(|| {
-    let asked = |text: &&'static str| {
-        let (_, spec) = source((*text).to_owned(), 0);
-        let tasks = spec.roles.iter().map(|role| (u64::from(role.count), &role.resources));
-        let (cpu, memory) = tasks
-            .fold((0, 0), |(cpu, memory), (count, each)| (cpu + count * each.cpu.0, memory + count * each.memory.0));
-        (*text, (cpu, memory))
+/// Cards in thousandths, cores and memory.
+type Asked = [u64; 3];
+
+/// What the jobs of [`SPECS`] ask for, by their texts.
+static ASKED: LazyLock<BTreeMap<&str, Asked>> =
+    LazyLock::new(|| SPECS.iter().map(|text| (*text, asked(text))).collect());
+
+fn asked(text: &str) -> Asked {
+    let (_, spec) = source(text.to_owned(), 0);
+    let of_role = |role: &Role| {
+        let each = &role.resources;
+        let card = match &each.gpu_part {
+            GpuPart::Whole => 1000,
+            GpuPart::Share { memory, .. } => memory.0 * 1000 / MEMORY,
+            GpuPart::Slice(_) => 142,
+        };
+        [u64::from(each.gpu) * card, each.cpu.0, each.memory.0].map(|one| one * u64::from(role.count))
     };
-    SPECS.iter().map(asked).collect()
-});
+    let sum = |a: Asked, b: Asked| [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
+    spec.roles.iter().map(of_role).fold([0; 3], sum)
+}
 
 /// In thousandths of a card, as docs/JOBS.md says: a share is the part of the memory that it is, a slice its sevenths.
 fn weight(lease: &GpuLease) -> u64 {
@@ -57,10 +68,19 @@ impl World {
         let cards: u64 = leases.map(weight).sum();
         assert!(within(quota.gpu.map(|cards| cards * 1000), cards), "{cards} thousandths of {quota:?}");
         let asked = || holding.iter().map(|(_, text)| ASKED[text]);
-        assert!(within(quota.cpu, asked().map(|(cpu, _)| cpu).sum()), "cores of {quota:?}");
-        assert!(within(quota.memory, asked().map(|(_, memory)| memory).sum()), "memory of {quota:?}");
+        assert!(within(quota.cpu, asked().map(|[_, cpu, _]| cpu).sum()), "cores of {quota:?}");
+        assert!(within(quota.memory, asked().map(|[.., memory]| memory).sum()), "memory of {quota:?}");
         // A run that tries again waits as well, without being a new one: after a failure, or since a stranger was in its way.
         let waiting = open.iter().filter(|run| run.attempts.is_empty()).count() as u64;
         assert!(self.stranger_came || within(quota.waiting, waiting), "{waiting} wait of {quota:?}");
+    }
+
+    /// The run is over, or asks for more than its workspace may ever have.
+    pub(super) fn is_over_or_beyond_quota(&self, run: &RunRecord) -> bool {
+        let quota = self.quotas.values().next().copied().unwrap_or_default();
+        let may = [quota.gpu.map(|cards| cards * 1000), quota.cpu, quota.memory];
+        let asked = ASKED[run.source.text.as_str()];
+        let is_beyond = may.iter().zip(asked).any(|(most, asked)| most.is_some_and(|most| asked > most));
+        run.ended.is_some() || (is_beyond && held(run).is_none())
     }
 }
