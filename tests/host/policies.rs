@@ -227,7 +227,7 @@ fn a_stop_also_stops_the_run_that_was_to_follow() {
         format!("stop_grace = \"100s\"\ncommand = {command:?}")
     };
     // However slow the machine is, it ends when it is let go, and not before.
-    let let_go = |instance: &Instance, job: &str, run: u64| {
+    let let_go = |instance: &Instance, job: &str, run: u32| {
         fs::write(instance.run_dir(job, run).join("output/go"), "").unwrap();
     };
     let begun = |instance: &Instance, job: &str, run: u64| {

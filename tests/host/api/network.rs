@@ -168,7 +168,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     line.clear();
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "ended\n");
-    assert!(begun.elapsed() < crate::support::PATIENCE);
+    assert!(begun.elapsed() < PATIENCE);
     follower.wait().unwrap();
     assert_eq!(statuses(&ask(&reader, &["GET", "/v1/jobs"])), [401]);
 
