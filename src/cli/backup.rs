@@ -9,6 +9,7 @@ use anyhow::{Context, bail};
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
+use crate::api::tokens::TokenId;
 use crate::backup::{self, LACKS, Restored, Tokens, Wanted};
 use crate::config::Paths;
 use crate::sys::file::UnnamedFile;
@@ -102,19 +103,25 @@ fn tell(restored: &Restored, tokens: Tokens) -> anyhow::Result<()> {
     restored.newer.iter().chain(&restored.ids_gone).for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
     restored.aside.iter().for_each(|path| output::aside(&format!("set aside: {}", path.display())));
     output::aside(&format!("not in a backup: {LACKS}"));
-    let names = |names: &[String]| crate::sys::terminal::escape(&names.join(" "));
+    tell_of_tokens(restored, tokens);
+    Ok(())
+}
+
+fn tell_of_tokens(restored: &Restored, tokens: Tokens) {
+    let taken = restored.manifest.taken;
     let (good, left_out) = (&restored.tokens.restored, &restored.tokens.left_out);
     if tokens == Tokens::Backup && !good.is_empty() {
         output::aside(&format!(
-            "tokens of the API are good again, also if they were revoked since {taken}. To revoke those that are not to be: trainyard token rm {}",
-            names(good)
+            "tokens of the API are good again, also if they were revoked since {taken}; when the daemon runs, these revoke them:"
         ));
+        // Others are none.
+        let ids = good.iter().filter_map(|name| name.parse::<TokenId>().ok());
+        ids.for_each(|id| output::aside(&format!("  trainyard token rm {} --user {}", id.name, id.uid)));
     }
     if !left_out.is_empty() {
         output::aside(&format!(
             "not restored, since they may have been revoked since {taken}: the tokens {}. Make new ones, or restore again with --with-tokens",
-            names(left_out)
+            crate::sys::terminal::escape(&left_out.join(" "))
         ));
     }
-    Ok(())
 }

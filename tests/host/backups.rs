@@ -18,6 +18,7 @@ fn a_backup_that_is_taken_while_jobs_run_brings_them_back_on_another_root() {
     instance.wait_state("runs", "running");
     instance.drop_job("held", "command = \"true\"\nstate = \"held\"");
     instance.wait_state("held", "held");
+    instance.ok(&["token", "new", "ci"]);
     let backups = instance.root().join("backups");
     fs::create_dir(&backups).unwrap();
     let told = instance.ok(&["backup", &backups.display().to_string(), "--json"]);
@@ -34,14 +35,20 @@ fn a_backup_that_is_taken_while_jobs_run_brings_them_back_on_another_root() {
     let Some(mut other) = Instance::prepare(test, "") else { return };
     let refused = other.cli(&["restore", &file]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--replace"), "{refused:?}");
-    let told = other.ok(&["restore", &file, "--replace"]);
-    assert!(told.contains("restored 3 jobs") && told.contains("2 were not over"), "{told}");
+    let said = other.cli(&["restore", &file, "--replace"]);
+    let (told, aside) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(told.contains("restored 3 jobs") && told.contains("2 were not over"), "{said:?}");
+    assert!(aside.contains("the tokens 0.ci. Make new ones, or restore again with --with-tokens"), "{aside}");
+    let said = other.cli(&["restore", &file, "--replace", "--with-tokens"]);
+    let aside = String::from_utf8_lossy(&said.stderr);
+    assert!(aside.contains("\n  trainyard token rm ci --user 0\n"), "{aside}");
     // As workspaces are brought back by themselves.
     let code = other.root().join("var/lib/trainyard/workspaces/default/code/c");
     fs::create_dir_all(&code).unwrap();
     fs::write(code.join("go"), "").unwrap();
     other.start_daemon(&[]);
     other.wait_ready();
+    other.ok(&["token", "rm", "ci", "--user", "0"]);
     assert_eq!(other.state("done"), "succeeded");
     assert_eq!(other.state("held"), "held");
     let report = other.wait_state("runs", "succeeded");
