@@ -118,6 +118,9 @@ pub struct Cli {
     /// Print JSON, one value or one line of JSON for each line of output
     #[arg(long, global = true)]
     pub json: bool,
+    /// Print no colours, as with NO_COLOR
+    #[arg(long, global = true)]
+    pub no_color: bool,
     #[command(subcommand)]
     pub verb: Verb,
 }
@@ -252,6 +255,9 @@ pub enum Verb {
         /// Only events behind this serial number, as --json tells it
         #[arg(long, default_value_t = 0, conflicts_with = "job")]
         after: u64,
+        /// Only the last ones of the job
+        #[arg(short = 'n', long, requires = "job")]
+        lines: Option<usize>,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
@@ -303,11 +309,14 @@ pub enum Verb {
         #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
-    /// Wait until a job has ended; 0 succeeded, 5 failed, 6 stopped
+    /// Wait until jobs have ended; 0 succeeded, 5 failed, 6 stopped; of several the highest
     Wait {
         /// JOB, or WORKSPACE/JOB
-        #[arg(add = job_names())]
-        job: JobKey,
+        #[arg(required = true, add = job_names())]
+        jobs: Vec<JobKey>,
+        /// No longer than this, as in 2h; jobs go on, and the exit code is 1
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<String>,
         /// End with the exit code of the job's command: that of the first task that failed; 5 or 6 where it has none
         #[arg(long)]
         exit_code: bool,
@@ -591,6 +600,9 @@ fn nothing_to_make_it_of() -> ! {
 
 async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
+    if cli.no_color {
+        output::paint_nothing();
+    }
     let client = || client(&cli.root);
     match cli.verb {
         Verb::Ps { filter, long, output, quiet, all: _ } => {
@@ -620,8 +632,8 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
-        Verb::Events { job: Some(job), .. } => events::run(&client()?, &job, format).await,
-        Verb::Events { job: None, follow, after } => {
+        Verb::Events { job: Some(job), lines, .. } => events::run(&client()?, &job, lines, format).await,
+        Verb::Events { job: None, follow, after, .. } => {
             let follow = if follow { Follow::Yes } else { Follow::No };
             events::run_all(&client()?, after, follow, format).await
         }
@@ -640,9 +652,11 @@ async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Rm { file, jobs } => {
             change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
         }
-        Verb::Wait { job, exit_code } => {
+        Verb::Wait { jobs, timeout, exit_code } => {
             let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
-            wait::run(&client()?, &Paths::new(&cli.root)?, &job, code, format).await
+            let most = timeout.as_deref().map(crate::ids::parse_duration).transpose()?;
+            let wanted = wait::Wanted { jobs, code, most };
+            wait::run(&client()?, &Paths::new(&cli.root)?, &wanted, format).await
         }
         Verb::Show { job, effective, file } => {
             if file {

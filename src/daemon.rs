@@ -218,7 +218,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let inventory = settings.inventory;
     let mut reconciler = Reconciler::open(store, settings.clone(), crate::sys::now())?;
     let boot = crate::sys::boot_id().map_err(failed("tell this start of the machine from others"))?;
-    reconciler.clock(&boot, crate::sys::clock_lead(), crate::sys::now());
+    let now = crate::sys::now();
+    reconciler.clock(&boot, crate::sys::clock_lead(now), now);
     let (storage, mut opened) =
         Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
@@ -494,7 +495,7 @@ impl<S: Store> Driver<S> {
     /// The time, once it is known whether somebody has set the clock.
     fn now(&mut self) -> Timestamp {
         let now = crate::sys::now();
-        self.reconciler.clock(&self.boot, crate::sys::clock_lead(), now);
+        self.reconciler.clock(&self.boot, crate::sys::clock_lead(now), now);
         now
     }
 

@@ -72,12 +72,12 @@ pub fn clock_is_synchronized() -> std::io::Result<bool> {
     Ok(state != nix::libc::TIME_ERROR && asked.status & nix::libc::STA_UNSYNC == 0)
 }
 
-/// How far the wall clock is ahead of the time since the machine's start, ms, sleep included: it changes when somebody sets the clock,
-/// and never by itself.
-pub fn clock_lead() -> i64 {
+/// How far the wall clock, which says `now`, is ahead of the time since the machine's start, ms, sleep included: it changes when somebody
+/// sets the clock, and never by itself.
+pub fn clock_lead(now: Timestamp) -> i64 {
     let boot = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)
         .map_or(0, |time| time.tv_sec().saturating_mul(1000).saturating_add(time.tv_nsec() / 1_000_000));
-    i64::try_from(now().0).unwrap_or(i64::MAX).saturating_sub(boot)
+    i64::try_from(now.0).unwrap_or(i64::MAX).saturating_sub(boot)
 }
 
 /// The wall clock. Called in the loops and in `main` only; everything else is handed a time.

@@ -6,8 +6,11 @@ use crate::api::client::{Client, Follow};
 use crate::api::wire::HappeningView;
 use crate::ids::JobKey;
 
-pub(super) async fn run(client: &Client, key: &JobKey, format: Format) -> anyhow::Result<Exit> {
-    for event in client.job(key).await?.events {
+/// Of one job: the last `lines`, or all.
+pub(super) async fn run(client: &Client, key: &JobKey, lines: Option<usize>, format: Format) -> anyhow::Result<Exit> {
+    let events = client.job(key).await?.events;
+    let skipped = events.len().saturating_sub(lines.unwrap_or(usize::MAX));
+    for event in events.into_iter().skip(skipped) {
         match format {
             Format::Json => output::json(&event)?,
             Format::People => {

@@ -178,7 +178,7 @@ mod tests {
             ("command = \"x\"\nresources.spec = \"nowhere\"", Exit::Failure),
         ] {
             fs::write(&path, text).unwrap();
-            assert_eq!(run_export_file(&path, &shelf).ok().unwrap_or(Exit::Failure), exit, "{text}");
+            assert_eq!(run_export_file(&path, &shelf).unwrap_or(Exit::Failure), exit, "{text}");
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -153,7 +154,17 @@ fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }
 
+static PLAIN: AtomicBool = AtomicBool::new(false);
+
+/// As `NO_COLOR` has it.
+pub(super) fn paint_nothing() {
+    PLAIN.store(true, Ordering::Relaxed);
+}
+
 pub(super) fn wants_colours() -> bool {
+    if PLAIN.load(Ordering::Relaxed) {
+        return false;
+    }
     // Asked once: a table has thousands of cells.
     static WANTED: OnceLock<bool> = OnceLock::new();
     *WANTED.get_or_init(|| {

@@ -1,11 +1,13 @@
-//! `trainyard wait [--exit-code] JOB`
+//! `trainyard wait [--exit-code] [--timeout TIME] JOB…`
+
+use std::time::Duration;
 
 use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::LogQuery;
 use crate::config::Paths;
-use crate::ids::JobKey;
+use crate::ids::{JobKey, format_duration};
 use crate::report::JobReport;
 use crate::status::State;
 
@@ -26,13 +28,32 @@ pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) ->
     if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
 }
 
-pub(super) async fn run(
-    client: &Client,
-    paths: &Paths,
-    key: &JobKey,
-    code: Code,
-    format: Format,
-) -> anyhow::Result<Exit> {
+pub(super) struct Wanted {
+    pub(super) jobs: Vec<JobKey>,
+    pub(super) code: Code,
+    /// No longer than this.
+    pub(super) most: Option<Duration>,
+}
+
+/// Waits for each, and ends as the one whose code is the highest.
+pub(super) async fn run(client: &Client, paths: &Paths, wanted: &Wanted, format: Format) -> anyhow::Result<Exit> {
+    let all = async {
+        let mut highest = Exit::Success;
+        for key in &wanted.jobs {
+            let exit = one(client, paths, key, wanted.code, format).await?;
+            highest = if exit.code() > highest.code() { exit } else { highest };
+        }
+        Ok(highest)
+    };
+    let Some(most) = wanted.most else { return all.await };
+    tokio::time::timeout(most, all).await.unwrap_or_else(|_| {
+        let jobs = wanted.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        output::error(&format!("not over after {}, and going on: {jobs}", format_duration(most)));
+        Ok(Exit::Failure)
+    })
+}
+
+async fn one(client: &Client, paths: &Paths, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
     until_known(client, paths, key).await?;
     // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
     let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };

@@ -205,7 +205,7 @@ impl<S: Store> Reconciler<S> {
         }
         let has_failed = |task: &&TaskRecord| matches!(task.phase.end(), Some(end) if end.end.is_failed_start());
         match (attempt.tasks.iter().filter(has_failed).count(), attempt.tasks.len()) {
-            (failed, all) if failed == all => return,
+            (failed, all) if failed == all => {}
             (0, _) => self.all_run(key, now, "all tasks run"),
             _ => self.all_run(key, now, "all tasks run that could be started"),
         }

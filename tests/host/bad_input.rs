@@ -83,6 +83,10 @@ fn the_last_good_version_stays_in_force() {
     assert_eq!((text(&report["state"]), report["run"].as_u64()), ("running".into(), Some(1)));
     assert!(instance.ok(&["ps"]).contains("its file is invalid now"));
     assert!(instance.ok(&["show", "good"]).contains("sleep 1000"));
+    let waited = instance.cli(&["wait", "--timeout", "100ms", "good"]);
+    let why = String::from_utf8(waited.stderr).unwrap();
+    assert!(waited.status.code() == Some(1) && why.contains("and going on: good"), "{why}");
+    assert_eq!(instance.ok(&["events", "good", "-n", "1"]).lines().count(), 1);
 }
 
 #[test]

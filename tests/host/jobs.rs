@@ -150,6 +150,8 @@ fn following_logs_and_waiting_end_with_the_run() {
         "each line once, in order"
     );
     assert_eq!(instance.cli(&["wait", "f"]).status.code(), Some(5));
+    instance.run_job("well", "command = \"true\"");
+    assert_eq!(instance.cli(&["wait", "--timeout", "1h", "well", "f", "well"]).status.code(), Some(5), "the highest");
     let lines = instance.ok(&["logs", "--json", "f"]);
     let line: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
     assert_eq!(

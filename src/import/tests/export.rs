@@ -24,6 +24,7 @@ fn whatever_is_exported_comes_back() {
         "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",
         "description = \"a\\n\"",
         "[roles.a]\nenv = { y = 1 }\n[services.s]\ncommand = \"x\"\nport = 1",
+        "code = \"a\"\n[roles.w]\ncode = \"b\"\n[roles.v]\n[services.nb]\ncommand = \"x\"\nport = 1",
         "[roles.a]\nuser = \"1\"\n[services.s]\ncommand = \"x\"\nport = 1",
         "[env]\npaiAzRDMA = 1",
     ] {
