@@ -17,6 +17,7 @@ LEFT_OUT = {
     "Metrics": "for Prometheus",
     "OpenApi": "no type",
     "Exec": "the command line has it",
+    "LogsHead": "logs are read whole, or from a time on",
     "Image RemoveImage TagImage PullImage ImportImage PruneImages RemoveDataset": "the command line has them",
     "Tokens NewToken RemoveToken State Drain BeginDrain UndoDrain Shutdown": "for administrators, by the command line",
 }

@@ -33,6 +33,7 @@ ADVICE: Dict[str, str] = {
     "stopped_by_file": "take `state` out of its file: `job.replace()`",
     "never_valid": "correct its file: `job.status()` tells what is wrong",
     "body_too_large": "send less",
+    "range_not_satisfiable": "ask for a part that there is",
     "invalid_job": "correct the job file; `diagnostics` tells the places, `trainyard explain KEY` the keys",
     "too_many_requests": "ask more slowly, or for many jobs at once",
     "internal": "look at the daemon's journal: `journalctl -u trainyard`",
