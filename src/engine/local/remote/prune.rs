@@ -65,7 +65,7 @@ mod tests {
         let paths = Paths::new(dir.path()).unwrap();
         let place = paths.remote().join("default/1000/place");
         let (used, unused) = (place.join("a"), place.join("b"));
-        [&used, &unused].map(|snapshot| fs::create_dir_all(snapshot).unwrap());
+        [&used, &unused].iter().for_each(|snapshot| fs::create_dir_all(snapshot).unwrap());
         let program = Arc::new(SealedProgram::of_this_program().unwrap());
         let carrier = Carrier::new(program, paths, BTreeMap::new());
         let lock = place.with_extension("lock");
