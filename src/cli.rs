@@ -545,7 +545,8 @@ pub enum Verb {
     /// Hold the process namespace that tasks share (the daemon does this)
     #[command(hide = true)]
     Hold {
-        dir: PathBuf,
+        #[arg(long)]
+        dir_fd: i32,
         #[arg(long)]
         lock_fd: i32,
     },

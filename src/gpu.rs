@@ -11,6 +11,7 @@ pub mod driver_files;
 pub mod elf;
 pub mod health;
 mod library;
+mod measuring;
 mod nvml;
 pub mod placement;
 mod topology;
@@ -175,22 +176,58 @@ pub struct Slowed {
     pub by_power_brake: bool,
 }
 
-/// What cards did at one time.
+/// What a task has of a card, by which is measured what it does there.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    Whole(GpuUuid),
+    /// A part of this card's memory, of which others have parts as well.
+    Share(GpuUuid),
+    Slice {
+        card: GpuUuid,
+        slice: GpuUuid,
+    },
+}
+
+impl Held {
+    pub fn card(&self) -> &GpuUuid {
+        match self {
+            Self::Whole(card) | Self::Share(card) | Self::Slice { card, .. } => card,
+        }
+    }
+}
+
+/// What cards, and who has parts of some, did at one time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     pub at: Timestamp,
-    /// Without those that did not answer.
+    /// Those that somebody has whole, without those that did not answer.
     pub cards: BTreeMap<GpuUuid, Sample>,
+    /// What each task did with its part.
+    pub parts: BTreeMap<(TaskId, Held), Sample>,
 }
 
-/// What one of them did; what it does not tell is absent.
+impl Measured {
+    pub fn nothing(at: Timestamp) -> Self {
+        Self { at, cards: BTreeMap::new(), parts: BTreeMap::new() }
+    }
+
+    /// What is told of a task on what it has.
+    pub fn of(&self, task: TaskId, held: &Held) -> Option<Sample> {
+        match held {
+            Held::Whole(card) => self.cards.get(card).copied(),
+            Held::Share(_) | Held::Slice { .. } => self.parts.get(&(task, held.clone())).copied(),
+        }
+    }
+}
+
+/// What a card, or a task on its part of one, did; what the driver does not tell of it is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sample {
-    /// Percent of the last moment in which something ran; absent for cards that are cut up.
+    /// Percent of the last moment in which something ran; absent for cards that are cut up, and their slices.
     pub utilisation: Option<u32>,
-    /// Bytes in use, the driver's own included.
+    /// Bytes in use, the driver's own included; of a share, those of the task's own processes.
     pub memory: Option<u64>,
-    /// Thousandths of a watt.
+    /// Thousandths of a watt; of whole cards alone, since none has a meter for its parts.
     pub power: Option<u32>,
 }
 

@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),
-        Verb::Hold { dir, lock_fd } => hold(dir, lock_fd),
+        Verb::Hold { dir_fd, lock_fd } => hold(dir_fd, lock_fd),
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
@@ -41,8 +41,8 @@ fn enter(dir: std::path::PathBuf, control_fd: i32) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn hold(dir: std::path::PathBuf, lock_fd: i32) -> anyhow::Result<ExitCode> {
-    trainyard::shim::hold::run(dir, take_inherited(lock_fd)?)?;
+fn hold(dir_fd: i32, lock_fd: i32) -> anyhow::Result<ExitCode> {
+    trainyard::shim::hold::run(take_inherited(dir_fd)?, take_inherited(lock_fd)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

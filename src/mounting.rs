@@ -17,12 +17,12 @@ use trainyard_fs::{
 };
 
 use crate::config::{Config, Direct};
-use crate::sys::bell;
 use crate::sys::file::{Durability, remove_if_there, write_whole};
 use crate::sys::lock::write_own_pid;
 use crate::sys::mounts::attached::MountTable;
 use crate::sys::process::{self, raise_open_files};
 use crate::sys::signals::{self, SignalQueue};
+use crate::sys::{bell, told};
 use crate::workspace::quota::Ledger;
 use crate::workspace::view::WorkspaceTree;
 use companion::Companion;
@@ -141,18 +141,21 @@ fn serve(
     let mut asked: Option<Attempts> = None;
     let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
     loop {
-        // `None`: it is time for the next attempt, or mounts have come or gone.
-        match words.wait_beside(&table, asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
-            Some(HAND_OVER) => asked = Some(Attempts::first()),
-            Some(_) => break,
-            None => {}
-        }
-        // The kernel does not tell the one that serves it as long as something of it is open.
+        // The kernel does not tell the one that serves it as long as something of it is open; nor does the table tell of what was
+        // before it was opened.
         if !mounted.is_attached().map_err(failed("look for the mount"))? {
             tracing::warn!("the mount was taken away from outside; the daemon mounts anew");
             break;
         }
-        let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else { continue };
+        let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else {
+            // `None`: it is time for the next attempt, or mounts have come or gone.
+            match words.wait_beside(&table, asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
+                Some(HAND_OVER) => asked = Some(Attempts::first()),
+                Some(_) => break,
+                None => {}
+            }
+            continue;
+        };
         // Before anything is disturbed.
         let ready = match successor::prepare(config) {
             Ok(ready) => ready,
@@ -202,14 +205,8 @@ fn tell(config: &Config, failure: &Failure, again: bool) {
         ),
         false => "a restart of the daemon tries again".to_owned(),
     };
-    let mut told = failure.to_string();
-    let mut source = error.source();
-    while let Some(inner) = source {
-        told = format!("{told}: {inner}");
-        source = inner.source();
-    }
-    let refusal = config.paths.mount_refusal();
-    if let Err(failed) = write_whole(&refusal, format!("{told}; {help}\n").as_bytes(), 0o600, Durability::Process) {
+    let (refusal, told) = (config.paths.mount_refusal(), format!("{}; {help}\n", told(error)));
+    if let Err(failed) = write_whole(&refusal, told.as_bytes(), 0o600, Durability::Process) {
         tracing::error!(error, help, path = %refusal.display(), %failed, "the mount is served on by the old program");
     }
 }

@@ -24,10 +24,13 @@ pub(crate) fn top_at(mountpoint: &Path) -> io::Result<Option<MountRow>> {
     Ok(uppermost(parse(&text), mountpoint))
 }
 
-/// Whether a mount of this device is anywhere.
-pub(crate) fn has(device: &str) -> io::Result<bool> {
-    let text = fs::read("/proc/self/mountinfo")?;
-    Ok(parse(&text).iter().any(|row| row.device == device))
+/// Whether a mount of this device is at exactly `mountpoint`, be it below others: copies of it elsewhere do not stand for it.
+pub(crate) fn has(device: &str, mountpoint: &Path) -> io::Result<bool> {
+    Ok(is_among(&parse(&fs::read("/proc/thread-self/mountinfo")?), device, mountpoint))
+}
+
+fn is_among(rows: &[MountRow], device: &str, mountpoint: &Path) -> bool {
+    rows.iter().any(|row| row.device == device && row.mountpoint == mountpoint)
 }
 
 /// Mounts at one place are stacked: each is the parent of the next.
@@ -99,6 +102,14 @@ mod tests {
         assert_eq!(rows[1].fs_type, "fuse");
         assert_eq!(rows[1].source, "my\\name");
         assert_eq!(rows[1].device, "0:40");
+    }
+
+    #[test]
+    fn a_mount_is_known_at_its_place_alone_also_below_another() {
+        let rows = parse(TEXT);
+        let has = |device: &str, place: &str| is_among(&rows, device, Path::new(place));
+        assert_eq!([has("0:40", "/srv/a b"), has("0:41", "/srv/a b")], [true, true]);
+        assert_eq!([has("0:40", "/"), has("8:1", "/srv/a b"), has("8:1", "/")], [false, false, true]);
     }
 
     #[test]

@@ -259,10 +259,10 @@ impl<T: Tree> Mounted<T> {
         Ok(())
     }
 
-    /// Whether the mount is still attached, wherever that is: who has a file of it open is served also when somebody has
-    /// taken it away.
+    /// Whether the mount is still attached at its mount point: who has a file of it open, or a copy of it elsewhere, is served
+    /// also when somebody has taken it away there.
     pub fn is_attached(&self) -> io::Result<bool> {
-        self.place.as_ref().map_or(Ok(false), |place| mountinfo::has(&place.device))
+        self.place.as_ref().map_or(Ok(false), |place| mountinfo::has(&place.device, &place.path))
     }
 
     /// Unmounts and waits a moment for the serving threads. While files are open in the mount it is only

@@ -52,6 +52,7 @@ fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
         overrun_told: false,
         idle_since: None,
         failed_gpus: Default::default(),
+        unwatched_gpus: Default::default(),
         stopping: None,
         verdict: None,
         ended: None,

@@ -9,8 +9,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, EngineError, Launched};
-use crate::gpu::Gpus;
-use crate::ids::{GpuUuid, TaskId};
+use crate::gpu::{Gpus, Held};
+use crate::ids::TaskId;
 use crate::reconcile::{Event, Look, Outcome, Work};
 
 /// Preparations that may wait for registries and disks at once; more wait for their turn.
@@ -43,14 +43,14 @@ const SAMPLE_PATIENCE: Duration = Duration::from_secs(4);
 pub(super) fn measure(
     gpus: Arc<Gpus>,
     engine: Arc<LocalEngine>,
-    tasks: Vec<(TaskId, Vec<GpuUuid>)>,
+    tasks: Vec<(TaskId, Vec<Held>)>,
     events: UnboundedSender<Event>,
 ) {
     let measure = move || {
-        let wanted = tasks.iter().flat_map(|(_, cards)| cards.iter().cloned()).collect();
+        let wanted = tasks.iter().flat_map(|(task, held)| held.iter().map(|held| (*task, held.clone()))).collect();
         let measured = gpus.measure(wanted, SAMPLE_PATIENCE);
-        for (task, cards) in &tasks {
-            if let Err(error) = engine.tell_gpu_usage(*task, cards, &measured) {
+        for (task, held) in &tasks {
+            if let Err(error) = engine.tell_gpu_usage(*task, held, &measured) {
                 tracing::warn!(%task, %error, "what the task's cards do is missing in its metrics");
             }
         }

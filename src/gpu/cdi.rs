@@ -34,6 +34,8 @@ const SLICES: &str = "/dev/nvidia-caps";
 pub struct Wanted<'a> {
     pub uuid: &'a GpuUuid,
     pub minor: u32,
+    /// Of which it has this slice alone.
+    pub slice: Option<&'a GpuUuid>,
 }
 
 /// Keys that are not known are of later versions, and add nothing to what is asked for here.
@@ -104,8 +106,10 @@ pub(super) fn find(
         taken.edits(path, &description.container_edits)?;
     }
     for card in cards {
-        // The node is the card's own; a number may be that of another order.
-        let by_name = |device: &&Device| device.name == card.uuid.as_str();
+        // The node is the card's own; a number may be that of another order, as `0:1` of the second slice of the first card may.
+        // What slices have of their own are nodes, which are known by the lease.
+        let name = card.slice.unwrap_or(card.uuid);
+        let by_name = |device: &&Device| device.name == name.as_str();
         let by_node = |device: &&Device| {
             let is_own = |node: &Node| node.path == Path::new(&format!("/dev/nvidia{}", card.minor));
             device.name != ALL && device.container_edits.device_nodes.iter().any(is_own)
@@ -359,6 +363,8 @@ mod tests {
 
     /// As `nvidia-ctk cdi generate` of NVIDIA's container toolkit 1.18 writes it for a driver 999.88.77 (its own test's machine).
     const GOLDEN: &str = include_str!("../../tests/data/cdi/nvidia.yaml");
+    /// The same of a card that is cut up.
+    const MIG: &str = include_str!("../../tests/data/cdi/nvidia-mig.yaml");
 
     struct Machine {
         root: tempfile::TempDir,
@@ -392,7 +398,7 @@ mod tests {
         fn find(&self, wanted: Option<&str>, minors: &[u32]) -> Result<DriverFiles, String> {
             let uuids: Vec<GpuUuid> = minors.iter().map(|minor| format!("GPU-{minor}").parse().unwrap()).collect();
             let cards: Vec<Wanted<'_>> =
-                uuids.iter().zip(minors).map(|(uuid, minor)| Wanted { uuid, minor: *minor }).collect();
+                uuids.iter().zip(minors).map(|(uuid, minor)| Wanted { uuid, minor: *minor, slice: None }).collect();
             let capabilities = Capabilities::parse(wanted).unwrap();
             find(&self.sources, &capabilities, &cards).map(|found| found.expect("there is a description"))
         }
@@ -425,6 +431,61 @@ mod tests {
         }
         let without = machine.find(None, &[0]).unwrap();
         assert_eq!(without.files.len(), 1, "video was not asked for");
+    }
+
+    /// As the toolkit writes it for a card that is cut up: by numbers, or by the names of the slices.
+    #[test]
+    fn of_a_card_that_is_cut_up_a_slice_has_the_node_and_what_its_own_entry_says() {
+        let (card, slice): (GpuUuid, GpuUuid) = ("GPU-0".parse().unwrap(), "MIG-b".parse().unwrap());
+        let wanted = [Wanted { uuid: &card, minor: 0, slice: Some(&slice) }];
+        for (names, says) in [(["0:0", "0:1"], None), (["MIG-a", "MIG-b"], Some("OWN=MIG-b"))] {
+            let text =
+                MIG.replace("\"0:0\"", &format!("{:?}", names[0])).replace("\"0:1\"", &format!("{:?}", names[1]));
+            let machine = Machine::with(&text);
+            let has_nodes = machine.nodes(&[("nvidia0", 0), ("nvidiactl", 255)]);
+            let found = find(&machine.sources, &Capabilities::parse(None).unwrap(), &wanted).unwrap().unwrap();
+            let own: Vec<String> = found.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert!(says.is_none_or(|says| own.contains(&says.to_owned())), "{own:?}");
+            if has_nodes {
+                assert_eq!(shown(found.devices), ["/dev/nvidiactl", "/dev/nvidia0"], "those of slices are the lease's");
+                assert_eq!(found.remarks, Vec::<String>::new());
+            }
+        }
+    }
+
+    /// `tests/cdi` asks the crate `container-device-interface`, and prints what this is compared with.
+    #[test]
+    fn what_a_description_gives_is_what_the_interface_s_own_reader_makes_of_it() {
+        let injected: serde_json::Value =
+            serde_json::from_str(include_str!("../../tests/data/cdi/injected.json")).unwrap();
+        for (file, text, slice) in [("nvidia.yaml", GOLDEN, None), ("nvidia-mig.yaml", MIG, Some("MIG-0"))] {
+            let machine = Machine::with(text);
+            let has_nodes = machine.nodes(&[("nvidia0", 0), ("nvidiactl", 255)]);
+            let (card, slice): (GpuUuid, Option<GpuUuid>) =
+                ("GPU-0".parse().unwrap(), slice.map(|slice| slice.parse().unwrap()));
+            let wanted = [Wanted { uuid: &card, minor: 0, slice: slice.as_ref() }];
+            let all = Capabilities::parse(Some("all")).unwrap();
+            let found = find(&machine.sources, &all, &wanted).unwrap().unwrap();
+            let device = if slice.is_some() { "nvidia.com/gpu=0:0" } else { "nvidia.com/gpu=0" };
+            let theirs = &injected[file][device];
+            let strings = |value: &serde_json::Value| -> Vec<String> {
+                value.as_array().unwrap().iter().map(|one| one.as_str().unwrap().to_owned()).collect()
+            };
+            let outside = |path: &Path| Path::new("/").join(path.strip_prefix(&machine.sources.root).unwrap());
+            let mut mounts: Vec<Vec<String>> =
+                found.files.iter().map(|file| shown([outside(&file.source), file.target.clone()])).collect();
+            mounts.sort();
+            let their_mounts: Vec<Vec<String>> = theirs["mounts"].as_array().unwrap().iter().map(strings).collect();
+            assert_eq!(mounts, their_mounts, "{file}");
+            let env: Vec<String> = found.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            assert_eq!(env, strings(&theirs["env"]), "{file}");
+            let mut devices = shown(found.devices);
+            devices.sort();
+            // Those of slices are the lease's to give.
+            let their_devices: Vec<String> =
+                strings(&theirs["devices"]).into_iter().filter(|path| !path.starts_with(SLICES)).collect();
+            assert!(!has_nodes || devices == their_devices, "{file}: {devices:?}, {their_devices:?}");
+        }
     }
 
     #[test]

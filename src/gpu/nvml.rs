@@ -18,6 +18,7 @@ use nvml_wrapper::sys_exports::field_id;
 use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::library::NAME;
+use super::measuring;
 use super::{
     Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage,
 };
@@ -237,17 +238,9 @@ fn recovery_of(number: u64) -> Recovery {
     }
 }
 
-pub(super) fn sample(device: &Device<'_>) -> Sample {
-    Sample {
-        memory: device.memory_info().ok().map(|memory| memory.used),
-        utilisation: device.utilization_rates().ok().map(|rates| rates.gpu),
-        power: device.power_usage().ok(),
-    }
-}
-
 /// Tasks have their control groups below `tasks`.
 pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], tasks: Option<&str>) -> Usage {
-    let Sample { memory, utilisation, power } = sample(device);
+    let Sample { memory, utilisation, power } = measuring::of_card(device);
     Usage {
         memory,
         utilisation,
@@ -257,7 +250,7 @@ pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], tasks: 
     }
 }
 
-fn with_tasks(mut found: Vec<Process>, tasks: Option<&str>) -> Vec<Process> {
+pub(super) fn with_tasks(mut found: Vec<Process>, tasks: Option<&str>) -> Vec<Process> {
     for process in &mut found {
         let group = tasks.and_then(|tasks| cgroup::group_of_process(process.pid, tasks));
         process.task = group.and_then(|group| group.parse().ok());
@@ -277,7 +270,7 @@ fn processes_of_all(device: &Device<'_>, slices: &[(Slice, Device<'_>)]) -> Opti
 }
 
 /// None where one of the questions is not answered: who is not told of may be there.
-fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<Vec<Process>> {
+pub(super) fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<Vec<Process>> {
     let compute = device.running_compute_processes().ok()?;
     let graphics = device.running_graphics_processes().ok()?;
     let mut found: Vec<Process> = Vec::new();

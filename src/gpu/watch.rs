@@ -11,7 +11,7 @@
 //! NVML counts the cards when it is initialised, and not again. So it is initialised anew as long as a card that there
 //! was is missing, and when the kernel lists other cards than before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,8 +25,8 @@ use nvml_wrapper::Nvml;
 
 use super::nvml::{self, Heard, Placed};
 use super::xids::Xids;
-use super::{Card, Driver, Inventory, Measured, Signs, Topology, health, library};
-use crate::ids::{GpuUuid, Timestamp};
+use super::{Card, Driver, Held, Inventory, Measured, Signs, Topology, health, library, measuring};
+use crate::ids::{GpuUuid, TaskId, Timestamp};
 use crate::sys::now;
 use crate::sys::process::take_own_descriptors;
 
@@ -74,10 +74,10 @@ enum Word {
     End,
 }
 
-/// What these cards do; nobody waits for an answer after `until`.
+/// What tasks do with what they have of cards; nobody waits for an answer after `until`.
 #[derive(Debug)]
 struct Question {
-    wanted: BTreeSet<GpuUuid>,
+    wanted: Vec<(TaskId, Held)>,
     until: Instant,
     answer: Sender<Measured>,
 }
@@ -138,13 +138,13 @@ impl Gpus {
         found.unwrap_or_else(|| self.last())
     }
 
-    /// What these cards do now, and nothing else, so that it costs little; nothing of them if that takes too long. Blocks.
-    pub fn measure(&self, wanted: BTreeSet<GpuUuid>, patience: Duration) -> Measured {
+    /// What tasks do now with what they have, and nothing else, so that it costs little; nothing if that takes too long. Blocks.
+    pub fn measure(&self, wanted: Vec<(TaskId, Held)>, patience: Duration) -> Measured {
         let (answer, receiver) = channel();
         let question = Question { wanted, until: Instant::now() + patience, answer };
         let asked = self.words.send(Word::Measure(question));
         let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
-        found.unwrap_or_else(|| Measured { at: now(), cards: BTreeMap::new() })
+        found.unwrap_or_else(|| Measured::nothing(now()))
     }
 }
 
@@ -238,16 +238,13 @@ impl Watcher {
         if Instant::now() >= question.until {
             return;
         }
-        let at = now();
-        let cards = self.opened.iter().flat_map(|opened| {
-            let wanted = opened.cards.iter().filter(|(_, facts)| question.wanted.contains(&facts.uuid));
-            wanted.filter_map(|(index, facts)| {
-                let device = opened.nvml.device_by_index(*index).ok()?;
-                Some((facts.uuid.clone(), nvml::sample(&device)))
-            })
-        });
+        let (at, tasks_group) = (now(), self.settings.tasks_group.as_deref());
+        let measured = match &self.opened {
+            Some(opened) => measuring::measure(&opened.nvml, &opened.cards, &question.wanted, tasks_group, at),
+            None => Measured::nothing(at),
+        };
         // Who has lost patience no longer hears.
-        let _ = question.answer.send(Measured { at, cards: cards.collect() });
+        let _ = question.answer.send(measured);
     }
 
     fn heard(&mut self, uuid: Option<GpuUuid>, number: u64) {

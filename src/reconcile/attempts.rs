@@ -130,6 +130,7 @@ impl<S: Store> Reconciler<S> {
             overrun_told: false,
             idle_since: None,
             failed_gpus: BTreeSet::new(),
+            unwatched_gpus: BTreeSet::new(),
             stopping: None,
             verdict: None,
             ended: None,

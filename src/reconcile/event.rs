@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::Request;
 use crate::config::{AddressRange, Quotas};
 use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
-use crate::gpu::{Inventory, Measured};
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
+use crate::gpu::{Held, Inventory, Measured};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
 use crate::plan::Amount;
 use crate::report::{Change, DrainOrder};
@@ -63,7 +63,7 @@ pub enum Work {
     LookAtCards,
     /// What the cards of these tasks do, also to be told to the tasks' shims; told by [`Event::Measured`].
     Measure {
-        tasks: Vec<(TaskId, Vec<GpuUuid>)>,
+        tasks: Vec<(TaskId, Vec<Held>)>,
     },
     Stop {
         task: TaskId,

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use super::world::Job;
 use super::{Reconciler, Work};
-use crate::gpu::Measured;
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp};
+use crate::gpu::{Held, Measured};
+use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::plan::Idle;
 use crate::report::GpuReport;
 use crate::spec::GpuIdle;
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
+use crate::store::record::{AttemptRecord, GpuLease, GpuPartLease, TaskPhase, TaskRecord};
 
 /// As the other figures of tasks, ms.
 const EVERY_MS: u64 = 5000;
@@ -72,10 +72,22 @@ fn with_cards(attempt: &AttemptRecord) -> impl Iterator<Item = (u32, &TaskRecord
 /// How busy the busiest of its cards was; absent where one does not tell, or it has none that are used now.
 fn busiest(attempt: &AttemptRecord, measured: &Measured) -> Option<u32> {
     attempt.running_since?;
-    let cards = with_cards(attempt).flat_map(|(_, task)| &task.gpus);
-    let of_card = |uuid: &GpuUuid| measured.cards.get(uuid)?.utilisation;
-    let all: Option<Vec<u32>> = cards.map(|lease| of_card(&lease.uuid)).collect();
-    all?.into_iter().max()
+    let of_task = |(ordinal, task): (u32, &TaskRecord)| {
+        let id = attempt.task_id(ordinal);
+        let busy = |lease: &GpuLease| measured.of(id, &held(lease))?.utilisation;
+        task.gpus.iter().map(busy).collect::<Option<Vec<u32>>>()
+    };
+    let all: Option<Vec<Vec<u32>>> = with_cards(attempt).map(of_task).collect();
+    all?.into_iter().flatten().max()
+}
+
+fn held(lease: &GpuLease) -> Held {
+    let card = lease.uuid.clone();
+    match &lease.part {
+        None => Held::Whole(card),
+        Some(GpuPartLease::Share { .. }) => Held::Share(card),
+        Some(GpuPartLease::Slice { uuid, .. }) => Held::Slice { card, slice: uuid.clone() },
+    }
 }
 
 impl<S: Store> Reconciler<S> {
@@ -83,10 +95,9 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn measure_cards(&mut self) -> Option<Timestamp> {
         let live = self.live.iter().filter_map(|key| self.jobs.get(key)?.open_run()?.live_attempt());
         let of_attempt = |attempt: &AttemptRecord| {
-            let task = |(ordinal, task): (u32, &TaskRecord)| {
-                (attempt.task_id(ordinal), task.gpus.iter().map(|lease| lease.uuid.clone()).collect())
-            };
-            with_cards(attempt).map(task).collect::<Vec<(TaskId, Vec<GpuUuid>)>>()
+            let task =
+                |(ordinal, task): (u32, &TaskRecord)| (attempt.task_id(ordinal), task.gpus.iter().map(held).collect());
+            with_cards(attempt).map(task).collect::<Vec<(TaskId, Vec<Held>)>>()
         };
         let tasks: Vec<_> = live.flat_map(of_attempt).collect();
         if tasks.is_empty() {
@@ -167,10 +178,11 @@ impl<S: Store> Reconciler<S> {
     /// What the cards of a job did when they were measured last, for who asks.
     pub(super) fn card_reports(&self, job: &Job) -> Vec<GpuReport> {
         let Some(attempt) = job.open_run().and_then(|run| run.live_attempt()) else { return Vec::new() };
-        let of_task = |(_, task): (u32, &TaskRecord)| {
-            let of_card = |lease: &crate::store::record::GpuLease| {
+        let of_task = |(ordinal, task): (u32, &TaskRecord)| {
+            let id = attempt.task_id(ordinal);
+            let of_card = |lease: &GpuLease| {
                 let last = self.last_measured();
-                let sample = last.and_then(|last| last.cards.get(&lease.uuid));
+                let sample = last.and_then(|last| last.of(id, &held(lease)));
                 GpuReport {
                     task: task.name().to_string(),
                     gpu: self.name_of(&lease.uuid),

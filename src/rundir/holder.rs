@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{RunDirError, read_json, write_json};
 use crate::sys::file::{Durability, optional};
 use crate::sys::idmap::IdMap;
-use crate::sys::lock::{HeldLock, pid_in};
+use crate::sys::lock::{HeldLock, is_held, pid_in};
 
 /// What the holder is told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,7 +81,7 @@ impl HolderDir {
         let open = |kind: &str| File::open(format!("/proc/{pid}/ns/{kind}")).map(OwnedFd::from);
         let opened = (open("user"), open("pid"));
         // Only now is it known that the number was its own.
-        if self.try_lock()?.is_some() {
+        if !is_held(&self.lock_file())? {
             return Ok(None);
         }
         let (user, processes) = opened;

@@ -1,4 +1,4 @@
-//! `trainyard hold DIR`: the first process of a process namespace that tasks of an attempt share.
+//! `trainyard hold --dir-fd N --lock-fd N`: the first process of a process namespace that tasks of an attempt share.
 //!
 //! ```text
 //! join its control group ─► user namespace ─► leave the machine's files and network ─► fork into the process namespace
@@ -10,15 +10,14 @@
 //! **Invariant:** without a daemon that tells it to stay it ends: nobody else knows of it.
 //!
 //! **Invariant:** what runs beside it can neither end it nor learn anything of the machine by it. The kernel lets no signal without
-//! a handler through to a first process; it cannot be looked into, has no files but its lock, an empty root, and a network
-//! without links, since mounts and networks of any process are there for all to read in `/proc`.
+//! a handler through to a first process; it cannot be looked into, has no files but its lock, an empty root, a network without
+//! links and a command line without paths, since mounts, networks and words of any process are there for all to read in `/proc`.
 
 use std::convert::Infallible;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 
 use nix::sys::signal::Signal;
 
@@ -43,11 +42,14 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> HoldError {
 }
 
 /// Makes the namespaces and tells the number of the process that holds them on standard output; that one waits on standard input
-/// for the same number, and ends if none comes. `lock` is the inherited descriptor that proves its life.
-pub fn run(dir: PathBuf, lock: OwnedFd) -> Result<(), HoldError> {
+/// for the same number, and ends if none comes. `dir` is what says what is to be held, and `lock` the inherited descriptor that
+/// proves its life.
+pub fn run(dir: OwnedFd, lock: OwnedFd) -> Result<(), HoldError> {
     nix::unistd::setgroups(&[]).map_err(|errno| failed("leave the daemon's groups")(errno.into()))?;
-    close_all_but(&[lock.as_raw_fd()]).map_err(failed("close inherited descriptors"))?;
-    let record = HolderDir::at(dir).read().map_err(io::Error::other).map_err(failed("read what is to be held"))?;
+    close_all_but(&[dir.as_raw_fd(), lock.as_raw_fd()]).map_err(failed("close inherited descriptors"))?;
+    let record = HolderDir::at(mounts::path_of(&dir)).read();
+    drop(dir);
+    let record = record.map_err(io::Error::other).map_err(failed("read what is to be held"))?;
     let record = record.ok_or_else(|| failed("read what is to be held")(io::ErrorKind::NotFound.into()))?;
     let joined = cgroup::make(&record.cgroup).and_then(|()| cgroup::join(&record.cgroup));
     joined.map_err(failed("join a control group of its own"))?;

@@ -80,7 +80,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
     let boards = reader.boards(wire.tensorboard.as_ref(), &roles);
     roles.extend(reader.services(&wire.services, boards, &defaults));
     reader.check_roles(&roles);
-    reader.kind_of_no_card(&defaults.resources, &roles);
+    reader.graphics_of_nobody(&defaults.resources, &roles);
     reader.too_many_tasks(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);

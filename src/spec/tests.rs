@@ -202,6 +202,36 @@ fn who_asks_for_more_than_the_file_allows_gets_less_and_is_told() {
         "what a service has is not left for tasks"
     );
     assert!(errors(&format!("max_gpu = 1\n{of_two}{service}"))[0].contains("the services alone have 2"));
+    // A share and a slice are a card each, and so are those of a board that each task has.
+    let shares = "[services.s]\ncommand = 'x'\nport = 1\nresources.gpu_memory = '10GiB'\n\
+                  [services.t]\ncommand = 'x'\nport = 2\nresources = { mig = '1g.10gb', gpu = 2 }\n";
+    assert_eq!(cards(&format!("max_gpu = 6\n{of_two}{shares}")), [1, 1, 1, 2]);
+    assert!(errors(&format!("max_gpu = 2\n{of_two}{shares}"))[0].contains("the services alone have 3"));
+    let boards = "[tensorboard]\neach_task = true\nresources.gpu_memory = '1GiB'\n";
+    assert_eq!(cards(&format!("max_gpu = 6\n{of_two}{boards}")), [1, 1, 1, 1, 1]);
+    assert!(errors(&format!("max_gpu = 2\n{of_two}{boards}"))[0].contains("the services alone have 3"));
+}
+
+#[test]
+fn what_is_said_of_cards_that_nobody_asks_for_is_warned_of_where_it_stands() {
+    let warned = |text: &str| {
+        let found = parse("x.toml", text).1;
+        assert!(found.iter().all(|found| !found.is_error()), "{found:?}");
+        found.iter().map(ToString::to_string).filter(|found| found.contains("gpu_")).collect::<Vec<_>>()
+    };
+    let (kind, over) =
+        ("`gpu_type` is the kind of cards that nobody asks for", "`gpu_memory_over` is about shares of a card");
+    for (text, said) in [
+        ("[roles.w]\nresources.gpu_type = 'H100'\n", kind),
+        ("[roles.w]\nresources = { gpu = 1, gpu_memory_over = 'alert' }\n", over),
+        ("resources.gpu_memory_over = 'alert'\ncommand = 'x'\n", over),
+        ("command = 'x'\n[services.s]\ncommand = 'x'\nport = 1\nresources.gpu_memory_over = 'stop'\n", over),
+    ] {
+        let found = warned(text);
+        assert!(found.len() == 1 && found[0].contains(said), "{text}: {found:?}");
+    }
+    let right = "resources = { gpu_type = 'H100', gpu_memory_over = 'alert' }\n[roles.a]\nresources.gpu_memory = '1GiB'\n[roles.b]\n";
+    assert_eq!(warned(right), Vec::<String>::new());
 }
 
 #[test]
@@ -221,6 +251,8 @@ fn nodes_of_uai_are_two_to_four_or_what_the_file_allows() {
     assert!(nodes("max_nodes = 6\n", 6).is_empty(), "the machine may have room for more");
     let alone = "contract = 'uai'\nframework = 'tensorflow'\ncommand = 'x'\n[roles.ps]\n[roles.worker]\n";
     assert!(errors(alone)[0].contains("and this one 1"), "{:?}", errors(alone));
+    let one = errors(&format!("max_nodes = 1\n{alone}"));
+    assert!(one[0].contains("has 2 nodes at least (by UAI-Train's console), and `max_nodes` is 1"), "{one:?}");
 }
 
 #[test]

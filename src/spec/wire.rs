@@ -145,7 +145,7 @@ pub(super) struct WireResources {
     pub(super) gpu: Option<Spanned<u32>>,
     pub(super) gpu_type: Option<Spanned<String>>,
     pub(super) gpu_memory: Option<Spanned<String>>,
-    pub(super) gpu_memory_over: Option<String>,
+    pub(super) gpu_memory_over: Option<Spanned<String>>,
     pub(super) mig: Option<Spanned<String>>,
     pub(super) cpu: Option<f64>,
     pub(super) memory: Option<String>,

@@ -186,6 +186,9 @@ pub struct AttemptRecord {
     /// Cards of it of which it was told that they have failed.
     #[serde(default)]
     pub failed_gpus: BTreeSet<GpuUuid>,
+    /// Cards that it shares, of which it was told that the driver does not say what its processes use of them.
+    #[serde(default)]
+    pub unwatched_gpus: BTreeSet<GpuUuid>,
     /// Why its tasks are being stopped.
     pub stopping: Option<StopCause>,
     /// What ended it; known before its last tasks have gone.

@@ -42,6 +42,15 @@ pub fn pid_in(path: &Path) -> io::Result<Option<i32>> {
     Ok(text.trim().parse().ok())
 }
 
+/// Whether somebody holds the lock at `path`. Others who ask at the same time do not count, as they would if each took it.
+pub fn is_held(path: &Path) -> io::Result<bool> {
+    match flock(&File::open(path)?, nix::libc::LOCK_SH | nix::libc::LOCK_NB) {
+        Ok(()) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
 /// Writes our process id into a lock file that we inherited with its lock.
 pub fn write_own_pid(lock: &OwnedFd) -> io::Result<()> {
     let file = File::from(lock.try_clone()?);
@@ -81,6 +90,19 @@ mod tests {
         assert_eq!(pid_in(&path).unwrap(), Some(42));
         drop(first);
         assert!(HeldLock::try_take(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn who_asks_for_a_lock_holds_it_for_nobody_else_who_asks() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        assert_eq!(is_held(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let held = HeldLock::try_take(&path).unwrap();
+        assert!(is_held(&path).unwrap());
+        drop(held);
+        let asks = File::open(&path).unwrap();
+        flock(&asks, nix::libc::LOCK_SH | nix::libc::LOCK_NB).unwrap();
+        assert!(!is_held(&path).unwrap(), "another one asks as well");
     }
 
     #[test]

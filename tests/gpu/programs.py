@@ -101,6 +101,18 @@ def steps(path):
         os.rename(path + ".new", path)
 
 
+def keep(path, gib):
+    """Keeps so much memory of the first card, and does nothing with it, for ever."""
+    import torch
+
+    kept = torch.zeros(int(gib) << 30, device="cuda", dtype=torch.uint8)
+    torch.cuda.synchronize()
+    with open(path, "w") as out:
+        out.write(str(kept.nbytes))
+    while True:
+        time.sleep(60)
+
+
 def hold(path):
     """Holds memory of each card until its standard input ends."""
     import torch
@@ -152,6 +164,35 @@ def driver():
         "uuids": uuids,
         "kept": back.raw == sent,
         "named": named,
+        "loaded": loaded,
+        "glibc": os.confstr("CS_GNU_LIBC_VERSION"),
+        "release": open("/etc/os-release").readline().strip(),
+    }
+
+
+def product_here():
+    """One product of matrices, compared with that of the processor, and how fast it is, the median of 20."""
+    import torch
+
+    side = 8192
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    times = []
+    for _ in range(25):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        c = torch.mm(a, b)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - begun)
+    own = a[:16].cpu().float() @ b.cpu().float()
+    difference = (c[:16].cpu().float() - own).abs().max().item() / own.abs().max().item()
+    with open("/proc/self/maps") as maps:
+        loaded = sorted({line.split()[5] for line in maps if "libcuda.so" in line})
+    return {
+        "count": torch.cuda.device_count(),
+        "card": f"GPU-{torch.cuda.get_device_properties(0).uuid}",
+        "right": difference < 0.01,
+        "tflops": 2 * side**3 / sorted(times[5:])[10] / 1e12,
+        "torch": torch.__version__,
         "loaded": loaded,
         "glibc": os.confstr("CS_GNU_LIBC_VERSION"),
         "release": open("/etc/os-release").readline().strip(),

@@ -140,31 +140,62 @@ const COMMON: [(&str, u64); 2] = [("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0
 /// Holds the paths that tests have made of these, and not found.
 const COMMON_MADE: &str = "/run/trainyard-tests-nvidia";
 
+/// Of nodes of what cards are cut up into: one that no driver has.
+const CAPABILITIES_MAJOR: u64 = 300;
+const CAPABILITIES: &str = "/dev/nvidia-caps";
+
+fn make_node(path: &Path, major: u64, minor: u64) -> Result<(), Errno> {
+    mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    Ok(())
+}
+
 impl Nodes {
     pub(crate) fn make(minors: &[u64]) -> Self {
-        let make = |path: &Path, minor: u64| {
-            mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(195, minor))?;
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
-            Ok::<(), Errno>(())
-        };
         let mut common = File::options().create(true).append(true).open(COMMON_MADE).unwrap();
         // Nobody removes them meanwhile.
         common.lock_shared().unwrap();
         for (path, minor) in COMMON {
-            match make(Path::new(path), minor) {
+            match make_node(Path::new(path), 195, minor) {
                 Ok(()) => writeln!(common, "{path}").unwrap(),
                 Err(Errno::EEXIST) => {}
                 Err(error) => panic!("{path}: {error}"),
             }
         }
-        let own = minors.iter().map(|minor| {
-            let path = PathBuf::from(format!("/dev/nvidia{minor}"));
-            // Of a test that was killed.
-            let _ = std::fs::remove_file(&path);
-            make(&path, *minor).unwrap();
-            path
-        });
-        Self { own: own.collect(), common }
+        let mut nodes = Self { own: Vec::new(), common };
+        minors.iter().for_each(|minor| nodes.add(format!("/dev/nvidia{minor}"), 195, *minor));
+        nodes
+    }
+
+    fn add(&mut self, path: String, major: u64, minor: u64) {
+        let path = PathBuf::from(path);
+        // Of a test that was killed.
+        let _ = std::fs::remove_file(&path);
+        make_node(&path, major, minor).unwrap();
+        self.own.push(path);
+    }
+
+    /// Nodes by which slices of the card with this minor number are reached: of each its instance and the number of its node, whose
+    /// compute instance has the next one. Daemons of the instance that start from now on are told so in a `/proc/driver` of
+    /// their own.
+    pub(crate) fn add_slices(&mut self, instance: &mut Instance, card: u64, slices: &[(u32, u64)]) {
+        if std::fs::create_dir(CAPABILITIES).is_ok() {
+            writeln!(self.common, "{CAPABILITIES}").unwrap();
+        }
+        let told = instance.root().join("proc-driver");
+        for (gpu_instance, number) in slices {
+            let own = told.join(format!("nvidia/capabilities/gpu{card}/mig/gi{gpu_instance}"));
+            std::fs::create_dir_all(own.join("ci0")).unwrap();
+            for (access, minor) in [("access", *number), ("ci0/access", number + 1)] {
+                let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+                std::fs::write(own.join(access), text).unwrap();
+                self.add(format!("{CAPABILITIES}/nvidia-cap{minor}"), CAPABILITIES_MAJOR, minor);
+            }
+        }
+        instance.view = Some(format!(
+            "mount --make-private /proc; mount -t tmpfs driver /proc/driver; cp -R {}/. /proc/driver/",
+            told.display()
+        ));
     }
 }
 
@@ -175,7 +206,7 @@ impl Drop for Nodes {
         }
         if self.common.try_lock().is_ok() {
             let made = std::fs::read_to_string(COMMON_MADE).unwrap_or_default();
-            made.lines().for_each(|path| drop(std::fs::remove_file(path)));
+            made.lines().for_each(|path| drop(std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path))));
             let _ = self.common.set_len(0);
         }
     }
@@ -192,6 +223,10 @@ pub(crate) fn cards_at(minors: &[u64], more: impl Fn(usize) -> String) -> String
 
 /// What becomes of opening each of these devices in the control group of a task, which has `sleep` and this number as its command.
 pub(super) fn opened(number: &str, minors: &[u64]) -> String {
+    opened_at(number, &minors.iter().map(|minor| format!("/dev/nvidia{minor}")).collect::<Vec<_>>())
+}
+
+fn opened_at(number: &str, paths: &[String]) -> String {
     let pid = wait_for("the task's process", || {
         let found = pids_with(number).into_iter().find(|(_, line)| line.starts_with("sleep"));
         found.map(|(pid, _)| pid)
@@ -203,8 +238,7 @@ pub(super) fn opened(number: &str, minors: &[u64]) -> String {
         is_own.then(|| format!("/sys/fs/cgroup/{controllers}{path}"))
     };
     let group = groups.lines().find_map(of_devices).unwrap();
-    let opens: String =
-        minors.iter().map(|minor| format!("(: < /dev/nvidia{minor}) 2>&1 | sed 's/.*: //'\n")).collect();
+    let opens: String = paths.iter().map(|path| format!("(: < {path}) 2>&1 | sed 's/.*: //'\n")).collect();
     let script = format!("echo $$ > {group}/cgroup.procs\n{opens}");
     let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
     // A driver of which there is no such card says it in other words than a kernel without one.
@@ -437,6 +471,44 @@ fn several_jobs_have_shares_of_one_card_and_who_uses_more_than_its_own_is_told()
 }
 
 #[test]
+fn of_a_card_that_is_shared_each_task_is_told_what_its_own_processes_do_and_what_is_not_known_of_them() {
+    let Some((instance, fake)) = instance("of_a_card_that_is_shared_each_task_is_told") else { return };
+    let minors = [273];
+    let _nodes = Nodes::make(&minors);
+    let shows = |processes: &str| {
+        let card = format!("used = 42949672960\nutilisation = 90\nprocesses = [{processes}]");
+        fake.shows(&cards_at(&minors, |_| card.clone()));
+    };
+    shows("");
+    fake.install();
+    for (name, number) in [("one", "2731"), ("two", "2732")] {
+        let job = format!("image = \"host\"\ncommand = \"exec sleep {number}\"\nresources.gpu_memory = \"20GiB\"\n");
+        instance.drop_job(name, &job);
+        instance.wait_state(name, "running");
+    }
+    let row = |name: &str, end: &str| {
+        let path = instance.run_dir(name, 1).join("attempts/1/main-0/metrics.csv");
+        wait_for(&format!("a row of {name} that ends with {end}"), || {
+            std::fs::read_to_string(&path).unwrap_or_default().lines().any(|line| line.ends_with(end)).then_some(())
+        });
+    };
+    let (one, two) = (sleeper("2731"), sleeper("2732"));
+    let other = format!("{{ pid = {two}, bytes = 1073741824 }}");
+    shows(&format!("{{ pid = {one}, bytes = 3221225472, busy = 30 }}, {other}"));
+    row("one", ",30,3221225472,");
+    row("two", ",0,1073741824,");
+    let status = instance.ok(&["status", "one"]);
+    assert!(status.contains("\nmain-0  GPU 0  30%  3GiB    -\n"), "{status}");
+    // One process of which nothing is known makes nothing known of the task's memory, and is told of.
+    shows(&format!("{{ pid = {one}, busy = 30 }}, {other}"));
+    row("one", ",30,,");
+    let alarm = format!("alarm: the driver does not tell how much memory of GPU 0 process {one} of main-0 uses");
+    wait_for("the alarm", || instance.ok(&["events", "one"]).contains(&alarm).then_some(()));
+    assert!(!instance.ok(&["events", "two"]).contains("alarm: "));
+    instance.shutdown();
+}
+
+#[test]
 fn what_cards_do_is_in_the_metrics_and_the_status_of_their_task_and_idle_ones_end_it() {
     let Some((mut instance, fake)) = instance("what_cards_do_is_in_the_metrics") else { return };
     let minors = [241];
@@ -516,5 +588,62 @@ fn a_slice_that_cannot_be_reached_is_told_by_its_name_and_a_kind_that_is_not_the
     let why = instance.wait_state("other", "invalid")["reason"].as_str().unwrap().to_owned();
     let said = "the job needs 1 GPU(s) of type A100, and this machine has 1 × slice 1g.10gb of NVIDIA H100 80GB HBM3";
     assert!(why.contains(said), "{why}");
+    instance.shutdown();
+}
+
+#[test]
+fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
+    const TEST: &str = "jobs_have_slices_of_one_card";
+    let Some(mut instance) = Instance::prepare(TEST, "") else { return };
+    let fake = FakeNvml::without_driver(instance.root());
+    let config = format!(
+        "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n[gpu]\nlibrary = \"{}\"\n",
+        fake.library().display()
+    );
+    std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
+    let minors = [283];
+    let mut nodes = Nodes::make(&minors);
+    nodes.add_slices(&mut instance, 283, &[(7, 566), (9, 584)]);
+    let slice = |name: char, gpu_instance: u32, used: u64| {
+        format!(
+            "{{ uuid = \"MIG-{name}\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240, used = {used}, \
+             gpu_instance = {gpu_instance} }}"
+        )
+    };
+    fake.shows(&cards_at(&minors, |_| format!("mig = [{}, {}]", slice('a', 7, 4321), slice('b', 9, 8765))));
+    fake.install();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let job = |number: &str| {
+        format!(
+            "image = \"host\"\ncommand = \"env; ls /dev/nvidia-caps; exec sleep {number}\"\nresources.mig = \"1g.10gb\"\n"
+        )
+    };
+    for (name, number) in [("first", "2831"), ("second", "2832")] {
+        instance.drop_job(name, &job(number));
+        instance.wait_state(name, "running");
+    }
+    let all = ["/dev/nvidia283".to_owned()].into_iter();
+    let all: Vec<String> =
+        all.chain([566, 567, 584, 585].map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}"))).collect();
+    assert_eq!(opened_at("2831", &all), [MAY, MAY, MAY, MAY_NOT, MAY_NOT].concat());
+    assert_eq!(opened_at("2832", &all), [MAY, MAY_NOT, MAY_NOT, MAY, MAY].concat());
+    for (name, slice, nodes, used) in [("first", "MIG-a", [566, 567], 4321), ("second", "MIG-b", [584, 585], 8765)] {
+        let listed = format!("nvidia-cap{}\nnvidia-cap{}\n", nodes[0], nodes[1]);
+        let log = wait_for("what it sees", || Some(instance.log(name, "main-0")).filter(|log| log.ends_with(&listed)));
+        assert!(log.contains(&format!("\nCUDA_VISIBLE_DEVICES={slice}\n")), "{log}");
+        assert_eq!(log.matches("nvidia-cap").count(), 2, "{log}");
+        // Its own memory; how busy it is, and what power it takes, no slice tells.
+        let path = instance.run_dir(name, 1).join("attempts/1/main-0/metrics.csv");
+        wait_for("what it uses", || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            text.lines().any(|line| line.ends_with(&format!(",,{used},"))).then_some(())
+        });
+    }
+    instance.drop_job("third", &job("2833"));
+    wait_for("it to wait", || instance.report("third")?["reason"].as_str()?.contains("first and second").then_some(()));
+    instance.ok(&["stop", "first"]);
+    instance.wait_state("third", "running");
+    assert_eq!(opened_at("2833", &all), [MAY, MAY, MAY, MAY_NOT, MAY_NOT].concat());
     instance.shutdown();
 }

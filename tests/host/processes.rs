@@ -102,6 +102,8 @@ fn tasks_with_cards_and_networks_of_their_own_share_processes_and_memory_within_
     let all = inside(&instance, "w-0", lines);
     assert!(all.contains("sleep 22390.5") && all.contains("sleep 22391.5") && !all.contains("sleep 22391 "), "{all}");
     assert!(!all.contains("sleep 22397"), "{all}");
+    let root = instance.root().display().to_string();
+    assert!(all.contains(" hold --dir-fd ") && !all.contains(&root), "the holder says no path of the machine: {all}");
     let alone = inside(&instance, "plain-0", lines);
     assert!(alone.contains("sleep 22397") && !alone.contains("22390"), "{alone}");
     inside(&instance, "w-0", "echo x > /dev/shm/note");
@@ -290,10 +292,12 @@ fn a_holder_that_nobody_tells_to_stay_ends_and_one_that_is_told_outlives_who_tol
     for is_told in [false, true] {
         let lock = dir.try_lock().unwrap().unwrap();
         lock.file().set_len(0).unwrap();
-        nix::fcntl::fcntl(lock.file(), nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
+        let opened = fs::File::open(dir.path()).unwrap();
+        for inherited in [&opened, lock.file()] {
+            nix::fcntl::fcntl(inherited, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty())).unwrap();
+        }
         let mut maker = Command::new(super::support::BINARY)
-            .arg("hold")
-            .arg(dir.path())
+            .args(["hold", "--dir-fd", &opened.as_raw_fd().to_string()])
             .args(["--lock-fd", &lock.file().as_raw_fd().to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,14 +1,13 @@
 //! Cards by NVIDIA's library: our own, loaded through the wrapper as the real one is.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 use trainyard::gpu::health::{self, Level};
-use trainyard::gpu::{Card, Driver, Gpus, Inventory, Link, Sample, Settings};
-use trainyard::ids::GpuUuid;
+use trainyard::gpu::{Card, Driver, Gpus, Held, Inventory, Link, Sample, Settings};
+use trainyard::ids::{AttemptId, TaskId};
 
 use super::nvml::{FakeNvml, card, cards, uuid};
 
@@ -403,7 +402,8 @@ fn those_cards_are_measured_that_are_asked_for_and_one_that_does_not_answer_is_l
     let silent = card(2, "errors.nvmlDeviceGetUtilizationRates = \"NOT_SUPPORTED\"");
     let machine = Machine::with(&format!("driver = \"1\"\ncuda = 13000\n{}{}{silent}", busy(0), busy(1)));
     machine.look();
-    let wanted: BTreeSet<GpuUuid> = [1, 2, 5].map(|index| uuid(index).parse().unwrap()).into();
+    let wanted: Vec<(TaskId, Held)> =
+        [1, 2, 5].map(|index| (TaskId::first(AttemptId(1), 0), Held::Whole(uuid(index).parse().unwrap()))).into();
     let measured = machine.gpus.measure(wanted.clone(), PATIENCE);
     let told: Vec<_> = measured.cards.iter().map(|(uuid, sample)| (uuid.as_str().to_owned(), *sample)).collect();
     let sample = |utilisation, memory| Sample { utilisation, memory: Some(memory), power: Some(71_000) };
@@ -413,4 +413,30 @@ fn those_cards_are_measured_that_are_asked_for_and_one_that_does_not_answer_is_l
     let asked = std::time::Instant::now();
     assert!(machine.gpus.measure(wanted, Duration::from_millis(100)).cards.is_empty());
     assert!(asked.elapsed() < Duration::from_secs(9));
+}
+
+#[test]
+fn of_parts_of_cards_that_is_told_which_their_tasks_do_and_what_is_not_known_is_absent() {
+    let own = std::process::id();
+    let shared = card(0, &format!("used = 7\nutilisation = 42\nprocesses = [{{ pid = {own}, bytes = 5, busy = 40 }}]"));
+    let slice = |name: char, used: u64| {
+        format!("{{ uuid = \"MIG-{name}\", name = \"H100 MIG 1g.10gb\", memory = 99, used = {used} }}")
+    };
+    let cut_up = card(1, &format!("mig = [{}, {}]", slice('a', 11), slice('b', 12)));
+    let unsaid = card(2, "errors.nvmlDeviceGetProcessUtilization = \"NOT_SUPPORTED\"\nutilisation = 42");
+    let still = card(3, "errors.nvmlDeviceGetProcessUtilization = \"NOT_SUPPORTED\"");
+    let silent = card(4, "errors.nvmlDeviceGetComputeRunningProcesses_v3 = \"UNKNOWN\"\nutilisation = 42");
+    let machine = Machine::with(&format!("driver = \"1\"\ncuda = 13000\n{shared}{cut_up}{unsaid}{still}{silent}"));
+    machine.look();
+    let task = TaskId::first(AttemptId(1), 0);
+    let share = |index: usize| Held::Share(uuid(index).parse().unwrap());
+    let slice = Held::Slice { card: uuid(1).parse().unwrap(), slice: "MIG-b".parse().unwrap() };
+    let all = [share(0), slice, share(2), share(3), share(4)];
+    let measured = machine.gpus.measure(all.iter().map(|held| (task, held.clone())).collect(), PATIENCE);
+    let told = all.map(|held| measured.of(task, &held).map(|sample| (sample.memory, sample.utilisation, sample.power)));
+    // The process is ours, and no task's.
+    let nothing = Some((Some(0), Some(0), None));
+    let memory_alone = |bytes| Some((Some(bytes), None, None));
+    assert_eq!(told, [nothing, memory_alone(12), memory_alone(0), nothing, Some((None, None, None))]);
+    assert!(measured.cards.is_empty());
 }

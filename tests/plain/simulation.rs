@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::engine::{EngineError, Launch};
 use trainyard::gpu::{
-    Card, Driver, Facts, Instances, Inventory, Link, Measured, Process, Sample, Signs, Slice, Topology, Usage, deck,
-    health,
+    Card, Driver, Facts, Held, Instances, Inventory, Link, Measured, Process, Sample, Signs, Slice, Topology, Usage,
+    deck, health,
 };
 use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
@@ -446,9 +446,16 @@ impl World {
         if let Work::Measure { tasks } = work {
             // Busy at odd times; those that have failed do not tell.
             let sample = Sample { utilisation: Some((self.now % 2) as u32 * 50), ..Sample::default() };
-            let wanted = tasks.iter().flat_map(|(_, cards)| cards).filter(|uuid| !self.cards.failed.contains(uuid));
-            let cards = wanted.map(|uuid| (uuid.clone(), sample)).collect();
-            self.handle(Event::Measured(Arc::new(Measured { at: Timestamp(self.now), cards })));
+            let at = Timestamp(self.now);
+            let mut measured = Measured::nothing(at);
+            for (task, held) in tasks.iter().flat_map(|(task, held)| held.iter().map(move |held| (*task, held))) {
+                match held {
+                    held if self.cards.failed.contains(held.card()) => {}
+                    Held::Whole(card) => drop(measured.cards.insert(card.clone(), sample)),
+                    part => drop(measured.parts.insert((task, part.clone()), sample)),
+                }
+            }
+            self.handle(Event::Measured(Arc::new(measured)));
         }
         if matches!(work, Work::LookAtCards) {
             self.cards.seen_strange = self.cards.strange.keys().cloned().collect();

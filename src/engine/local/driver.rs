@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::gpus::{Cards, put_before};
 use super::owners::topmost_file;
@@ -18,7 +19,7 @@ use crate::engine::EngineError;
 use crate::gpu::cdi::Wanted;
 use crate::gpu::driver_files::{self, Capabilities, DriverFiles, Sources, TRIPLET};
 use crate::gpu::elf::{Glibc, needed_glibc, version_of_glibc};
-use crate::gpu::{Driver as Loaded, Gpus};
+use crate::gpu::{Driver as Loaded, Gpus, Inventory};
 use crate::images::Image;
 use crate::rundir::{Driver, DriverFile, DriverLink};
 use crate::spec::Role;
@@ -28,6 +29,8 @@ use crate::store::record::GpuLease;
 const NEEDED: [&str; 2] = ["libcuda", "libnvidia-ml"];
 /// Largest library of an image that is read, bytes; glibc has two million.
 const LIBRARY_MAX: u64 = 32 << 20;
+/// How long a daemon that has just started waits to know the cards; after that they are unknown.
+const FIRST_LOOK: Duration = Duration::from_secs(30);
 /// The variables of a description that say what Trainyard says.
 const OURS: &str = "NVIDIA_VISIBLE_DEVICES";
 
@@ -107,6 +110,7 @@ impl DriverFinder {
         base: &Base,
         env: &mut Vec<(String, String)>,
     ) -> Result<(Vec<PathBuf>, Option<Driver>), EngineError> {
+        self.check_devices(&cards.openable())?;
         let mut devices = cards.devices()?;
         match &base.kind {
             Kind::Image(image) if cards.have_driver() => {
@@ -126,6 +130,15 @@ impl DriverFinder {
         }
     }
 
+    /// The number of a card that is gone, or has come back as another, would open whichever has it now.
+    fn check_devices(&self, leases: &[GpuLease]) -> Result<(), EngineError> {
+        let mut seen = self.gpus.last();
+        if !leases.is_empty() && seen.at.is_none() {
+            seen = self.gpus.look(FIRST_LOOK);
+        }
+        leases.iter().try_for_each(|lease| has_device(&seen, lease)).map_err(EngineError)
+    }
+
     /// What a task with these cards is shown in its image, and further nodes of devices; variables are added to `env`.
     fn show(
         &self,
@@ -136,15 +149,9 @@ impl DriverFinder {
         let loader = Loader::of(&image.layers).map_err(failed("look for the image's loader"))?;
         let place = match &loader {
             Loader::Glibc { folder, .. } => Path::new("/").join(folder),
-            Loader::Musl(_) | Loader::Unknown => {
-                let place = Path::new("/usr/lib").join(TRIPLET);
-                // Whatever loader there is may read that.
-                put_before(env, "LD_LIBRARY_PATH", &place);
-                place
-            }
+            Loader::Musl(_) | Loader::Unknown => Path::new("/usr/lib").join(TRIPLET),
         };
-        let wanted: Vec<Wanted<'_>> =
-            cards.iter().map(|lease| Wanted { uuid: &lease.uuid, minor: lease.minor }).collect();
+        let wanted: Vec<Wanted<'_>> = cards.iter().map(wanted).collect();
         let capabilities = capabilities(env).map_err(EngineError)?;
         let files = self.find(&capabilities, &wanted, &place).map_err(EngineError)?;
         for (name, value) in files.env.iter().filter(|(name, _)| name != OURS) {
@@ -152,10 +159,44 @@ impl DriverFinder {
                 env.push((name.clone(), value.clone()));
             }
         }
+        if !matches!(loader, Loader::Glibc { .. }) {
+            // Whatever loader there is may read that.
+            folders_of(&files).iter().rev().for_each(|folder| put_before(env, "LD_LIBRARY_PATH", folder));
+        }
         let version = self.version().map_err(EngineError)?;
         let further = files.devices.clone();
         Ok((shown(version, files), further))
     }
+}
+
+fn wanted(lease: &GpuLease) -> Wanted<'_> {
+    Wanted { uuid: &lease.uuid, minor: lease.minor, slice: Some(lease.device()).filter(|own| **own != lease.uuid) }
+}
+
+fn has_device(seen: &Inventory, lease: &GpuLease) -> Result<(), String> {
+    let GpuLease { uuid, minor, .. } = lease;
+    let Some(card) = seen.cards.iter().find(|card| card.facts.uuid == *uuid) else {
+        return Err(match &seen.driver {
+            Loaded::Missing { reason } => format!("{uuid} cannot be reached: {reason}"),
+            Loaded::Loaded { .. } => format!("the driver no longer has {uuid}"),
+        });
+    };
+    match (&card.signs.lost, card.facts.minor) {
+        (Some(how), _) => Err(format!("{uuid} is lost: {how}")),
+        (None, Some(now)) if now == *minor => Ok(()),
+        (None, _) => Err(format!("/dev/nvidia{minor} is no longer the device of {uuid}: the driver was loaded anew")),
+    }
+}
+
+/// Where its libraries lie in the container, which a description says otherwise than we would.
+fn folders_of(files: &DriverFiles) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for folder in files.libraries.iter().filter_map(|(_, path)| path.parent()) {
+        if !found.iter().any(|known| known == folder) {
+            found.push(folder.to_owned());
+        }
+    }
+    found
 }
 
 fn shown(version: String, files: DriverFiles) -> Driver {
@@ -243,5 +284,51 @@ mod tests {
         assert_eq!(of(&[&alpine, &rocky]), glibc("usr/lib64"));
         assert_eq!(of(&[&other]), Loader::Unknown);
         assert_eq!(of(&[]), Loader::Unknown);
+    }
+
+    #[test]
+    fn a_card_that_is_gone_or_has_another_device_now_is_not_opened_by_the_number_that_it_had() {
+        use crate::gpu::{Card, Facts, Signs};
+        let lease = GpuLease { uuid: "GPU-a".parse().unwrap(), minor: 3, part: None };
+        let card = |name: &str, minor: u32, lost: Option<&str>| Card {
+            facts: Facts {
+                uuid: name.parse().unwrap(),
+                name: "H100".to_owned(),
+                minor: Some(minor),
+                bus: String::new(),
+                numa_node: None,
+                cpus: Vec::new(),
+                memory: 1,
+            },
+            mig: false,
+            slices: Vec::new(),
+            signs: Signs { lost: lost.map(str::to_owned), ..Signs::default() },
+            findings: Vec::new(),
+            usage: None,
+        };
+        let on = |cards: Vec<Card>| {
+            let driver = Loaded::Loaded { version: "580".to_owned(), cuda: None };
+            has_device(&Inventory { driver, cards, ..Inventory::default() }, &lease)
+        };
+        assert_eq!(on(vec![card("GPU-b", 2, None), card("GPU-a", 3, None)]), Ok(()));
+        // The driver was loaded anew, and its number is another's.
+        let swapped = on(vec![card("GPU-b", 3, None), card("GPU-a", 2, None)]).unwrap_err();
+        assert!(swapped.starts_with("/dev/nvidia3 is no longer the device of GPU-a"), "{swapped}");
+        assert_eq!(on(vec![card("GPU-a", 3, Some("it fell off"))]), Err("GPU-a is lost: it fell off".to_owned()));
+        assert_eq!(on(vec![card("GPU-b", 3, None)]), Err("the driver no longer has GPU-a".to_owned()));
+        let missing = has_device(&Inventory::default(), &lease).unwrap_err();
+        assert!(missing.starts_with("GPU-a cannot be reached: "), "{missing}");
+    }
+
+    #[test]
+    fn a_loader_of_which_nothing_is_known_is_told_the_folders_that_the_description_has() {
+        let library = |name: &str, path: &str| (name.to_owned(), PathBuf::from(path));
+        let libraries = vec![
+            library("libcuda.so.1", "/opt/driver/libcuda.so.1"),
+            library("libcuda.so", "/opt/driver/libcuda.so"),
+            library("libvdpau_nvidia.so", "/opt/driver/vdpau/libvdpau_nvidia.so"),
+        ];
+        let files = DriverFiles { libraries, ..DriverFiles::default() };
+        assert_eq!(folders_of(&files), [Path::new("/opt/driver"), Path::new("/opt/driver/vdpau")]);
     }
 }

@@ -12,7 +12,7 @@ use super::{LocalEngine, told};
 use crate::contract::Task;
 use crate::contract::gpus::{Common, Shared, Told, Visible, visible};
 use crate::engine::{EngineError, Launch};
-use crate::gpu::Measured;
+use crate::gpu::{Held, Measured};
 use crate::ids::{GpuUuid, TaskId};
 use crate::rundir::{CardUsage, GpuUsage};
 use crate::spec::Network;
@@ -50,12 +50,12 @@ pub(super) fn put_before(env: &mut Vec<(String, String)>, name: &str, first: &Pa
 
 impl LocalEngine {
     /// Tells a task's shim what its cards did, for its metrics.
-    pub fn tell_gpu_usage(&self, task: TaskId, cards: &[GpuUuid], measured: &Measured) -> Result<(), EngineError> {
-        let of_card = |uuid: &GpuUuid| {
-            let sample = measured.cards.get(uuid).copied().unwrap_or_default();
+    pub fn tell_gpu_usage(&self, task: TaskId, held: &[Held], measured: &Measured) -> Result<(), EngineError> {
+        let of_card = |held: &Held| {
+            let sample = measured.of(task, held).unwrap_or_default();
             CardUsage { utilisation: sample.utilisation, memory: sample.memory, power: sample.power }
         };
-        let usage = GpuUsage { at: measured.at, cards: cards.iter().map(of_card).collect() };
+        let usage = GpuUsage { at: measured.at, cards: held.iter().map(of_card).collect() };
         let dir = self.task_dir(task);
         match dir.write_gpu_usage(&usage) {
             // It has just been cleaned up after.

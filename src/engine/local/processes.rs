@@ -134,9 +134,13 @@ fn start(program: &SealedProgram, dir: &HolderDir, lock: &HeldLock) -> io::Resul
     let (stdin, mut tell_to_stay) = io::pipe()?;
     let (told, stdout) = io::pipe()?;
     let streams = Streams { stdin: stdin.into(), stdout: stdout.try_clone()?.into(), stderr: stdout.into() };
-    let lock_fd = lock.file().as_raw_fd().to_string();
-    let arguments: [OsString; 4] = ["hold".into(), dir.path().into(), "--lock-fd".into(), lock_fd.into()];
-    let maker = program.spawn_with_streams(arguments.to_vec(), Vec::new(), &[lock.file().as_fd()], Some(streams))?;
+    // By their numbers: who shares the namespace reads its command line.
+    let opened = File::open(dir.path())?;
+    let [dir_fd, lock_fd] = [&opened, lock.file()].map(|file| file.as_raw_fd().to_string());
+    let arguments = ["hold".to_owned(), "--dir-fd".to_owned(), dir_fd, "--lock-fd".to_owned(), lock_fd];
+    let inherited = [opened.as_fd(), lock.file().as_fd()];
+    let maker =
+        program.spawn_with_streams(arguments.map(OsString::from).into(), Vec::new(), &inherited, Some(streams))?;
     let end = EndedOnDrop(Arc::new(maker.pidfd)).end(PATIENCE)?;
     let mut told = BufReader::new(told);
     if end != Some(ProcessEnd::Exited(0)) {

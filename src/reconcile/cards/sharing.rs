@@ -5,6 +5,8 @@
 //! within ──more than the share──► over: told ──still over a minute later──► stopped, unless only to be told
 //!    ▲───95 % of the share or less──┘
 //! ```
+//!
+//! A process of which the driver tells no memory cannot be watched; its job is told so, once for each attempt and card.
 
 use std::collections::BTreeMap;
 
@@ -56,7 +58,10 @@ struct Share {
     gpu: GpuUuid,
     bytes: u64,
     over: ShareOver,
+    /// By what is told.
     used: u64,
+    /// A process of which the driver tells no memory.
+    untold: Option<u32>,
 }
 
 impl<S: Store> Reconciler<S> {
@@ -77,7 +82,8 @@ impl<S: Store> Reconciler<S> {
                         gpu: lease.uuid.clone(),
                         bytes,
                         over: word_of(&run.spec, &task.name()),
-                        used: self.used_of(&lease.uuid, id),
+                        used: self.on_card(&lease.uuid, id).filter_map(|process| process.memory).sum(),
+                        untold: self.on_card(&lease.uuid, id).find(|it| it.memory.is_none()).map(|it| it.pid),
                     });
                 }
             }
@@ -89,11 +95,11 @@ impl<S: Store> Reconciler<S> {
         self.cards.seen.cards.iter().any(|card| card.facts.uuid == *gpu && card.signs.lost.is_none())
     }
 
-    fn used_of(&self, gpu: &GpuUuid, task: TaskId) -> u64 {
+    /// Processes of a task.
+    fn on_card(&self, gpu: &GpuUuid, task: TaskId) -> impl Iterator<Item = &Process> {
         let users = self.cards.users.get(gpu);
         let processes = users.and_then(|users| users.processes.as_ref()).into_iter().flatten();
-        let own = processes.filter(|process: &&Process| process.task == Some(task));
-        own.filter_map(|process| process.memory).sum()
+        processes.filter(move |process: &&Process| process.task == Some(task))
     }
 
     /// They were looked at.
@@ -101,6 +107,7 @@ impl<S: Store> Reconciler<S> {
         let shares = self.shares_in_use();
         self.cards.sharing.over.retain(|task, _| shares.iter().any(|share| share.id == *task));
         for share in shares {
+            self.tell_unwatched(&share);
             self.watch_share(share);
         }
     }
@@ -142,6 +149,24 @@ impl<S: Store> Reconciler<S> {
         let (used, of, card) = (Bytes(share.used).roughly(), Bytes(share.bytes), self.name_of(&share.gpu));
         let task = &share.task;
         self.note(&share.job, format!("alarm: {task} uses {used} of {card}, more than its share of {of}{then}"));
+    }
+
+    fn tell_unwatched(&mut self, share: &Share) {
+        let Some(pid) = share.untold else { return };
+        if self.live_attempt(&share.job).is_none_or(|attempt| attempt.unwatched_gpus.contains(&share.gpu)) {
+            return;
+        }
+        self.attempt_mut(&share.job)
+            .into_iter()
+            .for_each(|attempt| _ = attempt.unwatched_gpus.insert(share.gpu.clone()));
+        let (task, of, card) = (&share.task, Bytes(share.bytes), self.name_of(&share.gpu));
+        self.note(
+            &share.job,
+            format!(
+                "alarm: the driver does not tell how much memory of {card} process {pid} of {task} uses: that its share of {of} is \
+                 enough is not watched, but of processes that are told of"
+            ),
+        );
     }
 
     /// Whether it is time to look at them; if not yet, that is seen to.

@@ -8,7 +8,7 @@ use toml::Spanned;
 use super::{Reader, strategy};
 use crate::spec::job::{MinSucceeded, Role};
 use crate::spec::platform::Platform;
-use crate::spec::wire::WireJob;
+use crate::spec::wire::{WireJob, WireResources};
 
 /// What UAI-Train's console lets a distributed job have.
 const UAI_NODES: RangeInclusive<u32> = 2..=4;
@@ -19,15 +19,19 @@ pub(super) struct Bounds {
     gpu: Option<Spanned<u32>>,
     /// Cards of its services, which are not cut.
     by_services: u32,
+    /// The same of a TensorBoard that each task has.
+    by_each_board: u32,
 }
 
 impl Bounds {
     pub(super) fn of(wire: &WireJob) -> Self {
-        let of_services = wire.services.values().map(|service| &service.get_ref().resources);
-        let of_board = wire.tensorboard.as_ref().map(|board| &board.get_ref().resources);
-        let by_services =
-            of_services.chain(of_board).filter_map(|resources| Some(*resources.gpu.as_ref()?.get_ref())).sum();
-        Self { nodes: wire.max_nodes.clone(), gpu: wire.max_gpu.clone(), by_services }
+        let of_services = wire.services.values().map(|service| cards_of(&service.get_ref().resources));
+        let board = wire.tensorboard.as_ref().map(Spanned::get_ref);
+        let of_boards =
+            |each: bool| board.filter(|board| board.each_task == each).map(|board| cards_of(&board.resources));
+        let by_services = of_services.chain(of_boards(false)).fold(0, u32::saturating_add);
+        let by_each_board = of_boards(true).unwrap_or(0);
+        Self { nodes: wire.max_nodes.clone(), gpu: wire.max_gpu.clone(), by_services, by_each_board }
     }
 
     pub(super) fn nodes(&self) -> Option<u32> {
@@ -46,7 +50,9 @@ impl Reader<'_> {
             self.bound_nodes(roles, most);
         }
         if let Some(most) = &bounds.gpu {
-            self.bound_gpu(roles, most, bounds.by_services);
+            let boards = u32::try_from(computing_tasks(roles).len()).unwrap_or(u32::MAX);
+            let by_services = bounds.by_services.saturating_add(bounds.by_each_board.saturating_mul(boards));
+            self.bound_gpu(roles, most, by_services);
         }
         if self.kinds.contract.platform == Platform::Uai {
             self.nodes_of_uai(roles, bounds.nodes());
@@ -117,6 +123,13 @@ impl Reader<'_> {
             return;
         }
         let of = match most {
+            Some(max) if max < least => {
+                let message = format!(
+                    "under contract uai a distributed job has {least} nodes at least (by UAI-Train's console), and `max_nodes` is {max}"
+                );
+                let span = roles.first().map_or(0..0, |(_, span)| span.clone());
+                return self.error(span, "max_nodes", message);
+            }
             None => {
                 "by UAI-Train's console; `max_nodes` sets another upper bound, to which what is more is cut".to_owned()
             }
@@ -127,6 +140,12 @@ impl Reader<'_> {
         let span = roles.first().map_or(0..0, |(_, span)| span.clone());
         self.error(span, "roles", message);
     }
+}
+
+/// A share of a card and a slice are one, as they are where tasks have them.
+fn cards_of(resources: &WireResources) -> u32 {
+    let has_part = resources.gpu_memory.is_some() || resources.mig.is_some();
+    resources.gpu.as_ref().map_or(u32::from(has_part), |said| *said.get_ref())
 }
 
 /// Tasks that compute, by their names.

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::Reader;
 use crate::ids::{Bytes, parse_duration};
-use crate::spec::job::{GpuIdle, GpuPart, OnGpuFailure, OnIdle, Role, ShareOver};
+use crate::spec::job::{GpuIdle, GpuPart, OnGpuFailure, OnIdle, Resources, Role, ShareOver};
 use crate::spec::wire::{WireAlerts, WireResources};
 
 /// Longer than the name of any card.
@@ -20,6 +20,9 @@ const IDLE_BELOW: u32 = 5;
 const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
 /// The least that may be said of that.
 const IDLE_LEAST: Duration = Duration::from_secs(10);
+
+const OVER_NOTHING: &str =
+    "`gpu_memory_over` is about shares of a card, of which there is none here: say how much by `gpu_memory`";
 
 impl Reader<'_> {
     pub(super) fn on_gpu_failure(&mut self, word: Option<&Spanned<String>>, retries: u32) -> OnGpuFailure {
@@ -68,7 +71,8 @@ impl Reader<'_> {
             }
             (Some(share), None) => {
                 let memory = share.get_ref().parse().unwrap_or(Bytes(0));
-                let over = role.gpu_memory_over.as_deref().or(job.gpu_memory_over.as_deref());
+                let over = role.gpu_memory_over.as_ref().or(job.gpu_memory_over.as_ref());
+                let over = over.map(|word| word.get_ref().as_str());
                 GpuPart::Share { memory, over: if over == Some("alert") { ShareOver::Alert } else { ShareOver::Stop } }
             }
             (None, Some(slice)) => GpuPart::Slice(self.profile(slice, key)),
@@ -82,7 +86,18 @@ impl Reader<'_> {
             );
             self.error(said.span(), &within(key, "gpu"), message);
         }
+        if let Some(kind) = role.gpu_type.as_ref().filter(|_| gpu == 0) {
+            let message = "`gpu_type` is the kind of cards that nobody asks for here: say how many by `gpu`";
+            self.warn_of(kind, &within(key, "gpu_type"), message);
+        }
+        if let Some(over) = role.gpu_memory_over.as_ref().filter(|_| !matches!(part, GpuPart::Share { .. })) {
+            self.warn_of(over, &within(key, "gpu_memory_over"), OVER_NOTHING);
+        }
         (gpu, part, kind)
+    }
+
+    fn warn_of(&mut self, said: &Spanned<String>, key: &str, message: &str) {
+        self.found.push(self.source.warning(said.span(), key, message));
     }
 
     fn kind_of_card(&mut self, kind: Option<&Spanned<String>>, key: &str) -> Option<String> {
@@ -107,12 +122,16 @@ impl Reader<'_> {
         text
     }
 
-    /// A kind is said, and nobody asks for a card.
-    pub(super) fn kind_of_no_card(&mut self, job: &WireResources, roles: &[(Role, Range<usize>)]) {
-        let Some(kind) = &job.gpu_type else { return };
-        if roles.iter().all(|(role, _)| role.is_service || role.resources.gpu == 0) {
+    /// A kind is said, and nobody asks for a card; or what is done about shares, and nobody asks for one.
+    pub(super) fn graphics_of_nobody(&mut self, job: &WireResources, roles: &[(Role, Range<usize>)]) {
+        let tasks = || roles.iter().filter(|(role, _)| !role.is_service).map(|(role, _)| &role.resources);
+        if let Some(kind) = job.gpu_type.as_ref().filter(|_| tasks().all(|wanted| wanted.gpu == 0)) {
             let message = "`resources.gpu_type` is the kind of cards that no task asks for: say how many by `gpu`";
-            self.found.push(self.source.warning(kind.span(), "resources.gpu_type", message));
+            self.warn_of(kind, "resources.gpu_type", message);
+        }
+        let is_share = |wanted: &Resources| matches!(wanted.gpu_part, GpuPart::Share { .. });
+        if let Some(over) = job.gpu_memory_over.as_ref().filter(|_| !tasks().any(is_share)) {
+            self.warn_of(over, "resources.gpu_memory_over", OVER_NOTHING);
         }
     }
 }

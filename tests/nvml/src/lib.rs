@@ -215,7 +215,8 @@ fn give_many<T>(
 fn give_processes(count: *mut c_uint, to: *mut nvml::nvmlProcessInfo_t, answer: Answer<Vec<Process>>) -> nvmlReturn_t {
     let info = |process: Process| nvml::nvmlProcessInfo_t {
         pid: process.pid,
-        usedGpuMemory: process.bytes,
+        // As the real one has it for what it does not know.
+        usedGpuMemory: process.bytes.unwrap_or(c_ulonglong::MAX),
         gpuInstanceId: u32::MAX,
         computeInstanceId: u32::MAX,
     };
@@ -245,13 +246,45 @@ pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     give_processes(count, to, at_device(symbol, device, |_, _| Ok(Vec::new())))
 }
 
+/// Of now; and, as the real one, with room for more, which is left empty.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    to: *mut nvml::nvmlProcessUtilizationSample_t,
+    count: *mut c_uint,
+    _since: c_ulonglong,
+) -> nvmlReturn_t {
+    let answer = at_card("nvmlDeviceGetProcessUtilization", device, |_, card| {
+        if card.mig_mode() != 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let sample = |pid, smUtil| nvml::nvmlProcessUtilizationSample_t {
+            pid,
+            timeStamp: now.as_micros() as c_ulonglong,
+            smUtil,
+            memUtil: 0,
+            encUtil: 0,
+            decUtil: 0,
+        };
+        let mut samples: Vec<_> =
+            card.processes.iter().filter_map(|process| Some(sample(process.pid, process.busy?))).collect();
+        if samples.is_empty() {
+            return Err(NOT_FOUND);
+        }
+        samples.extend([sample(0, 0), sample(u32::MAX, u32::MAX)]);
+        Ok(samples)
+    });
+    give_many(count, answer, |samples| give_all(to, samples.into_iter()))
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, to: *mut nvml::nvmlMemory_v2_t) -> nvmlReturn_t {
     let info =
         |total: u64, used: u64| nvml::nvmlMemory_v2_t { version: 2, total, reserved: 0, free: total - used, used };
     let answer = at_device("nvmlDeviceGetMemoryInfo_v2", device, |_, found| match found {
         Found::Card(card) => Ok(info(card.memory, card.used)),
-        Found::Slice(slice) => Ok(info(slice.memory, 0)),
+        Found::Slice(slice) => Ok(info(slice.memory, slice.used)),
     });
     give(to, answer)
 }

@@ -75,7 +75,10 @@ impl Card {
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) bytes: u64,
+    /// That is not told where it is absent.
+    pub(crate) bytes: Option<u64>,
+    /// Percent of the card that it keeps busy; there is no sample of one that does not say.
+    pub(crate) busy: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -91,6 +94,7 @@ pub(crate) struct Slice {
     pub(crate) uuid: String,
     pub(crate) name: String,
     pub(crate) memory: u64,
+    pub(crate) used: u64,
     pub(crate) gpu_instance: u32,
     pub(crate) compute_instance: u32,
     pub(crate) processes: Vec<Process>,

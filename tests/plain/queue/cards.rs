@@ -28,7 +28,7 @@ impl Daemon {
             (gpu(index), Sample { utilisation: *utilisation, ..Sample::default() })
         };
         let cards = busy.iter().enumerate().map(sample).collect();
-        let measured = Arc::new(Measured { at: Timestamp(self.now), cards });
+        let measured = Arc::new(Measured { cards, ..Measured::nothing(Timestamp(self.now)) });
         self.reconciler.handle(Event::Measured(measured), Timestamp(self.now));
         self.pass()
     }
@@ -209,7 +209,7 @@ fn leased_cards_alone_are_measured_and_only_while_tasks_run_on_them() {
     let mut daemon = Daemon::new(Quotas::new());
     let measured = |works: &[Work]| {
         let cards = works.iter().filter_map(|work| match work {
-            Work::Measure { tasks } => Some(tasks.iter().flat_map(|(_, cards)| cards.clone()).collect::<Vec<_>>()),
+            Work::Measure { tasks } => Some(tasks.iter().flat_map(|(_, held)| held.iter().map(|held| held.card().clone())).collect::<Vec<_>>()),
             _ => None,
         });
         cards.collect::<Vec<_>>()
@@ -357,6 +357,27 @@ fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_kn
     }
     daemon.file("a/fits", &wants("gpu = 2, gpu_type = \"CARD\""));
     assert_eq!(daemon.state("a/fits"), State::Running);
+}
+
+#[test]
+fn a_process_whose_memory_the_driver_does_not_tell_is_told_of_once_and_the_others_are_watched() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/one", &share(20, ""));
+    let look = |daemon: &mut Daemon, known: u64| {
+        daemon.later(10_000);
+        let mut seen = used_by(daemon, &[("a/one", known), ("a/one", 0)]);
+        let processes = seen.cards[0].usage.as_mut().and_then(|usage| usage.processes.as_mut()).unwrap();
+        (processes[1].pid, processes[1].memory) = (8, None);
+        daemon.cards(seen);
+    };
+    look(&mut daemon, 10);
+    look(&mut daemon, 10);
+    daemon.restart();
+    look(&mut daemon, 25);
+    let alarm = "alarm: the driver does not tell how much memory of GPU 0 process 8 of main-0 uses: that its share of 20GiB is";
+    assert_eq!(daemon.told("a/one", alarm), 1);
+    assert_eq!(daemon.told("a/one", "alarm: main-0 uses 25GiB of GPU 0, more than its share"), 1);
 }
 
 #[test]
