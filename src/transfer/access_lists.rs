@@ -95,7 +95,7 @@ mod tests {
         AccessLists(vec![(0, list(1000)), (1, list(10))]).give(File::open(&from).unwrap()).unwrap();
         AccessLists(vec![(0, list(10))]).give(File::open(from.join("job.toml")).unwrap()).unwrap();
         let mut builder = tar::Builder::new(Vec::new());
-        append(&mut builder, &from, Path::new("etc"), &mut |note| panic!("{note}")).unwrap();
+        append(&mut builder, &from, Path::new("etc"), &mut |_, _| true, &mut |note| panic!("{note}")).unwrap();
         let bytes = builder.into_inner().unwrap();
         let to = dir.path().join("to");
         fs::create_dir(&to).unwrap();

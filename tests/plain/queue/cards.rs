@@ -209,7 +209,9 @@ fn leased_cards_alone_are_measured_and_only_while_tasks_run_on_them() {
     let mut daemon = Daemon::new(Quotas::new());
     let measured = |works: &[Work]| {
         let cards = works.iter().filter_map(|work| match work {
-            Work::Measure { tasks } => Some(tasks.iter().flat_map(|(_, held)| held.iter().map(|held| held.card().clone())).collect::<Vec<_>>()),
+            Work::Measure { tasks } => {
+                Some(tasks.iter().flat_map(|(_, held)| held.iter().map(|held| held.card().clone())).collect::<Vec<_>>())
+            }
             _ => None,
         });
         cards.collect::<Vec<_>>()
@@ -375,7 +377,8 @@ fn a_process_whose_memory_the_driver_does_not_tell_is_told_of_once_and_the_other
     look(&mut daemon, 10);
     daemon.restart();
     look(&mut daemon, 25);
-    let alarm = "alarm: the driver does not tell how much memory of GPU 0 process 8 of main-0 uses: that its share of 20GiB is";
+    let alarm =
+        "alarm: the driver does not tell how much memory of GPU 0 process 8 of main-0 uses: that its share of 20GiB is";
     assert_eq!(daemon.told("a/one", alarm), 1);
     assert_eq!(daemon.told("a/one", "alarm: main-0 uses 25GiB of GPU 0, more than its share"), 1);
 }
