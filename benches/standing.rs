@@ -69,6 +69,7 @@ fn store(paths: &Paths, jobs: usize) {
             overrun_told: false,
             idle_since: None,
             failed_gpus: Default::default(),
+            unwatched_gpus: Default::default(),
             stopping: None,
             verdict: Some(verdict.clone()),
             ended: Some(at(95)),
