@@ -8,8 +8,8 @@ use super::world::Job;
 use super::{Caller, Reconciler, Refusal};
 use crate::ids::JobKey;
 use crate::status::State;
-use crate::store::{Store, StoreError};
 use crate::store::record::EventRecord;
+use crate::store::{Store, StoreError};
 
 /// So many are kept in memory.
 const KEPT: usize = 4096;

@@ -43,8 +43,8 @@ impl Store for MemoryStore {
         self.with(|tables| {
             tables.runs.retain(|(key, _), _| !batch.forgotten.contains(key));
             tables.events.retain(|(key, _), _| !batch.forgotten.contains(key));
-            if let Some(counters) = batch.counters {
-                tables.counters = counters;
+            if let Some(counters) = &batch.counters {
+                tables.counters = counters.clone();
             }
             tables.runs.extend(batch.runs.clone());
             tables.events.extend(batch.events.iter().map(|(key, e)| ((key.clone(), e.number), e.clone())));

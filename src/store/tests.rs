@@ -134,7 +134,7 @@ fn events_are_found_by_their_serial_numbers_also_in_the_store_of_a_program_that_
             let event = EventRecord { number: *number, serial: *serial, at, run: 1, state: State::Waiting, message };
             (key.parse::<JobKey>().unwrap(), event)
         };
-        let counters = Some(Counters { attempt: 0, order: 0, event: last });
+        let counters = Some(Counters { event: last, ..Counters::default() });
         Batch { counters, events: jobs.iter().map(event).collect(), ..Batch::default() }
     };
     let serials = |disk: &RedbStore| by_serial(disk, 0, 2).iter().map(|(_, event)| event.serial).collect::<Vec<_>>();
