@@ -30,6 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::contract::Identity;
+use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::plan::outlook::Outlook;
 use crate::plan::{HeldUp, Queue, Shares, Step, Why};
