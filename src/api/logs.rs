@@ -155,7 +155,7 @@ impl Follower {
                 let known = self.sources.iter().any(|source| source.is_of(attempt.number, &name));
                 if wanted && !known {
                     let dir = self.paths.task(&key, run.number, attempt.number, &name);
-                    self.sources.push(Source::new(attempt, name, dir));
+                    self.sources.push(Source::new(attempt.id, attempt.number, name, dir));
                 }
             }
         }

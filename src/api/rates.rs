@@ -61,14 +61,26 @@ impl Rates {
     fn take_at(&self, who: Who, now: Instant) -> Result<(), Duration> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= REMEMBERED && !buckets.contains_key(&who) {
-            buckets.values_mut().for_each(|bucket| bucket.refill(now));
-            buckets.retain(|_, bucket| bucket.left < f64::from(BURST));
-            // All of them are busy: the one that has asked least makes room.
-            let rested = buckets.iter().max_by(|(_, a), (_, b)| a.left.total_cmp(&b.left)).map(|(who, _)| *who);
-            rested.filter(|_| buckets.len() >= REMEMBERED).and_then(|who| buckets.remove(&who));
+            make_room(&mut buckets, now);
         }
         buckets.entry(who).or_insert_with(|| Bucket::full(now)).take(now)
     }
+}
+
+/// Forgets who has rested, and of the others those that have asked least: half of all places are free then, so that strangers
+/// who come one after another do not have them looked at each time.
+fn make_room(buckets: &mut BTreeMap<Who, Bucket>, now: Instant) {
+    buckets.values_mut().for_each(|bucket| bucket.refill(now));
+    buckets.retain(|_, bucket| bucket.left < f64::from(BURST));
+    let Some(last) = buckets.len().checked_sub(REMEMBERED / 2 + 1) else { return };
+    let mut left: Vec<f64> = buckets.values().map(|bucket| bucket.left).collect();
+    let (_, least, _) = left.select_nth_unstable_by(last, |a, b| b.total_cmp(a));
+    let (least, mut going) = (*least, last + 1);
+    buckets.retain(|_, bucket| {
+        let goes = going > 0 && bucket.left >= least;
+        going -= usize::from(goes);
+        !goes
+    });
 }
 
 #[cfg(test)]
@@ -92,9 +104,13 @@ mod tests {
     #[test]
     fn so_many_callers_take_no_more_room() {
         let (rates, now) = (Rates::default(), Instant::now());
+        let busy = Who::User(7);
+        (0..BURST).for_each(|_| rates.take_at(busy, now).unwrap());
         for address in 0..50_000_u32 {
             assert!(rates.take_at(Who::Address(IpAddr::from(address.to_be_bytes())), now).is_ok());
         }
-        assert!(rates.0.lock().unwrap().len() <= REMEMBERED);
+        let buckets = rates.0.lock().unwrap();
+        assert!(buckets.len() <= REMEMBERED);
+        assert_eq!(buckets.get(&busy).map(|bucket| bucket.left), Some(0.0), "who has asked most is remembered");
     }
 }

@@ -99,3 +99,82 @@ fn next(follower: &mut Follower) -> (Vec<u8>, bool) {
     let lines = follower.next_lines();
     if lines.is_empty() { (follower.partial_lines(), true) } else { (lines, false) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use http_body_util::BodyExt;
+    use http_body_util::channel::Channel;
+
+    use super::super::source::Source;
+    use super::*;
+    use crate::ids::{AttemptId, LogLimits, Timestamp};
+    use crate::logs::{LogWriter, Stream};
+
+    fn open(dirs: &[PathBuf]) -> Download {
+        let paths = Paths::new(Path::new("/")).unwrap();
+        let (_, rounds) = watch::channel(0);
+        let query = LogQuery { as_text: true, ..LogQuery::default() };
+        let mut follower = Follower::new(paths, query, rounds, Growth::start().unwrap());
+        for (index, dir) in dirs.iter().enumerate() {
+            let task = format!("main-{index}").parse().unwrap();
+            follower.sources.push(Source::new(AttemptId(1), 1, task, dir.clone()));
+        }
+        follower.open_readers();
+        Download { follower, before: 0 }
+    }
+
+    async fn read(file: Download, wanted: Option<Range<u64>>) -> Vec<u8> {
+        let (sender, channel) = Channel::<Bytes, Infallible>::new(2);
+        tokio::spawn(file.send(sender, wanted));
+        channel.collect().await.unwrap().to_bytes().to_vec()
+    }
+
+    /// Lines of many lengths, some of which are begun by one piece and ended by the next.
+    fn write(writers: &mut [LogWriter], rounds: Range<u64>) {
+        for round in rounds {
+            let count = writers.len() as u64;
+            let writer = &mut writers[usize::try_from(round % count).unwrap()];
+            let stream = if round % 3 == 0 { Stream::Stderr } else { Stream::Stdout };
+            let end = if round % 5 == 0 { "" } else { "\n" };
+            let text = format!("{round} {}{end}", "x".repeat(usize::try_from(round * 37 % 1999).unwrap()));
+            // A piece grows as long as what comes is of the same moment.
+            writer.append(stream, &mut text.as_bytes(), Timestamp(1_000 + round / 7)).unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn every_part_is_as_in_the_whole_and_stays_so_while_the_log_grows() {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = [dir.path().join("a"), dir.path().join("b")];
+        let limits = LogLimits { part_size: LogLimits::PART_SIZE_MIN, parts: 3 };
+        dirs.iter().for_each(|dir| std::fs::create_dir(dir).unwrap());
+        let mut writers: Vec<LogWriter> = dirs.iter().map(|dir| LogWriter::open(dir, limits).unwrap()).collect();
+        write(&mut writers, 0..300);
+        let whole = read(open(&dirs), None).await;
+        let total = whole.len() as u64;
+        assert!(total > 4 * super::super::BATCH as u64 && whole.ends_with(b"\n"), "{total}");
+        let earlier: Vec<Download> = (0..40).map(|_| open(&dirs)).collect();
+        let tag = earlier[0].tag();
+        assert!(earlier.iter().all(|file| file.tag() == tag));
+        // More comes, and much of what was there is dropped.
+        write(&mut writers, 300..2000);
+        assert_ne!(open(&dirs).tag(), tag);
+        for (number, file) in (0..).zip(earlier) {
+            let first = number * 7919 % total;
+            let last = (first + number * number * 400).min(total - 1);
+            let wanted = match number % 3 {
+                0 => ranges::Bytes::From(first, Some(last)),
+                1 => ranges::Bytes::From(first, None),
+                _ => ranges::Bytes::Last(first + 1),
+            };
+            let (file, counted) = file.measure(Some(wanted)).await.unwrap();
+            assert_eq!(counted, total);
+            let part = wanted.within(total).unwrap();
+            let place = |offset: u64| usize::try_from(offset).unwrap();
+            let expected = &whole[place(part.start)..place(part.end)];
+            assert!(read(file, Some(part.clone())).await == expected, "{part:?} of {total}");
+        }
+    }
+}

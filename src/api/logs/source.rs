@@ -10,7 +10,6 @@ use super::growth::{Following, Growth};
 use crate::api::wire::{LogLine, LogQuery};
 use crate::ids::{AttemptId, TaskName, Timestamp};
 use crate::logs::{Cursor, Dropped, LogReader, Record, Stream};
-use crate::store::record::AttemptRecord;
 
 /// Bytes read of one task at once.
 const CHUNK: usize = 32 << 10;
@@ -49,9 +48,8 @@ pub(super) struct Place {
 }
 
 impl Source {
-    pub(super) fn new(attempt: &AttemptRecord, task: TaskName, dir: PathBuf) -> Self {
-        let (id, attempt, at) = (attempt.id, attempt.number, Place::default());
-        Self { task, attempt, id, dir, reader: None, following: None, at, end: None }
+    pub(super) fn new(id: AttemptId, attempt: u32, task: TaskName, dir: PathBuf) -> Self {
+        Self { task, attempt, id, dir, reader: None, following: None, at: Place::default(), end: None }
     }
 
     pub(super) fn is_of(&self, attempt: u32, task: &TaskName) -> bool {
