@@ -40,7 +40,7 @@ impl Daemon {
         task.gpus.iter().map(|lease| lease.uuid.clone()).collect()
     }
 
-    fn later(&mut self, ms: u64) -> bool {
+    pub(super) fn later(&mut self, ms: u64) -> bool {
         self.now += ms;
         self.reconciler.handle(Event::Tick, Timestamp(self.now));
         self.asks()
