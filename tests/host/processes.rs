@@ -102,8 +102,9 @@ fn tasks_with_cards_and_networks_of_their_own_share_processes_and_memory_within_
     let all = inside(&instance, "w-0", lines);
     assert!(all.contains("sleep 22390.5") && all.contains("sleep 22391.5") && !all.contains("sleep 22391 "), "{all}");
     assert!(!all.contains("sleep 22397"), "{all}");
+    let words = inside(&instance, "w-0", "tr '\\0' ' ' < /proc/1/cmdline");
     let root = instance.root().display().to_string();
-    assert!(all.contains(" hold --dir-fd ") && !all.contains(&root), "the holder says no path of the machine: {all}");
+    assert!(words.contains(" hold --dir-fd ") && !words.contains(&root), "it says no path of the machine: {words}");
     let alone = inside(&instance, "plain-0", lines);
     assert!(alone.contains("sleep 22397") && !alone.contains("22390"), "{alone}");
     inside(&instance, "w-0", "echo x > /dev/shm/note");
