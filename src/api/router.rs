@@ -34,7 +34,13 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         }
         Action::Metrics => text(measures::page(context).await?, "text/plain; version=0.0.4; charset=utf-8"),
         Action::OpenApi => Ok(openapi::answer()),
-        Action::Jobs => ok(&jobs::list(context, caller, &call.query).await?),
+        Action::Jobs => {
+            let list = jobs::list(context, caller, &call.query).await?;
+            let answer = ok(&list);
+            // Nobody waits until thousands of jobs are let go of.
+            tokio::task::spawn_blocking(move || drop(list));
+            answer
+        }
         Action::Job if call.query.text("known").is_some() => {
             ok(&jobs::detail_when_known(context, caller, job()?).await?)
         }

@@ -123,6 +123,10 @@ fn lines_of(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
 
 /// Columns that a terminal shows a text in. Letters of some scripts take two, colours none.
 fn width(text: &str) -> usize {
+    // Most cells, of thousands, are so.
+    if text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        return text.len();
+    }
     let mut parts = text.split("\x1b[");
     let plain = parts.next().unwrap_or_default().width();
     plain + parts.map(|part| part.split_once('m').map_or(part, |(_, rest)| rest).width()).sum::<usize>()
