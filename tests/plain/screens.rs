@@ -127,7 +127,7 @@ fn workspace() -> Value {
 
 fn tokens() -> Value {
     json!([
-        { "name": "ci", "uid": 1000, "user": "ada", "scopes": ["read", "submit"], "workspaces": ["vision", "自然语言处理"],
+        { "name": "ci", "uid": 1000, "user": "ada", "scopes": ["read", "jobs"], "workspaces": ["vision", "自然语言处理"],
           "created": "2026-11-01T08:00:00.000Z", "expires": "2027-11-01T08:00:00.000Z" },
         { "name": "监控", "uid": 0, "user": "root", "scopes": ["read"], "workspaces": null, "created": "2026-11-02T09:30:00.000Z", "expires": null },
     ])
