@@ -140,7 +140,7 @@ fn a_drained_machine_lets_what_runs_go_on_and_starts_nothing_until_that_is_undon
     assert!(order.contains(boot.trim()), "{order}");
     fs::write(&file, order.replace(boot.trim(), "00000000-0000-4000-8000-000000000000")).unwrap();
     instance.restart_daemon();
-    assert_eq!(get(&instance, "/readyz").status, 200);
+    wait_for("it to start jobs", || (get(&instance, "/readyz").status == 200).then_some(()));
     instance.shutdown();
 }
 

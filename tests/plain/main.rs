@@ -12,7 +12,6 @@ mod files;
 mod gpus;
 mod packages;
 mod queue;
-mod screens;
 mod simulation;
 mod supply;
 mod tidy;
