@@ -102,6 +102,7 @@ fn a_restore_over_a_mount_point_is_refused_before_anything_is_changed() {
     let root = work.path().canonicalize().unwrap();
     let config = root.join("etc/trainyard");
     fs::create_dir_all(config.join("jobs.d")).unwrap();
+    fs::create_dir_all(root.join("var/lib/trainyard")).unwrap();
     fs::write(config.join("trainyard.toml"), "# as it was\n").unwrap();
     let run = |script: &str| {
         // What is mounted is seen by this one alone, and gone with it.
