@@ -279,7 +279,8 @@ pub(super) async fn table(
     let wanted =
         LogQuery { task: Some(task.to_owned()), run: small("run"), attempt: small("attempt"), ..LogQuery::default() };
     logs::check(&key, &detail, &wanted).map_err(ApiError::NotFound)?;
-    let task: TaskName = task.parse().map_err(|error| ApiError::Bad(format!("task: {error}")))?;
+    let task: TaskName =
+        task.parse().map_err(|error| ApiError::NotFound(format!("job {key} has no task {task:?}: {error}")))?;
     let run = detail.runs.iter().rfind(|run| wanted.run.is_none_or(|number| number == run.number));
     let run = run.ok_or_else(|| ApiError::NotFound(format!("job {key} has not run yet")))?;
     let last = run.attempts.last().map_or(0, |attempt| attempt.number);

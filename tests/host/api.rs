@@ -277,6 +277,11 @@ fn logs_come_as_lines_or_as_one_file_and_from_and_to_a_time() {
     let measured = get(&instance, &format!("/v1/jobs/default/talk/metrics?task={task}"));
     assert!(measured.text().starts_with("time,") && measured.text().lines().count() > 1, "{measured:?}");
     assert_eq!(get(&instance, "/v1/jobs/default/talk/metrics?task=none-0").code(), "not_found");
+    assert_eq!(
+        get(&instance, "/v1/jobs/default/talk/metrics?task=0").code(),
+        "not_found",
+        "no task can have that name"
+    );
     assert_eq!(get(&instance, &format!("/v1/jobs/default/talk/scalars?task={task}")).code(), "not_found");
     instance.shutdown();
 }
