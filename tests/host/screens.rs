@@ -107,6 +107,19 @@ fn a_shell_completes_names_of_jobs() {
         lines.lines().filter_map(|line| line.split('\t').next().map(str::to_owned)).collect::<Vec<_>>()
     };
     assert_eq!(completed(&["stop", "al"]), ["alpha", "alps"]);
+    // As the package has it, in a shell that cuts words at `=`.
+    let made = instance.root().join("completions");
+    instance.ok(&["generate", "completions", &made.display().to_string()]);
+    let script = ". \"$0\"; COMP_WORDS=(trainyard --root = \"$1\" stop al); COMP_CWORD=5; _clap_complete_trainyard trainyard al; \
+                  printf '%s ' \"${COMPREPLY[@]}\"";
+    let place = std::path::Path::new(BINARY).parent().unwrap().display();
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .args([&made.join("trainyard.bash"), instance.root()])
+        .env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()))
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "alpha alps ", "{output:?}");
     assert_eq!(completed(&["logs", "-f", "be"]), ["beta"]);
     assert!(completed(&["q"]).contains(&"queue".to_owned()));
     let script = Command::new(BINARY).env("COMPLETE", "bash").output().unwrap();

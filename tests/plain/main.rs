@@ -12,6 +12,7 @@ mod files;
 mod gpus;
 mod packages;
 mod queue;
+mod screens;
 mod simulation;
 mod supply;
 mod tidy;

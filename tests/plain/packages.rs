@@ -186,13 +186,53 @@ fn every_verb_has_a_man_page_which_agrees_with_its_help() {
     }
 }
 
+/// What bash offers where the last of `words` is being typed, by the file that packages ship.
+fn offered(completions: &Path, words: &[String]) -> BTreeSet<String> {
+    let script = ". \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _clap_complete_trainyard trainyard \"${@: -1}\"; \
+                  printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let place = Path::new(BINARY).parent().unwrap().display();
+    let output = Command::new("bash")
+        .args(["-c", script])
+        .arg(completions.join("trainyard.bash"))
+        .arg("trainyard")
+        .args(words)
+        .env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()))
+        // Nobody answers there: no names of jobs are among them.
+        .env("TRAINYARD_ROOT", completions)
+        .output()
+        .unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+}
+
+/// The options of which a help has an entry; it may name others in sentences.
+fn entries_in(help: &str) -> BTreeSet<String> {
+    let entries = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    entries.flat_map(|line| options_in(line.split("  ").next().unwrap())).collect()
+}
+
+fn compare_completions(verb: &[String], completions: &Path) -> usize {
+    let help = help(verb);
+    let offers = |typed: &str| offered(completions, &[verb, &[typed.to_owned()]].concat());
+    assert_eq!(offers("--"), entries_in(&help), "{verb:?}");
+    let below = verbs_of(&help);
+    if !below.is_empty() {
+        let mut verbs = offers("");
+        verbs.retain(|word| word != "help" && !word.starts_with('-'));
+        assert_eq!(verbs, below.iter().cloned().collect(), "{verb:?}");
+    }
+    1 + below.into_iter().map(|name| compare_completions(&[verb, &[name]].concat(), completions)).sum::<usize>()
+}
+
 #[test]
-fn completions_ask_whichever_program_is_installed() {
+fn completions_offer_what_help_names_and_nothing_that_is_hidden() {
     let directory = generated("completions");
     let names = ["_trainyard", "trainyard.bash", "trainyard.fish"].map(str::to_owned);
     assert_eq!(names_in(directory.path()), BTreeSet::from(names.clone()));
+    assert!(compare_completions(&[], directory.path()) > 40);
     for name in names {
         let text = fs::read_to_string(directory.path().join(&name)).unwrap();
+        // They ask whichever program is installed, and name no place where it was built.
         assert!(text.contains("COMPLETE=") && !text.contains(BINARY), "{name}: {text}");
     }
 }

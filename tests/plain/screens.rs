@@ -1,0 +1,222 @@
+//! What the command line shows of what differs from machine to machine, at 80 and 120 columns, as files: a daemon stands in that always
+//! answers the same. (`INSTA_UPDATE=always` writes them anew, and a change is looked at. The other screens: `tests/host/screens.rs`, and
+//! of the live view `src/cli/top/screen.rs`.)
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
+
+const GIB: u64 = 1 << 30;
+
+/// Answers at the socket of `root` with what there is for a path, until the test is over.
+fn stand_in(root: &Path, answers: Vec<(&'static str, Value)>) {
+    let socket = root.join("run/trainyard/api.sock");
+    std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(|client| answer(client, &answers)));
+}
+
+fn answer(mut client: UnixStream, answers: &[(&str, Value)]) {
+    let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
+    let first = lines.next().unwrap_or_default();
+    let asked = first.split(' ').nth(1).unwrap_or_default().to_owned();
+    lines.take_while(|line| !line.is_empty()).for_each(drop);
+    let found = answers.iter().find(|(path, _)| asked == *path);
+    let missing = || json!({ "code": "not_found", "error": format!("the stand-in has no answer to {asked}") });
+    let (status, body) = found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
+    let body = body.to_string();
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    client.write_all(format!("{head}{body}").as_bytes()).unwrap();
+}
+
+fn screen(root: &Path, columns: u16, arguments: &[&str]) -> String {
+    let mut command = Command::new(BINARY);
+    command.arg("--root").arg(root).args(arguments);
+    command.env("COLUMNS", columns.to_string()).env("TZ", "UTC").env_remove("TRAINYARD_ROOT");
+    let output = command.output().unwrap();
+    let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    let told = if err.is_empty() { String::new() } else { format!("--- standard error\n{err}") };
+    format!("{out}{told}--- {}\n", output.status).replace(&root.display().to_string(), "ROOT")
+}
+
+fn uuid(kind: &str, number: usize) -> String {
+    format!("{kind}-{number:08x}-0000-0000-0000-000000000000")
+}
+
+/// A card that nobody has and that is well.
+fn card(index: usize) -> Value {
+    json!({
+        "index": index, "uuid": uuid("GPU", index), "name": "NVIDIA H100 80GB HBM3", "minor": index,
+        "bus": format!("00000000:{:02X}:00.0", 0x1b + index), "numa_node": index / 2, "cpus": format!("{}-{}", index * 8, index * 8 + 7),
+        "memory": 80 * GIB, "memory_used": 0, "utilisation": 0, "temperature": 31, "power": 71_000, "power_limit": 700_000,
+        "health": "ok", "findings": [], "leased_by": null, "shares": [], "slices": [], "processes": [], "links": []
+    })
+}
+
+/// `card` with further values.
+fn with(mut card: Value, more: Value) -> Value {
+    for (key, value) in more.as_object().unwrap() {
+        card[key] = value.clone();
+    }
+    card
+}
+
+fn gpus() -> Value {
+    let busy = json!({
+        "memory_used": 61 * GIB, "utilisation": 97, "temperature": 84, "power": 688_400, "health": "warning",
+        "findings": [{ "rule": "slowed", "level": "warning", "says": "its clocks are lowered for heat (84 °C)" }],
+        "leased_by": "视觉/训练-图像分类 worker-0", "links": ["X", "NV18", "SYS", "SYS"],
+        "processes": [{ "pid": 4711, "uid": 1000, "user": "ada", "program": "python3", "memory": 61 * GIB, "slice": null }]
+    });
+    let shared = json!({
+        "memory_used": 9 * GIB, "links": ["NV18", "X", "SYS", "SYS"],
+        "shares": [{ "holder": "default/笔记本 main-0", "memory": 20 * GIB }, { "holder": "small", "memory": 10 * GIB }],
+        // Of a job that is not the caller's.
+        "processes": [{ "pid": null, "uid": null, "user": null, "program": null, "memory": 9 * GIB, "slice": null }]
+    });
+    let slices = [("1g.10gb", Some("default/调参-3 main-0")), ("2g.20gb", None)];
+    let slices = slices.iter().enumerate().map(|(at, (profile, holder))| {
+        json!({ "uuid": uuid("MIG", at), "profile": profile, "memory": 10 * GIB * (at as u64 + 1), "leased_by": holder })
+    });
+    let sliced = json!({ "slices": slices.collect::<Vec<_>>(), "links": ["SYS", "SYS", "X", "NV18"] });
+    let lost = json!({
+        "memory_used": null, "utilisation": null, "temperature": null, "power": null, "health": "failed",
+        "findings": [{ "rule": "lost", "level": "failed", "says": "it was there before, and is no more; a reboot may bring it back" }],
+        "links": ["SYS", "SYS", "NV18", "X"]
+    });
+    let cards = [busy, shared, sliced, lost].into_iter().enumerate().map(|(index, more)| with(card(index), more));
+    json!({
+        "driver": "580.95.05", "cuda": "13.0", "missing": null, "at": "2026-11-30T02:00:00.000Z", "stale": false,
+        "gpus": cards.collect::<Vec<_>>(), "nameless": []
+    })
+}
+
+fn used(name: &str, hours: f64, price: Option<f64>) -> Value {
+    json!({
+        "name": name, "attempts": 12, "gpu_hours": hours, "cpu_hours": hours * 8.0, "memory_gib_hours": hours * 64.0,
+        "price": price, "unpriced": if price.is_some() { 0 } else { 12 }
+    })
+}
+
+fn workspaces() -> Value {
+    json!([
+        { "workspace": "default", "used": null, "quota": null, "held": null, "note": null, "running": 0, "waiting": 2 },
+        { "workspace": "vision", "used": 700 * GIB, "quota": 1024 * GIB, "held": "btrfs", "note": null, "running": 3, "waiting": 0 },
+        { "workspace": "自然语言处理", "used": 99 * GIB, "quota": 100 * GIB, "held": "counted",
+          "note": "is being counted anew: what it keeps may be more or less", "running": 12, "waiting": 250 },
+    ])
+}
+
+fn workspace() -> Value {
+    let entry = |name: &str, bytes: u64| json!({ "name": name, "bytes": bytes });
+    json!({
+        "workspace": "自然语言处理", "used": 99 * GIB, "quota": 100 * GIB, "held": "counted", "note": null, "running": 12, "waiting": 250,
+        "parts": [
+            { "part": "datasets", "bytes": 90 * GIB, "entries": [entry("维基百科-2026-11", 60 * GIB), entry("新闻语料", 29 * GIB), entry("c4-subset", GIB)] },
+            { "part": "code", "bytes": 4096, "entries": [entry("预训练", 4096)] },
+            { "part": "models", "bytes": 9 * GIB, "entries": [entry("基线-7b", 8 * GIB), entry("tokenizer", GIB), entry("empty", 0)] },
+            { "part": "jobs", "bytes": 0, "entries": [] },
+        ]
+    })
+}
+
+fn tokens() -> Value {
+    json!([
+        { "name": "ci", "uid": 1000, "user": "ada", "scopes": ["read", "jobs"], "workspaces": ["vision", "自然语言处理"],
+          "created": "2026-11-01T08:00:00.000Z", "expires": "2027-11-01T08:00:00.000Z" },
+        { "name": "监控", "uid": 0, "user": "root", "scopes": ["read"], "workspaces": null, "created": "2026-11-02T09:30:00.000Z", "expires": null },
+    ])
+}
+
+fn images() -> Value {
+    let image = |name: &str, kind: &str, size: u64| {
+        json!({
+            "name": name, "kind": kind, "workspace": null, "digest": format!("sha256:{}", "0123456789abcdef".repeat(4)), "size": size,
+            "layers": 7, "brought": "2026-11-01T08:00:00.000Z", "used": "2026-11-29T18:45:00.000Z"
+        })
+    };
+    json!([
+        image("docker.io/pytorch/pytorch:2.9.0-cuda13.0-cudnn9-runtime", "public", 7 * GIB),
+        image("视觉基础镜像", "mine", 300 << 20),
+    ])
+}
+
+#[test]
+fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let drained = json!({ "order": { "by": "ada", "since": "2026-11-30T02:00:00Z" }, "running": ["视觉/训练-图像分类", "digits"], "waiting": 7 });
+    stand_in(
+        root,
+        vec![
+            ("/v1/gpus", gpus()),
+            (
+                "/v1/usage?by=workspace&since=0",
+                json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)]),
+            ),
+            ("/v1/usage?by=user&since=0", json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
+            (
+                "/v1/usage?by=job&since=0",
+                json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))]),
+            ),
+            ("/v1/workspaces", workspaces()),
+            ("/v1/workspaces/%E8%87%AA%E7%84%B6%E8%AF%AD%E8%A8%80%E5%A4%84%E7%90%86", workspace()),
+            ("/v1/tokens", tokens()),
+            ("/v1/images?", images()),
+            ("/v1/drain", drained),
+        ],
+    );
+    let screens: &[(&str, &[&str])] = &[
+        ("gpu", &["gpu"]),
+        ("usage", &["usage"]),
+        ("usage_user", &["usage", "--by", "user"]),
+        ("usage_job", &["usage", "--by", "job"]),
+        ("usage_csv", &["usage", "--by", "job", "--csv"]),
+        ("workspace", &["workspace"]),
+        ("workspace_one", &["workspace", "自然语言处理"]),
+        ("workspace_unknown", &["workspace", "unknown"]),
+        ("token_ls", &["token", "ls"]),
+        ("image_ls_some", &["image", "ls"]),
+        ("drain", &["drain"]),
+        ("contract_ls", &["contract", "ls"]),
+        ("contract_show", &["contract", "show", "sagemaker"]),
+    ];
+    for columns in [80, 120] {
+        for (name, arguments) in screens {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
+        }
+    }
+}
+
+#[test]
+fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let no_cards = json!({
+        "driver": null, "cuda": null, "missing": "libnvidia-ml.so.1 not found", "at": "2026-11-30T02:00:00.000Z", "stale": false, "gpus": [],
+        "nameless": []
+    });
+    stand_in(
+        root,
+        vec![
+            ("/v1/gpus", no_cards),
+            ("/v1/usage?by=workspace&since=0", json!([])),
+            ("/v1/workspaces", json!([])),
+            ("/v1/tokens", json!([])),
+            ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
+        ],
+    );
+    let elsewhere = tempfile::tempdir().unwrap();
+    for columns in [80, 120] {
+        for (name, verb) in [("gpu", "gpu"), ("usage", "usage"), ("workspace", "workspace"), ("drain", "drain")] {
+            insta::assert_snapshot!(format!("{name}_none_{columns}"), screen(root, columns, &[verb]));
+        }
+        insta::assert_snapshot!(format!("token_none_{columns}"), screen(root, columns, &["token", "ls"]));
+        insta::assert_snapshot!(format!("no_daemon_{columns}"), screen(elsewhere.path(), columns, &["ps"]));
+    }
+}
