@@ -76,9 +76,6 @@ pub(crate) struct Instance {
     network: Option<Child>,
     /// The control group (v2) in which daemons are started, as a service manager does it.
     pub(crate) group: Option<PathBuf>,
-    /// A script by which daemons that are started from now on have a view of the machine's files of their own: it is run in a mount
-    /// namespace of the daemon's.
-    pub(crate) view: Option<String>,
     /// The program of daemons that are started from now on.
     pub(crate) program: PathBuf,
     log: Receiver<String>,
@@ -122,16 +119,7 @@ impl Instance {
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();
-        Some(Self {
-            dir,
-            daemon: None,
-            network: None,
-            group: None,
-            view: None,
-            program: BINARY.into(),
-            log,
-            seen: Vec::new(),
-        })
+        Some(Self { dir, daemon: None, network: None, group: None, program: BINARY.into(), log, seen: Vec::new() })
     }
 
     /// Starts the daemon in a network namespace of its own.
@@ -154,10 +142,6 @@ impl Instance {
             }
         };
         command.arg(format!("--net=/proc/{}/ns/net", holder.id()));
-        if let Some(view) = &self.view {
-            let unshared = ["unshare", "--mount", "--propagation", "unchanged", "sh", "-c"];
-            command.args(unshared).arg(format!("set -e; {view}; exec \"$@\"")).arg("sh");
-        }
         let mut daemon = command
             .arg(&self.program)
             .arg("--root")
