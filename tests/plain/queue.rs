@@ -497,14 +497,14 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
 #[test]
 fn who_has_followed_up_to_an_event_goes_on_there_after_a_restart() {
     let mut daemon = Daemon::new(Quotas::default());
-    for text in ["command = '1'", "command = '2'", "command = '3'", "command = '4'"] {
+    for text in ["description = '1'", "description = '2'", "description = '3'", "description = '4'"] {
         for job in 0..5 {
             daemon.now += 1;
             daemon.file(&format!("a/j{job}"), text);
             daemon.end(&format!("a/j{job}"));
         }
     }
-    daemon.file("a/once", "command = 'k'");
+    daemon.file("a/once", "");
     let asked = |answer| Request::Events { caller: Caller::root(), after: 0, limit: 500, answer };
     let Recent::Told(Happened { events: all, upto, .. }) = daemon.request(asked) else { panic!("all are in memory") };
     assert!(all.len() > 40, "{}", all.len());
