@@ -326,7 +326,7 @@ class GpuList(TypedDict):
 
 # What one of them has used.
 class UsageView(TypedDict):
-    #: That ended since, or run.
+    #: That ended in the time that it is of, or run.
     attempts: int
     cpu_hours: float
     gpu_hours: float
