@@ -39,7 +39,7 @@ fn the_python_client_writes_job_files_and_asks_as_it_says() {
     let mut tests = Command::new("/usr/bin/python3");
     tests.args(["-B", "-m", "unittest", "-v", "test_offline"]);
     tests.env("PYTHONPATH", client()).current_dir(client().join("tests"));
-    passes(tests, 20);
+    passes(tests, 19);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn the_python_client_does_with_a_daemon_what_it_says() {
     let mut tests = python(&instance, &["-m", "unittest", "-v", "test_live"]);
     tests.current_dir(client().join("tests"));
     tests.env("TRAINYARD_TEST_TOKEN_FILE", &file).env("TRAINYARD_TEST_CA", place.join("cert.pem"));
-    passes(tests, 15);
+    passes(tests, 23);
     instance.shutdown();
 }
 
