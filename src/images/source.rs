@@ -425,7 +425,8 @@ mod tests {
     #[test]
     fn bytes_of_a_file_that_is_no_archive_are_not_told() {
         let mut header = [b'x'; 512];
-        header[124..148].copy_from_slice(b"\x1b[31mforged\n\x1b]0;title\x07");
+        let orders = b"\x1b[31mforged\n\x1b]0;title\x07";
+        header[124..124 + orders.len()].copy_from_slice(orders);
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&header, 0).unwrap();
         let error = Archive::index(file, Path::new("a.tar")).err().unwrap().to_string();

@@ -29,7 +29,9 @@ tasks:
       - python trainer/train.py --lr $$lr$$ --data $$data$$ --pid $$
       - echo done
     parameters:
+      # Those of the job are not looked for where a task has its own.
       lr: $$lr$$
+      workers: $$workers$$
       data: digits
       rate: $$rate$$
   - role: server
