@@ -196,7 +196,7 @@ pub enum Verb {
         #[arg(short, long)]
         follow: bool,
         /// Only the last lines of each task
-        #[arg(short = 'n', long, visible_alias = "tail")]
+        #[arg(short = 'n', long, alias = "tail")]
         lines: Option<u64>,
         /// Only what came in the last while, as in 10m, or since a time, as in 2026-03-01T12:00:00Z
         #[arg(long, value_name = "TIME")]
