@@ -59,8 +59,9 @@ pub(super) enum DeliveryError {
     Failed(String, std::process::ExitStatus),
 }
 
-/// Statuses that speak of the moment: time-out, too early, too many requests.
-const FOR_NOW: [u16; 3] = [408, 425, 429];
+/// Statuses that speak of the notice itself: malformed, too large, of a kind or with a content that is not taken. All others
+/// speak of the moment, the address or the login, which may be put right.
+const REFUSALS: [u16; 4] = [400, 413, 415, 422];
 /// How a program says that it will never take this one, as in `sysexits.h`: the data, the user or the host is wrong.
 const FOR_EVER: [i32; 3] = [65, 67, 68];
 
@@ -68,7 +69,7 @@ impl DeliveryError {
     /// Whether the receiver was there, and says that it does not want this one.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Refused(status) => (400..500).contains(status) && !FOR_NOW.contains(status),
+            Self::Refused(status) => REFUSALS.contains(status),
             Self::Failed(_, status) => status.code().is_some_and(|code| FOR_EVER.contains(&code)),
             _ => false,
         }
