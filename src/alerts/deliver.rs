@@ -20,7 +20,7 @@ use crate::sys::process::run_within;
 /// How long a delivery may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest secret, bytes.
-const SECRET_MAX: u64 = 4096;
+pub(super) const SECRET_MAX: u64 = 4096;
 /// Most bytes of an e-mail's subject.
 const SUBJECT_MAX: usize = 200;
 
@@ -188,6 +188,7 @@ async fn secret(path: &std::path::Path) -> Result<Vec<u8>, DeliveryError> {
 fn reason(error: &reqwest::Error) -> String {
     match error {
         error if error.is_timeout() => "not in time".to_owned(),
+        error if error.is_builder() => "no request can be made of it and the headers".to_owned(),
         error if error.is_connect() => "it cannot be connected to".to_owned(),
         _ => "the request broke off".to_owned(),
     }
