@@ -25,6 +25,10 @@ pub mod template;
 mod tree;
 mod wire;
 
+use std::collections::BTreeSet;
+
+use crate::ids::RoleName;
+
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
@@ -35,10 +39,6 @@ pub use job::{
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
 pub use resource_specs::{Offer, ResourceSpec, ResourceSpecs};
-
-use std::collections::BTreeSet;
-
-use crate::ids::RoleName;
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
 pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;
