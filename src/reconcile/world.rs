@@ -1,7 +1,7 @@
 //! Jobs in memory: the stored records with what is derived from them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
-use crate::ids::{JobKey, Timestamp};
+use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
 use crate::spec::{DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
@@ -51,7 +51,17 @@ pub(super) struct Run {
 }
 
 fn parse(source: &SourceRecord) -> Option<Spec> {
-    crate::spec::parse_accepted(&source.text).map(Arc::new)
+    crate::spec::parse_accepted(&source.text, None).map(Arc::new)
+}
+
+/// What a stored run is of, which `spec` says by now: with the roles with which it was begun.
+fn as_begun(run: &RunRecord, spec: Spec) -> Option<Spec> {
+    let Some(attempt) = run.attempts.last() else { return Some(spec) };
+    let begun: BTreeSet<RoleName> = attempt.tasks.iter().map(|task| task.role.clone()).collect();
+    if spec.roles.iter().all(|role| begun.contains(&role.name)) {
+        return Some(spec);
+    }
+    crate::spec::parse_accepted(&run.source.text, Some(&begun)).map(Arc::new)
 }
 
 impl Job {
@@ -73,6 +83,7 @@ impl Job {
             };
             let spec = spec?;
             run.source.meaning = spec.meaning();
+            let spec = as_begun(&run, spec)?;
             Some(Run::new(run, spec))
         });
         Self { record, spec, run, delivering: BTreeMap::new() }
@@ -421,7 +432,10 @@ pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
 }
 
 fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
-    let mut tallies: Vec<RoleTally> = spec.roles.iter().map(RoleTally::of).collect();
+    let begun: BTreeSet<&RoleName> = attempt.tasks.iter().map(|task| &task.role).collect();
+    // Nobody would ever tell how a task ended that was never begun.
+    let roles = spec.roles.iter().filter(|role| begun.contains(&role.name));
+    let mut tallies: Vec<RoleTally> = roles.map(RoleTally::of).collect();
     for task in &attempt.tasks {
         // What people only look at neither succeeds nor fails.
         let is_service = spec.roles.iter().any(|role| role.is_service && role.name == task.role);
@@ -444,4 +458,80 @@ fn earliest_failure<'a>(spec: &JobSpec, attempt: &'a AttemptRecord) -> Option<(&
     let ended = attempt.tasks.iter().filter(|task| counting.contains(&&task.role));
     let failed = ended.filter_map(|task| Some((task, task.phase.outcome().filter(|end| end.end.is_failure())?)));
     failed.min_by_key(|(_, end)| end.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttemptId;
+    use crate::store::record::Owner;
+
+    #[test]
+    fn a_run_of_an_earlier_version_ends_as_it_was_begun() {
+        let text = "command = \"x\"\nframework = \"pytorch\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 2";
+        let owner = Owner { uid: 0, gid: 0 };
+        let source = SourceRecord {
+            text: text.to_owned(),
+            meaning: "of another version".to_owned(),
+            owner,
+            warnings: Vec::new(),
+            template: None,
+            sweep: None,
+        };
+        let task = |index| TaskRecord {
+            role: "worker".parse().unwrap(),
+            index,
+            phase: TaskPhase::Running { since: Timestamp(2) },
+            again: 0,
+            gpus: Vec::new(),
+        };
+        let attempt = AttemptRecord {
+            id: AttemptId(1),
+            number: 1,
+            created: Timestamp(1),
+            block: None,
+            running_since: None,
+            overrun_told: false,
+            idle_since: None,
+            failed_gpus: BTreeSet::new(),
+            unwatched_gpus: BTreeSet::new(),
+            stopping: None,
+            verdict: None,
+            ended: None,
+            released: false,
+            tasks: vec![task(0), task(1)],
+        };
+        let run = RunRecord {
+            number: 1,
+            created: Timestamp(1),
+            order: 1,
+            source: source.clone(),
+            prepared: true,
+            unprepared: None,
+            stop: None,
+            extended_ms: 0,
+            attempts: vec![attempt.clone()],
+            ended: None,
+        };
+        let record = JobRecord {
+            created: Timestamp(1),
+            source: Some(source),
+            file_present: true,
+            invalid: Vec::new(),
+            last_run: 1,
+            rerun_wanted: false,
+            rerun_number: 0,
+            not_begun: None,
+            turned_away: None,
+            next_event: 0,
+            removed: false,
+            first_event: 0,
+        };
+        let job = Job::load(record, Some(run));
+        let (newest, begun) = (job.spec.as_ref().unwrap(), &job.run.as_ref().unwrap().spec);
+        let names = |spec: &JobSpec| spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>();
+        assert_eq!((names(newest), names(begun)), (vec!["master".into(), "worker".into()], vec!["worker".into()]));
+        assert!(!job.is_outdated(), "the file says what it said");
+        assert_eq!(tallies(newest, &attempt), tallies(begun, &attempt), "what was not begun is not waited for");
+    }
 }
