@@ -622,9 +622,13 @@ fn a_clock_that_is_set_neither_ends_a_wait_nor_makes_it_longer() {
     }
     // Of another start of the machine nothing is known but its clock.
     let mut daemon = Daemon::new(Quotas::new());
-    Clock { lead: 0 }.set(&mut daemon, 0);
+    daemon.now = HOUR;
+    let mut clock = Clock { lead: 0 };
+    clock.set(&mut daemon, 0);
     daemon.file("a/fails", failing);
     daemon.end_as("a/fails", TaskEnd::Exited { code: 1 });
+    clock.set(&mut daemon, -900);
+    assert_eq!(daemon.state("a/fails"), State::Waiting, "by so little clocks are put right all the time");
     daemon.now += 11 * MINUTE;
     daemon.reconciler.clock("another boot", 5 * HOUR as i64, Timestamp(daemon.now));
     daemon.later(0);
