@@ -123,7 +123,7 @@ impl<S: Store> Reconciler<S> {
         let last_event = contents.counters.event;
         let mut shares = Shares::new(settings.half_life);
         for used in store.usage(shares.matters_since(now))? {
-            shares.account(&used);
+            shares.account(&used, now);
         }
         let mut this = Self {
             store,
@@ -202,7 +202,7 @@ impl<S: Store> Reconciler<S> {
             }
             return;
         }
-        if !run.record.prepared && run.record.unprepared.is_none() {
+        if !run.record.prepared && run.record.unprepared.is_none() && run.refused.is_none() {
             self.prepare(key);
         }
         self.settle(key);

@@ -50,13 +50,25 @@ pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
     parse_source(&diagnostic::Source::new(file, text), None)
 }
 
-/// Reads a text that was accepted once, by whichever version: what has come to be refused since is not held against it, so that an
-/// upgrade ends nothing that runs. `begun`: the roles of which an attempt has tasks already; no master is added beside them.
-pub fn parse_accepted(text: &str, begun: Option<&BTreeSet<RoleName>>) -> Option<JobSpec> {
+/// A text that was accepted once, by whichever version, as this one reads it.
+#[derive(Debug)]
+pub struct Accepted {
+    pub spec: JobSpec,
+    /// What this version refuses in it. The spec has a default in place of some of that, such as the machine for an image: what runs
+    /// may go on by it, but nothing may be begun of it.
+    pub refused: Vec<Diagnostic>,
+}
+
+/// Reads a text that was accepted once: bounds of numbers that have become narrower since are not held against it, and what else has
+/// come to be refused is told, so that an upgrade ends nothing that runs. `begun`: the roles of which an attempt has tasks already; no
+/// master is added beside them.
+pub fn parse_accepted(text: &str, begun: Option<&BTreeSet<RoleName>>) -> Option<Accepted> {
     let source = diagnostic::Source::new("spec.toml", text);
-    let strict = || parse_source(&source, begun).0;
-    let lenient = || reader::from_wire(toml::from_str(text).ok()?, &source, begun, &mut Vec::new());
-    strict().or_else(lenient)
+    let mut found = check::check(&source, check::Language::Accepted);
+    let spec = reader::from_wire(toml::from_str(text).ok()?, &source, begun, &mut found)?;
+    found.retain(Diagnostic::is_error);
+    sort(&mut found);
+    Some(Accepted { spec, refused: found })
 }
 
 fn parse_source(

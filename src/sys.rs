@@ -85,3 +85,14 @@ pub fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
+
+/// Says that a test is skipped, as the tests of `tests/` tell it.
+#[cfg(test)]
+pub(crate) fn skip(test: &str, missing: &str) {
+    let line = format!("SKIPPED {test}: {missing} is missing on this machine");
+    eprintln!("{line}");
+    if let Some(path) = std::env::var_os("TRAINYARD_SKIPPED") {
+        let mut file = std::fs::File::options().create(true).append(true).open(path).unwrap();
+        std::io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
+    }
+}

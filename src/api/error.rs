@@ -54,7 +54,7 @@ pub(super) enum ApiError {
 }
 
 /// The codes with their statuses; `docs/API.md` has them, a test compares.
-pub const CODES: [(&str, u16); 31] = [
+pub const CODES: [(&str, u16); 32] = [
     ("bad_request", 400),
     ("unauthorized", 401),
     ("forbidden", 403),
@@ -79,6 +79,7 @@ pub const CODES: [(&str, u16); 31] = [
     ("no_job_file", 409),
     ("stopped_by_file", 409),
     ("never_valid", 409),
+    ("refused_now", 409),
     ("body_too_large", 413),
     ("range_not_satisfiable", 416),
     ("invalid_job", 422),
@@ -157,6 +158,7 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
         Refusal::NoFile { .. } => "no_job_file",
         Refusal::StoppedByFile { .. } => "stopped_by_file",
         Refusal::NeverValid { .. } => "never_valid",
+        Refusal::RefusedNow { .. } => "refused_now",
         // Of several jobs: what all of them are refused for.
         Refusal::Each(each) => {
             let mut codes = each.iter().map(refusal_code);

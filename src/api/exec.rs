@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::header::{CONNECTION, UPGRADE};
 use hyper::{Response, StatusCode};
@@ -29,7 +28,7 @@ use super::error::ApiError;
 use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
 use super::jobs::{self, show};
 use super::rates::Who;
-use super::server::{Body, Call, Context, whole};
+use super::server::{Body, Call, Context, in_full, whole};
 use super::tokens::{Held, Tokens};
 use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
@@ -84,7 +83,7 @@ pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body
         .status(StatusCode::SWITCHING_PROTOCOLS)
         .header(CONNECTION, "Upgrade")
         .header(UPGRADE, PROTOCOL)
-        .body(Empty::<Bytes>::new().boxed());
+        .body(in_full(Bytes::new()));
     response.map_err(|error| ApiError::Bad(error.to_string()))
 }
 

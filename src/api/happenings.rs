@@ -1,7 +1,5 @@
 //! What happens to jobs, as a stream over all of them, from a serial number on.
 
-use std::convert::Infallible;
-
 use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
 use hyper::Response;
@@ -9,9 +7,9 @@ use hyper::body::Bytes;
 
 use super::error::ApiError;
 use super::query::Values;
-use super::server::{Body, Context, stream};
+use super::server::{Body, Context, Cut, stream};
 use super::wire::HappeningView;
-use crate::reconcile::{Caller, Happened};
+use crate::reconcile::{Caller, Happened, Refusal};
 
 /// Events that are asked for at once.
 const BATCH: usize = 500;
@@ -34,16 +32,21 @@ pub(super) fn send(context: &Context, caller: Caller, values: &Values) -> Result
         follow: values.flag("follow"),
         left: values.number("limit").unwrap_or(u64::MAX),
     };
-    let (sender, channel) = Channel::<Bytes, Infallible>::new(2);
+    let (sender, channel) = Channel::<Bytes, Cut>::new(2);
     tokio::spawn(follow(context.clone(), caller, wanted, sender));
     stream(channel.boxed(), "application/x-ndjson")
 }
 
-async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut sender: Sender<Bytes, Infallible>) {
+async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut sender: Sender<Bytes, Cut>) {
     let mut rounds = context.rounds.clone();
     loop {
         rounds.mark_unchanged();
-        let Some(Ok(happened)) = context.past.happened(&caller, wanted.after, BATCH).await else { return };
+        let happened = match context.past.happened(&caller, wanted.after, BATCH).await {
+            Some(Ok(happened)) => happened,
+            Some(Err(refusal)) => return break_off(sender, wanted.after, &refusal),
+            // The daemon ends.
+            None => return,
+        };
         // Fails when nobody listens any more, also when there is nothing to tell.
         let is_more = happened.is_more;
         if sender.send_data(wanted.lines(happened).into()).await.is_err() || wanted.left == 0 {
@@ -56,6 +59,12 @@ async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut sender
             return;
         }
     }
+}
+
+/// What cannot be read must not look like the end of what there is.
+fn break_off(sender: Sender<Bytes, Cut>, after: u64, refusal: &Refusal) {
+    tracing::error!(after, error = %refusal, "a stream of events breaks off behind this serial number");
+    sender.abort(Cut(refusal.to_string()));
 }
 
 impl Wanted {
@@ -73,5 +82,39 @@ impl Wanted {
             }
         }
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_of_events_that_cannot_be_read_on_does_not_look_like_a_whole_one() {
+        for breaks_off in [false, true] {
+            let (mut sender, channel) = Channel::<Bytes, Cut>::new(2);
+            sender.send_data("{}\n".into()).await.unwrap();
+            match breaks_off {
+                true => break_off(sender, 7, &Refusal::Store("the disk is gone".to_owned())),
+                false => drop(sender),
+            }
+            let answer = Mutex::new(Some(stream(channel.boxed(), "application/x-ndjson").unwrap()));
+            let (mut client, server) = tokio::io::duplex(4096);
+            let service = service_fn(|_| std::future::ready(answer.lock().unwrap().take().ok_or("asked twice")));
+            let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
+            client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+            let mut told = String::new();
+            let (served, read) = tokio::join!(served, client.read_to_string(&mut told));
+            read.unwrap();
+            assert!(told.contains("{}\n"), "{told}");
+            assert_eq!(told.ends_with("\r\n0\r\n\r\n"), !breaks_off, "{told}");
+            assert_eq!(served.is_err(), breaks_off);
+        }
     }
 }

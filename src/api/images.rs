@@ -3,7 +3,6 @@
 //! What takes long answers with one line of JSON for each step, and a last one that says how it ended. It goes on when
 //! whoever asked goes away: others may wait for the same layers.
 
-use std::convert::Infallible;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::may_submit;
-use super::server::Body;
+use super::server::{Body, Cut};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
@@ -330,7 +329,7 @@ impl ImageService {
 
     /// Runs `work` on a thread of its own and tells its progress, line by line.
     fn follow(&self, work: impl FnOnce(&Arc<Progress>) -> Result<NameRecord, ImageError> + Send + 'static) -> Body {
-        let (sender, channel) = http_body_util::channel::Channel::<Bytes, Infallible>::new(4);
+        let (sender, channel) = http_body_util::channel::Channel::<Bytes, Cut>::new(4);
         let (progress, turns) = (Arc::new(Progress::default()), self.turns.clone());
         let seen = progress.clone();
         let done = async move {
@@ -349,7 +348,7 @@ impl ImageService {
     }
 }
 
-type Sender = http_body_util::channel::Sender<Bytes, Infallible>;
+type Sender = http_body_util::channel::Sender<Bytes, Cut>;
 type Ended = Result<NameRecord, String>;
 
 /// One line for each step, and one for the end.

@@ -1,6 +1,5 @@
 //! Jobs over the API: lists, details, and what is done to them.
 
-use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -21,7 +20,7 @@ use super::logs::download::{Download, Turn};
 use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
-use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
+use super::server::{ANSWER_WITHIN, Body, Context, Cut, ask, json, stream};
 use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
@@ -178,7 +177,7 @@ pub(super) async fn logs(
     if query.as_text && !query.follow {
         return download(context, &caller, query, detail, asked, &name).await;
     }
-    let (sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
     let own = context.clone();
     let fetch = move || {
         let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
@@ -248,7 +247,7 @@ async fn download(
         let file = open(context, query, detail).await?;
         Opened { tag: file.tag(), file, part: None, total: None }
     };
-    let (sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
     let mut response = as_file(stream(channel.boxed(), TEXT)?, name);
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
@@ -333,7 +332,7 @@ const PART: u64 = 64 << 10;
 
 /// A file as it is, part by part.
 fn send_file(mut file: File) -> Body {
-    let (mut sender, channel) = Channel::<Bytes, Infallible>::new(logs::QUEUE);
+    let (mut sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
     tokio::spawn(async move {
         loop {
             let read = tokio::task::spawn_blocking(move || {
@@ -341,8 +340,11 @@ fn send_file(mut file: File) -> Body {
                 let read = file.by_ref().take(PART).read_to_end(&mut part);
                 read.map(|_| (file, part))
             });
-            // What cannot be read any more ends the answer.
-            let Ok(Ok((same, part))) = read.await else { return };
+            let (same, part) = match read.await {
+                Ok(Ok(read)) => read,
+                Ok(Err(error)) => return sender.abort(Cut(error.to_string())),
+                Err(error) => return sender.abort(Cut(error.to_string())),
+            };
             if part.is_empty() || sender.send_data(part.into()).await.is_err() {
                 return;
             }

@@ -5,7 +5,6 @@ mod growth;
 pub(super) mod ranges;
 mod source;
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::sync::Arc;
 
@@ -16,6 +15,7 @@ use tokio::sync::{Notify, watch};
 pub use growth::Growth;
 use source::{Form, Source};
 
+use super::server::Cut;
 use super::wire::LogQuery;
 use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp};
@@ -80,7 +80,7 @@ impl Follower {
     }
 
     /// Sends until all is sent and, when following, the run has ended; or until nobody listens.
-    pub(super) async fn run<F, D>(mut self, mut sender: Sender<Bytes, Infallible>, fetch: F)
+    pub(super) async fn run<F, D>(mut self, mut sender: Sender<Bytes, Cut>, fetch: F)
     where
         F: Fn() -> D,
         D: Future<Output = Option<JobDetail>>,
@@ -123,7 +123,7 @@ impl Follower {
     }
 
     /// Sends what is there; `None` when nobody listens.
-    async fn send_all(mut self, sender: &mut Sender<Bytes, Infallible>) -> Option<Self> {
+    async fn send_all(mut self, sender: &mut Sender<Bytes, Cut>) -> Option<Self> {
         loop {
             let (follower, lines) = self.on_thread(Self::next_lines).await?;
             self = follower;

@@ -2,7 +2,6 @@
 
 use std::sync::LazyLock;
 
-use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 use schemars::generate::SchemaSettings;
@@ -11,14 +10,14 @@ use serde_json::{Map, Value, json};
 
 use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
 use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
-use super::server::{Body, json as answer_of};
+use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
 
 /// The document as it is sent: it says the same for as long as the program runs, and is made once.
 static SENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(format!("{:#}\n", document())));
 
 pub(super) fn answer() -> Response<Body> {
-    answer_of(StatusCode::OK, &()).map(|_| Full::new(SENT.clone()).boxed())
+    answer_of(StatusCode::OK, &()).map(|_| in_full(SENT.clone()))
 }
 
 /// The whole document.
@@ -200,6 +199,8 @@ fn body(route: &Route, generator: &mut SchemaGenerator) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+
     use super::*;
 
     /// Every `$ref` of the document.

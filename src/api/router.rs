@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Full};
-use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
@@ -11,7 +9,7 @@ use super::files::{Place, Wanted};
 use super::jobs::Table;
 use super::logs::ranges::Asked;
 use super::routes::{self, Action};
-use super::server::{Body, Call, Context, json, stream, whole};
+use super::server::{Body, Call, Context, in_full, json, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
@@ -158,7 +156,7 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
     let wanted = match action {
         Action::JobFile => {
             let text = blocking(move || files::read(&paths, &caller, &key)).await?;
-            return stream(Full::new(Bytes::from(text)).boxed(), "application/toml");
+            return stream(in_full(text), "application/toml");
         }
         Action::RemoveJobFile => {
             let message = format!("{key}: its file is removed");
@@ -257,7 +255,7 @@ fn done(message: String) -> Result<Response<Body>, ApiError> {
 }
 
 fn text(text: String, kind: &'static str) -> Result<Response<Body>, ApiError> {
-    stream(Full::new(Bytes::from(text)).boxed(), kind)
+    stream(in_full(text), kind)
 }
 
 /// Runs what blocks on a thread that may.

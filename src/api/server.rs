@@ -46,7 +46,12 @@ use crate::store::redb::Reader;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
-pub(super) type Body = BoxBody<Bytes, Infallible>;
+pub(super) type Body = BoxBody<Bytes, Cut>;
+
+/// Why a body breaks off: its connection is closed in the middle of it, so that nobody takes it for whole.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Cut(pub(super) String);
 
 /// What every connection needs.
 #[derive(Clone)]
@@ -297,10 +302,15 @@ pub(super) async fn ask<T: Send + 'static>(
     Ok(receiver.await.map_err(|_| ApiError::Ending)??)
 }
 
+/// A body that is there as a whole.
+pub(super) fn in_full(bytes: impl Into<Bytes>) -> Body {
+    Full::new(bytes.into()).map_err(|never| match never {}).boxed()
+}
+
 pub(super) fn json<T: Serialize>(status: StatusCode, value: &T) -> Response<Body> {
     let mut bytes = serde_json::to_vec(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}").into_bytes());
     bytes.push(b'\n');
-    let mut response = Response::new(Full::new(Bytes::from(bytes)).boxed());
+    let mut response = Response::new(in_full(bytes));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -1,6 +1,5 @@
 //! The whole state as it is at one instant, for backups.
 
-use std::convert::Infallible;
 use std::io::{self, BufWriter, Write};
 
 use http_body_util::BodyExt;
@@ -9,7 +8,7 @@ use hyper::body::Bytes;
 use tokio::runtime::Handle;
 
 use super::error::ApiError;
-use super::server::{Body, Context};
+use super::server::{Body, Context, Cut};
 use crate::reconcile::Caller;
 
 /// What is sent at once, bytes.
@@ -20,7 +19,7 @@ pub(super) fn copy(context: &Context, caller: &Caller) -> Result<Body, ApiError>
     if caller.uid != 0 {
         return Err(ApiError::NotRoot);
     }
-    let (sender, channel) = Channel::<Bytes, Infallible>::new(4);
+    let (sender, channel) = Channel::<Bytes, Cut>::new(4);
     let (state, handle) = (context.state.clone(), Handle::current());
     tokio::task::spawn_blocking(move || {
         let mut out = BufWriter::with_capacity(CHUNK, Sending { sender, handle });
@@ -33,7 +32,7 @@ pub(super) fn copy(context: &Context, caller: &Caller) -> Result<Body, ApiError>
 
 /// Waits for the reader: no more than a few chunks are held.
 struct Sending {
-    sender: Sender<Bytes, Infallible>,
+    sender: Sender<Bytes, Cut>,
     handle: Handle,
 }
 

@@ -12,9 +12,17 @@ use crate::status::{EndRecord, State, TaskEnd, Verdict};
 use crate::store::Batch;
 use crate::store::record::{EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase, Unprepared};
 
-/// More events than there can have been since the backup: who follows them, as alerts do, remembers the last serial number that it
-/// has seen, and would miss what comes under a lower one.
-pub(super) const EVENTS_APART: u64 = 1 << 32;
+/// More events than there can have been since the backup.
+const EVENTS_APART: u64 = 1 << 32;
+
+/// A serial number behind all that can have been given since the backup: who follows events, as alerts do, remembers the last one that
+/// it has seen, and would miss what comes under a lower one. The same backup may be restored again and again, so it is that of the clock
+/// in microseconds, in each of which there is less than one event.
+pub(super) fn serial_behind(known: u64, now: Timestamp) -> u64 {
+    let by_clock = now.0.saturating_mul(1000);
+    // A clock that was set back to before the backup.
+    if by_clock > known { by_clock } else { known.saturating_add(EVENTS_APART) }
+}
 
 /// Numbers that are taken on the disk.
 #[derive(Debug, Default)]
@@ -44,7 +52,7 @@ pub(super) struct Adapted {
 pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timestamp) -> Adapted {
     let mut counters = batch.counters.unwrap_or_default();
     counters.attempt = counters.attempt.max(left.attempt);
-    counters.event += EVENTS_APART;
+    counters.event = serial_behind(counters.event, now);
     batch.counters = Some(counters);
     let mut adapter = Adapter { batch, ends: &left.ends, taken, now, open: 0, newer: Vec::new() };
     let keys: BTreeSet<JobKey> = adapter.batch.jobs.keys().chain(left.jobs.keys()).cloned().collect();

@@ -187,7 +187,8 @@ fn what_is_backed_up_comes_back_as_it_was() {
     let restored = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
     assert_eq!((restored.jobs, restored.open, restored.newer.len(), restored.aside.len()), (1, 0, 0, 0));
     // But for serial numbers of events that may have been given since.
-    state.counters.as_mut().unwrap().event += restored::EVENTS_APART;
+    let counters = state.counters.as_mut().unwrap();
+    counters.event = restored::serial_behind(counters.event, NOW);
     assert_eq!(stored(&elsewhere), state);
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(elsewhere.jobs_d().join("lab")), 0o2770);
@@ -214,8 +215,33 @@ fn what_was_not_over_is_lost_or_made_ready_anew() {
     let mut serials: Vec<u64> =
         state.events.iter().map(|(_, event)| event.serial).filter(|serial| *serial != 5).collect();
     serials.sort_unstable();
-    let first = 6 + restored::EVENTS_APART;
+    let first = restored::serial_behind(5, NOW) + 1;
     assert_eq!((serials, state.counters.unwrap().event), (vec![first, first + 1], first + 1));
+}
+
+#[test]
+fn no_serial_number_is_given_twice_however_often_the_same_backup_is_restored() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = installed(&dir.path().join("here"), &state());
+    let mut given = 5;
+    let mut file = dir.path().join("0.tar.zst");
+    back_up(&paths, &file);
+    for minute in 0..6 {
+        restore(&paths, &file, Replace::Everything, Timestamp(NOW.0 + minute * 60_000)).unwrap();
+        let state = stored(&paths);
+        let serials: Vec<u64> =
+            state.events.iter().map(|(_, event)| event.serial).filter(|serial| *serial != 5).collect();
+        assert!(
+            !serials.is_empty() && serials.iter().all(|serial| *serial > given),
+            "{minute}: {serials:?}, {given} before"
+        );
+        given = state.counters.unwrap().event;
+        if minute == 2 {
+            file = dir.path().join("2.tar.zst");
+            back_up(&paths, &file);
+        }
+    }
+    assert!(restored::serial_behind(u64::MAX / 2, NOW) > u64::MAX / 2, "nor by a clock that was set back");
 }
 
 #[test]

@@ -49,6 +49,23 @@ impl DriverFiles {
         self.files.iter().find(is_meant).map(|file| file.source.as_path())
     }
 
+    /// Where its libraries lie in the container, which a description says otherwise than we would: those that it names for the loader,
+    /// else all that it shows.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let mut libraries: Vec<&Path> = self.libraries.iter().map(|(_, path)| path.as_path()).collect();
+        if libraries.is_empty() {
+            let targets = self.files.iter().map(|file| file.target.as_path());
+            libraries.extend(targets.filter(|target| library_name(target).is_some()));
+        }
+        let mut found: Vec<PathBuf> = Vec::new();
+        for folder in libraries.into_iter().filter_map(Path::parent) {
+            if !found.iter().any(|known| known == folder) {
+                found.push(folder.to_owned());
+            }
+        }
+        found
+    }
+
     /// Names for a library by which the loader finds it: its own, and the links beside it.
     pub(super) fn add_names(&mut self, file: &DriverFile, known: &str) {
         let Some(folder) = file.target.parent() else { return };

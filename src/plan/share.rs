@@ -93,9 +93,17 @@ impl Shares {
     }
 
     /// An attempt is over, of which this was recorded.
-    pub fn account(&mut self, used: &UsageRecord) {
+    pub fn account(&mut self, used: &UsageRecord, now: Timestamp) {
         let amount = Amount { cpu: used.cpu, memory: used.memory, gpu: used.gpu * CARD + used.gpu_part };
-        self.add(&used.workspace, &amount, used.from, used.to);
+        // Before the clock was set back: of what ends in the future all would count until then, and what comes after it less.
+        let ahead = used.to.0.saturating_sub(now.0);
+        let back = |at: Timestamp| Timestamp(at.0.saturating_sub(ahead));
+        self.add(&used.workspace, &amount, back(used.from), back(used.to));
+    }
+
+    /// The clock was set: nothing was used later than now.
+    pub fn used_by(&mut self, now: Timestamp) {
+        self.used.values_mut().for_each(|(_, at)| *at = now.min(*at));
     }
 
     /// An attempt is over.

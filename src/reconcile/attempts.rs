@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::runs::refused_now;
 use super::world;
 use super::world::Job;
 use super::{Reconciler, Work};
@@ -159,6 +160,11 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn launch(&mut self, key: &JobKey, ordinals: Vec<u32>) {
         let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
         let Some(attempt) = run.live_attempt() else { return };
+        if let Some(refused) = &run.refused {
+            let error = EngineError(refused_now(refused));
+            let failures = ordinals.into_iter().map(|ordinal| (attempt.task_id(ordinal), error.clone())).collect();
+            return self.launched(attempt.id, failures);
+        }
         self.works.push(Work::Launch(Launch {
             attempt: attempt.id,
             identity: run.identity(key, attempt.number),

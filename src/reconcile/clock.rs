@@ -1,6 +1,7 @@
-//! A wall clock that is set: what is waited for comes neither sooner nor later by that. Times are stored as the wall clock had them, which
-//! is what people read; where the clock jumps against the time since the machine's start, the times that waits are reckoned from jump
-//! along. After a restart of the machine its wall clock is what there is.
+//! A wall clock that is set: what is waited for comes neither sooner nor later by that, and nothing has taken longer or shorter. Times are
+//! stored as the wall clock had them, which is what people read; where the clock jumps against the time since the machine's start, the
+//! times of each open run and of its attempts jump along. Runs that are over stay as they were, and what has been used counts as used by
+//! now at the latest. After a restart of the machine its wall clock is what there is.
 
 use super::Reconciler;
 use super::world::{Job, Run};
@@ -9,7 +10,7 @@ use crate::store::Store;
 use crate::store::record::{ClockRecord, TaskPhase};
 
 /// Two clocks are not read at one instant; what they differ by less than this is no jump, ms.
-const JUMP_MIN: u64 = 1000;
+pub(super) const JUMP_MIN: u64 = 1000;
 
 impl<S: Store> Reconciler<S> {
     /// Takes note of how the clock stands; call it before anything is handed the time that this clock says.
@@ -41,23 +42,27 @@ impl<S: Store> Reconciler<S> {
             self.settle(&key);
         }
         self.retry_at = self.retry_at.map(|at| moved(at, jump));
+        self.shares.used_by(self.now);
     }
 }
 
 impl Run {
-    /// What its waits are reckoned from: the end of the last try, the time since which its tasks run, and until when they are kept.
+    /// What its waits, its durations and what it uses are reckoned from.
     fn jump_along(&mut self, jump: i64) {
+        let jumps = |at: &mut Timestamp| *at = moved(*at, jump);
+        jumps(&mut self.record.created);
         if let Some(unprepared) = &mut self.record.unprepared {
-            unprepared.at = moved(unprepared.at, jump);
+            jumps(&mut unprepared.at);
         }
-        let Some(attempt) = self.record.attempts.last_mut() else { return };
-        for at in [&mut attempt.ended, &mut attempt.running_since].into_iter().flatten() {
-            *at = moved(*at, jump);
-        }
-        for task in &mut attempt.tasks {
-            if let TaskPhase::Kept { until, .. } = &mut task.phase {
-                *until = moved(*until, jump);
-            }
+        for attempt in &mut self.record.attempts {
+            jumps(&mut attempt.created);
+            [&mut attempt.ended, &mut attempt.running_since].into_iter().flatten().for_each(jumps);
+            attempt.tasks.iter_mut().for_each(|task| match &mut task.phase {
+                TaskPhase::Launching => {}
+                TaskPhase::Running { since } => jumps(since),
+                TaskPhase::Kept { end, until } => [&mut end.at, until].into_iter().for_each(jumps),
+                TaskPhase::Ended(end) => jumps(&mut end.at),
+            });
         }
     }
 }

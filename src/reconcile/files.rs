@@ -56,7 +56,7 @@ impl<S: Store> Reconciler<S> {
         job.record.source = Some(source);
         job.record.file_present = true;
         let repaired = !std::mem::take(&mut job.record.invalid).is_empty();
-        job.spec = Some(std::sync::Arc::new(spec));
+        (job.spec, job.refused) = (Some(std::sync::Arc::new(spec)), None);
         if repaired {
             self.note(key, "the job file is valid again".to_owned());
         }

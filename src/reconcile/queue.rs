@@ -211,7 +211,7 @@ impl<S: Store> Reconciler<S> {
     /// An attempt is over: what it had is accounted, in the commit that records its end.
     pub(super) fn account(&mut self, key: &JobKey) {
         let Some(used) = self.jobs.get(key).and_then(|job| used(key, job, self.now)) else { return };
-        self.shares.account(&used);
+        self.shares.account(&used, self.now);
         self.usage.push(used);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::queue::SEEN;
+use super::runs::refused_now;
 use super::world::Job;
 use super::{Recent, Reconciler, StatesAt, Work};
 use crate::contract::Identity;
@@ -203,6 +204,8 @@ pub enum Refusal {
     StoppedByFile { key: JobKey },
     #[error("job {key} has never had a valid file: {problem}")]
     NeverValid { key: JobKey, problem: String },
+    #[error("job {key}: {problem}")]
+    RefusedNow { key: JobKey, problem: String },
     /// Of several jobs, each.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Each(Vec<Refusal>),
@@ -357,6 +360,9 @@ impl<S: Store> Reconciler<S> {
         }
         if job.desired() == DesiredState::Stopped {
             return Err(Refusal::StoppedByFile { key: key.clone() });
+        }
+        if let Some(refused) = &job.refused {
+            return Err(Refusal::RefusedNow { key: key.clone(), problem: refused_now(refused) });
         }
         let after = job.open_run().is_some();
         if let Some(job) = self.jobs.get_mut(key) {

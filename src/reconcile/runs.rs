@@ -36,6 +36,7 @@ impl<S: Store> Reconciler<S> {
         self.let_kept_go(key);
         self.stop_before_start(key);
         self.replace_outdated(key);
+        self.end_refused(key);
         self.begin_run(key);
         self.await_others(key);
         self.await_room(key);
@@ -73,6 +74,18 @@ impl<S: Store> Reconciler<S> {
         self.works.extend(run.preparation.take().map(Work::GiveUp));
         self.deliver(key);
         self.note(key, "replaced by a newer version of its file before it started".to_owned());
+    }
+
+    /// A run that waits, of a file that this version refuses, would start as something else: it is over.
+    fn end_refused(&mut self, key: &JobKey) {
+        let now = self.now;
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        let Some(refused) = run.refused.clone().filter(|_| run.live_attempt().is_none()) else { return };
+        let verdict = Verdict::Failed { reason: refused_now(&refused) };
+        run.record.ended = Some(RunEnd { verdict: verdict.clone(), at: now });
+        self.deliver(key);
+        self.note(key, verdict.to_string());
+        self.tell_those_awaiting(key);
     }
 
     pub(super) fn begin_run(&mut self, key: &JobKey) {
@@ -114,4 +127,9 @@ impl<S: Store> Reconciler<S> {
             self.prepare(key);
         }
     }
+}
+
+/// Why nothing is begun of a file that an earlier version has accepted.
+pub(super) fn refused_now(refused: &str) -> String {
+    format!("this version of Trainyard refuses its job file: {refused}; correct the file, and a new run begins")
 }

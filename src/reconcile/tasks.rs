@@ -240,9 +240,9 @@ impl<S: Store> Reconciler<S> {
         let Some(key) = self.attempts.get(&task.attempt).cloned() else { return false };
         let failed: Vec<_> = self.failures_of(&key).into_iter().map(|(uuid, _)| uuid).collect();
         let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { return false };
-        let spec = run.spec.clone();
+        let (spec, is_refused) = (run.spec.clone(), run.refused.is_some());
         let Some(attempt) = run.live_attempt_mut() else { return false };
-        let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.ending;
+        let is_over = attempt.verdict.is_some() || attempt.stopping.is_some() || self.ending || is_refused;
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return false };
         let retries = spec.roles.iter().find(|role| role.name == record.role).map_or(0, |role| role.retries);
         // In its place it would have the same card again.

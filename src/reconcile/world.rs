@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::clock::JUMP_MIN;
 use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
@@ -12,7 +13,7 @@ use crate::gpu::deck::{self, Sizes};
 use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
-use crate::spec::{DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
+use crate::spec::{Accepted, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{
     AttemptRecord, GpuLease, GpuPartLease, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord,
@@ -22,6 +23,8 @@ pub(super) struct Job {
     pub(super) record: JobRecord,
     /// The last good version of the file.
     pub(super) spec: Option<Spec>,
+    /// What this version refuses in that, which an earlier one has accepted: no run is begun of it.
+    pub(super) refused: Option<String>,
     /// The newest run.
     pub(super) run: Option<Run>,
     /// Of runs whose output is on its way to a store: how far it has come.
@@ -31,6 +34,8 @@ pub(super) struct Job {
 pub(super) struct Run {
     pub(super) record: RunRecord,
     pub(super) spec: Spec,
+    /// What this version refuses in its file: what runs of it goes on, and nothing more is started.
+    pub(super) refused: Option<String>,
     pub(super) releasing: bool,
     /// Cleaning up failed; not before the next try.
     pub(super) release_failed: bool,
@@ -50,8 +55,11 @@ pub(super) struct Run {
     pub(super) release_told: bool,
 }
 
-fn parse(source: &SourceRecord) -> Option<Spec> {
-    crate::spec::parse_accepted(&source.text, None).map(Arc::new)
+/// What a stored text means now, and what this version refuses in it.
+fn parse(source: &SourceRecord) -> Option<(Spec, Option<String>)> {
+    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text, None)?;
+    let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    Some((Arc::new(spec), (!told.is_empty()).then(|| told.join("; "))))
 }
 
 /// What a stored run is of, which `spec` says by now: with the roles with which it was begun.
@@ -61,36 +69,37 @@ fn as_begun(run: &RunRecord, spec: Spec) -> Option<Spec> {
     if spec.roles.iter().all(|role| begun.contains(&role.name)) {
         return Some(spec);
     }
-    crate::spec::parse_accepted(&run.source.text, Some(&begun)).map(Arc::new)
+    crate::spec::parse_accepted(&run.source.text, Some(&begun)).map(|read| Arc::new(read.spec))
 }
 
 impl Job {
     pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
-        let spec = record.source.as_ref().and_then(parse);
+        let read = record.source.as_ref().and_then(parse);
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
-        if let (Some(source), Some(spec)) = (&mut record.source, &spec) {
+        if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
             source.meaning = spec.meaning();
         }
         if let Some(not_begun) = &mut record.not_begun
-            && let Some(spec) = parse(not_begun)
+            && let Some((spec, _)) = parse(not_begun)
         {
             not_begun.meaning = spec.meaning();
         }
         let run = run.and_then(|mut run| {
-            let spec = match (&spec, &record.source) {
-                (Some(spec), Some(source)) if source.text == run.source.text => Some(spec.clone()),
+            let read = match (&read, &record.source) {
+                (Some(read), Some(source)) if source.text == run.source.text => Some(read.clone()),
                 _ => parse(&run.source),
             };
-            let spec = spec?;
+            let (spec, refused) = read?;
             run.source.meaning = spec.meaning();
             let spec = as_begun(&run, spec)?;
-            Some(Run::new(run, spec))
+            Some(Run { refused, ..Run::new(run, spec) })
         });
-        Self { record, spec, run, delivering: BTreeMap::new() }
+        let (spec, refused) = read.unzip();
+        Self { record, spec, refused: refused.flatten(), run, delivering: BTreeMap::new() }
     }
 
     pub(super) fn new(record: JobRecord) -> Self {
-        Self { record, spec: None, run: None, delivering: BTreeMap::new() }
+        Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new() }
     }
 
     /// The sweep whose file makes the job.
@@ -146,7 +155,7 @@ impl Job {
     /// The number of the run that begins when the open one has ended.
     pub(super) fn follows(&self) -> Option<u32> {
         let open = self.open_run()?;
-        let may = self.record.file_present && self.desired() != DesiredState::Stopped;
+        let may = self.record.file_present && self.desired() != DesiredState::Stopped && self.refused.is_none();
         (may && self.is_due()).then(|| open.record.number + 1)
     }
 
@@ -172,7 +181,8 @@ impl Job {
     /// The version that a new run is to be made of, if one is due now.
     pub(super) fn next_run(&self) -> Option<(SourceRecord, Spec)> {
         let (source, spec) = (self.record.source.as_ref()?, self.spec.as_ref()?);
-        let may = self.record.file_present && self.desired() != DesiredState::Stopped && self.open_run().is_none();
+        let is_wanted = self.record.file_present && self.desired() != DesiredState::Stopped;
+        let may = is_wanted && self.refused.is_none() && self.open_run().is_none();
         let begins_by_itself = self.run.as_ref().is_none_or(was_stopped_by_file) && !self.is_not_begun(source);
         (may && (self.is_due() || begins_by_itself)).then(|| (source.clone(), spec.clone()))
     }
@@ -326,6 +336,7 @@ impl Run {
         Self {
             record,
             spec,
+            refused: None,
             releasing: false,
             release_failed: false,
             release_told: false,
@@ -352,6 +363,9 @@ impl Run {
     }
 
     pub(super) fn attempts_left(&self) -> u32 {
+        if self.refused.is_some() {
+            return 0;
+        }
         let made = u32::try_from(self.record.attempts.len()).unwrap_or(u32::MAX);
         self.spec.retries.saturating_add(1).saturating_sub(made)
     }
@@ -366,8 +380,9 @@ impl Run {
     /// When the next attempt may be made, while that is still to come.
     pub(super) fn backs_off_until(&self, now: Timestamp) -> Option<Timestamp> {
         let (ended, due) = self.next_try()?;
-        // A clock that was set back makes nobody wait longer than was said.
-        (now < due && now >= ended).then_some(due)
+        // A clock that was set back makes nobody wait longer than was said; by less than a jump it is not one that was set.
+        let is_set_back = now.0.saturating_add(JUMP_MIN) < ended.0;
+        (now < due && !is_set_back).then_some(due)
     }
 
     /// Its image is to be asked for again, when its time has come.

@@ -25,6 +25,8 @@ const SUGGESTED_MAX: usize = 64;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Language<'a> {
     Job,
+    /// A job that was accepted once: bounds of its numbers may have been wider then.
+    Accepted,
     /// A string that holds one of these parameters is judged when its value is known.
     Template {
         params: &'a [String],
@@ -35,7 +37,7 @@ impl Language<'_> {
     /// What is named in an earlier table is not looked up in a later one.
     fn tables(self) -> &'static [&'static [Key]] {
         match self {
-            Language::Job => &[keys::KEYS],
+            Language::Job | Language::Accepted => &[keys::KEYS],
             Language::Template { .. } => &[keys::TEMPLATE_KEYS, keys::KEYS],
         }
     }
@@ -159,7 +161,10 @@ impl Checker<'_> {
         if let Err(problem) = judge(kind, value.get_ref()) {
             match problem {
                 Problem::Type => self.wrong_type(kind, value, place),
-                Problem::Value(message) => self.error(value.span(), place, format!("`{}`: {message}", place.written)),
+                Problem::Bound(_) if matches!(self.language, Language::Accepted) => {}
+                Problem::Value(message) | Problem::Bound(message) => {
+                    self.error(value.span(), place, format!("`{}`: {message}", place.written));
+                }
             }
         }
     }
@@ -234,6 +239,8 @@ fn supported_children(pattern: &str, language: Language<'_>) -> Vec<&'static str
 enum Problem {
     Type,
     Value(String),
+    /// It is a number, which is read as it is, but too small or too large.
+    Bound(String),
 }
 
 impl From<String> for Problem {
@@ -294,7 +301,7 @@ fn integer(value: &DeValue<'_>, min: i64, max: i64) -> Result<(), Problem> {
         return Ok(());
     }
     let most = if max == i64::MAX { String::new() } else { format!(" and at most {max}") };
-    Err(Problem::Value(format!("is {number}, must be at least {min}{most}")))
+    Err(Problem::Bound(format!("is {number}, must be at least {min}{most}")))
 }
 
 fn number(value: &DeValue<'_>, min: f64, max: f64) -> Result<(), Problem> {
@@ -305,14 +312,14 @@ fn number(value: &DeValue<'_>, min: f64, max: f64) -> Result<(), Problem> {
     if (min..=max).contains(&number) {
         return Ok(());
     }
-    Err(Problem::Value(format!("is {number}, must be at least {min} and at most {max}")))
+    Err(Problem::Bound(format!("is {number}, must be at least {min} and at most {max}")))
 }
 
 fn size(value: &DeValue<'_>, min: u64) -> Result<(), Problem> {
     let size: Bytes = text(value)?.parse().map_err(|error: crate::ids::QuantityError| error.to_string())?;
     match size.0 >= min {
         true => Ok(()),
-        false => Err(Problem::Value(format!("is {size}, must be at least {}", Bytes(min)))),
+        false => Err(Problem::Bound(format!("is {size}, must be at least {}", Bytes(min)))),
     }
 }
 

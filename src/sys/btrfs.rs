@@ -309,15 +309,8 @@ mod tests {
         assert_eq!(size_of::<Search>(), 4096);
     }
 
-    /// As the tests of `tests/` tell it.
     fn skip(missing: &str) {
-        let test = "the_counts_of_what_is_there_stay_and_those_of_what_was_removed_go";
-        let line = format!("SKIPPED {test}: {missing} is missing on this machine");
-        eprintln!("{line}");
-        if let Some(path) = std::env::var_os("TRAINYARD_SKIPPED") {
-            let mut file = File::options().create(true).append(true).open(path).unwrap();
-            io::Write::write_all(&mut file, format!("{line}\n").as_bytes()).unwrap();
-        }
+        crate::sys::skip("the_counts_of_what_is_there_stay_and_those_of_what_was_removed_go", missing);
     }
 
     /// A small file system on a loop device; `None` where the machine cannot.

@@ -16,7 +16,7 @@ use trainyard::reconcile::{
     Answer, Caller, Event, Happened, Outcome, Recent, Reconciler, Refusal, Request, Settings, Verb, Work,
 };
 use trainyard::report::JobReport;
-use trainyard::rundir::Found;
+use trainyard::rundir::{Found, KeptRecord};
 use trainyard::spec::JobSpec;
 use trainyard::status::{EndRecord, State, TaskEnd};
 use trainyard::store::Store;
@@ -98,13 +98,53 @@ impl Daemon {
     }
 
     fn end_as(&mut self, key: &str, end: TaskEnd) {
-        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
-        let task = TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0);
         let end = EndRecord { end, at: Timestamp(self.now), memory_peak: None, note: None };
-        let after = trainyard::reconcile::Look::Sign;
-        let looked = Outcome::Looked { task, after, result: Ok(Found::Ended(end)) };
+        self.look(key, Ok(Found::Ended(end)));
+    }
+
+    /// Its only task has failed, and its container is kept for so long.
+    fn keep(&mut self, key: &str, ms: u64) {
+        let end =
+            EndRecord { end: TaskEnd::Exited { code: 1 }, at: Timestamp(self.now), memory_peak: None, note: None };
+        let kept = KeptRecord { end, until: Timestamp(self.now + ms) };
+        self.look(key, Ok(Found::Kept { shim: Some(1), kept }));
+    }
+
+    /// Its only task could not be looked at.
+    fn look_in_vain(&mut self, key: &str) {
+        self.look(key, Err(EngineError("the disk hangs".to_owned())));
+    }
+
+    fn look(&mut self, key: &str, result: Result<Found, EngineError>) {
+        let task = self.task(key);
+        let looked = Outcome::Looked { task, after: trainyard::reconcile::Look::Sign, result };
         self.reconciler.handle(Event::Done(looked), Timestamp(self.now));
         self.pass();
+    }
+
+    fn task(&self, key: &str) -> TaskId {
+        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0)
+    }
+
+    /// A file of a job whose image cannot be had at first; it is asked for again in ten minutes.
+    fn file_unprepared(&mut self, key: &str) {
+        let text = "image = \"registry.example/x:1\"\nretries = 9\nretry = { on = [\"image\"], backoff = \"10m\" }";
+        self.reconciler.handle(Event::Files(vec![accepted(key, text)]), Timestamp(self.now));
+        let works = self.reconciler.pass(Timestamp(self.now)).unwrap().works;
+        let [Work::Prepare { key, run, .. }] = works.as_slice() else { panic!("{works:?}") };
+        let result = Err(EngineError("the registry does not answer".to_owned()));
+        let prepared = Outcome::Prepared { key: key.clone(), run: *run, result };
+        self.reconciler.handle(Event::Done(prepared), Timestamp(self.now));
+        self.pass();
+    }
+
+    /// How long its attempts have had something of the machine.
+    fn used_ms(&mut self, key: &str) -> u64 {
+        let key: JobKey = key.parse().unwrap();
+        let used = self.request(|answer| Request::Usage { since: Timestamp(0), answer });
+        let of_job = used.attempts.iter().filter(|used| used.workspace == key.workspace && used.job == key.job);
+        of_job.map(|used| used.to.0 - used.from.0).sum()
     }
 
     /// What is answered to a request that is not refused.
@@ -544,31 +584,88 @@ fn a_clock_that_is_set_neither_ends_a_wait_nor_makes_it_longer() {
         clock.set(&mut daemon, 0);
         daemon.file("a/fails", failing);
         daemon.file("a/long", "max_duration = \"30m\"");
+        daemon.file("a/slow", "expected_duration = \"20m\"");
+        daemon.file("a/kept", "debug = true");
+        daemon.file_unprepared("a/unready");
         daemon.end_as("a/fails", TaskEnd::Exited { code: 1 });
+        daemon.keep("a/kept", 25 * MINUTE);
         daemon.later(5 * MINUTE);
         clock.set(&mut daemon, jump);
         daemon.later(4 * MINUTE);
-        assert_eq!(daemon.states(["a/fails", "a/long"]), [State::Waiting, State::Running], "set by {jump}");
+        let waits = ["a/fails", "a/unready", "a/long", "a/slow"];
+        let waiting = [State::Waiting, State::Waiting, State::Running, State::Running];
+        assert_eq!(daemon.states(waits), waiting, "set by {jump}");
         // Also while no daemon is there that could see it.
         daemon.reconciler = open(&daemon.store, &daemon.quotas, daemon.now.saturating_add_signed(jump));
         clock.set(&mut daemon, jump);
-        assert_eq!(daemon.states(["a/fails", "a/long"]), [State::Waiting, State::Running], "set by {jump} meanwhile");
+        assert_eq!(daemon.states(waits), waiting, "set by {jump} meanwhile");
+        let kept = daemon.report("a/kept").reason;
+        let until = Timestamp(daemon.now + 16 * MINUTE).to_string();
+        assert!(kept.contains(&format!("until {until}")), "set by {jump}: {kept}, not {until}");
         daemon.later(MINUTE);
-        assert_eq!(daemon.state("a/fails"), State::Running, "set by {jump}");
-        daemon.later(20 * MINUTE - 1000);
+        assert_eq!(daemon.states(["a/fails", "a/unready"]), [State::Running; 2], "set by {jump}");
+        assert_eq!(daemon.report("a/long").duration_ms, Some(10 * MINUTE), "set by {jump}");
+        assert_eq!(daemon.used_ms("a/long"), 10 * MINUTE, "set by {jump}");
+        daemon.later(10 * MINUTE - 1000);
+        assert_eq!(daemon.told("a/slow", "longer than its expected_duration"), 0, "set by {jump}");
+        daemon.later(1000);
+        assert_eq!(daemon.told("a/slow", "longer than its expected_duration"), 1, "set by {jump}");
+        daemon.later(10 * MINUTE - 1000);
         assert_eq!(daemon.state("a/long"), State::Running, "set by {jump}");
         daemon.later(1000);
         assert_eq!(daemon.state("a/long"), State::Stopping, "set by {jump}: {}", daemon.report("a/long").reason);
+        // What could not be looked at is looked at again in a second.
+        daemon.look_in_vain("a/slow");
+        clock.set(&mut daemon, jump);
+        let round = daemon.reconciler.pass(Timestamp(daemon.now)).unwrap();
+        assert_eq!((round.works.len(), round.wake_at), (0, Some(Timestamp(daemon.now + 1000))), "set by {jump}");
     }
     // Of another start of the machine nothing is known but its clock.
     let mut daemon = Daemon::new(Quotas::new());
-    Clock { lead: 0 }.set(&mut daemon, 0);
+    daemon.now = HOUR;
+    let mut clock = Clock { lead: 0 };
+    clock.set(&mut daemon, 0);
     daemon.file("a/fails", failing);
     daemon.end_as("a/fails", TaskEnd::Exited { code: 1 });
+    clock.set(&mut daemon, -900);
+    assert_eq!(daemon.state("a/fails"), State::Waiting, "by so little clocks are put right all the time");
     daemon.now += 11 * MINUTE;
     daemon.reconciler.clock("another boot", 5 * HOUR as i64, Timestamp(daemon.now));
     daemon.later(0);
     assert_eq!(daemon.state("a/fails"), State::Running);
+}
+
+#[test]
+fn of_a_file_that_is_refused_since_an_upgrade_what_runs_goes_on_and_nothing_new_is_begun() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let fails_once = "retries = 9\nretry = { on = [\"failure\"], backoff = \"10m\" }";
+    // As an earlier version would have taken them in, for which that is the name of an image.
+    let accepted_before = |key: &str| {
+        let (source, spec) = source(fails_once);
+        let source = SourceRecord { text: format!("image = \"an image\"\n{}", source.text), ..source };
+        Arrival::Accepted { key: key.parse().unwrap(), source, spec: Box::new(spec) }
+    };
+    daemon.files(vec![accepted_before("a/runs"), accepted_before("a/tries")]);
+    daemon.end_as("a/tries", TaskEnd::Exited { code: 1 });
+    assert_eq!(daemon.states(["a/runs", "a/tries"]), [State::Running, State::Waiting]);
+    daemon.restart();
+    assert_eq!(daemon.states(["a/runs", "a/tries"]), [State::Running, State::Failed]);
+    let reason = daemon.report("a/tries").reason;
+    assert!(reason.contains("refuses its job file: spec.toml:1:9: `image`: "), "{reason}");
+    for key in ["a/runs", "a/tries"] {
+        let refused = daemon.ask(key, Verb::Rerun).unwrap_err();
+        assert!(
+            matches!(refused, Refusal::RefusedNow { .. }) && refused.to_string().contains("spec.toml:1:9"),
+            "{key}: {refused}"
+        );
+    }
+    daemon.end_as("a/runs", TaskEnd::Exited { code: 1 });
+    daemon.later(HOUR);
+    assert_eq!(daemon.states(["a/runs", "a/tries"]), [State::Failed, State::Failed]);
+    assert_eq!((daemon.report("a/runs").run, daemon.report("a/runs").attempt), (1, 1), "it is not tried again");
+    daemon.files(vec![accepted("a/runs", fails_once), accepted("a/tries", fails_once)]);
+    assert_eq!(daemon.states(["a/runs", "a/tries"]), [State::Running, State::Running], "of files that are put right");
+    assert_eq!(daemon.report("a/runs").run, 2);
 }
 
 #[test]

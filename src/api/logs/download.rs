@@ -3,7 +3,6 @@
 //! How long it is is not kept anywhere, since the tasks' logs are merged on their way: who asks for a part of it, or for its
 //! length, has it read once to be counted. That is done for two at a time; who waits for it has nothing open.
 
-use std::convert::Infallible;
 use std::ops::Range;
 
 use http_body_util::channel::Sender;
@@ -14,6 +13,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use super::ranges;
 use super::source::Place;
 use super::{Follower, Growth};
+use crate::api::server::Cut;
 use crate::api::wire::LogQuery;
 use crate::config::Paths;
 use crate::reconcile::JobDetail;
@@ -85,7 +85,7 @@ impl Download {
     }
 
     /// Sends what is wanted of it, all of it when absent; or until nobody listens.
-    pub(in crate::api) async fn send(self, mut sender: Sender<Bytes, Infallible>, wanted: Option<Range<u64>>) {
+    pub(in crate::api) async fn send(self, mut sender: Sender<Bytes, Cut>, wanted: Option<Range<u64>>) {
         let wanted = wanted.unwrap_or(0..u64::MAX);
         let (mut follower, mut at) = (self.follower, self.before);
         while at < wanted.end {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     async fn read(file: Download, wanted: Option<Range<u64>>) -> Vec<u8> {
-        let (sender, channel) = Channel::<Bytes, Infallible>::new(2);
+        let (sender, channel) = Channel::<Bytes, Cut>::new(2);
         tokio::spawn(file.send(sender, wanted));
         channel.collect().await.unwrap().to_bytes().to_vec()
     }

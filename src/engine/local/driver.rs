@@ -161,7 +161,7 @@ impl DriverFinder {
         }
         if !matches!(loader, Loader::Glibc { .. }) {
             // Whatever loader there is may read that.
-            folders_of(&files).iter().rev().for_each(|folder| put_before(env, "LD_LIBRARY_PATH", folder));
+            files.folders().iter().rev().for_each(|folder| put_before(env, "LD_LIBRARY_PATH", folder));
         }
         let version = self.version().map_err(EngineError)?;
         let further = files.devices.clone();
@@ -186,17 +186,6 @@ fn has_device(seen: &Inventory, lease: &GpuLease) -> Result<(), String> {
         (None, Some(now)) if now == *minor => Ok(()),
         (None, _) => Err(format!("/dev/nvidia{minor} is no longer the device of {uuid}: the driver was loaded anew")),
     }
-}
-
-/// Where its libraries lie in the container, which a description says otherwise than we would.
-fn folders_of(files: &DriverFiles) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for folder in files.libraries.iter().filter_map(|(_, path)| path.parent()) {
-        if !found.iter().any(|known| known == folder) {
-            found.push(folder.to_owned());
-        }
-    }
-    found
 }
 
 fn shown(version: String, files: DriverFiles) -> Driver {
@@ -329,6 +318,12 @@ mod tests {
             library("libvdpau_nvidia.so", "/opt/driver/vdpau/libvdpau_nvidia.so"),
         ];
         let files = DriverFiles { libraries, ..DriverFiles::default() };
-        assert_eq!(folders_of(&files), [Path::new("/opt/driver"), Path::new("/opt/driver/vdpau")]);
+        assert_eq!(files.folders(), [Path::new("/opt/driver"), Path::new("/opt/driver/vdpau")]);
+        // Where none is named for the loader, those of what is shown.
+        let shown = |target: &str| driver_files::DriverFile { source: "/x".into(), target: target.into() };
+        let files =
+            ["/usr/bin/nvidia-smi", "/opt/a/libcuda.so.580.1", "/opt/a/libcuda.so.1", "/opt/b/libnvidia-ml.so.1"];
+        let files = DriverFiles { files: files.map(shown).to_vec(), ..DriverFiles::default() };
+        assert_eq!(files.folders(), [Path::new("/opt/a"), Path::new("/opt/b")]);
     }
 }

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::super::limit::{Limit, later};
 use super::*;
 use crate::config::Quota;
+use crate::ids::AttemptId;
+use crate::store::record::UsageRecord;
 
 /// What a random run is made of: workspace, priority, cores, and how long it may take, in seconds.
 type Shape = (usize, u8, u64, Option<u64>);
@@ -441,6 +443,30 @@ fn who_has_used_less_comes_first_and_the_older_of_those_who_have_used_as_much() 
     other.add(&a, &core, begin, end);
     let both = of(&other, &a, later(end, hour));
     assert!((both - at_end * 1.5).abs() < 1e-4, "{both}");
+    // Before the clock was set back by five hours: as if it had ended now.
+    let record = UsageRecord {
+        attempt: AttemptId(1),
+        workspace: a.clone(),
+        job: "j".parse().unwrap(),
+        run: 1,
+        owner: 1000,
+        from: later(begin, 5 * hour),
+        to: later(end, 5 * hour),
+        cpu: core.cpu,
+        memory: core.memory,
+        gpu: 0,
+        gpu_part: 0,
+        price: None,
+    };
+    let mut read = Shares::new(hour);
+    read.account(&record, end);
+    let mut running_on = Shares::new(hour);
+    running_on.account(&record, record.to);
+    running_on.used_by(end);
+    for set_back in [&read, &running_on] {
+        assert!((of(set_back, &a, end) - at_end).abs() < 1e-4);
+        assert!((of(set_back, &a, later(end, hour)) - at_end / 2.0).abs() < 1e-4);
+    }
 
     let order = |shares: &Shares| {
         let runs = [(1, 1), (1, 2), (1, 3), (0, 4), (0, 5)].map(|(workspace, n)| run_of(n, (workspace, 50, 4, None)));
