@@ -13,17 +13,20 @@ mod deliver;
 mod queue;
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::config::{AlertConfig, AlertOn, Paths};
+use crate::config::{AlertConfig, AlertOn, AlertTo, Given, Paths, check_address};
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::{Caller, Happened, Past, Refusal, StatesAt};
 use crate::status::State;
 use crate::store::record::EventRecord;
-use deliver::{Delivery, DeliveryError};
+use crate::sys::file::read_limited;
+use deliver::{Delivery, DeliveryError, SECRET_MAX};
 use queue::{Notice, Queue};
 
 /// Events that are asked for at once.
@@ -73,12 +76,48 @@ pub fn start(
 
 /// At the start: the first delivery may be a long time off.
 fn tell_what_is_missing(name: &AssetName, config: &AlertConfig, paths: &Paths) {
-    for secret in config.secrets() {
-        let path = paths.secrets().join(secret.as_str());
-        if !path.is_file() {
-            tracing::error!(alert = %name, path = %path.display(), "a secret of an alert is missing; what happens waits for it: put it there with `install -m 600`");
-        }
+    for (found, advice) in wrong_with_secrets(config, paths) {
+        tracing::error!(alert = %name, found, advice, "a secret of an alert is not as it must be; what happens may have to wait for it");
     }
+}
+
+/// What is found of the secrets that it needs, with what to do; nothing of what is in them.
+pub fn wrong_with_secrets(config: &AlertConfig, paths: &Paths) -> Vec<(String, &'static str)> {
+    let place = |name: &AssetName| paths.secrets().join(name.as_str());
+    let mut wrong: Vec<_> = config.secrets().into_iter().filter_map(|name| wrong_with_secret(&place(name))).collect();
+    if let AlertTo::Webhook { url: Given::Secret(name), .. } = &config.to {
+        wrong.extend(wrong_with_address(&place(name)));
+    }
+    wrong
+}
+
+fn wrong_with_secret(path: &Path) -> Option<(String, &'static str)> {
+    let shown = path.display();
+    match path.symlink_metadata() {
+        Err(error) => {
+            Some((format!("the secret {shown} cannot be read: {error}"), "put it there with `install -m 600`"))
+        }
+        // A link would not be followed.
+        Ok(file) if !file.is_file() => Some((format!("the secret {shown} is no file"), "put a file there")),
+        Ok(file) if file.len() == 0 => Some((format!("the secret {shown} is empty"), "write it into the file")),
+        Ok(file) if file.len() > SECRET_MAX => {
+            Some((format!("the secret {shown} is longer than {SECRET_MAX} bytes"), "put a shorter one there"))
+        }
+        Ok(file) if file.mode() & 0o077 != 0 => {
+            Some((format!("others than root may read the secret {shown}"), "`chmod 600` it"))
+        }
+        Ok(_) => None,
+    }
+}
+
+/// Where it can be read: else something else is wrong with it.
+fn wrong_with_address(path: &Path) -> Option<(String, &'static str)> {
+    let (_, bytes) = read_limited(path, SECRET_MAX).ok().filter(|(_, bytes)| !bytes.is_empty())?;
+    let why = match std::str::from_utf8(bytes.trim_ascii()) {
+        Ok(address) => check_address(address).err()?,
+        Err(_) => "is not text",
+    };
+    Some((format!("the address in the secret {} {why}", path.display()), "write another one into it"))
 }
 
 /// Sorts events into the queues, from where each of them was.

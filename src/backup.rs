@@ -94,6 +94,8 @@ pub struct Restored {
     pub open: usize,
     /// What of the machine is newer than the backup, one line each.
     pub newer: Vec<String>,
+    /// What has come without its access lists, one line each.
+    pub without_lists: Vec<String>,
     /// Where what was there before lies now.
     pub aside: Vec<PathBuf>,
     pub tokens: TokensTold,
@@ -160,11 +162,21 @@ pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Re
     refuse_if_tasks_run(paths)?;
     swap::refuse_mount_points(paths)?;
     create_dir(&paths.state_dir(), 0o700).map_err(failed("make the directory", &paths.state_dir()))?;
+    let restored = put_back(paths, from, wanted, now);
+    if restored.is_err() {
+        // The error tells more than one of this; whatever comes next tries it again.
+        let _ = swap::discard_drafts(paths);
+    }
+    restored
+}
+
+fn put_back(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Result<Restored, BackupError> {
     let drafts = swap::Drafts::make(paths)?;
     let read = archive::read(from, &drafts)?;
     let left =
         left::left_in(paths, &read.state).map_err(failed("look at what runs have left in", &paths.workspaces()))?;
-    let restored::Adapted { batch, open, newer } = restored::adapt(read.state, &left, read.manifest.taken, now);
+    let archive::Content { manifest, state, without_lists } = read;
+    let restored::Adapted { batch, open, newer } = restored::adapt(state, &left, manifest.taken, now);
     let ids_gone = drafts.merge_subordinates(paths)?;
     let tokens = wanted.tokens.choose(paths, &drafts)?;
     let store = RedbStore::open(&drafts.store())?;
@@ -174,7 +186,7 @@ pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Re
     sync_file_system(&drafts.store()).map_err(failed("sync", &drafts.store()))?;
     sync_file_system(&drafts.config()).map_err(failed("sync", &drafts.config()))?;
     let aside = drafts.put_in_place(paths, now)?;
-    Ok(Restored { manifest: read.manifest, jobs, open, newer, aside, tokens, ids_gone })
+    Ok(Restored { manifest, jobs, open, newer, without_lists, aside, tokens, ids_gone })
 }
 
 /// Whether a restore may take the place of what is there.

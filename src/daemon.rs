@@ -254,6 +254,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         rounds: heard,
         images: image_service,
         sessions: Sessions::in_tasks(),
+        counts: Sessions::counts(),
         connections: Sessions::connections(),
         network: Sessions::network(),
         rates: Arc::new(Rates::default()),

@@ -25,6 +25,10 @@ pub mod template;
 mod tree;
 mod wire;
 
+use std::collections::BTreeSet;
+
+use crate::ids::RoleName;
+
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
@@ -43,7 +47,7 @@ pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;
 ///
 /// Returns the job, if it may run, and everything there is to say: errors only without a job, warnings also with one.
 pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
-    parse_source(&diagnostic::Source::new(file, text))
+    parse_source(&diagnostic::Source::new(file, text), None)
 }
 
 /// A text that was accepted once, by whichever version, as this one reads it.
@@ -56,17 +60,21 @@ pub struct Accepted {
 }
 
 /// Reads a text that was accepted once: bounds of numbers that have become narrower since are not held against it, and what else has
-/// come to be refused is told, so that an upgrade ends nothing that runs.
-pub fn parse_accepted(text: &str) -> Option<Accepted> {
+/// come to be refused is told, so that an upgrade ends nothing that runs. `begun`: the roles of which an attempt has tasks already; no
+/// master is added beside them.
+pub fn parse_accepted(text: &str, begun: Option<&BTreeSet<RoleName>>) -> Option<Accepted> {
     let source = diagnostic::Source::new("spec.toml", text);
     let mut found = check::check(&source, check::Language::Accepted);
-    let spec = reader::from_wire(toml::from_str(text).ok()?, &source, &mut found)?;
+    let spec = reader::from_wire(toml::from_str(text).ok()?, &source, begun, &mut found)?;
     found.retain(Diagnostic::is_error);
     sort(&mut found);
     Some(Accepted { spec, refused: found })
 }
 
-fn parse_source(source: &diagnostic::Source<'_>) -> (Option<JobSpec>, Vec<Diagnostic>) {
+fn parse_source(
+    source: &diagnostic::Source<'_>,
+    begun: Option<&BTreeSet<RoleName>>,
+) -> (Option<JobSpec>, Vec<Diagnostic>) {
     let mut found = check::check(source, check::Language::Job);
     sort(&mut found);
     if found.iter().any(Diagnostic::is_error) {
@@ -79,7 +87,7 @@ fn parse_source(source: &diagnostic::Source<'_>) -> (Option<JobSpec>, Vec<Diagno
             return (None, found);
         }
     };
-    let spec = reader::from_wire(wire, source, &mut found);
+    let spec = reader::from_wire(wire, source, begun, &mut found);
     let spec = spec.filter(|_| !found.iter().any(Diagnostic::is_error));
     sort(&mut found);
     (spec, found)

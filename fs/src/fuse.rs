@@ -42,11 +42,12 @@ use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
 use crate::sys;
 use crate::tree::Tree;
 
+pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
 
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
-use crew::{Crew, Kind};
+use crew::Kind;
 use growth::Growth;
 use iomode::IoModes;
 
@@ -103,25 +104,35 @@ impl<T: Tree> Fuse<T> {
         self.begin(self.ops.home(parent.0, Some(name)), move |served| job(served, &owned));
     }
 
-    /// One that is left unanswered is asked again of whoever serves next.
+    /// Has a request of which nothing but its name need be kept worked on.
     fn begin(&self, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+        self.begin_as(Kind::Asks { bytes: 0 }, home, job);
+    }
+
+    /// One that is left unanswered is asked again of whoever serves next.
+    fn begin_as(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
         match self.crew.here(home) {
             Some(_here) => {
                 let Some(_turn) = self.gate.enter() else { return };
                 job(&self.served);
             }
-            None => self.hand_over(home, 0, job),
+            None => self.hand_over(kind, home, job),
         }
     }
 
-    /// To another thread, with so many bytes.
-    fn hand_over(&self, home: Home, bytes: usize, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    /// To another thread.
+    fn hand_over(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
         let (served, gate) = (self.served.clone(), self.gate.clone());
         let work = move || {
             let Some(_turn) = gate.enter() else { return };
             job(&served);
         };
-        self.crew.hand_over(home, Kind::Asks { bytes }, Box::new(work));
+        self.crew.hand_over(home, kind, Box::new(work));
+    }
+
+    /// Who works on its requests, so that it can be waited for.
+    pub(crate) fn crew(&self) -> Arc<Crew> {
+        self.crew.clone()
     }
 }
 
@@ -254,17 +265,17 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
         let (served, home) = (self.served.clone(), self.served.ops.home(ino.0, None));
-        // Before it waits for its turn, if it does: the kernel says it once.
-        let turn = self.gate.pass();
-        if let Some(_here) = self.crew.here(home) {
-            served.ops.forget(ino.0, nlookup);
-            return drop(turn);
-        }
+        let gate = self.gate.clone();
+        // The kernel says it once, so it is heard while the gate is closed as well. What waits is not inside: it waits for requests
+        // that wait at the gate.
         let job = move || {
+            let _turn = gate.pass();
             served.ops.forget(ino.0, nlookup);
-            drop(turn);
         };
-        self.crew.hand_over(home, Kind::Tells, Box::new(job));
+        match self.crew.here(home) {
+            Some(_here) => job(),
+            None => self.crew.hand_over(home, Kind::Tells, Box::new(job)),
+        }
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
@@ -351,10 +362,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn symlink(&self, req: &Request, parent: INodeNo, link_name: &OsStr, target: &Path, reply: ReplyEntry) {
         let owner = owner(req);
-        let target = target.as_os_str().to_owned();
-        self.work_in((parent, link_name), move |served, link_name| {
+        let (target, link_name) = (target.as_os_str().to_owned(), link_name.to_owned());
+        let home = self.ops.home(parent.0, Some(&link_name));
+        self.begin_as(Kind::Asks { bytes: target.len() }, home, move |served| {
             let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
-            let made = served.ops.symlink(parent.0, link_name, &target, owner);
+            let made = served.ops.symlink(parent.0, &link_name, &target, owner);
             answer::entry(reply, made);
         });
     }
@@ -474,7 +486,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             return write.work(&self.served, data, reply);
         }
         let data = data.to_vec();
-        self.hand_over(home, data.len(), move |served| write.work(served, &data, reply));
+        self.hand_over(Kind::Asks { bytes: data.len() }, home, move |served| write.work(served, &data, reply));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {
@@ -492,7 +504,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.work(ino, move |served| {
+        // The kernel does nothing upon a refusal, and the file would stay open.
+        self.begin_as(Kind::Tells, self.ops.home(ino.0, None), move |served| {
             served.modes().release(ino.0);
             served.ops.release(fh.0);
             reply.ok();
@@ -657,7 +670,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         reply: ReplyEmpty,
     ) {
         let (name, value) = (name.to_owned(), value.to_owned());
-        self.work(ino, move |served| {
+        self.begin_as(Kind::Asks { bytes: value.len() }, self.ops.home(ino.0, None), move |served| {
             let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
             match served.agreed().keeps_xattrs {
                 true => answer::empty(reply, served.ops.setxattr(ino.0, &name, &value, flags)),

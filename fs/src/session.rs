@@ -32,7 +32,7 @@ use nix::sys::statvfs::statvfs;
 use nix::unistd::{getgid, getuid};
 use tracing::{info, warn};
 
-use crate::fuse::{Fuse, Gate, Served};
+use crate::fuse::{Crew, Fuse, Gate, Served};
 use crate::host::Host;
 use crate::kept::{Handed, Kept};
 use crate::mountinfo::{self, MountRow};
@@ -104,6 +104,7 @@ struct Running<T: Tree> {
     served: Arc<Served<T>>,
     threads: usize,
     gate: Arc<Gate>,
+    crew: Arc<Crew>,
     device: OwnedFd,
     /// The descriptor that the threads read; it is open as long as `_open` is there.
     read: RawFd,
@@ -327,7 +328,8 @@ impl<T: Tree> Running<T> {
         Ok(spare)
     }
 
-    /// Ends the threads. What they have taken and not begun stays unanswered.
+    /// Ends the threads, and waits for what they have handed over. What they have taken and not begun stays unanswered, but for what
+    /// the kernel says once: that is heard.
     fn stop(&self, spare: [File; SPARE]) -> io::Result<()> {
         self.gate.end();
         drop(spare);
@@ -337,7 +339,8 @@ impl<T: Tree> Running<T> {
             sys::interrupt(THREADS)?;
             // That the session has ended with an error is as it should be: it has read from nowhere.
             if !matches!(ended.recv_timeout(NUDGE), Err(RecvTimeoutError::Timeout)) {
-                return Ok(());
+                let rests = self.crew.rests_within(deadline.saturating_duration_since(Instant::now()));
+                return if rests { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) };
             }
         }
         Err(io::ErrorKind::TimedOut.into())
@@ -503,6 +506,7 @@ fn serve<T: Tree>(
 ) -> Result<Running<T>, MountError> {
     let gate = Arc::new(Gate::default());
     let fuse = Fuse::new(served.clone(), gate.clone(), threads);
+    let crew = fuse.crew();
     let copied = device.try_clone().map_err(|source| MountError::Connection { source })?;
     let session = match start {
         Start::Fresh => session(fuse, copied, threads)?,
@@ -522,7 +526,7 @@ fn serve<T: Tree>(
         // Nobody hears it if the mount was only taken out of sight.
         .spawn(move || drop(sender.send(session.run())))
         .map_err(|source| MountError::Threads { source })?;
-    Ok(Running { served, threads, gate, device, read, _open: open, ended: Mutex::new(ended) })
+    Ok(Running { served, threads, gate, crew, device, read, _open: open, ended: Mutex::new(ended) })
 }
 
 fn session<T: Tree>(fuse: Fuse<T>, device: OwnedFd, threads: usize) -> Result<Session<Fuse<T>>, MountError> {

@@ -20,7 +20,7 @@ use crate::sys::process::run_within;
 /// How long a delivery may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest secret, bytes.
-const SECRET_MAX: u64 = 4096;
+pub(super) const SECRET_MAX: u64 = 4096;
 /// Most bytes of an e-mail's subject.
 const SUBJECT_MAX: usize = 200;
 
@@ -59,8 +59,9 @@ pub(super) enum DeliveryError {
     Failed(String, std::process::ExitStatus),
 }
 
-/// Statuses that speak of the moment: time-out, too early, too many requests.
-const FOR_NOW: [u16; 3] = [408, 425, 429];
+/// Statuses that speak of the notice itself: malformed, too large, of a kind or with a content that is not taken. All others
+/// speak of the moment, the address or the login, which may be put right.
+const REFUSALS: [u16; 4] = [400, 413, 415, 422];
 /// How a program says that it will never take this one, as in `sysexits.h`: the data, the user or the host is wrong.
 const FOR_EVER: [i32; 3] = [65, 67, 68];
 
@@ -68,7 +69,7 @@ impl DeliveryError {
     /// Whether the receiver was there, and says that it does not want this one.
     pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Refused(status) => (400..500).contains(status) && !FOR_NOW.contains(status),
+            Self::Refused(status) => REFUSALS.contains(status),
             Self::Failed(_, status) => status.code().is_some_and(|code| FOR_EVER.contains(&code)),
             _ => false,
         }
@@ -187,6 +188,7 @@ async fn secret(path: &std::path::Path) -> Result<Vec<u8>, DeliveryError> {
 fn reason(error: &reqwest::Error) -> String {
     match error {
         error if error.is_timeout() => "not in time".to_owned(),
+        error if error.is_builder() => "no request can be made of it and the headers".to_owned(),
         error if error.is_connect() => "it cannot be connected to".to_owned(),
         _ => "the request broke off".to_owned(),
     }

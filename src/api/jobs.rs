@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,10 +16,11 @@ use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
 use super::list::{self, Filter};
-use super::logs::download::Download;
+use super::logs::download::{Download, Turn};
 use super::logs::ranges::Asked;
 use super::query::Values;
-use super::server::{Body, Context, Cut, ask, json, stream};
+use super::rates::Who;
+use super::server::{ANSWER_WITHIN, Body, Context, Cut, ask, json, stream};
 use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
@@ -173,7 +175,7 @@ pub(super) async fn logs(
     logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
     let name = format!("{}-{}.log", key.job, query.run.unwrap_or(detail.report.run));
     if query.as_text && !query.follow {
-        return download(context, query, detail, asked, &name).await;
+        return download(context, &caller, query, detail, asked, &name).await;
     }
     let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
     let own = context.clone();
@@ -192,33 +194,66 @@ pub(super) async fn logs(
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
+/// A log as it is asked for, before it is sent.
+struct Opened {
+    file: Download,
+    tag: String,
+    /// What is wanted of it, with how long it is where that had to be known.
+    part: Option<Range<u64>>,
+    total: Option<u64>,
+}
+
+async fn open(context: &Context, query: LogQuery, detail: JobDetail) -> Result<Download, ApiError> {
+    let (paths, growth) = (context.paths.clone(), context.growth.clone());
+    let opened = tokio::task::spawn_blocking(move || Download::open(paths, growth, query, &detail)).await;
+    opened.map_err(|_| ApiError::Ending)
+}
+
+/// In its turn: it may have to be read to its end for that.
+async fn open_counted(
+    context: &Context,
+    caller: &Caller,
+    query: LogQuery,
+    detail: JobDetail,
+    asked: &Asked,
+) -> Result<Opened, ApiError> {
+    let _session = context.counts.begin(Who::User(caller.uid)).map_err(ApiError::TooMany)?;
+    let turn = Turn::wait().await.ok_or(ApiError::Ending)?;
+    let file = open(context, query, detail).await?;
+    let tag = file.tag();
+    let range = asked.range(&tag);
+    if !asked.is_head && range.is_none() {
+        return Ok(Opened { file, tag, part: None, total: None });
+    }
+    let measured = file.measure(range, &turn).await;
+    let (file, total) = measured.ok_or_else(|| ApiError::Failed("the log cannot be read".to_owned()))?;
+    let part = range.map(|range| range.within(total).ok_or(ApiError::NoSuchRange { total })).transpose()?;
+    Ok(Opened { file, tag, part, total: Some(total) })
+}
+
 /// The log as one file: whole, a part of it, or only what there is to say about it.
 async fn download(
     context: &Context,
+    caller: &Caller,
     query: LogQuery,
     detail: JobDetail,
     asked: &Asked,
     name: &str,
 ) -> Result<Response<Body>, ApiError> {
-    let (paths, growth) = (context.paths.clone(), context.growth.clone());
-    let opened = tokio::task::spawn_blocking(move || Download::open(paths, growth, query, &detail)).await;
-    let mut file = opened.map_err(|_| ApiError::Ending)?;
-    let tag = file.tag();
-    let range = asked.range(&tag);
-    let (mut part, mut said) = (None, None);
-    if asked.is_head || range.is_some() {
-        let measured = file.measure(range).await;
-        let (measured, total) = measured.ok_or_else(|| ApiError::Failed("the log cannot be read".to_owned()))?;
-        file = measured;
-        part = range.map(|range| range.within(total).ok_or(ApiError::NoSuchRange { total })).transpose()?;
-        said = Some((part.as_ref().map_or(total, |part| part.end - part.start), total));
-    }
+    let Opened { file, tag, part, total } = if asked.may_need_length() {
+        let opened = tokio::time::timeout(ANSWER_WITHIN, open_counted(context, caller, query, detail, asked)).await;
+        opened.unwrap_or(Err(ApiError::TimedOut))?
+    } else {
+        let file = open(context, query, detail).await?;
+        Opened { tag: file.tag(), file, part: None, total: None }
+    };
     let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
     let mut response = as_file(stream(channel.boxed(), TEXT)?, name);
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     insert(headers, ETAG, &tag);
-    if let Some((length, total)) = said {
+    if let Some(total) = total {
+        let length = part.as_ref().map_or(total, |part| part.end - part.start);
         headers.insert(CONTENT_LENGTH, length.into());
         if let Some(part) = &part {
             insert(headers, CONTENT_RANGE, &format!("bytes {}-{}/{total}", part.start, part.end - 1));

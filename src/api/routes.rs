@@ -310,7 +310,7 @@ const LOGS: &[Param] = &[
     param(
         "format",
         Kind::OneOf(&["json", "text"]),
-        "`json`: a line of JSON for each line (when absent); `text`: one file, as the tasks wrote it, by ranges of bytes as well.",
+        "`json`: a line of JSON for each line (when absent); `text`: one file of the tasks' lines, by ranges of bytes as well.",
     ),
 ];
 

@@ -65,6 +65,8 @@ pub struct Context {
     pub images: ImageService,
     /// Of `exec` and `cp`.
     pub sessions: Sessions,
+    /// Of logs, for `HEAD` or a range.
+    pub counts: Sessions,
     pub connections: Sessions,
     pub network: Sessions,
     pub rates: Arc<Rates>,
@@ -87,7 +89,7 @@ const HEAD_WITHIN: Duration = Duration::from_secs(30);
 /// And its body, where it is read whole.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 /// And an answer that is not a stream: to measure a workspace takes longest.
-const ANSWER_WITHIN: Duration = Duration::from_secs(120);
+pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(120);
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// Longest head, bytes; as many wait for a client that does not read.
 const HEAD_MAX: usize = 64 << 10;

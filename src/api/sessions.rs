@@ -1,5 +1,5 @@
-//! How much of one kind goes on at once, for each caller and for all: connections, and commands that are carried into tasks,
-//! each of which takes a process. Descriptors of the daemon's are shared by all users.
+//! How much of one kind goes on at once, for each caller and for all: connections, commands that are carried into tasks,
+//! each of which takes a process, and logs that are read to be counted. Descriptors of the daemon's are shared by all users.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,8 @@ const IN_TASKS: Bounds = Bounds { what: "commands and copies in tasks", each: 64
 const CONNECTIONS: Bounds = Bounds { what: "connections", each: 2048, total: 8192 };
 /// The same over the network, by address: strangers take no place of who is on the machine.
 const NETWORK: Bounds = Bounds { what: "connections over the network", each: 256, total: 4096 };
+/// Logs that are read to know how long they are; most of them wait for their turn.
+const COUNTS: Bounds = Bounds { what: "requests for a part or the length of a log", each: 1, total: 64 };
 
 /// Those that are under way, by caller.
 #[derive(Debug, Clone)]
@@ -38,6 +40,10 @@ pub(super) struct Session {
 impl Sessions {
     pub fn in_tasks() -> Self {
         Self { bounds: &IN_TASKS, counts: Arc::default() }
+    }
+
+    pub fn counts() -> Self {
+        Self { bounds: &COUNTS, counts: Arc::default() }
     }
 
     pub fn connections() -> Self {
@@ -102,5 +108,11 @@ mod tests {
         open.push(sessions.begin(Who::User(7)).unwrap());
         drop(open);
         assert!(sessions.lock().is_empty());
+        let counts = Sessions::counts();
+        let one = counts.begin(Who::User(7)).unwrap();
+        counts.begin(Who::User(7)).unwrap_err();
+        counts.begin(Who::User(8)).unwrap();
+        drop(one);
+        counts.begin(Who::User(7)).unwrap();
     }
 }

@@ -26,6 +26,7 @@ use super::routes::Right;
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::reconcile::Caller;
 use crate::sys::file::{Durability, Existing, create_dir, read_limited, remove_for_good, write_new};
+use crate::sys::watch::is_change;
 
 pub use scope::Scope;
 pub use text::{TokenId, of_header, parse};
@@ -134,7 +135,12 @@ impl Tokens {
     pub fn open(directory: &Path) -> io::Result<Self> {
         create_dir(directory, 0o700)?;
         let (sender, changes) = watch::channel(0);
-        let changed = move |_| sender.send_modify(|count: &mut u64| *count += 1);
+        // What is not known may be a change.
+        let changed = move |event: notify::Result<notify::Event>| {
+            if event.as_ref().map_or(true, is_change) {
+                sender.send_modify(|count: &mut u64| *count += 1);
+            }
+        };
         let mut watcher = notify::recommended_watcher(changed).map_err(io::Error::other)?;
         watcher.watch(directory, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
         let (turn, watcher) = (Arc::default(), Arc::new(watcher));
@@ -410,6 +416,36 @@ mod tests {
         tokens.remove("ci_1", 4_000_001, &caller(4_000_001)).unwrap();
         assert!(was_synced(&path), "a crash does not bring a revoked token back");
         assert!(tokens.bearer(&made.secret, now).is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_connected_is_looked_at_when_something_changes_and_not_because_it_was_looked_at() {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static LOOKS: AtomicU32 = AtomicU32::new(0);
+        let looks = async |count| {
+            let wait = async {
+                while LOOKS.load(Ordering::Relaxed) < count {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let made = Tokens::open(dir.path()).unwrap().create(&wanted("ci", &[]), 4_000_009, &caller(0)).unwrap();
+        let mut tokens = Tokens::open(dir.path()).unwrap();
+        let held = tokens.bearer(&made.secret, crate::sys::now()).unwrap().held;
+        tokens.user_of = |uid| {
+            LOOKS.fetch_add(1, Ordering::Relaxed);
+            user_of(uid)
+        };
+        let (watched, changes) = (tokens.clone(), tokens.changes.clone());
+        let revoked = tokio::spawn(async move { watched.revoked(&held).await });
+        looks(1).await;
+        std::fs::create_dir(dir.path().join("other")).unwrap();
+        looks(2).await;
+        std::fs::remove_file(dir.path().join("4000009.ci.toml")).unwrap();
+        tokio::time::timeout(Duration::from_secs(60), revoked).await.unwrap().unwrap();
+        assert_eq!((LOOKS.load(Ordering::Relaxed), *changes.borrow()), (2, 2));
     }
 
     #[test]

@@ -265,7 +265,7 @@ pub struct LogQuery {
     pub since: Option<u64>,
     /// Only what came until then.
     pub until: Option<u64>,
-    /// As the tasks wrote it, not line by line in JSON.
+    /// The tasks' lines as they are, not in JSON.
     pub as_text: bool,
 }
 

@@ -161,6 +161,8 @@ fn member(
 pub(super) struct Content {
     pub(super) manifest: Manifest,
     pub(super) state: Batch,
+    /// What has come without its access lists, one line each, as far as that is told.
+    pub(super) without_lists: Vec<String>,
 }
 
 /// Reads all of the backup, its files into `drafts`.
@@ -196,9 +198,17 @@ pub(super) fn read(from: &Path, drafts: &Drafts) -> Result<Content, BackupError>
     }
     // Its sum comes last.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(broken)?;
-    tree.finish()?;
+    let mut without_lists = LeftOut::default();
+    for path in tree.finish()? {
+        // Where it will be.
+        let place = drafts.config().with_file_name("").join(path);
+        without_lists.add(format!(
+            "{} has come without its access list (setfacl): the file system here has none; look who may use it",
+            place.display()
+        ));
+    }
     match (manifest, state, has_config) {
-        (Some(manifest), Some(state), true) => Ok(Content { manifest, state }),
+        (Some(manifest), Some(state), true) => Ok(Content { manifest, state, without_lists: without_lists.told() }),
         _ => Err(damaged("a part of it is missing".to_owned())),
     }
 }

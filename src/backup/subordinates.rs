@@ -13,10 +13,14 @@ use std::path::{Path, PathBuf};
 use super::BackupError;
 use super::left::entries;
 use crate::config::Paths;
+use crate::sys::file::optional;
 use crate::sys::walk::walk_what_can_be;
 
 /// Below the state's directory what is made anew or swept by the next start, whoever it belongs to.
 const MADE_ANEW: [&str; 3] = ["images", "attempts", ".restore"];
+
+/// How much is told of a path that may be as deep as somebody likes.
+const PARTS_TOLD: usize = 16;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
@@ -88,10 +92,11 @@ fn bearer(state: &Path, ids: &Range<u64>) -> io::Result<Option<PathBuf>> {
     let bears = |uid: u32, gid: u32| ids.contains(&u64::from(uid)) || ids.contains(&u64::from(gid));
     for place in entries(state)? {
         let is_made_anew = MADE_ANEW.iter().any(|name| place.file_name() == Some(OsStr::new(name)));
-        if is_made_anew || !place.symlink_metadata()?.is_dir() {
+        // Followed where it is a link, as to a larger disk: the directory is root's. One that leads nowhere holds nothing.
+        if is_made_anew || !optional(place.metadata())?.is_some_and(|status| status.is_dir()) {
             continue;
         }
-        let mut found = None;
+        let (mut found, mut broken) = (None, None);
         let walked = walk_what_can_be(
             &File::open(&place)?,
             &mut |item| {
@@ -102,14 +107,29 @@ fn bearer(state: &Path, ids: &Range<u64>) -> io::Result<Option<PathBuf>> {
                 // One is enough.
                 Err(io::ErrorKind::Interrupted.into())
             },
-            &mut |_, error| Err(error),
+            &mut |path, error| {
+                // The deepest one comes first.
+                broken.get_or_insert_with(|| place.join(path));
+                Err(error)
+            },
         );
         match found {
             Some(found) => return Ok(Some(found)),
-            None => walked?,
+            None => walked.map_err(|error| unseen(broken.as_deref().unwrap_or(&place), &error))?,
         }
     }
     Ok(None)
+}
+
+/// Whose it is that lies there is not known.
+fn unseen(path: &Path, error: &io::Error) -> io::Error {
+    let near: PathBuf = path.components().take(PARTS_TOLD).collect();
+    let below = if near == path { "" } else { "something below " };
+    let told = format!(
+        "{below}{}: {error}; move it out of the way, or restore into another --root, and restore again",
+        near.display()
+    );
+    io::Error::new(error.kind(), told)
 }
 
 #[cfg(test)]
@@ -151,7 +171,26 @@ mod tests {
         // Only of the group, and of the last id.
         std::os::unix::fs::chown(&file, Some(0), Some(1_879_048_192 + 65_535)).unwrap();
         merge(&paths, "1000:1879048192:65536\n", "1001:1879048192:65536\n").unwrap_err();
+        // Also on another disk.
+        let disk = dir.path().join("disk");
+        fs::rename(paths.workspaces(), &disk).unwrap();
+        std::os::unix::fs::symlink(&disk, paths.workspaces()).unwrap();
+        merge(&paths, "1000:1879048192:65536\n", "1001:1879048192:65536\n").unwrap_err();
         std::os::unix::fs::chown(&file, Some(0), Some(1_879_048_192 + 65_536)).unwrap();
         merge(&paths, "1000:1879048192:65536\n", "1001:1879048192:65536\n").unwrap();
+    }
+
+    #[test]
+    fn what_is_too_deep_to_be_looked_at_is_named_with_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path()).unwrap();
+        let output = paths.workspaces().join("lab/jobs/j/runs/1/output");
+        fs::create_dir_all(output.join("d/".repeat(300))).unwrap();
+        let error = merge(&paths, "1000:70:5\n", "1001:70:5\n").unwrap_err();
+        let told = std::error::Error::source(&error).unwrap().to_string();
+        for part in ["something below", output.join("d").to_str().unwrap(), "256 directories", "restore again"] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        assert!(told.len() < 600, "{told}");
     }
 }

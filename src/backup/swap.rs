@@ -153,6 +153,15 @@ pub(super) fn finish(paths: &Paths) -> Result<(), BackupError> {
         remove_if_there(&file).map_err(failed("remove", &file))?;
         sync_parent(&file).map_err(failed("sync", &file))?;
     }
+    discard_drafts(paths)
+}
+
+/// Removes what has secrets in it and comes to nothing; not what is about to take its place.
+pub(super) fn discard_drafts(paths: &Paths) -> Result<(), BackupError> {
+    let file = intent_file(paths);
+    if file.try_exists().map_err(failed("look for", &file))? {
+        return Ok(());
+    }
     let drafts = Drafts::of(paths);
     remove_drafts(&drafts.state)?;
     remove_drafts(&drafts.config)

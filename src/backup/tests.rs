@@ -326,23 +326,23 @@ fn tokens_that_were_revoked_after_the_backup_come_back_only_if_asked_for() {
     let paths = installed(&dir.path().join("here"), &state());
     fs::create_dir(paths.tokens()).unwrap();
     let token = |name: &str| paths.tokens().join(format!("{name}.toml"));
-    fs::write(token("kept"), "kept then").unwrap();
-    fs::write(token("revoked"), "revoked").unwrap();
+    fs::write(token("0.kept"), "kept then").unwrap();
+    fs::write(token("0.revoked"), "revoked").unwrap();
     let file = dir.path().join("b.tar.zst");
     back_up(&paths, &file);
-    fs::remove_file(token("revoked")).unwrap();
-    fs::write(token("kept"), "kept now").unwrap();
+    fs::remove_file(token("0.revoked")).unwrap();
+    fs::write(token("0.kept"), "kept now").unwrap();
     fs::write(token("new"), "new").unwrap();
     fs::set_permissions(token("new"), fs::Permissions::from_mode(0o600)).unwrap();
     let told = restore(&paths, &file, Replace::Everything, NOW).unwrap().tokens;
-    assert_eq!(told, TokensTold { restored: Vec::new(), left_out: vec!["revoked".to_owned()] });
-    assert_eq!(fs::read_to_string(token("kept")).unwrap(), "kept now");
-    assert!(!token("revoked").exists());
+    assert_eq!(told, TokensTold { restored: Vec::new(), left_out: vec!["0.revoked".to_owned()] });
+    assert_eq!(fs::read_to_string(token("0.kept")).unwrap(), "kept now");
+    assert!(!token("0.revoked").exists());
     assert_eq!(fs::metadata(token("new")).unwrap().permissions().mode() & 0o777, 0o600);
     let wanted = Wanted { replace: Replace::Everything, tokens: Tokens::Backup };
     let told = super::restore(&paths, &file, wanted, Timestamp(NOW.0 + 1)).unwrap().tokens;
-    assert_eq!((told.restored, told.left_out), (vec!["kept".to_owned(), "revoked".to_owned()], Vec::new()));
-    assert!(token("revoked").exists() && !token("new").exists());
+    assert_eq!((told.restored, told.left_out), (vec!["0.kept".to_owned(), "0.revoked".to_owned()], Vec::new()));
+    assert!(token("0.revoked").exists() && !token("new").exists());
     // A machine that has none is given none.
     let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
     let told = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap().tokens;
@@ -382,6 +382,9 @@ fn what_is_cut_short_or_changed_is_no_backup_and_changes_nothing() {
         assert!(restore(&paths, &bad, Replace::Everything, NOW).is_err(), "{what}");
         assert_eq!(stored(&paths), before, "{what}");
         assert!(paths.config_file().exists() && !swap::is_unfinished(&paths), "{what}");
+        // They would have the secrets in them.
+        let drafts = [paths.state_dir().join(".restore"), paths.config_dir().with_file_name(".trainyard-restore")];
+        assert!(drafts.iter().all(|draft| !draft.exists()), "{what}");
     };
     for length in (0..whole.len()).step_by(97) {
         refuse(&whole[..length], &format!("its first {length} bytes"));

@@ -10,8 +10,9 @@ use super::Exit;
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
 use crate::api::tokens::TokenId;
-use crate::backup::{self, LACKS, Restored, Tokens, Wanted};
+use crate::backup::{self, LACKS, Restored, TokensTold, Wanted};
 use crate::config::Paths;
+use crate::ids::Timestamp;
 use crate::sys::file::UnnamedFile;
 
 /// Takes a backup; from the daemon where one runs.
@@ -85,43 +86,93 @@ pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format
             "open_runs": restored.open,
             "newer": restored.newer,
             "aside": restored.aside,
-            "tokens": restored.tokens.restored,
-            "tokens_left_out": restored.tokens.left_out,
+            "tokens": Named::among(&restored.tokens.restored).tokens(),
+            "tokens_left_out": Named::among(&restored.tokens.left_out).tokens(),
+            "tokens_of_earlier_version": Named::among(&[&restored.tokens.restored[..], &restored.tokens.left_out].concat()).strays,
             "ids_gone": restored.ids_gone,
+            "without_access_lists": restored.without_lists,
         }))?,
-        Format::People => tell(&restored, wanted.tokens)?,
+        Format::People => tell(&restored)?,
     }
     Ok(Exit::Success)
 }
 
-fn tell(restored: &Restored, tokens: Tokens) -> anyhow::Result<()> {
+fn tell(restored: &Restored) -> anyhow::Result<()> {
     let (taken, host) = (restored.manifest.taken, &restored.manifest.host);
     output::line(&format!(
         "restored {} jobs as of {taken} ({host}); {} were not over, and go on when the daemon starts",
         restored.jobs, restored.open
     ))?;
-    restored.newer.iter().chain(&restored.ids_gone).for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
+    let notes = restored.newer.iter().chain(&restored.ids_gone).chain(&restored.without_lists);
+    notes.for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
     restored.aside.iter().for_each(|path| output::aside(&format!("set aside: {}", path.display())));
     output::aside(&format!("not in a backup: {LACKS}"));
-    tell_of_tokens(restored, tokens);
+    told_of_tokens(&restored.tokens, taken).iter().for_each(|line| output::aside(&crate::sys::terminal::escape(line)));
     Ok(())
 }
 
-fn tell_of_tokens(restored: &Restored, tokens: Tokens) {
-    let taken = restored.manifest.taken;
-    let (good, left_out) = (&restored.tokens.restored, &restored.tokens.left_out);
-    if tokens == Tokens::Backup && !good.is_empty() {
-        output::aside(&format!(
+/// Files of tokens: by their names some are of an earlier version, and open nothing.
+#[derive(Debug, Default)]
+struct Named {
+    ids: Vec<TokenId>,
+    strays: Vec<String>,
+}
+
+impl Named {
+    fn among(names: &[String]) -> Self {
+        let mut named = Self::default();
+        for name in names {
+            match name.parse() {
+                Ok(id) => named.ids.push(id),
+                Err(_) => named.strays.push(name.clone()),
+            }
+        }
+        named
+    }
+
+    fn tokens(&self) -> Vec<String> {
+        self.ids.iter().map(ToString::to_string).collect()
+    }
+}
+
+/// What became of them, one line each.
+fn told_of_tokens(told: &TokensTold, taken: Timestamp) -> Vec<String> {
+    let (good, left_out) = (Named::among(&told.restored), Named::among(&told.left_out));
+    let mut lines = Vec::new();
+    if !good.ids.is_empty() {
+        lines.push(format!(
             "tokens of the API are good again, also if they were revoked since {taken}; when the daemon runs, these revoke them:"
         ));
-        // Others are none.
-        let ids = good.iter().filter_map(|name| name.parse::<TokenId>().ok());
-        ids.for_each(|id| output::aside(&format!("  trainyard token rm {} --user {}", id.name, id.uid)));
+        lines.extend(good.ids.iter().map(|id| format!("  trainyard token rm {} --user {}", id.name, id.uid)));
     }
-    if !left_out.is_empty() {
-        output::aside(&format!(
+    if !left_out.ids.is_empty() {
+        lines.push(format!(
             "not restored, since they may have been revoked since {taken}: the tokens {}. Make new ones, or restore again with --with-tokens",
-            crate::sys::terminal::escape(&left_out.join(" "))
+            left_out.tokens().join(" ")
         ));
+    }
+    let strays = [good.strays, left_out.strays].concat();
+    if !strays.is_empty() {
+        lines.push(format!("of an earlier version, they open nothing: the tokens {}. Make new ones", strays.join(" ")));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_of_an_earlier_version_are_not_called_good() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let told = TokensTold { restored: names(&["0.kept", "old"]), left_out: Vec::new() };
+        let lines = told_of_tokens(&told, Timestamp(0));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert!(lines[0].contains("good again") && lines[1].ends_with("token rm kept --user 0"), "{lines:?}");
+        assert!(lines[2].contains("open nothing: the tokens old."), "{lines:?}");
+        let told = TokensTold { restored: Vec::new(), left_out: names(&["old", "7.ci"]) };
+        let lines = told_of_tokens(&told, Timestamp(0));
+        assert!(lines[0].contains("the tokens 7.ci.") && lines[1].contains("the tokens old."), "{lines:?}");
+        assert_eq!(told_of_tokens(&TokensTold::default(), Timestamp(0)), Vec::<String>::new());
     }
 }

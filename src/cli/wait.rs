@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, explain_failure};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::LogQuery;
 use crate::config::Paths;
@@ -35,12 +35,19 @@ pub(super) struct Wanted {
     pub(super) most: Option<Duration>,
 }
 
-/// Waits for each, and ends as the one whose code is the highest.
+/// Waits for each, and ends as the one whose code is the highest. One that cannot be waited for is told, and keeps nobody from
+/// hearing of the others.
 pub(super) async fn run(client: &Client, paths: &Paths, wanted: &Wanted, format: Format) -> anyhow::Result<Exit> {
     let all = async {
         let mut highest = Exit::Success;
         for key in &wanted.jobs {
-            let exit = one(client, paths, key, wanted.code, format).await?;
+            let exit = match one(client, paths, key, wanted.code, format).await {
+                Ok(exit) => exit,
+                Err(error) => explain_failure(error).unwrap_or_else(|error| {
+                    output::error(&format!("{error:#}"));
+                    Exit::Failure
+                }),
+            };
             highest = if exit.code() > highest.code() { exit } else { highest };
         }
         Ok(highest)

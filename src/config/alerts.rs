@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use reqwest::Url;
 use serde::Deserialize;
 
 use crate::ids::{AssetName, WorkspaceName};
@@ -165,11 +166,13 @@ fn header(name: &str) -> Result<String, String> {
 
 /// Whether a webhook may be sent there. Says nothing of the address: it may be a secret.
 pub fn check_address(url: &str) -> Result<(), &'static str> {
-    let plain = url.strip_prefix("http://").map(|rest| rest.split(['/', ':', '?']).next().unwrap_or_default());
-    let is_local = plain.is_some_and(|host| ["localhost", "127.0.0.1"].contains(&host)) && !url.contains('@');
-    match url.starts_with("https://") || is_local {
-        true => Ok(()),
-        false => Err("must begin with https://; plain http only for localhost"),
+    let url = Url::parse(url).map_err(|_| "is none that can be read; write it as https://HOST/PATH")?;
+    let is_local = matches!(url.host_str(), Some("localhost" | "127.0.0.1"));
+    let has_login = !url.username().is_empty() || url.password().is_some();
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if is_local && !has_login => Ok(()),
+        _ => Err("must begin with https://; plain http only for localhost"),
     }
 }
 
@@ -186,4 +189,28 @@ fn mail(to: &[String], sendmail: Option<&str>) -> Result<AlertTo, (&'static str,
         return Err(("sendmail", format!("{sendmail} is not an absolute path")));
     }
     Ok(AlertTo::Mail { to: to.to_vec(), sendmail: sendmail.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_one_that_a_request_can_be_sent_to() {
+        for good in
+            ["https://chat.example/hooks/a?b=c", "https://127.0.0.1:8443", "http://localhost:9/x", "http://127.0.0.1"]
+        {
+            assert_eq!(check_address(good), Ok(()), "{good}");
+        }
+        for bad in
+            ["https://", "https://chat example/x", "https://chat.example:port/", "https://[::1", "chat.example", ""]
+        {
+            assert!(check_address(bad).unwrap_err().contains("https://HOST/PATH"), "{bad}");
+        }
+        for bad in
+            ["http://chat.example", "http://localhost@chat.example/", "http://a:b@localhost/", "file:///etc/passwd"]
+        {
+            assert!(check_address(bad).unwrap_err().contains("must begin with https://"), "{bad}");
+        }
+    }
 }

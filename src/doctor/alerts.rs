@@ -1,9 +1,10 @@
 //! What alerts need of the machine, before the first of them is to be told.
 
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
 use super::{Machine, Verdict, needs_root, ok, warning};
+use crate::alerts::wrong_with_secrets;
 use crate::config::{AlertConfig, AlertTo};
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
@@ -15,8 +16,8 @@ pub(super) fn alerts(machine: &Machine) -> Verdict {
         return needs_root();
     }
     let found = alerts.iter().find_map(|(name, alert)| {
-        let secrets = alert.secrets().into_iter().map(|secret| machine.paths.secrets().join(secret.as_str()));
-        wrong_with(secrets, alert).map(|(found, advice)| (format!("alerts.{name}: {found}"), advice))
+        let secrets = wrong_with_secrets(alert, &machine.paths).into_iter().next();
+        secrets.or_else(|| wrong_with_program(alert)).map(|(found, advice)| (format!("alerts.{name}: {found}"), advice))
     });
     match found {
         Some((found, advice)) => warning(found, format!("{advice}; until then what happens waits to be told")),
@@ -27,7 +28,7 @@ pub(super) fn alerts(machine: &Machine) -> Verdict {
 }
 
 /// What is found, and what to do.
-fn wrong_with(mut secrets: impl Iterator<Item = PathBuf>, alert: &AlertConfig) -> Option<(String, &'static str)> {
+fn wrong_with_program(alert: &AlertConfig) -> Option<(String, &'static str)> {
     let program = match &alert.to {
         AlertTo::Command(command) => command.first(),
         AlertTo::Mail { sendmail, .. } => Some(sendmail),
@@ -37,22 +38,7 @@ fn wrong_with(mut secrets: impl Iterator<Item = PathBuf>, alert: &AlertConfig) -
         let can = Path::new(path).metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
         (!can).then(|| (format!("{path} is no program that can be run"), "install it, or name another one"))
     };
-    secrets.find_map(|path| wrong_with_secret(&path)).or_else(|| program.and_then(cannot_run))
-}
-
-fn wrong_with_secret(path: &Path) -> Option<(String, &'static str)> {
-    let shown = path.display();
-    match path.symlink_metadata() {
-        Err(error) => {
-            Some((format!("the secret {shown} cannot be read: {error}"), "put it there with `install -m 600`"))
-        }
-        Ok(file) if !file.is_file() => Some((format!("the secret {shown} is no file"), "put a file there")),
-        Ok(file) if file.len() == 0 => Some((format!("the secret {shown} is empty"), "write it into the file")),
-        Ok(file) if file.mode() & 0o077 != 0 => {
-            Some((format!("others than root may read the secret {shown}"), "`chmod 600` it"))
-        }
-        Ok(_) => None,
-    }
+    program.and_then(cannot_run)
 }
 
 #[cfg(test)]
@@ -84,6 +70,15 @@ mod tests {
         assert!(told.advice.unwrap().contains("chmod 600"));
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(look(webhook).level, Level::Ok);
+        std::fs::write(&file, "https://chat.example:tok3n/").unwrap();
+        let told = look(webhook).found;
+        assert!(told.contains("the address in the secret") && !told.contains("tok3n"), "{told}");
+        std::fs::rename(&file, paths.secrets().join("elsewhere")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", &file).unwrap();
+        assert!(look(webhook).found.ends_with("secrets/hook is no file"));
+        std::fs::remove_file(&file).unwrap();
+        std::fs::write(&file, "x").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let program = |path: &Path| format!("[alerts.ops]\ncommand = [\"{}\"]\n", path.display());
         assert!(look(&program(&file)).found.contains("no program that can be run"));
         assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);

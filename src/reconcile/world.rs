@@ -1,7 +1,7 @@
 //! Jobs in memory: the stored records with what is derived from them.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
-use crate::ids::{JobKey, Timestamp};
+use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
 use crate::spec::{Accepted, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
@@ -56,31 +56,44 @@ pub(super) struct Run {
 }
 
 /// What a stored text means now, and what this version refuses in it.
-fn parse(source: &SourceRecord) -> Option<(Spec, Option<String>)> {
-    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text)?;
+type Read = (Spec, Option<String>);
+
+fn parse(source: &SourceRecord, begun: Option<&BTreeSet<RoleName>>) -> Option<Read> {
+    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text, begun)?;
     let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
     Some((Arc::new(spec), (!told.is_empty()).then(|| told.join("; "))))
 }
 
+/// What a stored run is of, which `read` says by now: with the roles with which it was begun.
+fn as_begun(run: &RunRecord, read: Read) -> Option<Read> {
+    let Some(attempt) = run.attempts.last() else { return Some(read) };
+    let begun: BTreeSet<RoleName> = attempt.tasks.iter().map(|task| task.role.clone()).collect();
+    if read.0.roles.iter().all(|role| begun.contains(&role.name)) {
+        return Some(read);
+    }
+    parse(&run.source, Some(&begun))
+}
+
 impl Job {
     pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
-        let read = record.source.as_ref().and_then(parse);
+        let read = record.source.as_ref().and_then(|source| parse(source, None));
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
         if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
             source.meaning = spec.meaning();
         }
         if let Some(not_begun) = &mut record.not_begun
-            && let Some((spec, _)) = parse(not_begun)
+            && let Some((spec, _)) = parse(not_begun, None)
         {
             not_begun.meaning = spec.meaning();
         }
         let run = run.and_then(|mut run| {
             let read = match (&read, &record.source) {
                 (Some(read), Some(source)) if source.text == run.source.text => Some(read.clone()),
-                _ => parse(&run.source),
+                _ => parse(&run.source, None),
             };
-            let (spec, refused) = read?;
-            run.source.meaning = spec.meaning();
+            let read = read?;
+            run.source.meaning = read.0.meaning();
+            let (spec, refused) = as_begun(&run, read)?;
             Some(Run { refused, ..Run::new(run, spec) })
         });
         let (spec, refused) = read.unzip();
@@ -436,7 +449,10 @@ pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
 }
 
 fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
-    let mut tallies: Vec<RoleTally> = spec.roles.iter().map(RoleTally::of).collect();
+    let begun: BTreeSet<&RoleName> = attempt.tasks.iter().map(|task| &task.role).collect();
+    // Nobody would ever tell how a task ended that was never begun.
+    let roles = spec.roles.iter().filter(|role| begun.contains(&role.name));
+    let mut tallies: Vec<RoleTally> = roles.map(RoleTally::of).collect();
     for task in &attempt.tasks {
         // What people only look at neither succeeds nor fails.
         let is_service = spec.roles.iter().any(|role| role.is_service && role.name == task.role);
@@ -459,4 +475,80 @@ fn earliest_failure<'a>(spec: &JobSpec, attempt: &'a AttemptRecord) -> Option<(&
     let ended = attempt.tasks.iter().filter(|task| counting.contains(&&task.role));
     let failed = ended.filter_map(|task| Some((task, task.phase.outcome().filter(|end| end.end.is_failure())?)));
     failed.min_by_key(|(_, end)| end.at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttemptId;
+    use crate::store::record::Owner;
+
+    #[test]
+    fn a_run_of_an_earlier_version_ends_as_it_was_begun() {
+        let text = "command = \"x\"\nframework = \"pytorch\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 2";
+        let owner = Owner { uid: 0, gid: 0 };
+        let source = SourceRecord {
+            text: text.to_owned(),
+            meaning: "of another version".to_owned(),
+            owner,
+            warnings: Vec::new(),
+            template: None,
+            sweep: None,
+        };
+        let task = |index| TaskRecord {
+            role: "worker".parse().unwrap(),
+            index,
+            phase: TaskPhase::Running { since: Timestamp(2) },
+            again: 0,
+            gpus: Vec::new(),
+        };
+        let attempt = AttemptRecord {
+            id: AttemptId(1),
+            number: 1,
+            created: Timestamp(1),
+            block: None,
+            running_since: None,
+            overrun_told: false,
+            idle_since: None,
+            failed_gpus: BTreeSet::new(),
+            unwatched_gpus: BTreeSet::new(),
+            stopping: None,
+            verdict: None,
+            ended: None,
+            released: false,
+            tasks: vec![task(0), task(1)],
+        };
+        let run = RunRecord {
+            number: 1,
+            created: Timestamp(1),
+            order: 1,
+            source: source.clone(),
+            prepared: true,
+            unprepared: None,
+            stop: None,
+            extended_ms: 0,
+            attempts: vec![attempt.clone()],
+            ended: None,
+        };
+        let record = JobRecord {
+            created: Timestamp(1),
+            source: Some(source),
+            file_present: true,
+            invalid: Vec::new(),
+            last_run: 1,
+            rerun_wanted: false,
+            rerun_number: 0,
+            not_begun: None,
+            turned_away: None,
+            next_event: 0,
+            removed: false,
+            first_event: 0,
+        };
+        let job = Job::load(record, Some(run));
+        let (newest, begun) = (job.spec.as_ref().unwrap(), &job.run.as_ref().unwrap().spec);
+        let names = |spec: &JobSpec| spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>();
+        assert_eq!((names(newest), names(begun)), (vec!["master".into(), "worker".into()], vec!["worker".into()]));
+        assert!(!job.is_outdated(), "the file says what it said");
+        assert_eq!(tallies(newest, &attempt), tallies(begun, &attempt), "what was not begun is not waited for");
+    }
 }

@@ -168,7 +168,7 @@ impl Stack {
             let diagnostics = vec![Diagnostic::of_file(&self.job.file, too_large())];
             return Expanded { spec: None, text: String::new(), template: None, diagnostics };
         }
-        let (spec, diagnostics) = parse_source(&Source::merged(&self.job.file, &text, &origins));
+        let (spec, diagnostics) = parse_source(&Source::merged(&self.job.file, &text, &origins), None);
         let price = match (&filled, &spec) {
             (Filled::Yes(prices), Some(spec)) => prices.hourly(spec),
             _ => None,

@@ -37,8 +37,14 @@ const OPENPAI_PORTS: [&str; 2] = ["http", "ssh"];
 const ROLES_MAX: usize = 64;
 const TASKS_MAX: u32 = 1000;
 
-/// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`.
-pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Option<JobSpec> {
+/// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`. `begun`: the roles of which there are
+/// tasks already.
+pub(super) fn from_wire(
+    wire: WireJob,
+    source: &Source<'_>,
+    begun: Option<&BTreeSet<RoleName>>,
+    found: &mut Vec<Diagnostic>,
+) -> Option<JobSpec> {
     let mut reader = Reader { source, found, network: Network::Task, kinds: Kinds::default() };
     let contract = reader.contract(wire.contract.as_ref());
     let framework = reader.framework(wire.framework.as_ref());
@@ -72,7 +78,7 @@ pub(super) fn from_wire(wire: WireJob, source: &Source<'_>, found: &mut Vec<Diag
         of_file.filter(|(_, role)| role.get_ref().main.is_some()).map(|(name, _)| name.to_string()).collect();
     let mut roles = reader.roles(wire.roles, &defaults);
     let kinds = reader.kinds;
-    strategy::lead(&mut roles, kinds);
+    strategy::lead(&mut roles, kinds, begun);
     reader.warn_of_no_servers(wire.strategy.as_ref(), &roles);
     reader.bound(&mut roles, &bounds);
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));

@@ -69,15 +69,24 @@ pub(in crate::spec) fn idle() -> Command {
     Command::Exec(vec![AGENT.to_owned()])
 }
 
+/// What the one that leads is called where the file leaves it out. A cluster of TensorFlow 2 knows no master.
+const MASTERS: [&str; 2] = ["master", "chief"];
+
 /// Adds the master that the strategy needs and the file leaves out: it is as the first of those that compute. A task alone is led by
-/// nobody.
-pub(in crate::spec) fn lead(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds) {
+/// nobody. `begun`: the roles of which there are tasks already; a version before this one may have added none, or another.
+pub(in crate::spec) fn lead(roles: &mut Vec<(Role, Range<usize>)>, kinds: Kinds, begun: Option<&BTreeSet<RoleName>>) {
     let leads = |role: &Role| LEADING.contains(&role.name.as_str().to_lowercase().as_str());
     if !kinds.is_led_by_a_master() || roles.iter().any(|(role, _)| leads(role)) {
         return;
     }
     let first = roles.iter().map(|(role, _)| role).find(|role| !role.serves).cloned();
-    let (Some(first), Ok(name)) = (first, "master".parse::<RoleName>()) else { return };
+    let [plain, of_tensorflow] = MASTERS;
+    let usual = if kinds.framework == Some(Framework::TensorFlow) { of_tensorflow } else { plain };
+    let name = match begun {
+        None => usual.parse::<RoleName>().ok(),
+        Some(begun) => begun.iter().find(|role| MASTERS.contains(&role.as_str())).cloned(),
+    };
+    let (Some(first), Some(name)) = (first, name) else { return };
     let role = Role {
         main: main(&name, kinds),
         count: 1,
@@ -255,7 +264,8 @@ mod tests {
                 roles(&format!("framework = \"{framework}\"\nstrategy = \"{strategy}\"\n{text}"))
             };
             let workers = "[roles.worker]\ncount = 2";
-            assert_eq!(of("master-worker", workers), [row("master", 1, Main::Role), row("worker", 2, Main::No)]);
+            let master = if framework == "tensorflow" { "chief" } else { "master" };
+            assert_eq!(of("master-worker", workers), [row(master, 1, Main::Role), row("worker", 2, Main::No)]);
             let named = format!("[roles.master]\n{workers}");
             assert_eq!(of("master-worker", &named), [row("master", 1, Main::Role), row("worker", 2, Main::No)]);
             assert_eq!(of("allreduce", &named)[0], row("master", 1, Main::No), "all are alike");

@@ -581,13 +581,13 @@ fn cards_that_cannot_be_are_told_where_they_are_asked_for() {
 fn what_was_accepted_once_is_read_though_rules_have_become_stricter() {
     let text = "command = \"x\"\nresources = { cpu = 2, memory = \"64MiB\" }\nmax_duration = \"1h\"\n";
     assert!(parse("x.toml", text).0.is_none(), "it is refused now");
-    let Accepted { spec, refused } = parse_accepted(text).unwrap();
+    let Accepted { spec, refused } = parse_accepted(text, None).unwrap();
     assert_eq!(refused, [], "a bound is not held against it");
     let role = &spec.roles[0];
     assert_eq!((role.resources.memory.0, role.resources.cpu.0), (64 << 20, 2000));
     let strict = text.replace("64MiB", "100MB");
-    assert_eq!(parse_accepted(&strict).map(|read| read.spec), parse("x.toml", &strict).0);
-    assert!(parse_accepted("no toml").is_none());
+    assert_eq!(parse_accepted(&strict, None).map(|read| read.spec), parse("x.toml", &strict).0);
+    assert!(parse_accepted("no toml", None).is_none());
     // What has a default in its place is none that may be begun.
     let with_mount = "command = \"x\"\n[[mounts]]\nsource = \"data\"\ntarget = \"/data\"\n";
     for (text, key) in [
@@ -597,8 +597,23 @@ fn what_was_accepted_once_is_read_though_rules_have_become_stricter() {
         ("command = \"x\"\nmax_gpu = 1\n[roles.a]\ncount = 2\nresources.gpu = 1\n", "max_gpu"),
         (with_mount, "mounts.source"),
     ] {
-        let read = parse_accepted(text).unwrap();
+        let read = parse_accepted(text, None).unwrap();
         let keys: Vec<_> = read.refused.iter().filter_map(|found| found.key.as_deref()).collect();
         assert_eq!(keys, [key], "{text}");
     }
+}
+
+#[test]
+fn no_master_is_added_beside_tasks_that_an_earlier_version_has_begun_without_one() {
+    let text =
+        "framework = \"tensorflow\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 1\nresources.gpu = 1\n";
+    let read = |begun: Option<&[&str]>| {
+        let begun = begun.map(|names| names.iter().map(|name| name.parse().unwrap()).collect());
+        let spec = parse_accepted(text, begun.as_ref()).unwrap().spec;
+        (spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>().join(" "), spec.network)
+    };
+    assert_eq!(read(None), ("chief worker".into(), Network::Job));
+    assert_eq!(read(Some(&["worker"])), ("worker".into(), Network::Task), "as it was begun");
+    assert_eq!(read(Some(&["master", "worker"])), ("master worker".into(), Network::Job));
+    assert_eq!(read(Some(&["chief", "worker"])), read(None));
 }

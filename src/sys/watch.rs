@@ -35,6 +35,11 @@ pub fn watch(file: &Path, tell: impl Fn(Sign) + Send + 'static) -> io::Result<Fi
     Ok(FileWatch { _watcher: watcher })
 }
 
+/// Whether something may be another now: the kernel tells of everybody who opens something as well, whoever watches it among them.
+pub fn is_change(event: &notify::Event) -> bool {
+    !matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write))
+}
+
 /// Not of a file that somebody still writes.
 fn sign_of(kind: &EventKind) -> Option<Sign> {
     match kind {
@@ -67,5 +72,32 @@ mod tests {
         assert_eq!(next(), Sign::Written);
         fs::remove_file(&path).unwrap();
         assert_eq!(next(), Sign::Gone);
+    }
+
+    #[test]
+    fn to_open_and_to_read_is_no_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, end) = (dir.path().join("file"), dir.path().join("end"));
+        fs::write(&path, "whole").unwrap();
+        let (sender, events) = channel();
+        let mut watcher = notify::recommended_watcher(move |event| sender.send(event).unwrap()).unwrap();
+        watcher.watch(dir.path(), RecursiveMode::NonRecursive).unwrap();
+        let seen_until = |last: &Path| {
+            let next = || -> notify::Event { events.recv_timeout(Duration::from_secs(60)).unwrap().unwrap() };
+            let mut seen = Vec::new();
+            while !seen.last().is_some_and(|event: &notify::Event| event.paths.contains(&last.to_owned())) {
+                seen.push(next());
+            }
+            seen
+        };
+        fs::read(&path).unwrap();
+        fs::read_dir(dir.path()).unwrap();
+        fs::create_dir(&end).unwrap();
+        let mut seen = seen_until(&path);
+        seen.extend(seen_until(&end));
+        let (last, before) = seen.split_last().unwrap();
+        assert!(is_change(last) && before.iter().all(|event| !is_change(event)), "{seen:?}");
+        fs::remove_dir(&end).unwrap();
+        assert!(is_change(seen_until(&end).last().unwrap()));
     }
 }

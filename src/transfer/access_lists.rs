@@ -5,12 +5,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 
-use rustix::fs::{XattrFlags, fsetxattr, getxattr};
+use rustix::fs::{Mode, XattrFlags, fchmod, fsetxattr, fstat, getxattr};
 use rustix::io::Errno;
 
 /// The kernel's names, and those in the stream.
 const NAMES: [(&str, &str); 2] =
     [("system.posix_acl_access", "TRAINYARD.acl.access"), ("system.posix_acl_default", "TRAINYARD.acl.default")];
+/// The place of the first.
+const ACCESS: usize = 0;
+/// Tags of a list's entries.
+const NAMED_USER: u16 = 2;
+const OWN_GROUP: u16 = 4;
+const NAMED_GROUP: u16 = 8;
 /// The kernel's limit of an attribute, bytes.
 const LONGEST: usize = 64 << 10;
 
@@ -54,13 +60,40 @@ impl AccessLists {
         Ok(())
     }
 
-    /// Gives them to a file that has its mode already, of which they are a part.
-    pub(super) fn give(&self, file: impl AsFd) -> io::Result<()> {
-        let give = |(number, list): &(usize, Vec<u8>)| {
-            Ok(fsetxattr(file.as_fd(), NAMES[*number].0, list, XattrFlags::empty())?)
-        };
-        self.0.iter().try_for_each(give)
+    /// Gives them to a file that has its mode already, of which they are a part. False where the file system has none: they are
+    /// left out then, and nobody may more by the mode than by them.
+    pub(super) fn give(&self, file: impl AsFd) -> io::Result<bool> {
+        let mut are_taken = true;
+        for (number, list) in &self.0 {
+            match fsetxattr(file.as_fd(), NAMES[*number].0, list, XattrFlags::empty()) {
+                Ok(()) => {}
+                Err(Errno::OPNOTSUPP) => {
+                    are_taken = false;
+                    if *number == ACCESS {
+                        let mode = fstat(file.as_fd())?.st_mode;
+                        fchmod(file.as_fd(), Mode::from_raw_mode(narrowed(mode, list)))?;
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(are_taken)
     }
+}
+
+/// The mode's bits of the group are, with a list, those of everybody whom it names: without it the group gets its own alone, and
+/// nobody what the list keeps from somebody who is named.
+fn narrowed(mode: u32, list: &[u8]) -> u32 {
+    // Behind the version, each has a tag, rights and an id.
+    let entries = list.get(4..).unwrap_or_default().chunks_exact(8);
+    entries.fold(mode, |mode, entry| {
+        let rights = u32::from(entry[2] & 7);
+        match u16::from_le_bytes([entry[0], entry[1]]) {
+            OWN_GROUP => mode & !(0o070 & !(rights << 3)),
+            NAMED_USER | NAMED_GROUP => mode & !0o077 | mode & (rights << 3 | rights),
+            _ => mode,
+        }
+    })
 }
 
 #[cfg(test)]
@@ -92,8 +125,8 @@ mod tests {
         fs::create_dir(&from).unwrap();
         fs::write(from.join("job.toml"), "x").unwrap();
         // One with a line end in it, the number 10.
-        AccessLists(vec![(0, list(1000)), (1, list(10))]).give(File::open(&from).unwrap()).unwrap();
-        AccessLists(vec![(0, list(10))]).give(File::open(from.join("job.toml")).unwrap()).unwrap();
+        assert!(AccessLists(vec![(0, list(1000)), (1, list(10))]).give(File::open(&from).unwrap()).unwrap());
+        assert!(AccessLists(vec![(0, list(10))]).give(File::open(from.join("job.toml")).unwrap()).unwrap());
         let mut builder = tar::Builder::new(Vec::new());
         append(&mut builder, &from, Path::new("etc"), &mut |_, _| true, &mut |note| panic!("{note}")).unwrap();
         let bytes = builder.into_inner().unwrap();
@@ -105,7 +138,7 @@ mod tests {
             let path = entry.path().unwrap().into_owned();
             tree.put(&path, &mut entry).unwrap();
         }
-        tree.finish().unwrap();
+        assert_eq!(tree.finish().unwrap(), Vec::<PathBuf>::new());
         for (name, count) in [("", 2), ("job.toml", 1)] {
             let (was, is) = (lists(&from.join(name)), lists(&to.join("etc").join(name)));
             assert_eq!((is.0.len(), &is), (count, &was), "{name:?}");
@@ -114,6 +147,20 @@ mod tests {
         pack(&from, &mut stream, &mut |note| panic!("{note}")).unwrap();
         let told = String::from_utf8_lossy(&stream).contains("TRAINYARD.acl");
         assert!(!told, "whoever unpacks it decides");
+    }
+
+    #[test]
+    fn what_can_have_no_list_goes_without_and_nobody_may_more() {
+        // Pipes have a mode and take no list.
+        let (pipe, _other) = io::pipe().unwrap();
+        let lists = AccessLists(vec![(0, list(1000)), (1, list(10))]);
+        fchmod(&pipe, Mode::from_raw_mode(0o754)).unwrap();
+        assert!(!lists.give(&pipe).unwrap());
+        let mode = fstat(&pipe).unwrap().st_mode & 0o7777;
+        assert_eq!(mode, 0o704, "the group has nothing, user 1000 had more than others");
+        let denied = [&[2, 0, 0, 0][..], &[2, 0, 0, 0, 9, 0, 0, 0]].concat();
+        assert_eq!(narrowed(0o100_775, &denied), 0o100_700, "user 9 is one of the group or of others now");
+        assert_eq!(narrowed(0o755, b"short"), 0o755);
     }
 
     #[test]

@@ -50,7 +50,8 @@ pub fn unpack(stream: impl Read, target: &Path, asked: Asked<'_>) -> Result<(), 
         place.put(&member, &mut entry)?;
     }
     match place {
-        Some(place) => place.finish(),
+        // Streams of `pack` have no lists.
+        Some(place) => place.finish().map(drop),
         None => Err(failed("write", target)(io::Error::new(io::ErrorKind::UnexpectedEof, "nothing came"))),
     }
 }
@@ -75,8 +76,9 @@ impl Tree {
         self.0.put(&member, entry)
     }
 
-    /// Directories get their owners, permissions and times; nothing may be put after that.
-    pub fn finish(self) -> Result<(), TransferError> {
+    /// Directories get their owners, permissions and times; nothing may be put after that. Tells whose access lists were left out,
+    /// by their paths below the directory.
+    pub fn finish(self) -> Result<Vec<PathBuf>, TransferError> {
         self.0.finish()
     }
 }
@@ -183,6 +185,8 @@ struct Place {
     renamed: Option<(OsString, OsString)>,
     /// Directories get their permissions and times when nothing more comes into them.
     made: Vec<Made>,
+    /// What has no access lists now, and had.
+    without_lists: Vec<PathBuf>,
 }
 
 struct Made {
@@ -233,7 +237,7 @@ impl Place {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
         let opened = open_resolved(AT_FDCWD, base, flags, Mode::empty(), ResolveFlag::empty());
         let base_fd = opened.map_err(failed("write", target))?;
-        Ok(Self { base: base_fd, shown: base.to_owned(), renamed, made: Vec::new() })
+        Ok(Self { base: base_fd, shown: base.to_owned(), renamed, made: Vec::new(), without_lists: Vec::new() })
     }
 
     fn put<R: Read>(&mut self, member: &Member, content: &mut Entry<'_, R>) -> Result<(), TransferError> {
@@ -250,7 +254,12 @@ impl Place {
                 }
                 Ok(())
             }
-            Kind::File => write_file(&parent, name, member, content).map_err(told),
+            Kind::File => {
+                if !write_file(&parent, name, member, content).map_err(told)? {
+                    self.without_lists.push(path);
+                }
+                Ok(())
+            }
             Kind::Link => write_link(&parent, name, member).map_err(told),
         }
     }
@@ -270,8 +279,8 @@ impl Place {
         open_resolved(&self.base, path, flags | OFlag::O_DIRECTORY, Mode::empty(), resolve)
     }
 
-    fn finish(self) -> Result<(), TransferError> {
-        for made in self.made.iter().rev() {
+    fn finish(mut self) -> Result<Vec<PathBuf>, TransferError> {
+        for made in std::mem::take(&mut self.made).into_iter().rev() {
             let set = || {
                 let directory = self.directory(&made.path, OFlag::O_RDONLY)?;
                 give(&directory, made.owner)?;
@@ -279,9 +288,11 @@ impl Place {
                 fchmod(&directory, made.mode)?;
                 made.lists.give(&directory)
             };
-            set().map_err(failed("set the permissions of", &self.shown.join(&made.path)))?;
+            if !set().map_err(failed("set the permissions of", &self.shown.join(&made.path)))? {
+                self.without_lists.push(made.path);
+            }
         }
-        Ok(())
+        Ok(self.without_lists)
     }
 }
 
@@ -350,7 +361,9 @@ fn give(file: impl AsFd, owner: Option<Owner>) -> io::Result<()> {
     owner.map_or(Ok(()), |Owner { uid, gid }| Ok(fchown(file, Some(uid), Some(gid))?))
 }
 
-fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut impl Read) -> io::Result<()> {
+/// False when its access lists were left out.
+fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut impl Read) -> io::Result<bool> {
+    let mut has_lists = true;
     replace(parent, name, |aside| {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(parent, aside, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
@@ -360,9 +373,10 @@ fn write_file(parent: &OwnedFd, name: &OsStr, member: &Member, content: &mut imp
         // Before the mode: a change of the owner takes bits of it away.
         give(&file, member.owner)?;
         fchmod(&file, member.mode)?;
-        member.lists.give(&file)?;
+        has_lists = member.lists.give(&file)?;
         Ok(futimens(&file, &member.time, &member.time)?)
-    })
+    })?;
+    Ok(has_lists)
 }
 
 fn write_link(parent: &OwnedFd, name: &OsStr, member: &Member) -> io::Result<()> {

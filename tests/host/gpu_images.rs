@@ -25,6 +25,16 @@ struct Machine {
 
 impl Machine {
     fn start(test: &str, minors: &[u64], gpu: &str) -> Option<Self> {
+        Self::start_with(test, minors, gpu, |_, _| String::new())
+    }
+
+    /// What `more` says of the cards, before the daemon starts.
+    fn start_with(
+        test: &str,
+        minors: &[u64],
+        gpu: &str,
+        more: impl Fn(&mut Instance, &mut Nodes) -> String,
+    ) -> Option<Self> {
         if !has_tools(test, &MAKERS) {
             return None;
         }
@@ -32,8 +42,9 @@ impl Machine {
         let driver = instance.root().join("driver");
         make_driver(&driver);
         let fake = FakeNvml::without_driver(&driver.join("lib64"));
-        let nodes = Nodes::make(minors);
-        fake.shows(&cards_at(minors, |_| String::new()));
+        let mut nodes = Nodes::make(minors);
+        let more = more(&mut instance, &mut nodes);
+        fake.shows(&cards_at(minors, |_| more.clone()));
         fake.install();
         let gpu = gpu.replace("ROOT", &instance.root().display().to_string());
         let config = format!(
@@ -287,5 +298,53 @@ fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes()
     assert!(found.contains(&format!("58095 from {FOLDER}/libcuda.so.1\n")), "{found}");
     machine.instance.wait_for_log("`nvidia-ctk cdi generate` makes it anew");
     assert_eq!(fs::metadata(root.join("driver/bin/nvidia-smi")).unwrap().uid(), 0);
+    machine.instance.shutdown();
+}
+
+#[test]
+fn a_slice_in_an_image_has_what_the_description_says_of_it_and_its_own_devices() {
+    const TEST: &str = "a_slice_in_an_image";
+    let slice = |name: char, gpu_instance: u32| {
+        format!(
+            "{{ uuid = \"MIG-{name}\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240, \
+             gpu_instance = {gpu_instance} }}"
+        )
+    };
+    let started = Machine::start_with(TEST, &[347], "cdi = [\"ROOT/cdi\"]", |instance, nodes| {
+        nodes.add_slices(instance, 347, &[(7, 60_347), (9, 60_357)]);
+        format!("mig = [{}, {}]", slice('a', 7), slice('b', 9))
+    });
+    let Some(machine) = started else { return };
+    let root = machine.instance.root().to_owned();
+    fs::create_dir_all(root.join("cdi")).unwrap();
+    let device = |name: &str, caps: [u32; 2]| {
+        let nodes = caps.map(|number| format!(r#"{{"path": "/dev/nvidia-caps/nvidia-cap{number}"}}"#)).join(", ");
+        format!(
+            r#"{{"name": "{name}", "containerEdits": {{"deviceNodes": [{{"path": "/dev/nvidia347"}}, {nodes}],
+                "env": ["SLICE_OF_DESCRIPTION={name}"]}}}}"#
+        )
+    };
+    let program = root.join("driver/bin/nvidia-smi").display().to_string();
+    let description = format!(
+        r#"{{"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": [{}, {}, {}], "containerEdits": {{
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"], "deviceNodes": [{{"path": "/dev/nvidiactl"}}],
+            "mounts": [{{"hostPath": "{program}", "containerPath": "/usr/bin/nvidia-smi"}}]}}}}"#,
+        device("all", [60_347, 60_357]),
+        device("MIG-b", [60_357, 60_358]),
+        device("MIG-a", [60_347, 60_348])
+    );
+    fs::write(root.join("cdi/nvidia.json"), description).unwrap();
+    let image = machine.debian();
+    let script = "ls /dev/nvidia-caps /dev | grep nvidia; ls /usr/bin/nvidia-smi; env | grep -E 'NVIDIA_V|SLICE'";
+    let text = format!("image = {image:?}\nresources.mig = \"1g.10gb\"\ncommand = {script:?}\n");
+    let report = machine.instance.run_job("slice", &text);
+    let found = machine.instance.log("slice", "main-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{found}");
+    let has = |line: &str| found.lines().any(|found| found == line);
+    for line in ["nvidia-cap60347", "nvidia-cap60348", "nvidia347", "/usr/bin/nvidia-smi", "SLICE_OF_DESCRIPTION=MIG-a"]
+    {
+        assert!(has(line), "{line} is missing in {found}");
+    }
+    assert!(has("NVIDIA_VISIBLE_DEVICES=MIG-a") && !found.contains("cap6035") && !found.contains("MIG-b"), "{found}");
     machine.instance.shutdown();
 }

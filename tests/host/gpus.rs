@@ -140,6 +140,10 @@ const COMMON: [(&str, u64); 2] = [("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0
 /// Holds the paths that tests have made of these, and not found.
 const COMMON_MADE: &str = "/run/trainyard-tests-nvidia";
 
+const CAPABILITIES: &str = "/dev/nvidia-caps";
+/// Of nodes in there: one that no driver has.
+const CAPABILITIES_MAJOR: u64 = 300;
+
 fn make_node(path: &Path, major: u64, minor: u64) -> Result<(), Errno> {
     mknod(path, SFlag::S_IFCHR, Mode::from_bits_truncate(0o666), makedev(major, minor))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -170,6 +174,33 @@ impl Nodes {
         make_node(&path, major, minor).unwrap();
         self.own.push(path);
     }
+
+    /// Nodes by which slices of the card with this minor number are reached: of each its instance and the number of its node, whose
+    /// compute instance has the next one; from 60000 on, where no driver has any. Daemons of the instance that start from now on are
+    /// told so in a `/proc/driver` of their own.
+    pub(crate) fn add_slices(&mut self, instance: &mut Instance, card: u64, slices: &[(u32, u64)]) {
+        if std::fs::create_dir(CAPABILITIES).is_ok() {
+            writeln!(self.common, "{CAPABILITIES}").unwrap();
+        }
+        let told = instance.root().join("proc-driver");
+        for (gpu_instance, number) in slices {
+            let own = told.join(format!("nvidia/capabilities/gpu{card}/mig/gi{gpu_instance}"));
+            std::fs::create_dir_all(own.join("ci0")).unwrap();
+            for (access, minor) in [("access", *number), ("ci0/access", number + 1)] {
+                let text = format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n");
+                std::fs::write(own.join(access), text).unwrap();
+                self.add(format!("{CAPABILITIES}/nvidia-cap{minor}"), CAPABILITIES_MAJOR, minor);
+            }
+        }
+        // In a user namespace, which tasks have, the kernel mounts a proc only where there is one of which nothing is covered.
+        let whole = instance.root().join("proc");
+        std::fs::create_dir_all(&whole).unwrap();
+        instance.view = Some(format!(
+            "mount -t proc proc {}; mount -t tmpfs driver /proc/driver; cp -R {}/. /proc/driver/",
+            whole.display(),
+            told.display()
+        ));
+    }
 }
 
 impl Drop for Nodes {
@@ -179,7 +210,7 @@ impl Drop for Nodes {
         }
         if self.common.try_lock().is_ok() {
             let made = std::fs::read_to_string(COMMON_MADE).unwrap_or_default();
-            made.lines().for_each(|path| drop(std::fs::remove_file(path)));
+            made.lines().for_each(|path| drop(std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path))));
             let _ = self.common.set_len(0);
         }
     }
@@ -561,5 +592,66 @@ fn a_slice_that_cannot_be_reached_is_told_by_its_name_and_a_kind_that_is_not_the
     let why = instance.wait_state("other", "invalid")["reason"].as_str().unwrap().to_owned();
     let said = "the job needs 1 GPU(s) of type A100, and this machine has 1 × slice 1g.10gb of NVIDIA H100 80GB HBM3";
     assert!(why.contains(said), "{why}");
+    instance.shutdown();
+}
+
+#[test]
+fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
+    const TEST: &str = "jobs_have_slices_of_one_card";
+    let Some(mut instance) = Instance::prepare(TEST, "") else { return };
+    let fake = FakeNvml::without_driver(instance.root());
+    let config = format!(
+        "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n[gpu]\nlibrary = \"{}\"\n",
+        fake.library().display()
+    );
+    std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
+    // Of the second card nothing is had.
+    let minors = [283, 285];
+    let mut nodes = Nodes::make(&minors);
+    nodes.add_slices(&mut instance, 283, &[(7, 60_283), (9, 60_293)]);
+    let slice = |name: char, gpu_instance: u32, used: u64| {
+        format!(
+            "{{ uuid = \"MIG-{name}\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240, used = {used}, \
+             gpu_instance = {gpu_instance} }}"
+        )
+    };
+    let cut_up = format!("mig = [{}, {}]", slice('a', 7, 4321), slice('b', 9, 8765));
+    fake.shows(&cards_at(&minors, |index| if index == 0 { cut_up.clone() } else { String::new() }));
+    fake.install();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let job = |number: &str| {
+        let command = format!("env; find /dev -name 'nvidia*[0-9]' | sort; exec sleep {number}");
+        format!("image = \"host\"\ncommand = {command:?}\nresources.mig = \"1g.10gb\"\n")
+    };
+    for (name, number) in [("first", "2831"), ("second", "2832")] {
+        instance.drop_job(name, &job(number));
+        instance.wait_state(name, "running");
+    }
+    let of_slices = [60_283, 60_284, 60_293, 60_294].map(|minor| format!("{CAPABILITIES}/nvidia-cap{minor}"));
+    let all = [["/dev/nvidia283", "/dev/nvidia285"].map(String::from).as_slice(), &of_slices].concat();
+    assert_eq!(opened_at("2831", &all), [MAY, MAY_NOT, MAY, MAY, MAY_NOT, MAY_NOT].concat());
+    assert_eq!(opened_at("2832", &all), [MAY, MAY_NOT, MAY_NOT, MAY_NOT, MAY, MAY].concat());
+    for (name, slice, own, used) in
+        [("first", "MIG-a", &of_slices[..2], 4321), ("second", "MIG-b", &of_slices[2..], 8765)]
+    {
+        let log = wait_for("what it sees", || {
+            Some(instance.log(name, "main-0")).filter(|log| log.ends_with("\n/dev/nvidia283\n"))
+        });
+        assert!(log.contains(&format!("\nCUDA_VISIBLE_DEVICES={slice}\n")), "{log}");
+        let seen: Vec<&str> = log.lines().filter(|line| line.starts_with("/dev/nvidia")).collect();
+        assert_eq!(seen, [own, &all[..1]].concat());
+        // Its own memory; how busy it is, and what power it takes, no slice tells.
+        let path = instance.run_dir(name, 1).join("attempts/1/main-0/metrics.csv");
+        wait_for("what it uses", || {
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            text.lines().any(|line| line.ends_with(&format!(",,{used},"))).then_some(())
+        });
+    }
+    instance.drop_job("third", &job("2833"));
+    wait_for("it to wait", || instance.report("third")?["reason"].as_str()?.contains("first and second").then_some(()));
+    instance.ok(&["stop", "first"]);
+    instance.wait_state("third", "running");
+    assert_eq!(opened_at("2833", &all), [MAY, MAY_NOT, MAY, MAY, MAY_NOT, MAY_NOT].concat());
     instance.shutdown();
 }

@@ -39,7 +39,7 @@ fn the_python_client_writes_job_files_and_asks_as_it_says() {
     let mut tests = Command::new("/usr/bin/python3");
     tests.args(["-B", "-m", "unittest", "-v", "test_offline"]);
     tests.env("PYTHONPATH", client()).current_dir(client().join("tests"));
-    passes(tests, 19);
+    passes(tests, 21);
 }
 
 #[test]

@@ -76,6 +76,9 @@ pub(crate) struct Instance {
     network: Option<Child>,
     /// The control group (v2) in which daemons are started, as a service manager does it.
     pub(crate) group: Option<PathBuf>,
+    /// A script that is run in a mount namespace of the daemon's own, for those that are started from now on; what such a daemon
+    /// mounts nobody else sees.
+    pub(crate) view: Option<String>,
     /// The program of daemons that are started from now on.
     pub(crate) program: PathBuf,
     log: Receiver<String>,
@@ -119,7 +122,16 @@ impl Instance {
         let config = if config.is_empty() { defaults } else { config };
         fs::write(dir.path().join("etc/trainyard/trainyard.toml"), config).unwrap();
         let (_, log) = channel();
-        Some(Self { dir, daemon: None, network: None, group: None, program: BINARY.into(), log, seen: Vec::new() })
+        Some(Self {
+            dir,
+            daemon: None,
+            network: None,
+            group: None,
+            view: None,
+            program: BINARY.into(),
+            log,
+            seen: Vec::new(),
+        })
     }
 
     /// Starts the daemon in a network namespace of its own.
@@ -142,6 +154,12 @@ impl Instance {
             }
         };
         command.arg(format!("--net=/proc/{}/ns/net", holder.id()));
+        if let Some(view) = &self.view {
+            // What other tests have mounted would live as long as the namespace.
+            let script =
+                format!("set -e; umount --all --lazy --no-canonicalize --types fuse,nsfs; {view}; exec \"$@\"");
+            command.args(["unshare", "--mount", "sh", "-c", &script, "sh"]);
+        }
         let mut daemon = command
             .arg(&self.program)
             .arg("--root")

@@ -37,13 +37,15 @@ pub(super) type Job = Box<dyn FnOnce() + Send>;
 pub(super) enum Kind {
     /// It is answered; so many bytes come with it.
     Asks { bytes: usize },
-    /// There is no answer to it: it is heard in any case.
+    /// There is no answer to it, or none upon which anything is done: it is heard in any case.
     Tells,
 }
 
-pub(super) struct Crew {
+pub(crate) struct Crew {
     state: Mutex<State>,
     called: Condvar,
+    /// Nothing is under way, and nothing waits.
+    rested: Condvar,
     /// Threads that read requests.
     readers: usize,
 }
@@ -84,7 +86,15 @@ impl Drop for Here<'_> {
 
 impl Crew {
     pub(super) fn new(readers: usize) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), called: Condvar::new(), readers })
+        Arc::new(Self { state: Mutex::default(), called: Condvar::new(), rested: Condvar::new(), readers })
+    }
+
+    /// Waits until nothing is under way and nothing waits; `false` where that takes longer than `patience`. While nobody reads
+    /// requests nothing comes after that.
+    pub(crate) fn rests_within(&self, patience: Duration) -> bool {
+        let busy = |state: &mut State| !state.parts.is_empty();
+        let waited = self.rested.wait_timeout_while(self.lock(), patience, busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// The thread that has read a request of `home` works on it itself; `None`: it is [handed over](Self::hand_over).
@@ -177,6 +187,9 @@ impl Crew {
         part.under_way -= 1;
         if part.under_way == 0 {
             state.parts.remove(&home);
+            if state.parts.is_empty() {
+                self.rested.notify_all();
+            }
         }
         None
     }
@@ -190,6 +203,7 @@ impl Crew {
 mod tests {
     use std::sync::mpsc::{Receiver, Sender, channel};
 
+    use super::super::Gate;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(60);
@@ -271,6 +285,29 @@ mod tests {
         let begun: Vec<usize> = (0..SHARE + 2).map(|_| hanging.begun()).collect();
         assert_eq!(begun.iter().filter(|number| **number >= SHARE).count(), 2);
         assert!(hanging.begun.1.try_recv().is_err());
+    }
+
+    #[test]
+    fn what_waits_behind_a_closed_gate_lets_it_close_and_is_waited_for() {
+        let (crew, gate, heard) = (Crew::new(2), Arc::new(Gate::default()), Hanging::new());
+        assert!(crew.rests_within(Duration::ZERO));
+        assert!(gate.close(LONG));
+        for _ in 0..SHARE {
+            let gate = gate.clone();
+            crew.hand_over(Home(1), ASKS, Box::new(move || drop(gate.enter())));
+        }
+        let (at, job) = (gate.clone(), heard.job(1));
+        let told = move || {
+            let _turn = at.pass();
+            job();
+        };
+        crew.hand_over(Home(1), Kind::Tells, Box::new(told));
+        assert!(gate.close(LONG), "what waits is not inside");
+        gate.end();
+        assert_eq!(heard.begun(), 1, "it is heard though all is over");
+        assert!(!crew.rests_within(Duration::ZERO), "it is under way");
+        heard.words.0.send(()).unwrap();
+        assert!(crew.rests_within(LONG));
     }
 
     fn panics() {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import enum
 import importlib
 import os
 import pickle
@@ -114,6 +115,19 @@ class Files(OfRefusals):
         self.assertEqual(read["command"], job["command"])
         self.assertEqual((read["params"], read["env"]), (job["params"], job["env"]))
 
+    def test_numbers_that_call_themselves_otherwise_are_numbers(self) -> None:
+        class Float(float):
+            def __repr__(self) -> str:
+                return f"np.float64({float(self)})"
+
+            __str__ = __repr__
+
+        class Size(enum.IntEnum):
+            LARGE = 3
+
+        text = _toml.write({"lr": Float(0.5), "whole": Float(2), "size": Size.LARGE})
+        self.assertEqual(text, "lr = 0.5\nwhole = 2.0\nsize = 3\n")
+
     def test_what_a_job_file_cannot_hold_is_refused_by_its_key(self) -> None:
         wrong: List[Tuple[Dict[Any, Any], str]] = [
             ({"params": {"when": datetime(2026, 1, 1)}}, "params.when: a datetime"),
@@ -195,7 +209,7 @@ class Connections(OfRefusals):
         self.assertIn("wants a token", self.refused(lambda: trainyard.connect("https://h:1")).message)
         self.assertIn("https alone", self.refused(lambda: trainyard.connect("http://h:1", token="t")).message)
         self.assertIn("holds no login", self.refused(lambda: trainyard.connect("https://u:p@h", token="t")).message)
-        for wrong in ("ftp://h", "https://h/path", "https://"):
+        for wrong in ("ftp://h", "https://h/path", "https://", "https://h:99999", "https://[::1"):
             self.assertEqual(self.refused(lambda: trainyard.connect(wrong, token="t")).code, "bad_argument")
 
     def test_the_default_is_the_command_line_s(self) -> None:
@@ -280,6 +294,14 @@ class Streams(OfRefusals):
             logs = script.yard().job("j").logs()
             self.assertEqual(self.refused(lambda: list(logs)).code, "connection_lost")
             self.assertEqual(self.refused(lambda: str(logs)).code, "connection_lost")
+
+    def test_an_answer_of_a_known_length_that_breaks_off_does_not_look_whole(self) -> None:
+        whole = answer("200 OK", b'[{"job":"j"}]')
+        with Script([whole[:-5], whole]) as script:
+            error = self.refused(script.yard().models)
+            self.assertEqual(error.code, "connection_lost")
+            self.assertIn("5 bytes before its end", error.message)
+            self.assertEqual(script.yard().models(), [{"job": "j"}])
 
     def test_waiting_ends_in_time_though_nothing_comes(self) -> None:
         silent = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

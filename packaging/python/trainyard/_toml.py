@@ -54,7 +54,7 @@ def _value(value: Any, path: Tuple[str, ...]) -> str:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise _wrong(path, f"{value} is beyond 64 bits")
-        return str(value)
+        return int.__repr__(value)  # Of an IntEnum the number.
     if isinstance(value, float):
         return _float(value)
     if isinstance(value, PathLike):
@@ -86,7 +86,7 @@ def _float(value: float) -> str:
         return "nan"
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
-    text = repr(value)
+    text = float.__repr__(value)  # NumPy's own floats call themselves `np.float64(…)`.
     # An exponent alone needs no point, but what has neither would be a whole number.
     return text if any(letter in text for letter in ".e") else text + ".0"
 

@@ -43,6 +43,8 @@ class Stream:
         self._connection = connection
         self._sock = sock
         self._response = response
+        #: Bytes that are still to come, where that was said.
+        self._left = None if response.chunked else response.length
 
     def __enter__(self) -> "Stream":
         return self
@@ -67,6 +69,10 @@ class Stream:
                 raise TimeoutError(str(error)) from None
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise TrainyardError("connection_lost", f"the daemon's answer broke off: {error}") from error
+            if self._left is not None:
+                self._left -= len(part)
+                if not part and self._left:
+                    raise TrainyardError("connection_lost", f"the daemon's answer broke off {self._left} bytes before its end")
             if not part:
                 return
             yield part
@@ -100,12 +106,16 @@ class Transport:
         if "://" not in address:
             self._path = address
             return
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+            port = parts.port
+        except ValueError as error:
+            raise _argument(f"{address!r} is no address: {error}") from error
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
             raise _argument(f"{address!r} is neither a socket's path nor https://HOST:PORT")
         if parts.username or parts.password:
             raise _argument("an address holds no login: give a token")
-        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        self._host, self._port = parts.hostname, port or (443 if parts.scheme == "https" else 80)
         if parts.scheme == "https":
             self._context = ssl.create_default_context(cafile=cafile)
         elif self._host not in ("localhost", "127.0.0.1", "::1"):

@@ -66,7 +66,7 @@ class Logs:
                 yield cast(LogLine, line)
 
     def parts(self) -> Iterator[bytes]:
-        """Bytes as the tasks wrote them, without saying which."""
+        """The tasks' lines, byte by byte, without saying which wrote them."""
         with self._transport.open("GET", self._place, {**self._query, "format": "text"}) as stream:
             stream.silence(None)
             yield from stream.parts()

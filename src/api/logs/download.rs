@@ -1,14 +1,14 @@
 //! A run's log as one file: as it is when it is asked for, whole or a part of it.
 //!
 //! How long it is is not kept anywhere, since the tasks' logs are merged on their way: who asks for a part of it, or for its
-//! length, has it read once to be counted. That is done for two at a time.
+//! length, has it read once to be counted. That is done for two at a time; who waits for it has nothing open.
 
 use std::ops::Range;
 
 use http_body_util::channel::Sender;
 use hyper::body::Bytes;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 use super::ranges;
 use super::source::Place;
@@ -19,6 +19,15 @@ use crate::config::Paths;
 use crate::reconcile::JobDetail;
 
 static COUNTING: Semaphore = Semaphore::const_new(2);
+
+/// The right to have one counted.
+pub(in crate::api) struct Turn(#[expect(dead_code, reason = "held until it is dropped")] SemaphorePermit<'static>);
+
+impl Turn {
+    pub(in crate::api) async fn wait() -> Option<Self> {
+        COUNTING.acquire().await.ok().map(Self)
+    }
+}
 
 pub(in crate::api) struct Download {
     follower: Follower,
@@ -46,8 +55,7 @@ impl Download {
     }
 
     /// How many bytes it has. Stands then before the first of those that are wanted, or at the beginning.
-    pub(in crate::api) async fn measure(mut self, wanted: Option<ranges::Bytes>) -> Option<(Self, u64)> {
-        let _turn = COUNTING.acquire().await.ok()?;
+    pub(in crate::api) async fn measure(mut self, wanted: Option<ranges::Bytes>, _: &Turn) -> Option<(Self, u64)> {
         let first = match wanted {
             Some(ranges::Bytes::From(first, _)) => first,
             _ => 0,
@@ -158,6 +166,7 @@ mod tests {
         let earlier: Vec<Download> = (0..40).map(|_| open(&dirs)).collect();
         let tag = earlier[0].tag();
         assert!(earlier.iter().all(|file| file.tag() == tag));
+        let turn = Turn::wait().await.unwrap();
         // More comes, and much of what was there is dropped.
         write(&mut writers, 300..2000);
         assert_ne!(open(&dirs).tag(), tag);
@@ -169,7 +178,7 @@ mod tests {
                 1 => ranges::Bytes::From(first, None),
                 _ => ranges::Bytes::Last(first + 1),
             };
-            let (file, counted) = file.measure(Some(wanted)).await.unwrap();
+            let (file, counted) = file.measure(Some(wanted), &turn).await.unwrap();
             assert_eq!(counted, total);
             let part = wanted.within(total).unwrap();
             let place = |offset: u64| usize::try_from(offset).unwrap();

@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tokio::sync::Notify;
 
+use crate::sys::watch::is_change;
+
 /// Directories of logs, watched by one watcher of the kernel's for all who follow: of those a user may have few.
 #[derive(Debug, Clone)]
 pub struct Growth {
@@ -36,7 +38,12 @@ impl Growth {
     pub fn start() -> io::Result<Self> {
         let followers = Arc::new(Mutex::new(Followers::default()));
         let told = followers.clone();
-        let seen = move |event: notify::Result<notify::Event>| lock(&told).tell(event.ok().as_ref());
+        let seen = move |event: notify::Result<notify::Event>| {
+            // Each follower opens what all others follow.
+            if event.as_ref().map_or(true, is_change) {
+                lock(&told).tell(event.ok().as_ref());
+            }
+        };
         let watcher = notify::recommended_watcher(seen).map_err(io::Error::other)?;
         Ok(Self { followers, watcher: Arc::new(Mutex::new(watcher)) })
     }

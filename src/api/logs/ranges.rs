@@ -31,6 +31,11 @@ impl Asked {
         Self { is_head, range: range_in(request.headers()).filter(|_| request.method() == Method::GET), of }
     }
 
+    /// Whether the file's length may be needed for the answer.
+    pub(in crate::api) fn may_need_length(&self) -> bool {
+        self.is_head || self.range.is_some()
+    }
+
     /// What is wanted of a file with this tag; the whole when absent.
     pub(in crate::api) fn range(&self, tag: &str) -> Option<Bytes> {
         self.range.filter(|_| self.of.as_ref().is_none_or(|of| of.as_slice() == tag.as_bytes()))

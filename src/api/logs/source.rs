@@ -21,7 +21,7 @@ const LINE_MAX: usize = 64 << 10;
 pub(super) enum Form {
     /// A [`LogLine`] each.
     Json,
-    /// Byte by byte as they were written.
+    /// Byte by byte; each with an end, whether it had one or not.
     Text,
 }
 

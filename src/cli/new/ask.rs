@@ -152,8 +152,7 @@ impl<R: BufRead> Questions<'_, R> {
         let is_new = |key: &&Key| self.template.is_some() || !BASIC.contains(&key.path);
         let asked: Vec<&Key> = basic.chain(advanced.filter(is_new)).collect();
         for key in asked {
-            // Without a framework there is none.
-            if key.path == "strategy" && !self.text.contains("\nframework = ") {
+            if key.path == "strategy" && !self.names_a_framework() {
                 continue;
             }
             match key.path.contains('*') {
@@ -162,6 +161,11 @@ impl<R: BufRead> Questions<'_, R> {
             }
         }
         Ok(())
+    }
+
+    /// Without one there is no strategy.
+    fn names_a_framework(&self) -> bool {
+        self.text.parse::<toml::Table>().is_ok_and(|told| told.contains_key("framework"))
     }
 
     fn ask(&mut self, question: &Question, literal: impl Fn(&str) -> String) -> anyhow::Result<()> {
@@ -248,21 +252,26 @@ impl<R: BufRead> Questions<'_, R> {
         }
         output::line(&format!("\n{}:\n\n{}", self.job, escape_lines(&self.text)))?;
         loop {
-            match self.answer("s: start it, t: save it as a template, f: write the file only, q: nothing: ")?.as_str() {
-                "s" => {
-                    if over && self.path.exists() {
-                        replace(self.path, &self.text)?
-                    } else {
-                        put(self.path, &self.text)?
-                    }
-                    return written(self.job, self.path, format);
-                }
+            let answer = self.answer("s: start it, t: save it as a template, f: write the file only, q: nothing: ")?;
+            // What was answered until now is worth another way.
+            match answer.as_str() {
+                "s" => match self.start(over) {
+                    Ok(()) => return written(self.job, self.path, format),
+                    Err(error) => output::error(&format!("{error:#}")),
+                },
                 "t" => return self.save_template(),
-                "f" => return self.write_here(),
+                "f" => match self.write_here() {
+                    Ok(()) => return Ok(Exit::Success),
+                    Err(error) => output::error(&format!("{error:#}")),
+                },
                 "q" => bail!("nothing was written"),
                 _ => {}
             }
         }
+    }
+
+    fn start(&self, over: bool) -> anyhow::Result<()> {
+        if over && self.path.exists() { replace(self.path, &self.text) } else { put(self.path, &self.text) }
     }
 
     fn save_template(&mut self) -> anyhow::Result<Exit> {
@@ -297,11 +306,10 @@ impl<R: BufRead> Questions<'_, R> {
     }
 
     /// In the working directory, where nothing runs it.
-    fn write_here(&self) -> anyhow::Result<Exit> {
+    fn write_here(&self) -> anyhow::Result<()> {
         let file = format!("{}.toml", self.job.job);
         put(Path::new(&file), &self.text)?;
-        output::line(&format!("{file}: written; `trainyard new {} --from {file}` starts it", self.job))?;
-        Ok(Exit::Success)
+        output::line(&format!("{file}: written; `trainyard new {} --from {file}` starts it", self.job))
     }
 }
 
@@ -371,6 +379,22 @@ mod tests {
             assert_eq!(literal(lookup(path).unwrap().kind, typed), wanted, "{path}");
         }
         assert_eq!((part("a-b"), part("训 练")), ("a-b".to_owned(), "\"训 练\"".to_owned()));
+    }
+
+    #[test]
+    fn a_strategy_is_asked_for_after_a_framework_and_what_cannot_be_written_ends_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(root.path()).unwrap();
+        let (job, path) = ("j".parse().unwrap(), root.path().join("j.toml"));
+        std::fs::write(&path, "").unwrap();
+        // The framework is the first that is told; then all defaults.
+        let typed = format!("\n\n\n\npytorch\nmaster-worker\n{}s\nq\n", "\n".repeat(6));
+        let (input, text) = (typed.as_bytes(), String::new());
+        let mut questions = Questions { shelf: &shelf, job: &job, path: &path, input, text, template: None };
+        questions.keys(Depth::Basic).unwrap();
+        assert_eq!(questions.text, "framework = \"pytorch\"\nstrategy = \"master-worker\"\n");
+        let ended = questions.finish(false, Format::People).unwrap_err();
+        assert_eq!(ended.to_string(), "nothing was written", "asked again, and answered");
     }
 
     #[test]

@@ -152,10 +152,14 @@ fn rude_clients_over_the_network_are_answered_or_cut_off_and_hold_up_nobody() {
     let token = listening.token();
     let head = |line: &str| format!("{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n");
     // Heads that never end; and, where there is TLS, a client that never greets, and one that does not speak it.
-    let mut slow: Vec<Client> = [PLAIN, TLS].iter().flat_map(|port| (0..100).map(|_| listening.here(*port))).collect();
-    for client in &mut slow {
-        client.write_all(format!("{}x-slow: ", head("GET /v1/jobs")).as_bytes()).unwrap();
-    }
+    let begun = format!("{}x-slow: ", head("GET /v1/jobs"));
+    let begin = |port: u16| {
+        let mut client = listening.here(port);
+        // At once: a handshake has its time from when it is accepted, and many of them come one by one here.
+        client.write_all(begun.as_bytes()).unwrap();
+        client
+    };
+    let mut slow: Vec<Client> = [PLAIN, TLS].iter().flat_map(|port| (0..100).map(|_| begin(*port))).collect();
     let mut silent = listening.reach(TLS, Ipv4Addr::LOCALHOST);
     let mut foreign = listening.reach(TLS, Ipv4Addr::LOCALHOST);
     foreign.write_all(b"GET /v1/jobs HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -197,7 +201,7 @@ fn rude_clients_over_the_network_are_answered_or_cut_off_and_hold_up_nobody() {
     }
     let begun = Instant::now();
     assert_eq!(get(&listening.instance, "/v1/jobs").status, 200);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     // All of them are cut off.
     for stream in [&mut silent, &mut foreign] {
         let _ = stream.read_to_end(&mut Vec::new());
