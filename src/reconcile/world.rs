@@ -56,42 +56,44 @@ pub(super) struct Run {
 }
 
 /// What a stored text means now, and what this version refuses in it.
-fn parse(source: &SourceRecord) -> Option<(Spec, Option<String>)> {
-    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text, None)?;
+type Read = (Spec, Option<String>);
+
+fn parse(source: &SourceRecord, begun: Option<&BTreeSet<RoleName>>) -> Option<Read> {
+    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text, begun)?;
     let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
     Some((Arc::new(spec), (!told.is_empty()).then(|| told.join("; "))))
 }
 
-/// What a stored run is of, which `spec` says by now: with the roles with which it was begun.
-fn as_begun(run: &RunRecord, spec: Spec) -> Option<Spec> {
-    let Some(attempt) = run.attempts.last() else { return Some(spec) };
+/// What a stored run is of, which `read` says by now: with the roles with which it was begun.
+fn as_begun(run: &RunRecord, read: Read) -> Option<Read> {
+    let Some(attempt) = run.attempts.last() else { return Some(read) };
     let begun: BTreeSet<RoleName> = attempt.tasks.iter().map(|task| task.role.clone()).collect();
-    if spec.roles.iter().all(|role| begun.contains(&role.name)) {
-        return Some(spec);
+    if read.0.roles.iter().all(|role| begun.contains(&role.name)) {
+        return Some(read);
     }
-    crate::spec::parse_accepted(&run.source.text, Some(&begun)).map(|read| Arc::new(read.spec))
+    parse(&run.source, Some(&begun))
 }
 
 impl Job {
     pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
-        let read = record.source.as_ref().and_then(parse);
+        let read = record.source.as_ref().and_then(|source| parse(source, None));
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
         if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
             source.meaning = spec.meaning();
         }
         if let Some(not_begun) = &mut record.not_begun
-            && let Some((spec, _)) = parse(not_begun)
+            && let Some((spec, _)) = parse(not_begun, None)
         {
             not_begun.meaning = spec.meaning();
         }
         let run = run.and_then(|mut run| {
             let read = match (&read, &record.source) {
                 (Some(read), Some(source)) if source.text == run.source.text => Some(read.clone()),
-                _ => parse(&run.source),
+                _ => parse(&run.source, None),
             };
-            let (spec, refused) = read?;
-            run.source.meaning = spec.meaning();
-            let spec = as_begun(&run, spec)?;
+            let read = read?;
+            run.source.meaning = read.0.meaning();
+            let (spec, refused) = as_begun(&run, read)?;
             Some(Run { refused, ..Run::new(run, spec) })
         });
         let (spec, refused) = read.unzip();
