@@ -100,19 +100,23 @@ mod tests {
         for breaks_off in [false, true] {
             let (mut sender, channel) = Channel::<Bytes, Cut>::new(2);
             sender.send_data("{}\n".into()).await.unwrap();
-            match breaks_off {
-                true => break_off(sender, 7, &Refusal::Store("the disk is gone".to_owned())),
-                false => drop(sender),
-            }
             let answer = Mutex::new(Some(stream(channel.boxed(), "application/x-ndjson").unwrap()));
             let (mut client, server) = tokio::io::duplex(4096);
             let service = service_fn(|_| std::future::ready(answer.lock().unwrap().take().ok_or("asked twice")));
             let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
             client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
             let mut told = String::new();
-            let (served, read) = tokio::join!(served, client.read_to_string(&mut told));
-            read.unwrap();
-            assert!(told.contains("{}\n"), "{told}");
+            let reads = async {
+                while !told.contains("{}\n") {
+                    told.push(client.read_u8().await.unwrap().into());
+                }
+                match breaks_off {
+                    true => break_off(sender, 7, &Refusal::Store("the disk is gone".to_owned())),
+                    false => drop(sender),
+                }
+                client.read_to_string(&mut told).await.unwrap();
+            };
+            let (served, ()) = tokio::join!(served, reads);
             assert_eq!(told.ends_with("\r\n0\r\n\r\n"), !breaks_off, "{told}");
             assert_eq!(served.is_err(), breaks_off);
         }

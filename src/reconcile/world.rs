@@ -144,7 +144,11 @@ impl Job {
     /// The newest run is of an older version of the file, and nobody has stopped the job since.
     pub(super) fn is_outdated(&self) -> bool {
         match (&self.record.source, &self.run) {
-            (Some(source), Some(run)) => source.differs(&run.record.source) && !self.is_not_begun(source),
+            (Some(source), Some(run)) => {
+                // Of what was refused the meaning is a makeshift, which what is right now may happen to share.
+                let is_put_right = run.refused.is_some() && self.refused.is_none() && run.live_attempt().is_none();
+                (source.differs(&run.record.source) || is_put_right) && !self.is_not_begun(source)
+            }
             _ => false,
         }
     }

@@ -129,7 +129,10 @@ mod tests {
     fn a_blocked_signal_is_seen_from_outside() {
         let own = std::process::id().cast_signed();
         let thread = nix::unistd::gettid().as_raw();
-        assert!(!is_blocked_in(own, Signal::SIGUSR2).unwrap());
+        // While it makes a thread, this one, the first thread has blocked all.
+        while is_blocked_in(own, Signal::SIGUSR2).unwrap() {
+            std::thread::yield_now();
+        }
         let queue = SignalQueue::open(&[Signal::SIGUSR2]).unwrap();
         // The first thread of the process is not this one.
         assert!(is_blocked_in(thread, Signal::SIGUSR2).unwrap());
