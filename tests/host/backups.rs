@@ -138,7 +138,12 @@ fn content(root: &Path, into: &Path) -> (String, String) {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     };
-    (member("state.jsonl"), member("etc/trainyard.toml"))
+    let state = member("state.jsonl");
+    let (counters, rest) = state.split_once('\n').unwrap();
+    let mut counters: serde_json::Value = serde_json::from_str(counters).unwrap();
+    // Each restore goes on with numbers of its own, by the clock.
+    counters["r"]["counters"]["event"] = serde_json::Value::Null;
+    (format!("{counters}\n{rest}"), member("etc/trainyard.toml"))
 }
 
 /// When it is killed: at moments of the time that it takes whole, which is the shortest seen: a busy machine takes longer now and then.
@@ -226,7 +231,6 @@ fn a_backup_or_restore_that_is_killed_at_any_moment_leaves_the_old_or_the_new() 
     assert_eq!(content(&root, &at("again")), new);
 
     let (restore, replace) = (Path::new("restore"), Path::new("--replace"));
-    // Serial numbers of events are further on after a restore.
     assert!(!killed_after(super::support::PATIENCE, &[flag, &root, restore, &at("new"), replace]));
     let new = content(&root, &at("again"));
     let mut kills = Kills::of(&[flag, &root, restore, &at("old"), replace]);
