@@ -60,27 +60,14 @@ fn store(paths: &Paths, jobs: usize) {
         let at = |ms: u64| Timestamp(begun + ms);
         let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
         let verdict = Verdict::Succeeded { tolerated: 0 };
+        let role = "main".parse().unwrap();
+        let task = TaskRecord { role, index: 0, phase: TaskPhase::Ended(end), again: 0, gpus: Vec::new() };
         let attempt = AttemptRecord {
-            id: AttemptId(number as u64 + 1),
-            number: 1,
-            created: at(10),
-            block: None,
             running_since: Some(at(20)),
-            overrun_told: false,
-            idle_since: None,
-            failed_gpus: Default::default(),
-            unwatched_gpus: Default::default(),
-            stopping: None,
             verdict: Some(verdict.clone()),
             ended: Some(at(95)),
             released: true,
-            tasks: vec![TaskRecord {
-                role: "main".parse().unwrap(),
-                index: 0,
-                phase: TaskPhase::Ended(end),
-                again: 0,
-                gpus: Vec::new(),
-            }],
+            ..AttemptRecord::new(AttemptId(number as u64 + 1), 1, at(10), vec![task])
         };
         for (event, message) in EVENTS.iter().enumerate() {
             let event = EventRecord {
@@ -122,23 +109,7 @@ fn store(paths: &Paths, jobs: usize) {
                 ended: Some(RunEnd { verdict, at: at(95) }),
             },
         );
-        batch.jobs.insert(
-            key,
-            JobRecord {
-                created: at(0),
-                source: Some(source),
-                file_present: true,
-                invalid: Vec::new(),
-                last_run: 1,
-                rerun_wanted: false,
-                rerun_number: 0,
-                not_begun: None,
-                turned_away: None,
-                next_event: 5,
-                removed: false,
-                first_event: 0,
-            },
-        );
+        batch.jobs.insert(key, JobRecord { source: Some(source), last_run: 1, next_event: 5, ..JobRecord::new(at(0)) });
     }
     RedbStore::open(&paths.store_file()).unwrap().commit(&batch).unwrap();
 }

@@ -422,10 +422,11 @@ mod tests {
     async fn what_is_connected_is_looked_at_when_something_changes_and_not_because_it_was_looked_at() {
         use std::sync::atomic::{AtomicU32, Ordering};
         static LOOKS: AtomicU32 = AtomicU32::new(0);
+        static LOOKED: tokio::sync::Notify = tokio::sync::Notify::const_new();
         let looks = async |count| {
             let wait = async {
                 while LOOKS.load(Ordering::Relaxed) < count {
-                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    LOOKED.notified().await;
                 }
             };
             tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
@@ -436,6 +437,7 @@ mod tests {
         let held = tokens.bearer(&made.secret, crate::sys::now()).unwrap().held;
         tokens.user_of = |uid| {
             LOOKS.fetch_add(1, Ordering::Relaxed);
+            LOOKED.notify_one();
             user_of(uid)
         };
         let (watched, changes) = (tokens.clone(), tokens.changes.clone());

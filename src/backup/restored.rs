@@ -187,8 +187,6 @@ impl Adapter<'_> {
         let before = self.batch.jobs.get(key);
         let next_event = before.map_or(0, |job| job.next_event);
         let record = JobRecord {
-            created: self.now,
-            source: None,
             file_present: false,
             invalid: vec![Diagnostic::of_file(
                 &format!("{}.toml", key.job),
@@ -198,13 +196,10 @@ impl Adapter<'_> {
                 ),
             )],
             last_run: highest,
-            rerun_wanted: false,
             rerun_number: before.map_or(0, |job| job.rerun_number),
-            not_begun: None,
-            turned_away: None,
             next_event,
-            removed: false,
             first_event: before.map_or(0, |job| job.first_event),
+            ..JobRecord::new(self.now)
         };
         self.batch.jobs.insert(key.clone(), record);
         self.newer.push(what);

@@ -26,39 +26,13 @@ fn source() -> SourceRecord {
 }
 
 fn job(last_run: u32) -> JobRecord {
-    JobRecord {
-        created: Timestamp(1),
-        source: Some(source()),
-        file_present: true,
-        invalid: Vec::new(),
-        last_run,
-        rerun_wanted: false,
-        rerun_number: 0,
-        not_begun: None,
-        turned_away: None,
-        next_event: 1,
-        removed: false,
-        first_event: 0,
-    }
+    JobRecord { source: Some(source()), last_run, next_event: 1, ..JobRecord::new(Timestamp(1)) }
 }
 
 fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
-    AttemptRecord {
-        id: crate::ids::AttemptId(u64::from(number)),
-        number,
-        created: Timestamp(2),
-        block: None,
-        running_since: Some(Timestamp(3)),
-        overrun_told: false,
-        idle_since: None,
-        failed_gpus: Default::default(),
-        unwatched_gpus: Default::default(),
-        stopping: None,
-        verdict: None,
-        ended: None,
-        released: false,
-        tasks: vec![TaskRecord { role: "main".parse().unwrap(), index: 0, phase, again: 0, gpus: Vec::new() }],
-    }
+    let task = TaskRecord { role: "main".parse().unwrap(), index: 0, phase, again: 0, gpus: Vec::new() };
+    let attempt = AttemptRecord::new(crate::ids::AttemptId(u64::from(number)), number, Timestamp(2), vec![task]);
+    AttemptRecord { running_since: Some(Timestamp(3)), ..attempt }
 }
 
 fn run(number: u32, attempts: Vec<AttemptRecord>, ended: Option<Verdict>) -> RunRecord {

@@ -1,6 +1,5 @@
 //! What becomes of an attempt: started, decided, cleaned up after, over or made again; and of the output that it leaves.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::runs::refused_now;
@@ -122,22 +121,8 @@ impl<S: Store> Reconciler<S> {
             again: 0,
             gpus,
         });
-        let attempt = AttemptRecord {
-            id,
-            number: u32::try_from(run.record.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
-            created: now,
-            block,
-            running_since: None,
-            overrun_told: false,
-            idle_since: None,
-            failed_gpus: BTreeSet::new(),
-            unwatched_gpus: BTreeSet::new(),
-            stopping: None,
-            verdict: None,
-            ended: None,
-            released: false,
-            tasks: tasks.collect(),
-        };
+        let number = u32::try_from(run.record.attempts.len()).unwrap_or(u32::MAX).saturating_add(1);
+        let attempt = AttemptRecord { block, ..AttemptRecord::new(id, number, now, tasks.collect()) };
         let (number, count) = (attempt.number, attempt.tasks.len());
         let is_retold = run.held_back_told.is_some();
         run.record.attempts.push(attempt);

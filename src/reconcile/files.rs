@@ -2,7 +2,7 @@
 
 use super::Reconciler;
 use super::world::Job;
-use crate::ids::{JobKey, Timestamp};
+use crate::ids::JobKey;
 use crate::intake::Arrival;
 use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
@@ -108,7 +108,7 @@ impl<S: Store> Reconciler<S> {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let (old, sweep) = (&job.record, job.sweep(key));
         let (last_run, next_event) = (old.last_run, old.next_event);
-        let record = JobRecord { removed: true, first_event: next_event, ..empty_record(old.created) };
+        let record = JobRecord { removed: true, first_event: next_event, ..JobRecord::new(old.created) };
         *job = Job::new(JobRecord { last_run, next_event, ..record });
         self.queue_in(key);
         self.dirty.insert(key.clone());
@@ -123,7 +123,7 @@ impl<S: Store> Reconciler<S> {
     fn job_entry(&mut self, key: &JobKey) -> &mut Job {
         let now = self.now;
         self.dirty.insert(key.clone());
-        let job = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(empty_record(now)));
+        let job = self.jobs.entry(key.clone()).or_insert_with(|| Job::new(JobRecord::new(now)));
         if std::mem::take(&mut job.record.removed) {
             job.record.created = now;
         }
@@ -206,23 +206,6 @@ impl<S: Store> Reconciler<S> {
             sending: job.delivering.values().cloned().collect(),
             now: self.now,
         }))
-    }
-}
-
-fn empty_record(created: Timestamp) -> JobRecord {
-    JobRecord {
-        created,
-        source: None,
-        file_present: true,
-        invalid: Vec::new(),
-        last_run: 0,
-        rerun_wanted: false,
-        rerun_number: 0,
-        not_begun: None,
-        turned_away: None,
-        next_event: 0,
-        removed: false,
-        first_event: 0,
     }
 }
 

@@ -506,22 +506,7 @@ mod tests {
             again: 0,
             gpus: Vec::new(),
         };
-        let attempt = AttemptRecord {
-            id: AttemptId(1),
-            number: 1,
-            created: Timestamp(1),
-            block: None,
-            running_since: None,
-            overrun_told: false,
-            idle_since: None,
-            failed_gpus: BTreeSet::new(),
-            unwatched_gpus: BTreeSet::new(),
-            stopping: None,
-            verdict: None,
-            ended: None,
-            released: false,
-            tasks: vec![task(0), task(1)],
-        };
+        let attempt = AttemptRecord::new(AttemptId(1), 1, Timestamp(1), vec![task(0), task(1)]);
         let run = RunRecord {
             number: 1,
             created: Timestamp(1),
@@ -534,20 +519,7 @@ mod tests {
             attempts: vec![attempt.clone()],
             ended: None,
         };
-        let record = JobRecord {
-            created: Timestamp(1),
-            source: Some(source),
-            file_present: true,
-            invalid: Vec::new(),
-            last_run: 1,
-            rerun_wanted: false,
-            rerun_number: 0,
-            not_begun: None,
-            turned_away: None,
-            next_event: 0,
-            removed: false,
-            first_event: 0,
-        };
+        let record = JobRecord { source: Some(source), last_run: 1, ..JobRecord::new(Timestamp(1)) };
         let job = Job::load(record, Some(run));
         let (newest, begun) = (job.spec.as_ref().unwrap(), &job.run.as_ref().unwrap().spec);
         let names = |spec: &JobSpec| spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>();

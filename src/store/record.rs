@@ -133,6 +133,26 @@ pub struct JobRecord {
     pub first_event: u64,
 }
 
+impl JobRecord {
+    /// Of a job whose file has just come, and of which nothing else is known.
+    pub fn new(created: Timestamp) -> Self {
+        Self {
+            created,
+            source: None,
+            file_present: true,
+            invalid: Vec::new(),
+            last_run: 0,
+            rerun_wanted: false,
+            rerun_number: 0,
+            not_begun: None,
+            turned_away: None,
+            next_event: 0,
+            removed: false,
+            first_event: 0,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord {
     pub number: u32,
@@ -200,6 +220,26 @@ pub struct AttemptRecord {
 }
 
 impl AttemptRecord {
+    /// One that has just been made.
+    pub fn new(id: AttemptId, number: u32, created: Timestamp, tasks: Vec<TaskRecord>) -> Self {
+        Self {
+            id,
+            number,
+            created,
+            block: None,
+            running_since: None,
+            overrun_told: false,
+            idle_since: None,
+            failed_gpus: BTreeSet::new(),
+            unwatched_gpus: BTreeSet::new(),
+            stopping: None,
+            verdict: None,
+            ended: None,
+            released: false,
+            tasks,
+        }
+    }
+
     /// The task of this place, as it is now.
     pub fn task_id(&self, ordinal: u32) -> TaskId {
         let again = self.tasks.get(ordinal as usize).map_or(0, |task| task.again);

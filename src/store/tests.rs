@@ -8,21 +8,7 @@ use crate::status::State;
 use proptest::prelude::*;
 
 fn job(last_run: u32) -> JobRecord {
-    JobRecord {
-        created: Timestamp(1),
-        source: None,
-        file_present: true,
-        invalid: Vec::new(),
-        last_run,
-        rerun_wanted: false,
-        not_begun: None,
-        turned_away: None,
-        rerun_number: 0,
-        next_event: 0,
-        removed: false,
-
-        first_event: 0,
-    }
+    JobRecord { last_run, ..JobRecord::new(Timestamp(1)) }
 }
 
 fn run(number: u32) -> RunRecord {

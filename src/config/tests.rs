@@ -1,0 +1,112 @@
+use super::*;
+
+#[test]
+fn an_installation_has_one_name_before_and_after_it_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("disk")).unwrap();
+    std::os::unix::fs::symlink("disk", dir.path().join("data")).unwrap();
+    let root = dir.path().join("data/a/b");
+    let before = Paths::new(&root).unwrap();
+    fs::create_dir_all(&root).unwrap();
+    assert_eq!(before.root(), Paths::new(&root).unwrap().root());
+    assert_eq!(before.instance(), Paths::new(&dir.path().join("disk/a/b")).unwrap().instance());
+}
+
+pub(super) fn load(text: &str) -> Result<Config, ConfigError> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("etc/trainyard");
+    fs::create_dir_all(&path).unwrap();
+    fs::write(path.join("trainyard.toml"), text).unwrap();
+    Config::load(dir.path())
+}
+
+#[test]
+fn an_absent_or_empty_file_means_defaults() {
+    let config = load("").unwrap();
+    assert_eq!(config.limits.stop_grace, Duration::from_secs(30));
+    assert_eq!(config.limits.debug_keep, Duration::from_secs(7 * 24 * 3600));
+    assert_eq!(config.logs, LogLimits { part_size: 256 << 20, parts: 4 });
+    let told = load("[logs]\nmax_size = \"1MiB\"\nparts = 2").unwrap();
+    assert_eq!(told.logs, LogLimits { part_size: 1 << 20, parts: 2 });
+    let second = (config.network.range.base >> 16) & 0xff;
+    assert!((100..200).contains(&second), "a range of its own: {second}");
+    let service = Config::load(Path::new("/")).unwrap();
+    assert_eq!(service.network.range, AddressRange { base: 0x0ad5_0000, prefix: 16 });
+}
+
+#[test]
+fn wrong_values_and_unknown_keys_are_told_with_their_key() {
+    for (text, word) in [
+        ("[limits]\ncpus = 1", "cpus"),
+        ("[limits]\nmemory = \"x\"", "limits.memory"),
+        ("[limits]\ndebug_keep = \"8d\"", "limits.debug_keep"),
+        ("[limits]\ndebug_keep = \"0s\"", "limits.debug_keep"),
+        ("[network]\nrange = \"8.8.8.0/24\"", "network.range"),
+        ("[network]\nrange = \"10.0.0.0/30\"", "network.range"),
+        ("[logs]\nmax_size = \"1KiB\"", "logs.max_size"),
+        ("[logs]\nmax_size = \"much\"", "logs.max_size"),
+        ("[logs]\nparts = 1", "logs.parts"),
+        ("[logs]\nkeep = 1", "keep"),
+        ("[pools.lab]\nkind = \"ftp\"\nendpoint = \"http://x\"", "kind"),
+        ("[pools.lab]\nkind = \"sftp\"\nendpoint = \"ssh://x\"", "pools.lab.secret"),
+        ("[pools.lab]\nkind = \"sftp\"\nendpoint = \"ssh://x\"\nsecret = \"x\"", "pools.lab.host_key"),
+        ("[mount]\ndirect = true", "direct"),
+        ("[pools.lab]\nkind = \"s3\"\nendpoint = \"http://x\"", "pools.lab.bucket"),
+        ("[pools.lab]\nkind = \"http\"\nendpoint = \"ftp://x\"", "pools.lab.endpoint"),
+        ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://a:b@x\"", "pools.lab.endpoint"),
+        ("[pools.\"a/b\"]\nkind = \"http\"\nendpoint = \"http://x\"", "pools.a/b"),
+        ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nsecret = \"../x\"", "pools.lab.secret"),
+        ("[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\nworkspaces = [\"a b\"]", "pools.lab.workspaces"),
+        ("[workspaces.vision]\nstorage = \"much\"", "workspaces.vision.storage"),
+        ("[workspaces.vision]\nstorage = \"1KiB\"", "workspaces.vision.storage"),
+        ("[workspaces.vision]\nstorrage = \"1GiB\"", "storrage"),
+        ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
+        ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
+        ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
+        ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+        ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
+        ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
+        ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),
+        ("[alerts.ops]\nurl = \"http://127.0.0.1:1@lab.example/\"", "alerts.ops.url"),
+        ("[alerts.ops]\nurl = \"secret:../x\"", "alerts.ops.url"),
+        ("[alerts.ops]\nurl = \"https://x\"\nheaders = { host = \"y\" }", "alerts.ops.headers"),
+        ("[alerts.ops]\nurl = \"https://x\"\nheaders = { \"a:b\" = \"y\" }", "alerts.ops.headers"),
+        ("[alerts.ops]\ncommand = [\"/bin/true\"]\nheaders = { a = \"y\" }", "alerts.ops.headers"),
+        ("[alerts.ops]\ncommand = [\"page\"]", "alerts.ops.command"),
+        ("[alerts.ops]\nemail = [\"a@b\\nBcc: c@d\"]", "alerts.ops.email"),
+        ("[alerts.ops]\nurl = \"https://x\"\ncommand = [\"/bin/true\"]", "alerts.ops"),
+        ("[[listen]]\naddress = \"0.0.0.0:80\"", "listen[0].address"),
+        ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"/c\"", "listen[0].key"),
+        ("[[listen]]\naddress = \"[::]:80\"\ncertificate = \"c\"\nkey = \"/k\"", "listen[0].certificate"),
+    ] {
+        let error = load(text).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn storage_is_that_of_the_workspace_else_that_of_all() {
+    let name = |text: &str| text.parse::<WorkspaceName>().unwrap();
+    assert_eq!(load("").unwrap().storage_of(&name("default")), None);
+    let told = "[limits]\nworkspace_storage = \"1GiB\"\n[workspaces.default]\nstorage = \"500GiB\"\n\
+                [workspaces.free]\nstorage = \"unlimited\"\n[workspaces.bare]\n";
+    let config = load(told).unwrap();
+    let of = |workspace: &str| config.storage_of(&name(workspace));
+    assert_eq!(of("default"), Some(500 << 30));
+    assert_eq!((of("free"), of("bare"), of("other")), (None, Some(1 << 30), Some(1 << 30)));
+}
+
+#[test]
+fn an_edit_of_limits_and_quotas_needs_no_restart_and_any_other_does() {
+    let config = load("[limits]\ncpu = 2\n").unwrap();
+    let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nworkspace_storage = \"1GiB\"\n[workspaces.a]\n\
+                storage = \"2GiB\"\ngpu = 1\ncpu = 1\nmemory = \"1GiB\"\nrunning = 1\nwaiting = 1";
+    assert!(!config.differs_until_restart(&load(live).unwrap()));
+    for other in [
+        "[limits]\ncpu = 2\ndebug_keep = \"1d\"",
+        "[limits]\ncpu = 2\n[logs]\nparts = 3",
+        "[limits]\ncpu = 2\n[workspaces.a.specs.small]\ncpu = 1\nmemory = \"1GiB\"",
+    ] {
+        assert!(config.differs_until_restart(&load(other).unwrap()), "{other}");
+    }
+}
