@@ -1,0 +1,165 @@
+//! From arguments to the verb that does it.
+
+use std::path::Path;
+
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+
+use super::verbs::{Cli, ContractVerb, Verb};
+use super::{
+    Exit, backup, change, check, client, contract, cp, dataset, doctor, drain, events, exec, explain, generate, gpu,
+    image, import, logs, model, new, output, ps, queue, secret, shelf, show, shutdown, spec, status, template, token,
+    top, usage, wait, whose, workspace,
+};
+use crate::api::client::Follow;
+use crate::backup::{Replace, Tokens, Wanted};
+use crate::config::Paths;
+
+pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
+    let format = output::Format::of(cli.json);
+    if cli.no_color {
+        output::paint_nothing();
+    }
+    let client = || client(&cli.root);
+    match cli.verb {
+        Verb::Ps { filter, long, output, quiet, all: _ } => {
+            let columns = match (quiet, format, long) {
+                (true, ..) => ps::Columns::Names,
+                (_, output::Format::Json, _) => ps::Columns::Json,
+                (.., true) => ps::Columns::Wide,
+                _ => output,
+            };
+            whose::say_if_unknown(&cli.root, filter.workspace())?;
+            ps::run(&client()?, &filter, columns).await
+        }
+        Verb::Top { every, workspace } => {
+            let every = crate::ids::parse_duration(&every)?;
+            top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
+        }
+        Verb::Queue { workspace } => {
+            whose::say_if_unknown(&cli.root, workspace.as_deref())?;
+            queue::run(&client()?, workspace.as_deref(), format).await
+        }
+        Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
+        Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
+            let request = logs::Request { target, follow, lines, since, until, run, attempt, exit_code };
+            logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
+        }
+        Verb::Exec { interactive, tty, target, command } => {
+            exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
+        }
+        Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
+        Verb::Events { job: Some(job), lines, .. } => events::run(&client()?, &job, lines, format).await,
+        Verb::Events { job: None, follow, after, .. } => {
+            let follow = if follow { Follow::Yes } else { Follow::No };
+            events::run_all(&client()?, after, follow, format).await
+        }
+        Verb::Stop { all: true, .. } => change::stop_all(&client()?, format).await,
+        Verb::Stop { jobs, all: false } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
+        Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
+        Verb::Extend { job, by } => {
+            let by = crate::ids::parse_duration(&by)?;
+            if by.is_zero() {
+                anyhow::bail!("a job is extended by more than nothing, as in `trainyard extend {job} 2h`");
+            }
+            change::run(&client()?, change::Change::Extend { by }, &[job], format).await
+        }
+        Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
+        Verb::Rm { file, jobs } => {
+            change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
+        }
+        Verb::Wait { jobs, timeout, exit_code } => {
+            let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
+            let most = timeout.as_deref().map(crate::ids::parse_duration).transpose()?;
+            let wanted = wait::Wanted { jobs, code, most };
+            wait::run(&client()?, &Paths::new(&cli.root)?, &wanted, format).await
+        }
+        Verb::Show { job, effective, file } => {
+            if file {
+                return show::run_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?, effective, format);
+            }
+            show::run(&job, &show::ask(&client()?, &job).await?, effective, format)
+        }
+        Verb::Image(verb) => {
+            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            image::run(&client()?, verb, format).await
+        }
+        Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
+        Verb::Model(verb) => model::run(&cli.root, &verb, format),
+        Verb::Secret(verb) => {
+            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            secret::run(&cli.root, verb, format)
+        }
+        Verb::Gpu => gpu::run(&client()?, format).await,
+        Verb::Token(verb) => {
+            verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;
+            token::run(&client()?, verb, format).await
+        }
+        Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
+        Verb::Usage { by, since, csv } => {
+            let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
+            usage::run(&client()?, by, since.as_deref(), table, format).await
+        }
+        Verb::New { job, template, from, replace, param, advanced } => {
+            let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
+            let depth = if advanced { new::Depth::Advanced } else { new::Depth::Basic };
+            match new::can_ask(&from, format) {
+                true => new::ask(&cli.root, &job, from.template, depth, replace),
+                false if advanced => anyhow::bail!("--advanced asks, which takes a terminal"),
+                false if from.template.is_none() && from.file.is_none() => nothing_to_make_it_of(),
+                false => new::new(&cli.root, &job, &from, replace, format),
+            }
+        }
+        Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
+        Verb::Spec(verb) => {
+            whose::say_if_unknown(&cli.root, Some(verb.workspace()))?;
+            spec::run(&cli.root, &verb, format)
+        }
+        Verb::Template(verb) => template::run(&cli.root, verb, format),
+        Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
+        Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
+        Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
+        Verb::Import { files, output } => import::run(&files, output.as_deref(), format),
+        Verb::Export { job, openpai: _, file } => {
+            if file {
+                return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?);
+            }
+            import::run_export(&job, &show::ask(&client()?, &job).await?)
+        }
+        Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
+        Verb::Drain { wait, undo } => {
+            let drain = match (wait, undo) {
+                (_, true) => drain::Drain::Undo,
+                (true, false) => drain::Drain::Wait,
+                (false, false) => drain::Drain::Begin,
+            };
+            drain::run(&client()?, drain, format).await
+        }
+        Verb::Doctor { checks } => doctor::run(&cli.root, &checks, format),
+        Verb::Generate { what, directory } => generate::run(what, &directory),
+        Verb::Backup { target } => backup::backup(&client()?, &Paths::new(&cli.root)?, &target, format).await,
+        Verb::Restore { file, replace, with_tokens } => {
+            let replace = if replace { Replace::Everything } else { Replace::Nothing };
+            let tokens = if with_tokens { Tokens::Backup } else { Tokens::Here };
+            backup::restore(&Paths::new(&cli.root)?, &file, Wanted { replace, tokens }, format)
+        }
+        Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
+        Verb::Daemon
+        | Verb::Carry { .. }
+        | Verb::Registry
+        | Verb::Mount { .. }
+        | Verb::Direct
+        | Verb::Enter { .. }
+        | Verb::Hold { .. }
+        | Verb::Shim { .. } => {
+            unreachable!("roles are chosen in main")
+        }
+    }
+}
+
+/// As clap refuses what is missing; at a terminal it is asked for.
+fn nothing_to_make_it_of() -> ! {
+    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks\n";
+    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
+}
