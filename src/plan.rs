@@ -1,9 +1,8 @@
 //! What to do next. Total, pure, deterministic: no clock, no disk, no log.
 //!
 //! [`plan`] sees what runs, what waits and what the machine has, and answers with steps in the order in which they
-//! are to be taken: what frees comes before what takes. Its cost follows the live attempts, the runs that start, those that
-//! wait for a port and the different amounts that are waited for; runs that need the same are gone through one by one only
-//! where the shortest of them may start.
+//! are to be taken: what frees comes before what takes. Its cost follows the live attempts, the runs that start and those that
+//! wait for a port, not what waits; what is too large is passed over by stretches (`row`).
 
 pub mod address;
 mod attempt;
@@ -12,6 +11,7 @@ mod fill;
 mod limit;
 pub mod outlook;
 mod queue;
+mod row;
 mod share;
 
 use std::fmt;

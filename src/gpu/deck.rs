@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use super::{Card, Inventory, Slice, placement};
 use crate::ids::GpuUuid;
-pub use most::Most;
+pub use most::Sort;
 
 /// What of a card's memory is nobody's share, bytes: the driver's own, and what it keeps for those who share.
 pub const RESERVE: u64 = 512 << 20;

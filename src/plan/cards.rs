@@ -4,6 +4,8 @@
 //! As with all else (`limit`), the first run that does not fit has something kept for it: the pieces that it would be given
 //! when they should be free. Who does not end before that is given none of them.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +14,7 @@ use super::fill::Ends;
 use super::limit::{End, later};
 use super::outlook::CardsFor;
 use super::{Snapshot, Timestamp};
-use crate::gpu::deck::{Deck, Most, Part, Piece, Wish};
+use crate::gpu::deck::{Deck, Part, Piece, Sort, Wish};
 use crate::ids::Bytes;
 use crate::spec::{GpuPart, JobSpec, Role};
 
@@ -77,17 +79,27 @@ struct Reserved {
 /// Cards that are asked for again and again.
 struct Offer {
     deck: Deck,
-    /// Tells most who ask without a look at each card.
-    most: Most,
+    /// How much there is of what was asked for, so that each card is looked at once for each sort.
+    known: RefCell<BTreeMap<Sort, u64>>,
 }
 
 impl Offer {
     fn of(deck: Deck) -> Self {
-        Self { most: deck.most(), deck }
+        Self { deck, known: RefCell::default() }
+    }
+
+    fn most(&self, sort: &Sort) -> u64 {
+        let known = self.known.borrow().get(sort).copied();
+        known.unwrap_or_else(|| {
+            let most = self.deck.most(sort);
+            self.known.borrow_mut().insert(sort.clone(), most);
+            most
+        })
     }
 
     fn fits(&self, wishes: &[Wish]) -> bool {
-        self.most.tells(wishes).unwrap_or_else(|| self.deck.fits(wishes))
+        let (sort, wanted) = Sort::of(wishes);
+        wanted <= self.most(&sort)
     }
 }
 
@@ -131,10 +143,13 @@ impl Cards {
         }
     }
 
-    /// Whether an attempt may start, as far as what is kept goes. Before anything is, every one may ask.
-    pub(super) fn admits(&self, wishes: &[Wish], lasts: Option<Duration>) -> bool {
-        let open = || self.open.get(self.kept_from(lasts)).is_some_and(|open| open.fits(wishes));
-        wishes.is_empty() || self.kept.is_empty() || open()
+    /// How much of a sort an attempt may have, as far as what is kept goes, by how many of those for whom something is kept keep
+    /// it from it. Before anything is, every one may ask.
+    pub(super) fn most(&self, sort: &Sort) -> Vec<u64> {
+        match self.kept.is_empty() {
+            true => vec![u64::MAX],
+            false => self.open.iter().map(|open| open.most(sort)).collect(),
+        }
     }
 
     fn end_of(&self, lasts: Option<Duration>) -> Option<Timestamp> {
@@ -142,7 +157,7 @@ impl Cards {
     }
 
     /// So many of those for whom something is kept keep it from an attempt that takes so long.
-    fn kept_from(&self, lasts: Option<Duration>) -> usize {
+    pub(super) fn kept_from(&self, lasts: Option<Duration>) -> usize {
         let end = self.end_of(lasts);
         self.kept.partition_point(|kept| !is_before(end, kept.at))
     }

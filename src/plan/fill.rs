@@ -7,14 +7,13 @@
 //! up for the next, and neither would start.
 
 use std::cmp::Reverse;
-use std::collections::btree_map::Range;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::ops::Bound;
-use std::time::Duration;
 
 use super::cards::Cards;
 use super::limit::{End, Limit, Load};
 use super::queue::{Lane, Place, Shape};
+use super::row::{Need, Row};
 use super::share::Hours;
 use super::{
     Amount, Holding, Kept, Live, Plan, Snapshot, Step, Waiting, Why, address, attempt, beyond_machine, beyond_quota,
@@ -151,7 +150,8 @@ impl<'a> Filling<'a> {
     fn first_of(&mut self, priority: Reverse<Priority>) -> Option<&'a Waiting> {
         let (_, waiting) = self.reserved.filter(|(place, _)| place.priority == priority)?;
         self.open_side(&waiting.key.workspace);
-        let is_admitted = self.gate(&waiting.key.workspace).admits(&Shape::of(waiting), waiting.lasts);
+        let (shape, need) = Shape::of(waiting);
+        let is_admitted = self.gate(&waiting.key.workspace).of(&shape).admits(&need);
         self.reserved = self.reserved.filter(|_| is_admitted);
         is_admitted.then_some(waiting)
     }
@@ -306,10 +306,30 @@ impl Gate<'_> {
         !self.out_of_addresses && !self.limits.iter().any(|limit| limit.is_reserved())
     }
 
-    fn admits(&self, shape: &Shape, lasts: Option<Duration>) -> bool {
-        let has_addresses = !(shape.addressed && self.out_of_addresses);
-        let admits_cards = || self.cards.is_none_or(|cards| cards.admits(&shape.wishes, lasts));
-        has_addresses && self.limits.iter().all(|limit| limit.admits(&shape.amount, lasts)) && admits_cards()
+    fn of(&self, shape: &Shape) -> Pass<'_> {
+        let is_open = !(shape.addressed && self.out_of_addresses);
+        let most = self.cards.map(|cards| cards.most(&shape.cards));
+        Pass { gate: self, is_open, most: most.unwrap_or_default() }
+    }
+}
+
+/// What a gate lets pass of one shape: whoever needs less of everything passes wherever a run does.
+struct Pass<'b> {
+    gate: &'b Gate<'b>,
+    is_open: bool,
+    /// Of cards, where they are looked at one by one.
+    most: Vec<u64>,
+}
+
+impl Pass<'_> {
+    fn admits(&self, need: &Need) -> bool {
+        let has_cards = |cards: &Cards| {
+            let most = self.most.get(cards.kept_from(need.lasts));
+            most.is_some_and(|most| need.cards <= *most)
+        };
+        self.is_open
+            && self.gate.limits.iter().all(|limit| limit.admits(&need.amount, need.lasts))
+            && self.gate.cards.is_none_or(has_cards)
     }
 }
 
@@ -324,16 +344,12 @@ struct Cursor<'a> {
     heads: Option<Heads<'a>>,
 }
 
-/// Runs by age, with how long they may take.
-type Orders<'a> = Range<'a, u64, Option<Duration>>;
-
 /// What of a lane may start once something is reserved.
 struct Heads<'a> {
     taken: Option<u64>,
-    /// With how long the shortest of its runs may take.
-    shapes: Vec<(&'a Shape, Option<Duration>, Orders<'a>)>,
-    /// The next run of each shape: its order, how long it may take, and which shape it is of.
-    next: BinaryHeap<Reverse<(u64, Option<Duration>, usize)>>,
+    rows: Vec<(&'a Shape, &'a Row)>,
+    /// The next run of each row: its order, and which row it is of.
+    next: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 impl<'a> Cursor<'a> {
@@ -343,7 +359,7 @@ impl<'a> Cursor<'a> {
 
     fn order(&self) -> Option<u64> {
         match &self.heads {
-            Some(heads) => heads.next.peek().map(|Reverse((order, ..))| *order),
+            Some(heads) => heads.next.peek().map(|Reverse((order, _))| *order),
             None => self.lane.runs.range(self.rest()).map(|(order, _)| *order).find(|order| Some(*order) != self.taken),
         }
     }
@@ -353,8 +369,8 @@ impl<'a> Cursor<'a> {
         if gate.is_open() {
             return self.order().is_some();
         }
-        let (lane, rest, taken) = (self.lane, self.rest(), self.taken);
-        self.heads.get_or_insert_with(|| Heads::of(lane, rest, taken, gate)).skip(gate)
+        let (lane, last, taken) = (self.lane, self.last, self.taken);
+        self.heads.get_or_insert_with(|| Heads::of(lane, last, taken)).skip(gate)
     }
 
     fn take(&mut self) -> Option<&'a Waiting> {
@@ -366,49 +382,40 @@ impl<'a> Cursor<'a> {
 }
 
 impl<'a> Heads<'a> {
-    fn of(lane: &'a Lane, rest: (Bound<u64>, Bound<u64>), taken: Option<u64>, gate: &Gate<'_>) -> Self {
-        let (mut shapes, mut next) = (Vec::new(), Vec::new());
-        for (shape, alike) in &lane.shapes {
-            let shortest = alike.shortest();
-            if !gate.admits(shape, shortest) {
-                continue;
-            }
-            let mut orders = alike.orders.range(rest);
-            if let Some((order, lasts)) = orders.find(|(order, _)| Some(**order) != taken) {
-                next.push(Reverse((*order, *lasts, shapes.len())));
-                shapes.push((shape, shortest, orders));
-            }
-        }
-        Self { taken, shapes, next: next.into() }
+    /// Behind the last that was considered.
+    fn of(lane: &'a Lane, last: Option<u64>, taken: Option<u64>) -> Self {
+        let mut heads = Self { taken, rows: lane.rows.iter().collect(), next: BinaryHeap::new() };
+        (0..heads.rows.len()).for_each(|row| heads.push_next(row, last, |_| true));
+        heads
     }
 
+    /// Until one that is admitted is the first. What is not admitted never will be.
     fn skip(&mut self, gate: &Gate<'_>) -> bool {
-        while let Some(Reverse((_, lasts, at))) = self.next.peek().copied() {
-            let Some((shape, shortest, _)) = self.shapes.get(at) else { return false };
-            let (shape, shortest) = (*shape, *shortest);
-            if gate.admits(shape, lasts) {
+        while let Some(Reverse((order, at))) = self.next.peek().copied() {
+            let Some((shape, row)) = self.rows.get(at).copied() else { return false };
+            let pass = gate.of(shape);
+            if row.get(order).is_some_and(|need| pass.admits(need)) {
                 return true;
             }
             self.next.pop();
-            // Where the shortest is not admitted none is.
-            if gate.admits(shape, shortest) {
-                self.push_next(at, |lasts| gate.admits(shape, lasts));
-            }
+            self.push_next(at, Some(order), |need| pass.admits(need));
         }
         false
     }
 
     /// The first one is considered.
     fn go_on(&mut self) {
-        if let Some(Reverse((_, _, shape))) = self.next.pop() {
-            self.push_next(shape, |_| true);
+        if let Some(Reverse((order, row))) = self.next.pop() {
+            self.push_next(row, Some(order), |_| true);
         }
     }
 
-    fn push_next(&mut self, shape: usize, wanted: impl Fn(Option<Duration>) -> bool) {
-        let taken = self.taken;
-        let Some((.., rest)) = self.shapes.get_mut(shape) else { return };
-        let next = rest.find(|(order, lasts)| Some(**order) != taken && wanted(**lasts));
-        self.next.extend(next.map(|(order, lasts)| Reverse((*order, *lasts, shape))));
+    fn push_next(&mut self, at: usize, behind: Option<u64>, admits: impl Fn(&Need) -> bool) {
+        let Some((_, row)) = self.rows.get(at) else { return };
+        let next = row.next(behind, &admits);
+        // One that was considered before all others is passed over.
+        let next =
+            next.and_then(|next| if Some(next) == self.taken { row.next(self.taken, &admits) } else { Some(next) });
+        self.next.extend(next.map(|order| Reverse((order, at))));
     }
 }

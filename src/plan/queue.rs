@@ -3,12 +3,11 @@
 //! Kept by the reconciler as runs come and go, so that a plan looks at what may start and not at all that waits.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use super::{Amount, Waiting};
-use crate::gpu::deck::{Part, Wish};
+use super::Waiting;
+use super::row::{Need, Row};
+use crate::gpu::deck::{Part, Sort, Wish};
 use crate::ids::{JobKey, WorkspaceName};
 use crate::spec::Priority;
 
@@ -62,49 +61,24 @@ pub(super) struct Class<'a> {
 pub(super) struct Lane {
     /// By age.
     pub(super) runs: BTreeMap<u64, Waiting>,
-    /// The same by what they need.
-    pub(super) shapes: BTreeMap<Shape, Alike>,
+    /// The same by what they need; none is empty.
+    pub(super) rows: BTreeMap<Shape, Row>,
 }
 
-/// What runs need: those of one shape fit or do not fit together.
+/// What runs need, but for how much.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shape {
-    pub(super) amount: Amount,
-    pub(super) wishes: Arc<[Wish]>,
+    pub(super) cards: Sort,
     /// They have addresses of their own.
     pub(super) addressed: bool,
 }
 
 impl Shape {
-    pub(super) fn of(waiting: &Waiting) -> Self {
-        Self { amount: waiting.amount, wishes: waiting.wishes.clone(), addressed: waiting.addresses() > 0 }
-    }
-}
-
-/// The runs of one shape.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Alike {
-    /// By age, with how long they may take.
-    pub(super) orders: BTreeMap<u64, Option<Duration>>,
-    /// The same by how long that is; those that nothing stops come last.
-    by_length: BTreeSet<(Duration, u64)>,
-}
-
-impl Alike {
-    fn insert(&mut self, order: u64, lasts: Option<Duration>) {
-        self.orders.insert(order, lasts);
-        self.by_length.insert((lasts.unwrap_or(Duration::MAX), order));
-    }
-
-    fn remove(&mut self, order: u64) {
-        if let Some(lasts) = self.orders.remove(&order) {
-            self.by_length.remove(&(lasts.unwrap_or(Duration::MAX), order));
-        }
-    }
-
-    /// How long the shortest of them may take.
-    pub(super) fn shortest(&self) -> Option<Duration> {
-        self.by_length.first().map(|(lasts, _)| *lasts).filter(|lasts| *lasts < Duration::MAX)
+    /// With how much of it.
+    pub(super) fn of(waiting: &Waiting) -> (Self, Need) {
+        let (sort, cards) = Sort::of(&waiting.wishes);
+        let need = Need { amount: waiting.amount, cards, lasts: waiting.lasts };
+        (Self { cards: sort, addressed: waiting.addresses() > 0 }, need)
     }
 }
 
@@ -114,7 +88,8 @@ impl Queue {
         self.remove(&waiting.key);
         self.places.insert(waiting.key.clone(), place);
         let lane = self.lanes.entry((place.priority, waiting.key.workspace.clone())).or_default();
-        lane.shapes.entry(Shape::of(&waiting)).or_default().insert(place.order, waiting.lasts);
+        let (shape, need) = Shape::of(&waiting);
+        lane.rows.entry(shape).or_default().insert(place.order, need);
         wants_of(&mut self.wanted, &waiting).for_each(|count| *count += 1);
         lane.runs.insert(place.order, waiting);
     }
@@ -125,11 +100,11 @@ impl Queue {
         let Some(lane) = self.lanes.get_mut(&lane_key) else { return };
         let Some(waiting) = lane.runs.remove(&place.order) else { return };
         wants_of(&mut self.wanted, &waiting).for_each(|count| *count -= 1);
-        let shape = Shape::of(&waiting);
-        if let Some(alike) = lane.shapes.get_mut(&shape) {
-            alike.remove(place.order);
-            if alike.orders.is_empty() {
-                lane.shapes.remove(&shape);
+        let (shape, _) = Shape::of(&waiting);
+        if let Some(row) = lane.rows.get_mut(&shape) {
+            row.remove(place.order);
+            if row.is_empty() {
+                lane.rows.remove(&shape);
             }
         }
         if lane.runs.is_empty() {

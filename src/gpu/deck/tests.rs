@@ -227,6 +227,8 @@ proptest! {
         let units: Vec<&Wish> = tasks(&wishes).flat_map(|wish| std::iter::repeat_n(wish, wish.count as usize)).collect();
         let is_possible = any_way(&cards, &mut left, &units);
         prop_assert_eq!(deck.fits(&wishes), is_possible, "{:?}", deck.rooms);
+        let (sort, wanted) = Sort::of(&wishes);
+        prop_assert_eq!(wanted <= deck.most(&sort), is_possible, "{:?}", sort);
         let chosen = deck.choose(&wishes);
         prop_assert_eq!(chosen.is_some(), is_possible);
         let Some(chosen) = chosen else { return Ok(()) };
