@@ -16,7 +16,7 @@ Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `log
 A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
 Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
 `wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own, 125 where it could not be run.
-Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` and `drain` end them.
+Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` ends them, and `drain` lets them end.
 NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
 Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
 
