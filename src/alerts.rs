@@ -13,8 +13,9 @@ mod deliver;
 mod queue;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,7 @@ pub fn start(
     paths: &Paths,
     past: Past,
     rounds: watch::Receiver<u64>,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     let mut sinks = Vec::new();
     for (name, config) in alerts {
         let queue = Queue::open(&paths.alerts(), name)?;
@@ -79,6 +80,16 @@ fn tell_what_is_missing(name: &AssetName, config: &AlertConfig, paths: &Paths) {
     for (found, advice) in wrong_with_secrets(config, paths) {
         tracing::error!(alert = %name, found, advice, "a secret of an alert is not as it must be; what happens may have to wait for it");
     }
+}
+
+/// Where lies what the receivers of an alert have refused for ever.
+pub fn set_aside(paths: &Paths, name: &AssetName) -> PathBuf {
+    queue::aside_of(&paths.alerts(), name)
+}
+
+/// How many of them are in that file.
+pub fn count_set_aside(path: &Path) -> io::Result<usize> {
+    queue::count_aside(path)
 }
 
 /// What is found of the secrets that it needs, with what to do; nothing of what is in them.
@@ -186,7 +197,7 @@ impl AlertConfig {
 }
 
 impl Sink {
-    fn report(&self, kept: std::io::Result<()>) {
+    fn report(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
             tracing::error!(alert = %self.name, %error, "an alert cannot be kept; it is lost if the daemon ends now");
         }
@@ -232,7 +243,7 @@ impl Courier {
         tries.refused += u32::from(error.is_refusal());
         let serial = notice.serial;
         if tries.refused >= self.pace.refusals {
-            let (job, path) = (format!("{}/{}", notice.workspace, notice.job), self.queue.path().display());
+            let (job, path) = (format!("{}/{}", notice.workspace, notice.job), self.queue.aside().display());
             tracing::error!(alert = %self.name, serial, job, %error, tries = tries.failed, path = %path, "an alert is refused for ever and set aside; those behind it go on");
             return self.report(self.queue.set_aside(notice, error.to_string()).await);
         }
@@ -240,7 +251,7 @@ impl Courier {
         tokio::time::sleep(self.pace.wait_after(tries.failed - 1)).await;
     }
 
-    fn report(&self, kept: std::io::Result<()>) {
+    fn report(&self, kept: io::Result<()>) {
         if let Err(error) = kept {
             tracing::warn!(alert = %self.name, %error, "an alert cannot be taken off its queue; it is delivered again if the daemon ends now");
         }

@@ -12,6 +12,7 @@ pub mod drain;
 pub mod error;
 mod exec;
 mod files;
+mod flow;
 pub mod frames;
 pub mod gpus;
 mod happenings;

@@ -321,6 +321,23 @@ impl Bytes {
         Self(count.saturating_mul(1 << 20))
     }
 
+    /// As people write it in a sentence: exactly where that is short, as in `1536MiB`, else with one digit of the largest unit.
+    pub fn told(self) -> String {
+        // The first are the powers of two, the largest first.
+        let (unit, factor) = *BYTE_UNITS.iter().take(4).find(|(_, factor)| self.0 >= *factor).unwrap_or(&("B", 1));
+        let exact = self.to_string();
+        match exact.find(|letter: char| !letter.is_ascii_digit()) {
+            Some(digits) if digits <= 4 => exact,
+            _ => format!("{:.1}{unit}", self.0 as f64 / factor as f64),
+        }
+    }
+
+    /// The same, of what is less than `other`: as MiB where one digit would hide that.
+    pub fn told_beside(self, other: u64) -> String {
+        let is_near = other.saturating_sub(self.0) < self.0 / 100;
+        if is_near { format!("{}MiB", self.0 >> 20) } else { self.told() }
+    }
+
     /// For people, who need no more than the first digits of what was measured.
     pub fn roughly(self) -> String {
         let digits = |unit: &str, factor: u64| format!("{:.1}{unit}", self.0 as f64 / factor as f64);
@@ -506,6 +523,25 @@ pub fn format_duration(duration: std::time::Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_in_sentences_are_in_the_units_that_people_write() {
+        for (bytes, said) in [
+            (0, "0B"),
+            (512 << 10, "512KiB"),
+            (1536 << 20, "1536MiB"),
+            (64 << 30, "64GiB"),
+            (130_023_424 << 10, "124.0GiB"),
+            (127_000 << 20, "124.0GiB"),
+            (4_000_000_000, "3.7GiB"),
+            (u64::MAX, "16777216.0TiB"),
+        ] {
+            assert_eq!(Bytes(bytes).told(), said);
+        }
+        let room = Bytes(126_976 << 20);
+        assert_eq!(room.told_beside(200 << 30), "124GiB");
+        assert_eq!(Bytes(126_950 << 20).told_beside(124 << 30), "126950MiB", "what is hidden by a digit is told");
+    }
 
     #[test]
     fn names_of_any_script_are_names_and_path_tricks_are_not() {

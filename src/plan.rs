@@ -86,7 +86,7 @@ impl Amount {
             missing.push(format!("{} cpu of {}", Cpu(self.cpu), Cpu(room.cpu)));
         }
         if self.memory > room.memory {
-            missing.push(format!("{} of memory of {}", Bytes(self.memory), Bytes(room.memory)));
+            missing.push(format!("{} of memory of {}", Bytes(self.memory).told(), Bytes(room.memory).told_beside(self.memory)));
         }
         if self.gpu > room.gpu {
             missing.push(format!("{} GPU(s) of {}", CardAmount(self.gpu), CardAmount(room.gpu)));
@@ -98,7 +98,7 @@ impl Amount {
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cards = if self.gpu > 0 { format!(", {} GPU(s)", CardAmount(self.gpu)) } else { String::new() };
-        write!(f, "{} cpu and {} of memory{cards}", Cpu(self.cpu), Bytes(self.memory))
+        write!(f, "{} cpu and {} of memory{cards}", Cpu(self.cpu), Bytes(self.memory).told())
     }
 }
 

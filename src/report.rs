@@ -299,7 +299,7 @@ impl WaitReport {
 impl fmt::Display for AmountReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cards = if self.gpu > 0.0 { format!(", {} GPU(s)", self.gpu) } else { String::new() };
-        write!(f, "{} cpu and {} of memory{cards}", self.cpu, Bytes(self.memory))
+        write!(f, "{} cpu and {} of memory{cards}", self.cpu, Bytes(self.memory).told())
     }
 }
 

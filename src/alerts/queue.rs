@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AssetName, JobKey};
 use crate::store::record::EventRecord;
-use crate::sys::file::{Durability, create_dir, read_limited, write_whole};
+use crate::sys::file::{Durability, create_dir, optional, read_limited, write_whole};
 
 /// Most that waits; then the oldest makes room.
 const LENGTH_MAX: usize = 1000;
@@ -61,16 +61,43 @@ struct Kept {
     seen: Option<u64>,
     dropped: u64,
     waiting: VecDeque<Notice>,
-    /// What was refused for ever, for whoever looks after it.
-    #[serde(default)]
-    set_aside: VecDeque<SetAside>,
+    /// Of an earlier version, which kept here what was refused for ever.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    set_aside: Vec<SetAside>,
 }
 
+/// What was refused for ever, in a file of its own for whoever looks after it: whoever removes that has done so.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct SetAside {
     notice: Notice,
     /// Why, for people.
     reason: String,
+}
+
+/// Where that of an alert lies.
+pub(super) fn aside_of(directory: &Path, name: &AssetName) -> PathBuf {
+    directory.join(format!("{name}.set-aside.json"))
+}
+
+/// How many were set aside.
+pub(super) fn count_aside(path: &Path) -> io::Result<usize> {
+    read_aside(path).map(|all| all.len())
+}
+
+fn read_aside(path: &Path) -> io::Result<Vec<SetAside>> {
+    let Some((_, bytes)) = optional(read_limited(path, FILE_MAX))? else { return Ok(Vec::new()) };
+    serde_json::from_slice(&bytes).map_err(io::Error::from)
+}
+
+/// Adds to what was set aside; the oldest go. None is there twice, however often it is told.
+fn put_aside(path: &Path, more: Vec<SetAside>) -> io::Result<()> {
+    let mut all = read_aside(path).unwrap_or_else(|error| {
+        tracing::error!(path = %path.display(), %error, "what was set aside cannot be read, and is written anew");
+        Vec::new()
+    });
+    all.extend(more.into_iter().filter(|one| all.iter().all(|known| known.notice.serial != one.notice.serial)).collect::<Vec<_>>());
+    all.drain(..all.len().saturating_sub(SET_ASIDE_MAX));
+    write_whole(path, &serde_json::to_vec(&all).map_err(io::Error::other)?, 0o600, Durability::Machine)
 }
 
 /// What comes to know it shares it.
@@ -80,6 +107,7 @@ pub(super) struct Queue(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
+    aside: PathBuf,
     /// Held for moments, never while the disk is waited for.
     kept: Mutex<Kept>,
     /// Whose turn it is to write.
@@ -92,25 +120,31 @@ impl Queue {
     pub(super) fn open(directory: &Path, name: &AssetName) -> io::Result<Self> {
         create_dir(directory, 0o700)?;
         let path = directory.join(format!("{name}.json"));
-        let kept = match read_limited(&path, FILE_MAX) {
+        let aside = aside_of(directory, name);
+        let mut kept = match read_limited(&path, FILE_MAX) {
             Ok((_, bytes)) => match serde_json::from_slice(&bytes) {
                 Ok(kept) => kept,
                 Err(error) => {
-                    let aside = path.with_extension("damaged");
-                    tracing::error!(path = %path.display(), aside = %aside.display(), %error, "what waited to be told is damaged and set aside");
-                    std::fs::rename(&path, &aside)?;
+                    let damaged = path.with_extension("damaged");
+                    tracing::error!(path = %path.display(), aside = %damaged.display(), %error, "what waited to be told is damaged and set aside");
+                    std::fs::rename(&path, &damaged)?;
                     Kept::default()
                 }
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => Kept::default(),
             Err(error) => return Err(error),
         };
+        if !kept.set_aside.is_empty() {
+            // Written before the queue is without it: what is in both is there once.
+            put_aside(&aside, std::mem::take(&mut kept.set_aside))?;
+        }
         let seen_on_disk = AtomicU64::new(kept.seen.unwrap_or(0));
-        Ok(Self(Arc::new(Shared { path, kept: Mutex::new(kept), writing: Mutex::new(()), seen_on_disk })))
+        Ok(Self(Arc::new(Shared { path, aside, kept: Mutex::new(kept), writing: Mutex::new(()), seen_on_disk })))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.0.path
+    /// Where lies what was set aside.
+    pub(super) fn aside(&self) -> &Path {
+        &self.0.aside
     }
 
     /// The last event that was looked at.
@@ -151,8 +185,12 @@ impl Queue {
 
     /// What its receiver will never take makes way for those behind it.
     pub(super) async fn set_aside(&self, notice: &Notice, reason: String) -> io::Result<()> {
-        self.lock().set_aside(notice, reason);
-        self.save().await
+        let (queue, one) = (self.clone(), SetAside { notice: notice.clone(), reason });
+        let put = tokio::task::spawn_blocking(move || put_aside(&queue.0.aside, vec![one])).await;
+        // What cannot be kept for people must not hold up what is behind it.
+        let put = put.unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
+        self.lock().give_up(notice);
+        self.save().await.and(put)
     }
 
     /// The disk may take long, and makes nobody else wait.
@@ -202,13 +240,9 @@ impl Kept {
         self.dropped = self.dropped.saturating_sub(told);
     }
 
-    fn set_aside(&mut self, notice: &Notice, reason: String) {
+    fn give_up(&mut self, notice: &Notice) {
         if self.pop(notice) {
             self.dropped += 1;
-        }
-        self.set_aside.push_back(SetAside { notice: notice.clone(), reason });
-        if self.set_aside.len() > SET_ASIDE_MAX {
-            self.set_aside.pop_front();
         }
     }
 
@@ -312,10 +346,33 @@ mod tests {
         let again = open(dir.path());
         assert_eq!(serials(&again), [2]);
         assert_eq!(again.first().unwrap().dropped, 1);
-        assert_eq!(again.lock().set_aside, [SetAside { notice: notice(1), reason: "status 422".to_owned() }]);
-        for serial in 10..10 + 2 * u64::try_from(SET_ASIDE_MAX).unwrap() {
-            queue.lock().set_aside(&notice(serial), String::new());
+        assert_eq!(read_aside(again.aside()).unwrap(), [aside(1)]);
+        put_aside(again.aside(), vec![aside(1), aside(2)]).unwrap();
+        assert_eq!(count_aside(again.aside()).unwrap(), 2, "none is there twice");
+        put_aside(again.aside(), (10..10 + 2 * u64::try_from(SET_ASIDE_MAX).unwrap()).map(aside).collect()).unwrap();
+        assert_eq!(count_aside(again.aside()).unwrap(), SET_ASIDE_MAX);
+        // Whoever has looked after it removes the file.
+        std::fs::remove_file(again.aside()).unwrap();
+        again.set_aside(&notice(2), "status 422".to_owned()).await.unwrap();
+        assert_eq!((serials(&again), read_aside(again.aside()).unwrap()), (vec![], vec![aside(2)]));
+    }
+
+    fn aside(serial: u64) -> SetAside {
+        SetAside { notice: notice(serial), reason: "status 422".to_owned() }
+    }
+
+    #[tokio::test]
+    async fn what_an_earlier_version_has_set_aside_within_the_queue_is_taken_out_of_it() {
+        let dir = tempfile::tempdir().unwrap();
+        open(dir.path()).begin(3).await.unwrap();
+        let path = dir.path().join("ops.json");
+        let mut kept: Kept = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        kept.set_aside = vec![aside(1), aside(2)];
+        std::fs::write(&path, serde_json::to_vec(&kept).unwrap()).unwrap();
+        for _ in 0..2 {
+            assert_eq!(count_aside(open(dir.path()).aside()).unwrap(), 2);
         }
-        assert_eq!(queue.lock().set_aside.len(), SET_ASIDE_MAX);
+        open(dir.path()).take_in(vec![notice(4)], 4).await.unwrap();
+        assert!(!std::fs::read_to_string(&path).unwrap().contains("set_aside"));
     }
 }

@@ -38,7 +38,7 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    #[error("the connection to the daemon broke off")]
+    #[error("the connection to the daemon broke off: what came is not whole; the daemon has ended, or its journal tells why")]
     Broken(#[from] hyper::Error),
     #[error("{message}")]
     Refused { status: u16, message: String },

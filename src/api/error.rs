@@ -31,6 +31,9 @@ pub(super) enum ApiError {
     /// A job file that the daemon would not take.
     #[error("the job file is not valid: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     InvalidJob(Vec<Diagnostic>),
+    /// A template of which no job can be made.
+    #[error("the template is not valid: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    InvalidTemplate(Vec<Diagnostic>),
     /// More than a caller may have at once.
     #[error("{0}")]
     TooMany(String),
@@ -83,6 +86,7 @@ pub const CODES: [(&str, u16); 32] = [
     ("body_too_large", 413),
     ("range_not_satisfiable", 416),
     ("invalid_job", 422),
+    ("invalid_template", 422),
     ("too_many_requests", 429),
     ("internal", 500),
     ("shutting_down", 503),
@@ -102,6 +106,7 @@ impl ApiError {
             ApiError::Forbidden(_) => "forbidden",
             ApiError::Conflict(_) => "conflict",
             ApiError::InvalidJob(_) => "invalid_job",
+            ApiError::InvalidTemplate(_) => "invalid_template",
             ApiError::TooMany(_) | ApiError::TooFast { .. } => "too_many_requests",
             ApiError::TooLarge(_) => "body_too_large",
             ApiError::NoSuchRange { .. } => "range_not_satisfiable",
@@ -120,7 +125,10 @@ impl ApiError {
     }
 
     pub(super) fn response(&self) -> hyper::Response<Body> {
-        let diagnostics = if let ApiError::InvalidJob(found) = self { found.clone() } else { Vec::new() };
+        let diagnostics = match self {
+            ApiError::InvalidJob(found) | ApiError::InvalidTemplate(found) => found.clone(),
+            _ => Vec::new(),
+        };
         let body = Failure { code: self.code().to_owned(), error: self.to_string(), diagnostics };
         let mut response = json(self.status(), &body);
         let headers = response.headers_mut();

@@ -35,10 +35,15 @@ fn path_of(paths: &Paths, key: &JobKey) -> Result<PathBuf, ApiError> {
             "{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates"
         )));
     }
-    if key.workspace.as_str().ends_with(OVERRIDES_SUFFIX) {
-        return Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace)));
-    }
+    check_workspace(key)?;
     Ok(paths.job_files(&key.workspace).join(format!("{}.toml", key.job)))
+}
+
+pub(super) fn check_workspace(key: &JobKey) -> Result<(), ApiError> {
+    match key.workspace.as_str().ends_with(OVERRIDES_SUFFIX) {
+        true => Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace))),
+        false => Ok(()),
+    }
 }
 
 /// A job file that is to be written.
@@ -82,20 +87,26 @@ pub(super) fn write(
             Arrival::Refused { diagnostics, .. } => return Err(ApiError::InvalidJob(diagnostics)),
             Arrival::Removed { .. } | Arrival::Stray { .. } => Vec::new(),
         };
-        let before = optional(fs::symlink_metadata(&file)).map_err(|error| told(&file, "look at", &error))?;
-        if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
-            return Err(ApiError::Forbidden(format!("the file of job {} belongs to another user", wanted.key)));
-        }
-        // Others must be able to read what runs here, as with files that are dropped.
-        let written = match wanted.place {
-            Place::Any => write_whole(&file, &wanted.text, 0o644, Durability::Machine).map(|()| Existing::None),
-            Place::New => write_new(&file, &wanted.text, 0o644, Durability::Machine),
-        };
-        match written.map_err(|error| told(&file, "write", &error))? {
-            Existing::None => Ok(Written { is_new: before.is_none(), jobs }),
-            Existing::Kept => Err(ApiError::Conflict(format!("there is a file of job {} already", wanted.key))),
-        }
+        let is_new = put(caller, &file, &wanted.text, wanted.place, &format!("job {}", wanted.key))?;
+        Ok(Written { is_new, jobs })
     })?
+}
+
+/// Writes the file of `whose`, whole, with the rights of the caller, which this thread has; whether there was none before.
+pub(super) fn put(caller: &Caller, file: &Path, text: &[u8], place: Place, whose: &str) -> Result<bool, ApiError> {
+    let before = optional(fs::symlink_metadata(file)).map_err(|error| told(file, "look at", &error))?;
+    if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
+        return Err(ApiError::Forbidden(format!("the file of {whose} belongs to another user")));
+    }
+    // Others must be able to read what runs here, as with files that are dropped.
+    let written = match place {
+        Place::Any => write_whole(file, text, 0o644, Durability::Machine).map(|()| Existing::None),
+        Place::New => write_new(file, text, 0o644, Durability::Machine),
+    };
+    match written.map_err(|error| told(file, "write", &error))? {
+        Existing::None => Ok(before.is_none()),
+        Existing::Kept => Err(ApiError::Conflict(format!("there is a file of {whose} already"))),
+    }
 }
 
 /// What would be said of a job file, without writing it. Blocks.
@@ -140,7 +151,7 @@ pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(),
     removed.map_err(|error| told(&file, "remove", &error))
 }
 
-fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
+pub(super) fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
             ApiError::Forbidden(format!("you may not {verb} {}: {error}", file.display()))

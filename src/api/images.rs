@@ -16,7 +16,8 @@ use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::may_submit;
-use super::server::{Body, Cut};
+use super::flow::Flow;
+use super::server::Body;
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
@@ -329,7 +330,7 @@ impl ImageService {
 
     /// Runs `work` on a thread of its own and tells its progress, line by line.
     fn follow(&self, work: impl FnOnce(&Arc<Progress>) -> Result<NameRecord, ImageError> + Send + 'static) -> Body {
-        let (sender, channel) = http_body_util::channel::Channel::<Bytes, Cut>::new(4);
+        let (flow, body) = Flow::new(4);
         let (progress, turns) = (Arc::new(Progress::default()), self.turns.clone());
         let seen = progress.clone();
         let done = async move {
@@ -343,22 +344,21 @@ impl ImageService {
             let ended = receiver.await.map_err(|_| "it broke off by an error of Trainyard's own; see the journal")?;
             ended.map_err(|error| error.to_string())
         };
-        tokio::spawn(tell(sender, seen, tokio::spawn(done)));
-        channel.boxed()
+        tokio::spawn(tell(flow, seen, tokio::spawn(done)));
+        body
     }
 }
 
-type Sender = http_body_util::channel::Sender<Bytes, Cut>;
 type Ended = Result<NameRecord, String>;
 
 /// One line for each step, and one for the end.
-async fn tell(mut sender: Sender, seen: Arc<Progress>, mut done: tokio::task::JoinHandle<Ended>) {
+async fn tell(mut flow: Flow, seen: Arc<Progress>, mut done: tokio::task::JoinHandle<Ended>) {
     let mut clock = tokio::time::interval(TOLD_EVERY);
     let ended = loop {
         tokio::select! {
             ended = &mut done => break ended,
             _ = clock.tick() => {
-                if sender.send_data(line(&step(&seen))).await.is_err() {
+                if flow.send(line(&step(&seen))).await.is_err() {
                     return;
                 }
             }
@@ -369,7 +369,9 @@ async fn tell(mut sender: Sender, seen: Arc<Progress>, mut done: tokio::task::Jo
         Err(error) => ImageStep { error: Some(error), ..step(&seen) },
     };
     // Whoever asked may have gone.
-    let _ = sender.send_data(line(&last)).await;
+    if flow.send(line(&last)).await.is_ok() {
+        flow.end();
+    }
 }
 
 fn unknown(name: &str) -> ImageError {

@@ -6,21 +6,19 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use http_body_util::channel::Channel;
-use hyper::body::Bytes;
 use hyper::header::{
     ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, HeaderName, HeaderValue,
 };
 use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
+use super::flow::Flow;
 use super::list::{self, Filter};
 use super::logs::download::{Download, Turn};
 use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
-use super::server::{ANSWER_WITHIN, Body, Context, Cut, ask, json, stream};
+use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
 use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
@@ -177,18 +175,18 @@ pub(super) async fn logs(
     if query.as_text && !query.follow {
         return download(context, &caller, query, detail, asked, &name).await;
     }
-    let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
+    let (flow, body) = Flow::new(logs::QUEUE);
     let own = context.clone();
     let fetch = move || {
         let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
-        async move { show(&context, caller, key).await.ok() }
+        async move { show(&context, caller, key).await }
     };
     let as_text = query.as_text;
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone(), context.growth.clone());
-    tokio::spawn(follower.run(sender, fetch));
+    tokio::spawn(follower.run(flow, fetch));
     match as_text {
-        false => stream(channel.boxed(), "application/x-ndjson"),
-        true => Ok(as_file(stream(channel.boxed(), TEXT)?, &name)),
+        false => stream(body, "application/x-ndjson"),
+        true => Ok(as_file(stream(body, TEXT)?, &name)),
     }
 }
 
@@ -247,8 +245,8 @@ async fn download(
         let file = open(context, query, detail).await?;
         Opened { tag: file.tag(), file, part: None, total: None }
     };
-    let (sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
-    let mut response = as_file(stream(channel.boxed(), TEXT)?, name);
+    let (flow, body) = Flow::new(logs::QUEUE);
+    let mut response = as_file(stream(body, TEXT)?, name);
     let headers = response.headers_mut();
     headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     insert(headers, ETAG, &tag);
@@ -261,7 +259,7 @@ async fn download(
         }
     }
     if !asked.is_head {
-        tokio::spawn(file.send(sender, part));
+        tokio::spawn(file.send(flow, part));
     }
     Ok(response)
 }
@@ -332,7 +330,7 @@ const PART: u64 = 64 << 10;
 
 /// A file as it is, part by part.
 fn send_file(mut file: File) -> Body {
-    let (mut sender, channel) = Channel::<Bytes, Cut>::new(logs::QUEUE);
+    let (mut flow, body) = Flow::new(logs::QUEUE);
     tokio::spawn(async move {
         loop {
             let read = tokio::task::spawn_blocking(move || {
@@ -342,16 +340,19 @@ fn send_file(mut file: File) -> Body {
             });
             let (same, part) = match read.await {
                 Ok(Ok(read)) => read,
-                Ok(Err(error)) => return sender.abort(Cut(error.to_string())),
-                Err(error) => return sender.abort(Cut(error.to_string())),
+                Ok(Err(error)) => return flow.cut(error.to_string()),
+                Err(error) => return flow.cut(error.to_string()),
             };
-            if part.is_empty() || sender.send_data(part.into()).await.is_err() {
+            if part.is_empty() {
+                return flow.end();
+            }
+            if flow.send(part).await.is_err() {
                 return;
             }
             file = same;
         }
     });
-    channel.boxed()
+    body
 }
 
 /// As browsers and `curl -OJ` keep it.

@@ -8,18 +8,17 @@ mod source;
 use std::future::Future;
 use std::sync::Arc;
 
-use http_body_util::channel::Sender;
-use hyper::body::Bytes;
 use tokio::sync::{Notify, watch};
 
 pub use growth::Growth;
 use source::{Form, Source};
 
-use super::server::Cut;
+use super::error::ApiError;
+use super::flow::{Flow, NobodyListens};
 use super::wire::LogQuery;
 use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp};
-use crate::reconcile::JobDetail;
+use crate::reconcile::{JobDetail, Refusal};
 use crate::store::record::{AttemptRecord, RunRecord};
 
 /// Parts that wait for a client that does not read: each has about [`BATCH`] bytes, and there may be a thousand clients.
@@ -62,6 +61,24 @@ fn select<'a>(detail: &'a JobDetail, query: &LogQuery) -> Option<&'a RunRecord> 
     }
 }
 
+/// Why a log is not sent to its end.
+#[derive(Debug)]
+enum Broken {
+    NobodyListens,
+    /// It cannot be read on.
+    Unread(String),
+}
+
+impl From<NobodyListens> for Broken {
+    fn from(NobodyListens: NobodyListens) -> Self {
+        Self::NobodyListens
+    }
+}
+
+fn panicked() -> Broken {
+    Broken::Unread("a thread that read it has failed".to_owned())
+}
+
 pub(super) struct Follower {
     paths: Paths,
     query: LogQuery,
@@ -79,33 +96,51 @@ impl Follower {
         Self { paths, query, rounds, sources: Vec::new(), grown: Arc::default(), growth, run }
     }
 
-    /// Sends until all is sent and, when following, the run has ended; or until nobody listens.
-    pub(super) async fn run<F, D>(mut self, mut sender: Sender<Bytes, Cut>, fetch: F)
+    /// Sends until all is sent and, when following, the run has ended; or until nobody listens. What cannot be read on breaks off.
+    pub(super) async fn run<F, D>(self, mut flow: Flow, fetch: F)
     where
         F: Fn() -> D,
-        D: Future<Output = Option<JobDetail>>,
+        D: Future<Output = Result<JobDetail, ApiError>>,
+    {
+        match self.send_to_end(&mut flow, fetch).await {
+            Ok(()) => flow.end(),
+            Err(Broken::NobodyListens) => {}
+            Err(Broken::Unread(reason)) => {
+                tracing::warn!(reason, "a log that is sent breaks off");
+                flow.cut(reason);
+            }
+        }
+    }
+
+    async fn send_to_end<F, D>(mut self, flow: &mut Flow, fetch: F) -> Result<(), Broken>
+    where
+        F: Fn() -> D,
+        D: Future<Output = Result<JobDetail, ApiError>>,
     {
         loop {
             // Marked before looking, so that what happens meanwhile wakes us.
             self.rounds.mark_unchanged();
             let grown = self.grown.clone();
             let grown = grown.notified();
-            let Some(detail) = fetch().await else { return };
+            let detail = match fetch().await {
+                Ok(detail) => detail,
+                // It was removed, as only what is over can be: nothing more comes.
+                Err(ApiError::Refused(Refusal::Unknown(_))) => return Ok(()),
+                Err(error) => return Err(Broken::Unread(error.to_string())),
+            };
             // Fails when nobody listens any more.
-            if sender.send_data(Bytes::new()).await.is_err() {
-                return;
-            }
-            let Some((follower, ended)) = self.on_thread(move |own| own.take_sources(&detail)).await else { return };
-            let Some(follower) = follower.send_all(&mut sender).await else { return };
-            self = follower;
+            flow.send("").await?;
+            let (follower, ended) = self.on_thread(move |own| own.take_sources(&detail)).await.ok_or_else(panicked)?;
+            self = follower.send_all(flow).await?;
             if ended || !self.query.follow {
-                let Some((_, lines)) = self.on_thread(Self::partial_lines).await else { return };
-                let _ = sender.send_data(lines.into()).await;
-                return;
+                let (_, lines) = self.on_thread(Self::partial_lines).await.ok_or_else(panicked)?;
+                return Ok(flow.send(lines).await?);
             }
             tokio::select! {
                 () = grown => {}
-                changed = self.rounds.changed() => if changed.is_err() { return },
+                changed = self.rounds.changed() => if changed.is_err() {
+                    return Err(Broken::Unread(ApiError::Ending.to_string()));
+                },
             }
         }
     }
@@ -122,16 +157,21 @@ impl Follower {
         tokio::task::spawn_blocking(work).await.ok()
     }
 
-    /// Sends what is there; `None` when nobody listens.
-    async fn send_all(mut self, sender: &mut Sender<Bytes, Cut>) -> Option<Self> {
+    /// Sends what is there.
+    async fn send_all(mut self, flow: &mut Flow) -> Result<Self, Broken> {
         loop {
-            let (follower, lines) = self.on_thread(Self::next_lines).await?;
+            let (follower, lines) = self.on_thread(Self::next_lines).await.ok_or_else(panicked)?;
             self = follower;
             if lines.is_empty() {
-                return Some(self);
+                return self.unread().map_or(Ok(self), |reason| Err(Broken::Unread(reason)));
             }
-            sender.send_data(lines.into()).await.ok()?;
+            flow.send(lines).await?;
         }
+    }
+
+    /// Why something of it cannot be read, if it cannot.
+    fn unread(&self) -> Option<String> {
+        self.sources.iter().find_map(Source::unread)
     }
 
     /// Opens the logs of attempts that have come; true when the run has ended, so that no more will come.
@@ -165,7 +205,7 @@ impl Follower {
 
     fn open_readers(&mut self) {
         for source in self.sources.iter_mut().filter(|source| !source.is_open()) {
-            if source.open(&self.query).is_err() || !self.query.follow {
+            if !source.open(&self.query) || !self.query.follow {
                 continue;
             }
             if let Err(error) = source.watch(&self.growth, &self.grown) {

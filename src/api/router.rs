@@ -114,6 +114,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             let (paths, key) = (context.paths.clone(), job()?);
             ok(&blocking(move || templates::show(&paths, &caller, &key)).await?)
         }
+        Action::PutTemplate | Action::RemoveTemplate => change_template(call, context).await,
         Action::Secrets | Action::PutSecret | Action::RemoveSecret => secrets_of(call, context).await,
         Action::Tokens | Action::NewToken | Action::RemoveToken => tokens(call, context).await,
     }
@@ -185,6 +186,20 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
         false => format!("{key}: its file is written; the daemon has not taken it in yet"),
     };
     Ok(json(status, &Done { message }))
+}
+
+async fn change_template(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
+    let (paths, caller, most) = (context.paths.clone(), call.caller.clone(), call.body_max());
+    let key = jobs::key(call.place(0), call.place(1))?;
+    if call.route.action == Action::RemoveTemplate {
+        let message = format!("template {key} is removed");
+        blocking(move || templates::remove(&paths, &caller, &key)).await?;
+        return done(message);
+    }
+    let place = if call.query.flag("new") { Place::New } else { Place::Any };
+    let (text, message) = (whole(call.request.into_body(), most).await?.to_vec(), format!("template {key} is written"));
+    let is_new = blocking(move || templates::write(&paths, &caller, &key, text, place)).await?;
+    Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &Done { message }))
 }
 
 async fn secrets_of(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {

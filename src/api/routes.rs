@@ -66,6 +66,8 @@ pub enum Action {
     Models,
     Templates,
     Template,
+    PutTemplate,
+    RemoveTemplate,
     Secrets,
     PutSecret,
     RemoveSecret,
@@ -483,6 +485,24 @@ pub static ROUTES: &[Route] = &[
         Answers::Json(of::<TemplateDetail>),
     )
     .does("Shows a template with its parameters and its file."),
+    route(
+        Action::PutTemplate,
+        Verb::Put,
+        "/v1/templates/{workspace}/{template}",
+        Right::Jobs,
+        Answers::Json(of::<Done>),
+    )
+    .does("Writes a template, whole, as the caller's, if jobs can be made of it. 201 for a new one.")
+    .asks(PUT)
+    .takes(JOB_FILE),
+    route(
+        Action::RemoveTemplate,
+        Verb::Delete,
+        "/v1/templates/{workspace}/{template}",
+        Right::Jobs,
+        Answers::Json(of::<Done>),
+    )
+    .does("Removes a template, as its owner's `rm` would; jobs that were made of it go on."),
     route(Action::Secrets, Verb::Get, "/v1/secrets/{workspace}", Right::Admin, Answers::Json(of::<Vec<SecretView>>))
         .does("Lists the names of a workspace's secrets; what is in them is never told."),
     route(Action::PutSecret, Verb::Put, "/v1/secrets/{workspace}/{secret}", Right::Admin, Answers::Json(of::<Done>))
@@ -605,6 +625,8 @@ mod tests {
             "GET /v1/gpus",
             "GET /v1/usage",
             "GET /v1/templates",
+            "PUT /v1/templates/{workspace}/{template}?new",
+            "DELETE /v1/templates/{workspace}/{template}",
             "GET /v1/datasets",
             "GET /v1/models",
             "GET /v1/images",

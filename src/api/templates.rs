@@ -1,4 +1,4 @@
-//! Templates over the API: read where they lie, with the rights of whoever asks.
+//! Templates over the API: read, written and taken away where they lie, with the rights of whoever asks.
 
 use std::fs;
 use std::io;
@@ -9,10 +9,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
+use super::files::{self, Place};
 use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
 use crate::reconcile::Caller;
+use crate::spec::Layer;
 use crate::spec::template::{Param, Template};
 
 /// A template: it may be broken.
@@ -93,7 +95,7 @@ pub(super) fn list(
     caller: &Caller,
     workspace: Option<&WorkspaceName>,
 ) -> Result<Vec<TemplateView>, ApiError> {
-    super::files::as_caller(caller, || {
+    files::as_caller(caller, || {
         let workspaces = match workspace {
             Some(workspace) => vec![workspace.clone()],
             None => workspaces(&paths.jobs_d())?,
@@ -111,8 +113,36 @@ pub(super) fn list(
 }
 
 pub(super) fn show(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<TemplateDetail, ApiError> {
-    let found = super::files::as_caller(caller, || TemplateDetail::read(&path(paths, key), key))?;
+    let found = files::as_caller(caller, || TemplateDetail::read(&path(paths, key), key))?;
     found.ok_or_else(|| ApiError::NotFound(format!("there is no template {key} that you may read")))
+}
+
+/// Writes a template, whole, if jobs can be made of it; whether there was none before. Blocks.
+pub(super) fn write(
+    paths: &Paths,
+    caller: &Caller,
+    key: &JobKey,
+    text: Vec<u8>,
+    place: Place,
+) -> Result<bool, ApiError> {
+    files::check_workspace(key)?;
+    let name = format!("{}{TEMPLATE_SUFFIX}", key.job);
+    let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
+    Template::read(&layer).map_err(ApiError::InvalidTemplate)?;
+    let file = path(paths, key);
+    files::as_caller(caller, || files::put(caller, &file, layer.text.as_bytes(), place, &format!("template {key}")))?
+}
+
+/// Removes a template; jobs that were made of it go on. Blocks.
+pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
+    let file = path(paths, key);
+    match files::as_caller(caller, || fs::remove_file(&file))? {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(ApiError::NotFound(format!("there is no template {key}")))
+        }
+        Err(error) => Err(files::told(&file, "remove", &error)),
+    }
 }
 
 fn workspaces(jobs_d: &Path) -> io::Result<Vec<WorkspaceName>> {

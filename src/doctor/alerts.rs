@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::{Machine, Verdict, needs_root, ok, warning};
-use crate::alerts::wrong_with_secrets;
+use crate::alerts::{count_set_aside, set_aside, wrong_with_secrets};
 use crate::config::{AlertConfig, AlertTo};
+use crate::ids::AssetName;
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
     let alerts = &machine.config.alerts;
@@ -19,11 +20,26 @@ pub(super) fn alerts(machine: &Machine) -> Verdict {
         let secrets = wrong_with_secrets(alert, &machine.paths).into_iter().next();
         secrets.or_else(|| wrong_with_program(alert)).map(|(found, advice)| (format!("alerts.{name}: {found}"), advice))
     });
+    let refused: Vec<String> = alerts.keys().filter_map(|name| refused(name, machine)).collect();
     match found {
         Some((found, advice)) => warning(found, format!("{advice}; until then what happens waits to be told")),
+        None if !refused.is_empty() => warning(refused.join("; "), REFUSED),
         None => {
             ok(format!("all is there for {}", alerts.keys().map(|name| name.as_str()).collect::<Vec<_>>().join(", ")))
         }
+    }
+}
+
+const REFUSED: &str = "they were refused for ever, and are told no more: each is in that file with the reason; set right what receives \
+                       them, then remove the file";
+
+/// How many of an alert were set aside, and where they lie.
+fn refused(name: &AssetName, machine: &Machine) -> Option<String> {
+    let path = set_aside(&machine.paths, name);
+    match count_set_aside(&path) {
+        Ok(0) => None,
+        Ok(count) => Some(format!("alerts.{name}: {count} set aside in {}", path.display())),
+        Err(error) => Some(format!("alerts.{name}: what was set aside cannot be read: {}: {error}", path.display())),
     }
 }
 
@@ -46,6 +62,9 @@ mod tests {
     use super::*;
     use crate::config::{Config, Paths};
     use crate::doctor::Level;
+
+    const SET_ASIDE: &str = r#"[{ "notice": { "serial": 1, "workspace": "w", "job": "j", "run": 1, "state": "failed", "message": "m", "at": "t" },
+        "reason": "status 422" }]"#;
 
     #[test]
     fn what_an_alert_lacks_is_told_with_what_to_do_and_without_what_is_secret() {
@@ -81,6 +100,16 @@ mod tests {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
         let program = |path: &Path| format!("[alerts.ops]\ncommand = [\"{}\"]\n", path.display());
         assert!(look(&program(&file)).found.contains("no program that can be run"));
+        assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
+        let aside = set_aside(&paths, &"ops".parse().unwrap());
+        std::fs::create_dir_all(paths.alerts()).unwrap();
+        std::fs::write(&aside, SET_ASIDE).unwrap();
+        let told = look(&program(Path::new("/bin/sh")));
+        assert_eq!(told.found, format!("alerts.ops: 1 set aside in {}", aside.display()));
+        assert!(told.level == Level::Warning && told.advice.unwrap().contains("then remove the file"));
+        std::fs::write(&aside, "no json").unwrap();
+        assert!(look(&program(Path::new("/bin/sh"))).found.contains("cannot be read"));
+        std::fs::remove_file(&aside).unwrap();
         assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
     }
 }

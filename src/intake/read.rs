@@ -361,6 +361,8 @@ mod tests {
         };
         put("v/a.toml", "template = 't'");
         assert!(text().contains("there is no template \"t\""), "{}", text());
+        put("tt.template.toml", "command = 'of default'");
+        assert!(text().ends_with("did you mean \"tt\"?"), "{}", text());
         put("t.template.toml", "command = 'of default'");
         assert!(text().contains("of default"));
         put("v/t.template.toml", "command = 'of v'");

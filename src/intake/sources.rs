@@ -48,6 +48,9 @@ impl Reader<'_> {
         stack.overrides = self.overrides(&overrides_of(path), owner)?;
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
             stack.template = self.template(&wanted, templates, owner)?;
+            if stack.template.is_none() {
+                stack.templates = templates.iter().flat_map(|directory| template_names(directory)).collect();
+            }
         }
         Ok(stack)
     }
@@ -158,6 +161,12 @@ pub fn overrides_of(job: &Path) -> PathBuf {
     let mut name = job.as_os_str().to_owned();
     name.push(".d");
     PathBuf::from(name)
+}
+
+/// Those that a directory has; none where it cannot be listed.
+fn template_names(directory: &Path) -> Vec<String> {
+    let names = fs::read_dir(directory).into_iter().flatten().flatten();
+    names.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(TEMPLATE_SUFFIX)?.to_owned())).collect()
 }
 
 /// In the order in which they lie on top of each other.

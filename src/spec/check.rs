@@ -9,6 +9,7 @@ use toml::de::{DeTable, DeValue};
 use super::diagnostic::{self, Diagnostic, Source};
 use super::keys::{self, Key, Kind, Support};
 use super::near::nearest;
+use super::reader::EXEC_STRING_MAX;
 use super::template;
 use crate::ids::{Bytes, parse_duration};
 
@@ -180,16 +181,36 @@ impl Checker<'_> {
         }
     }
 
+    /// What a table is made of, as it may be written.
+    fn table_of(&self, kind: Kind, place: &Place) -> String {
+        let (brackets, what) = match kind {
+            Kind::Tables => (["[[", "]]"], "an array of tables"),
+            _ => (["[", "]"], "a table"),
+        };
+        let named = format!("{}.*", place.pattern);
+        let named_tables = self.language.find(&named).is_some_and(|key| key.kind == Kind::Table);
+        let (open, close) = (brackets[0], brackets[1]);
+        if named_tables && kind == Kind::Table {
+            return format!("a table for each name, as in `[{}.NAME]` with keys below it", place.written);
+        }
+        let inner = if kind == Kind::Tables { named.as_str() } else { place.pattern.as_str() };
+        let first = supported_children(inner, self.language).into_iter().next().unwrap_or("NAME");
+        format!("{what}, as in `{open}{}{close}` with `{first} = …` below it", place.written)
+    }
+
     fn wrong_type(&mut self, kind: Kind, value: &Value<'_>, place: &Place) {
         let found = value.get_ref().type_str();
-        let message =
-            format!("`{}` takes {}, not {} {found}", place.written, article(&kind.describe()), a_or_an(found));
+        let takes = match kind {
+            Kind::Table | Kind::Tables => self.table_of(kind, place),
+            _ => article(&kind.describe()),
+        };
+        let message = format!("`{}` takes {takes}, not {} {found}", place.written, a_or_an(found));
         self.error(value.span(), place, message);
     }
 }
 
 fn article(description: &str) -> String {
-    match description.starts_with(['"', 't']) {
+    match description.starts_with('"') || description.starts_with("true") {
         true => description.to_owned(),
         false => format!("{} {description}", a_or_an(description)),
     }
@@ -326,15 +347,26 @@ fn size(value: &DeValue<'_>, min: u64) -> Result<(), Problem> {
 fn command(value: &DeValue<'_>) -> Result<(), Problem> {
     if let Some(items) = value.as_array() {
         let words = items.iter().map(|item| text(item.get_ref())).collect::<Result<Vec<_>, _>>()?;
+        words.iter().try_for_each(|word| fits_exec(word))?;
         return match words.first() {
             Some(program) if !program.is_empty() => Ok(()),
             _ => Err(Problem::Value("the array names no program".to_owned())),
         };
     }
-    match text(value)?.trim().is_empty() {
+    let line = text(value)?;
+    match line.trim().is_empty() {
         true => Err(Problem::Value("is empty; leave the key out for a task that only sleeps".to_owned())),
-        false => Ok(()),
+        false => fits_exec(line),
     }
+}
+
+/// The kernel starts no program with a longer string, its end included.
+fn fits_exec(string: &str) -> Result<(), Problem> {
+    if string.len() < EXEC_STRING_MAX {
+        return Ok(());
+    }
+    let (has, most) = (Bytes(string.len() as u64).told(), Bytes(EXEC_STRING_MAX as u64));
+    Err(Problem::Bound(format!("has a string of {has}, but the kernel starts no program with one of {most} or more; put it into a script")))
 }
 
 fn choice(word: &str, words: &'static [&'static str]) -> Result<(), Problem> {

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::check::{self, Language};
 use super::diagnostic::{self, Diagnostic, Source};
 use super::job::JobSpec;
+use super::near::nearest;
 use super::resource_specs::{self, Filled, Offer};
 use super::sweep::{self, Combination};
 use super::template::{Given, Template, error, too_large};
@@ -66,6 +67,8 @@ pub struct Stack {
     pub overrides: Vec<Layer>,
     /// The template that [`Stack::wanted`] names, if it is there.
     pub template: Option<Layer>,
+    /// Templates that it might have meant by one that is not there.
+    pub templates: Vec<String>,
     /// Sizes that `resources` may name.
     pub specs: Offer,
     /// The values of one job of a sweep.
@@ -97,7 +100,7 @@ pub struct Expanded {
 
 impl Stack {
     pub fn of(job: Layer) -> Self {
-        Self { job, overrides: Vec::new(), template: None, specs: Offer::new(), combination: None }
+        Self { job, overrides: Vec::new(), template: None, templates: Vec::new(), specs: Offer::new(), combination: None }
     }
 
     /// The name of the template that the job lies on top of.
@@ -205,7 +208,9 @@ impl Stack {
         let entries = with.as_ref().map_or(&[][..], |with| with.node.entries());
         let given = Given { template, at: name.node.at, entries, layers: &layers };
         let Some(layer) = &self.template else {
-            let message = format!("there is no template {template:?} in this workspace or in the default one");
+            let near = nearest(template, self.templates.iter().map(String::as_str));
+            let near = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
+            let message = format!("there is no template {template:?} in this workspace or in the default one{near}");
             return Err(vec![given.error(name.node.at, "", message)]);
         };
         let mut entries = Template::read_as(layer, layers.len() - 1)?.fill(&given)?;

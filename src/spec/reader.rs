@@ -37,6 +37,9 @@ const OPENPAI_PORTS: [&str; 2] = ["http", "ssh"];
 const ROLES_MAX: usize = 64;
 const TASKS_MAX: u32 = 1000;
 
+/// Longest string that a program can be started with, a byte for its end included (`MAX_ARG_STRLEN`).
+pub(super) const EXEC_STRING_MAX: usize = 128 << 10;
+
 /// Turns the wire form into the inner form, adding what is wrong with its meaning to `found`. `begun`: the roles of which there are
 /// tasks already.
 pub(super) fn from_wire(
@@ -443,6 +446,7 @@ impl Reader<'_> {
                 self.error(name.span(), key, message);
             }
         }
+        let path = key;
         in_file_order(params)
             .map(|(key, value)| {
                 let param = match value.get_ref() {
@@ -450,6 +454,13 @@ impl Reader<'_> {
                     toml::Value::Boolean(true) => Param::Flag,
                     other => Param::Value(self.as_written(other, value.span())),
                 };
+                let longest = match &param {
+                    Param::Flag => 0,
+                    Param::Value(text) => text.len(),
+                    Param::List(items) => items.iter().map(String::len).max().unwrap_or(0),
+                };
+                let what = format!("the argument --{}", key.get_ref());
+                self.fits_exec("--=".len() + key.get_ref().len() + longest, &what, value.span(), path);
                 (key.get_ref().clone(), param)
             })
             .collect()
@@ -470,9 +481,25 @@ impl Reader<'_> {
             if text.is_empty() || text.contains(['=', '\0']) {
                 self.error(name.span(), key, format!("`{key}`: {text:?} cannot be the name of a variable"));
             }
-            out.push((text.clone(), self.as_written(value.get_ref(), value.span())));
+            let written = self.as_written(value.get_ref(), value.span());
+            self.fits_exec(text.len() + 1 + written.len(), &format!("the variable {text}"), value.span(), key);
+            out.push((text.clone(), written));
         }
         out
+    }
+
+    /// The kernel starts no program with a longer string.
+    fn fits_exec(&mut self, length: usize, what: &str, span: Range<usize>, key: &str) {
+        if length < EXEC_STRING_MAX {
+            return;
+        }
+        let message = format!(
+            "`{key}`: {what} has {}, but the kernel starts no program with a string of {} or more; put it into a file, and its \
+             path here",
+            Bytes(length as u64).told(),
+            Bytes(EXEC_STRING_MAX as u64)
+        );
+        self.error(span, key, message);
     }
 
     fn roles(

@@ -452,7 +452,7 @@ fn mounts_name_a_place_here_and_one_in_the_tasks() {
         (mount("source = \"s3:lab/x\", target = \"/output\", sync = \"often\""), "neither \"end\" nor a duration"),
         (mount("source = \"s3:lab/x\", target = \"/output\", read_only = true"), "leave it out"),
         (mount("source = \"/x\", target = \"/x\", mode = 1"), "unknown key `mounts.mode`"),
-        ("mounts = [\"/x\"]".to_owned(), "takes an array of tables, not a string"),
+        ("mounts = [\"/x\"]".to_owned(), "takes an array of tables, as in `[[mounts]]` with `source = …` below it, not a string"),
         ("mounts = \"/x\"".to_owned(), "takes an array of tables"),
         (
             "mounts = [{ source = \"/a\", target = \"/x\" }, { source = \"/b\", target = \"/x/\" }]".to_owned(),
@@ -600,6 +600,40 @@ fn what_was_accepted_once_is_read_though_rules_have_become_stricter() {
         let read = parse_accepted(text, None).unwrap();
         let keys: Vec<_> = read.refused.iter().filter_map(|found| found.key.as_deref()).collect();
         assert_eq!(keys, [key], "{text}");
+    }
+}
+
+#[test]
+fn what_a_table_is_made_of_is_said_where_something_else_stands() {
+    for (text, said) in [
+        ("roles = 4", "`roles` takes a table for each name, as in `[roles.NAME]` with keys below it, not an integer"),
+        ("roles.worker = 4", "`roles.worker` takes a table, as in `[roles.worker]` with `count = …` below it, not an integer"),
+        ("env = \"A=1\"", "`env` takes a table, as in `[env]` with `NAME = …` below it, not a string"),
+        ("resources = []", "`resources` takes a table, as in `[resources]` with"),
+        ("services = true", "as in `[services.NAME]`"),
+        ("rerun = []", "`rerun` takes"),
+    ] {
+        let found = errors(text);
+        assert!(found.iter().any(|found| found.contains(said)), "{text}: {found:?}");
+    }
+}
+
+#[test]
+fn what_the_kernel_would_start_no_program_with_is_told_by_its_name() {
+    let most = "x".repeat((128 << 10) - 1);
+    let fits = &most[..(128 << 10) - "A=\0".len()];
+    for (text, said) in [
+        (format!("env.A = \"{fits}\""), None),
+        (format!("env.A = \"{fits}x\""), Some("the variable A has")),
+        (format!("roles.w.env.BIG = \"{most}\""), Some("`roles.w.env`: the variable BIG has")),
+        (format!("params.list = [\"{most}\"]"), Some("the argument --list has")),
+        (format!("command = \"{most}\""), None),
+        (format!("command = \"{most}x\""), Some("`command`: has a string of 128KiB")),
+        (format!("command = [\"true\", \"{most}x\"]"), Some("`command`: has a string of 128KiB")),
+    ] {
+        let found = errors(&text);
+        let is_as_said = said.map_or(found.is_empty(), |said| found.iter().any(|found| found.contains(said)));
+        assert!(is_as_said, "{said:?}: {:?}", found.iter().map(|one| &one[..one.len().min(200)]).collect::<Vec<_>>());
     }
 }
 

@@ -206,6 +206,30 @@ fn health_readiness_and_numbers_are_told_under_their_documented_names() {
     instance.shutdown();
 }
 
+/// In the workspace `open`, as job files are.
+fn templates_are_written_and_removed(instance: &Instance) {
+    let ask = |uid, verb: &str, path: &str, text: &str| ask_as(instance, uid, verb, path, text.as_bytes());
+    let text = "command = \"echo ${lr}\"\n[template.params]\nlr = { type = \"number\", default = 1 }\n";
+    let (path, file) = ("/v1/templates/open/learn", instance.jobs_d().join("open/learn.template.toml"));
+    assert_eq!(ask(NOBODY, "PUT", "/v1/templates/default/learn", text).code(), "forbidden", "jobs.d is root's");
+    assert_eq!(ask(NOBODY, "PUT", path, text).status, 201);
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!((metadata.uid(), metadata.mode() & 0o777), (NOBODY, 0o644));
+    assert_eq!(ask(NOBODY, "GET", path, "").json()["params"][0]["name"], "lr");
+    assert_eq!(ask(NOBODY, "PUT", &format!("{path}?new=1"), text).code(), "conflict");
+    assert_eq!(ask(1234, "PUT", path, text).code(), "forbidden", "it is somebody else's");
+    let invalid = ask(NOBODY, "PUT", path, "command = 3");
+    assert_eq!((invalid.code().as_str(), &invalid.json()["diagnostics"][0]["line"]), ("invalid_template", &json!(1)));
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "a bad template changes nothing");
+    assert_eq!(ask(NOBODY, "PUT", path, &format!("description = \"new\"\n{text}")).status, 200);
+    let job = "state = \"held\"\ntemplate = \"learn\"\nwith.lr = 0.5\n";
+    assert_eq!(ask(NOBODY, "PUT", "/v1/jobs/open/learned/file", job).status, 201);
+    assert_eq!(ask(0, "PUT", "/v1/templates/mine.toml.d/x", text).code(), "bad_request", "that would be an override");
+    assert_eq!(ask(1234, "DELETE", path, "").code(), "forbidden");
+    assert_eq!((ask(NOBODY, "DELETE", path, "").status, file.exists()), (200, false));
+    assert_eq!(ask(NOBODY, "DELETE", path, "").code(), "not_found");
+}
+
 #[test]
 fn job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answer() {
     let test = "job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answer";
@@ -249,6 +273,7 @@ fn job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answ
     assert!(!file.exists());
     let leftover: Vec<_> = fs::read_dir(instance.jobs_d().join("open")).unwrap().flatten().collect();
     assert!(leftover.iter().all(|entry| !entry.file_name().to_string_lossy().starts_with('.')), "{leftover:?}");
+    templates_are_written_and_removed(&instance);
     // A link that somebody has put there is replaced, not followed.
     std::os::unix::fs::symlink("/etc/passwd", instance.jobs_d().join("open/trap.toml")).unwrap();
     chown(instance.jobs_d().join("open"), Some(0), Some(0)).unwrap();

@@ -275,3 +275,39 @@ fn a_follower_that_never_reads_holds_up_nobody() {
     }
     instance.shutdown();
 }
+
+/// A part of a log must not be taken for the whole, by whatever it is read.
+#[test]
+fn a_log_that_cannot_be_read_on_does_not_end_as_if_it_were_whole() {
+    let test = "a_log_that_cannot_be_read_on_does_not_end_as_if_it_were_whole";
+    if !has_tools(test, &["curl"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.run_job("said", "command = \"echo all of it\"");
+    let address = "http://x/v1/jobs/default/said/logs";
+    let curl = |query: &str| {
+        let mut curl = Command::new("curl");
+        curl.arg("-sS").arg("--unix-socket").arg(instance.root().join("run/trainyard/api.sock"));
+        curl.arg(format!("{address}{query}")).output().unwrap()
+    };
+    assert!(curl("").status.success() && curl("?format=text").status.success());
+    // As where its disk fails.
+    let index = instance.run_dir("said", 1).join("attempts/1/main-0/.log.index");
+    fs::remove_file(&index).unwrap();
+    fs::create_dir(&index).unwrap();
+    for query in ["", "?format=text", "?follow=1"] {
+        let broken = curl(query);
+        assert_eq!(broken.status.code(), Some(18), "{query}: {broken:?}");
+    }
+    let told = instance.cli(&["logs", "said"]);
+    assert!(!told.status.success() && String::from_utf8_lossy(&told.stderr).contains("what came is not whole"), "{told:?}");
+    let script = format!(
+        "import trainyard\ntry:\n    str(trainyard.connect(root={:?}).job('said').logs())\nexcept trainyard.TrainyardError as error:\n    print(error.code)",
+        instance.root()
+    );
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-B", "-c", &script]).env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/python"));
+    assert_eq!(String::from_utf8_lossy(&python.output().unwrap().stdout), "connection_lost\n");
+    instance.shutdown();
+}

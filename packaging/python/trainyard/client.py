@@ -181,6 +181,18 @@ class Yard:
         """A template with its parameters and its file."""
         return cast(TemplateDetail, self._transport.json("GET", path("templates", workspace, name)))
 
+    def save_template(
+        self, name: str, template: JobLike, *, workspace: str = "default", replace: bool = False
+    ) -> TemplateDetail:
+        """Writes a template as yours: a job file with a `[template]`. What is there is refused, unless it is to be replaced."""
+        query = {} if replace else {"new": True}
+        self._transport.json("PUT", path("templates", workspace, name), query, body=job_file(template))
+        return self.template(name, workspace=workspace)
+
+    def delete_template(self, name: str, *, workspace: str = "default") -> None:
+        """Removes a template; jobs that were made of it go on."""
+        self._transport.json("DELETE", path("templates", workspace, name))
+
     def datasets(self, workspace: str = "default") -> List[DatasetView]:
         """Datasets that jobs of a workspace may name."""
         return cast(List[DatasetView], self._transport.json("GET", path("datasets"), {"workspace": workspace}))

@@ -35,6 +35,7 @@ ADVICE: Dict[str, str] = {
     "body_too_large": "send less",
     "range_not_satisfiable": "ask for a part that there is",
     "invalid_job": "correct the job file; `diagnostics` tells the places, `trainyard explain KEY` the keys",
+    "invalid_template": "correct the template; `diagnostics` tells the places, `trainyard check FILE` tells them as well",
     "refused_now": "correct the job file: a new run begins of it",
     "too_many_requests": "ask more slowly, or for many jobs at once",
     "internal": "look at the daemon's journal: `journalctl -u trainyard`",

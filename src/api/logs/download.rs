@@ -5,7 +5,6 @@
 
 use std::ops::Range;
 
-use http_body_util::channel::Sender;
 use hyper::body::Bytes;
 use sha2::{Digest, Sha256};
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
@@ -13,7 +12,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use super::ranges;
 use super::source::Place;
 use super::{Follower, Growth};
-use crate::api::server::Cut;
+use crate::api::flow::Flow;
 use crate::api::wire::LogQuery;
 use crate::config::Paths;
 use crate::reconcile::JobDetail;
@@ -73,6 +72,9 @@ impl Download {
                 break;
             }
         }
+        if self.follower.unread().is_some() {
+            return None;
+        }
         let (before, places) = kept;
         for (source, place) in self.follower.sources.iter_mut().zip(places) {
             source.go_to(place);
@@ -85,7 +87,7 @@ impl Download {
     }
 
     /// Sends what is wanted of it, all of it when absent; or until nobody listens.
-    pub(in crate::api) async fn send(self, mut sender: Sender<Bytes, Cut>, wanted: Option<Range<u64>>) {
+    pub(in crate::api) async fn send(self, mut flow: Flow, wanted: Option<Range<u64>>) {
         let wanted = wanted.unwrap_or(0..u64::MAX);
         let (mut follower, mut at) = (self.follower, self.before);
         while at < wanted.end {
@@ -95,9 +97,16 @@ impl Download {
             at += lines.len() as u64;
             let place = |offset: u64| usize::try_from(offset.clamp(begins, at) - begins).unwrap_or(lines.len());
             let part = lines.slice(place(wanted.start)..place(wanted.end));
-            if !part.is_empty() && sender.send_data(part).await.is_err() || is_end {
+            if !part.is_empty() && flow.send(part).await.is_err() {
                 return;
             }
+            if is_end {
+                break;
+            }
+        }
+        match follower.unread() {
+            Some(reason) => flow.cut(reason),
+            None => flow.end(),
         }
     }
 }
@@ -113,7 +122,6 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use http_body_util::BodyExt;
-    use http_body_util::channel::Channel;
 
     use super::super::source::Source;
     use super::*;
@@ -134,9 +142,9 @@ mod tests {
     }
 
     async fn read(file: Download, wanted: Option<Range<u64>>) -> Vec<u8> {
-        let (sender, channel) = Channel::<Bytes, Cut>::new(2);
-        tokio::spawn(file.send(sender, wanted));
-        channel.collect().await.unwrap().to_bytes().to_vec()
+        let (flow, body) = Flow::new(2);
+        tokio::spawn(file.send(flow, wanted));
+        body.collect().await.unwrap().to_bytes().to_vec()
     }
 
     /// Lines of many lengths, some of which are begun by one piece and ended by the next.

@@ -35,6 +35,8 @@ pub(super) struct Source {
     at: Place,
     /// How far it went when it was opened: what comes later is not waited for. Absent when following.
     end: Option<Cursor>,
+    /// Why it cannot be read on.
+    failed: Option<io::Error>,
 }
 
 /// How far it has been sent.
@@ -49,7 +51,7 @@ pub(super) struct Place {
 
 impl Source {
     pub(super) fn new(id: AttemptId, attempt: u32, task: TaskName, dir: PathBuf) -> Self {
-        Self { task, attempt, id, dir, reader: None, following: None, at: Place::default(), end: None }
+        Self { task, attempt, id, dir, reader: None, following: None, at: Place::default(), end: None, failed: None }
     }
 
     pub(super) fn is_of(&self, attempt: u32, task: &TaskName) -> bool {
@@ -60,8 +62,22 @@ impl Source {
         self.reader.is_some()
     }
 
-    /// Fails before the task's first start.
-    pub(super) fn open(&mut self, query: &LogQuery) -> io::Result<()> {
+    /// Whether there is a log: there is none before the task's first start.
+    pub(super) fn open(&mut self, query: &LogQuery) -> bool {
+        let opened = self.try_open(query);
+        if let Err(error) = opened {
+            self.failed = (error.kind() != io::ErrorKind::NotFound).then_some(error);
+            return false;
+        }
+        true
+    }
+
+    /// Why something of it cannot be read, if it cannot.
+    pub(super) fn unread(&self) -> Option<String> {
+        self.failed.as_ref().map(|error| format!("the log of task {} cannot be read: {error}", self.task))
+    }
+
+    fn try_open(&mut self, query: &LogQuery) -> io::Result<()> {
         let mut reader = LogReader::open_whole(&self.dir)?;
         self.at.cursor = start(&mut reader, query).unwrap_or_default();
         if self.at.cursor == Cursor::default() {
@@ -115,17 +131,27 @@ impl Source {
 
     /// What comes next, as far as it is to be sent.
     pub(super) fn next_piece(&mut self) -> Option<Record> {
-        let reader = self.reader.as_ref()?;
-        match self.end {
-            Some(end) => reader.piece_before(end, &mut self.at.cursor).ok()?,
-            None => reader.piece_at(&mut self.at.cursor).ok()?,
-        }
+        let reader = self.reader.as_ref().filter(|_| self.failed.is_none())?;
+        let piece = match self.end {
+            Some(end) => reader.piece_before(end, &mut self.at.cursor),
+            None => reader.piece_at(&mut self.at.cursor),
+        };
+        piece.unwrap_or_else(|error| {
+            self.failed = Some(error);
+            None
+        })
     }
 
     /// Reads on within `part`, and puts lines that are complete. `None` when nothing can be read.
     pub(super) fn put_lines(&mut self, out: &mut Vec<u8>, form: Form, part: &Record) -> Option<()> {
         let mut buffer = vec![0; CHUNK];
-        let count = self.reader.as_mut()?.read_on(part, &mut self.at.cursor, &mut buffer).ok()?;
+        let count = match self.reader.as_mut()?.read_on(part, &mut self.at.cursor, &mut buffer) {
+            Ok(count) => count,
+            Err(error) => {
+                self.failed = Some(error);
+                return None;
+            }
+        };
         if count == 0 {
             return None;
         }
