@@ -144,17 +144,32 @@ pub fn copy_state(paths: &Paths, _: &Offline, out: &mut dyn Write) -> Result<(),
     Ok(RedbStore::open(&paths.store_file())?.reader().copy(out)?)
 }
 
+/// Is told how many bytes have been written, or read, so far.
+pub type Told<'a> = &'a mut dyn FnMut(u64);
+
 /// Writes the backup to `out`; `state` is what [`copy_state`], or the daemon, has written. Tells what was left out.
-pub fn write(paths: &Paths, state: &mut File, out: &File, now: Timestamp) -> Result<Vec<String>, BackupError> {
+pub fn write(
+    paths: &Paths,
+    state: &mut File,
+    out: &File,
+    now: Timestamp,
+    told: Told<'_>,
+) -> Result<Vec<String>, BackupError> {
     state.rewind().map_err(failed("read", &paths.store_file()))?;
     // A copy that cannot be read is none.
     copy::read(BufReader::new(&*state))?;
     state.rewind().map_err(failed("read", &paths.store_file()))?;
-    archive::write(paths, state, out, now)
+    archive::write(paths, state, out, now, told)
 }
 
 /// Puts the backup `from` in the place of what is there.
-pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Result<Restored, BackupError> {
+pub fn restore(
+    paths: &Paths,
+    from: &Path,
+    wanted: Wanted,
+    now: Timestamp,
+    told: Told<'_>,
+) -> Result<Restored, BackupError> {
     let _offline = offline(paths)?;
     if wanted.replace == Replace::Nothing && (paths.store_file().exists() || paths.config_dir().exists()) {
         return Err(BackupError::Exists { root: paths.root().to_owned() });
@@ -162,7 +177,7 @@ pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Re
     refuse_if_tasks_run(paths)?;
     swap::refuse_mount_points(paths)?;
     create_dir(&paths.state_dir(), 0o700).map_err(failed("make the directory", &paths.state_dir()))?;
-    let restored = put_back(paths, from, wanted, now);
+    let restored = put_back(paths, from, wanted, now, told);
     if restored.is_err() {
         // The error tells more than one of this; whatever comes next tries it again.
         let _ = swap::discard_drafts(paths);
@@ -170,9 +185,15 @@ pub fn restore(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Re
     restored
 }
 
-fn put_back(paths: &Paths, from: &Path, wanted: Wanted, now: Timestamp) -> Result<Restored, BackupError> {
+fn put_back(
+    paths: &Paths,
+    from: &Path,
+    wanted: Wanted,
+    now: Timestamp,
+    told: Told<'_>,
+) -> Result<Restored, BackupError> {
     let drafts = swap::Drafts::make(paths)?;
-    let read = archive::read(from, &drafts)?;
+    let read = archive::read(from, &drafts, told)?;
     let left =
         left::left_in(paths, &read.state).map_err(failed("look at what runs have left in", &paths.workspaces()))?;
     let archive::Content { manifest, state, without_lists } = read;

@@ -3,7 +3,8 @@
 mod backup;
 mod change;
 mod check;
-pub mod complete;
+mod complete;
+mod confirm;
 mod contract;
 mod cp;
 mod dataset;
@@ -18,10 +19,12 @@ mod generate;
 mod gpu;
 mod image;
 mod import;
+mod listing;
 mod logs;
 mod model;
 mod new;
 mod output;
+mod progress;
 mod ps;
 mod queue;
 mod secret;
@@ -88,8 +91,62 @@ pub fn arguments() -> Cli {
             output::aside(&Cli::command().render_help().to_string());
             crate::sys::process::exit_now(2);
         }
+        if error.use_stderr()
+            && let Some(verb) = first_word(std::env::args().skip(1)).and_then(|verb| inner(&verb))
+        {
+            refuse_by_hand(verb);
+        }
         error.exit()
     })
+}
+
+/// Verbs that the daemon or the mount give to processes of their own, with what people may have wanted.
+const INNER: [(&str, &str); 7] = [
+    (
+        "mount",
+        "the daemon mounts when it starts: `systemctl start trainyard`, or `trainyard daemon`; `trainyard doctor` tells what keeps it from that",
+    ),
+    ("direct", "`[mount] direct` in trainyard.toml says what is shown directly"),
+    ("enter", "`trainyard exec JOB -- COMMAND` runs a command in a task"),
+    ("hold", "`trainyard exec JOB -- COMMAND` runs a command in a task"),
+    ("carry", "`trainyard send JOB` copies output to its store"),
+    ("registry", "`trainyard image pull NAME` gets an image"),
+    ("shim", "a job file in jobs.d runs tasks; `trainyard new JOB` writes one"),
+];
+
+/// The verb of a line that cannot be parsed.
+fn first_word(mut words: impl Iterator<Item = String>) -> Option<String> {
+    loop {
+        match words.next()?.as_str() {
+            "--root" => drop(words.next()),
+            word if word.starts_with('-') => {}
+            word => return Some(word.to_owned()),
+        }
+    }
+}
+
+fn inner(name: &str) -> Option<(&'static str, &'static str)> {
+    INNER.into_iter().find(|(verb, _)| *verb == name)
+}
+
+/// Says whose such a verb is, and what to do instead.
+fn refuse_by_hand((verb, instead): (&str, &str)) -> ! {
+    output::error(&format!("`trainyard {verb}` is not for people: Trainyard starts it for itself; {instead}"));
+    crate::sys::process::exit_now(2)
+}
+
+/// Ends here where somebody has typed a verb that is not for people: what a process of ours is given is missing.
+pub fn refuse_inner(verb: &Verb) {
+    let of_ours = || crate::sys::file::is_pipe(&std::io::stdin());
+    let name = match verb {
+        Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false } => "mount",
+        Verb::Direct if !of_ours() => "direct",
+        Verb::Registry if !of_ours() => "registry",
+        _ => return,
+    };
+    if let Some(verb) = inner(name) {
+        refuse_by_hand(verb);
+    }
 }
 
 /// Runs a verb that talks to the daemon or reads files.
@@ -144,6 +201,18 @@ mod tests {
             found.extend(silent.map(|argument| format!("{path} {}", argument.get_id())));
             without_a_word(verb, &path, found);
         }
+    }
+
+    #[test]
+    fn every_hidden_verb_has_a_word_for_who_types_it() {
+        let command = Cli::command();
+        let hidden = command.get_subcommands().filter(|verb| verb.is_hide_set()).map(clap::Command::get_name);
+        let without: Vec<&str> = hidden.filter(|name| inner(name).is_none() && *name != "generate").collect();
+        assert_eq!(without, Vec::<&str>::new());
+        let first = |line: &str| first_word(line.split(' ').map(str::to_owned));
+        assert_eq!(first("--root / --json shim x").as_deref(), Some("shim"));
+        assert_eq!(first("--root=/ hold"), Some("hold".to_owned()));
+        assert_eq!(first("--json"), None);
     }
 
     #[test]

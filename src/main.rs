@@ -13,6 +13,7 @@ fn main() -> ExitCode {
     // Where a shell asks what could come next it is told, and nothing else is done.
     clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     let cli = cli::arguments();
+    cli::refuse_inner(&cli.verb);
     let done = match cli.verb {
         Verb::Shim { dir, lock_fd, .. } => shim(dir, lock_fd),
         Verb::Enter { dir, control_fd } => enter(dir, control_fd),

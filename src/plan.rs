@@ -86,7 +86,11 @@ impl Amount {
             missing.push(format!("{} cpu of {}", Cpu(self.cpu), Cpu(room.cpu)));
         }
         if self.memory > room.memory {
-            missing.push(format!("{} of memory of {}", Bytes(self.memory).told(), Bytes(room.memory).told_beside(self.memory)));
+            missing.push(format!(
+                "{} of memory of {}",
+                Bytes(self.memory).told(),
+                Bytes(room.memory).told_beside(self.memory)
+            ));
         }
         if self.gpu > room.gpu {
             missing.push(format!("{} GPU(s) of {}", CardAmount(self.gpu), CardAmount(room.gpu)));

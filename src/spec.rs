@@ -8,6 +8,7 @@
 //! tells what is wrong where it was written; [`template`] reads templates and their parameters, [`sweep`] makes one file
 //! many jobs; [`resource_specs`] are the sizes that the administrator offers.
 
+mod accepted;
 mod check;
 pub mod diagnostic;
 pub mod explain;
@@ -29,6 +30,7 @@ use std::collections::BTreeSet;
 
 use crate::ids::RoleName;
 
+pub use accepted::{Accepted, parse_accepted, salvage};
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
@@ -48,27 +50,6 @@ pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;
 /// Returns the job, if it may run, and everything there is to say: errors only without a job, warnings also with one.
 pub fn parse(file: &str, text: &str) -> (Option<JobSpec>, Vec<Diagnostic>) {
     parse_source(&diagnostic::Source::new(file, text), None)
-}
-
-/// A text that was accepted once, by whichever version, as this one reads it.
-#[derive(Debug)]
-pub struct Accepted {
-    pub spec: JobSpec,
-    /// What this version refuses in it. The spec has a default in place of some of that, such as the machine for an image: what runs
-    /// may go on by it, but nothing may be begun of it.
-    pub refused: Vec<Diagnostic>,
-}
-
-/// Reads a text that was accepted once: bounds of numbers that have become narrower since are not held against it, and what else has
-/// come to be refused is told, so that an upgrade ends nothing that runs. `begun`: the roles of which an attempt has tasks already; no
-/// master is added beside them.
-pub fn parse_accepted(text: &str, begun: Option<&BTreeSet<RoleName>>) -> Option<Accepted> {
-    let source = diagnostic::Source::new("spec.toml", text);
-    let mut found = check::check(&source, check::Language::Accepted);
-    let spec = reader::from_wire(toml::from_str(text).ok()?, &source, begun, &mut found)?;
-    found.retain(Diagnostic::is_error);
-    sort(&mut found);
-    Some(Accepted { spec, refused: found })
 }
 
 fn parse_source(

@@ -12,6 +12,7 @@
 //! target; read a device or pipe, or replace one.
 
 mod access_lists;
+mod counted;
 mod pack;
 mod unpack;
 
@@ -20,6 +21,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+pub use counted::Counted;
 pub use pack::{append, pack};
 pub use unpack::{Asked, Tree, unpack};
 

@@ -95,7 +95,11 @@ fn put_aside(path: &Path, more: Vec<SetAside>) -> io::Result<()> {
         tracing::error!(path = %path.display(), %error, "what was set aside cannot be read, and is written anew");
         Vec::new()
     });
-    all.extend(more.into_iter().filter(|one| all.iter().all(|known| known.notice.serial != one.notice.serial)).collect::<Vec<_>>());
+    all.extend(
+        more.into_iter()
+            .filter(|one| all.iter().all(|known| known.notice.serial != one.notice.serial))
+            .collect::<Vec<_>>(),
+    );
     all.drain(..all.len().saturating_sub(SET_ASIDE_MAX));
     write_whole(path, &serde_json::to_vec(&all).map_err(io::Error::other)?, 0o600, Durability::Machine)
 }

@@ -21,8 +21,8 @@ use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
-    Done, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView, ImportQuery, JobList,
-    JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
+    Done, EventQuery, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView, ImportQuery,
+    JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
@@ -38,7 +38,9 @@ pub enum ClientError {
         #[source]
         source: io::Error,
     },
-    #[error("the connection to the daemon broke off: what came is not whole; the daemon has ended, or its journal tells why")]
+    #[error(
+        "the connection to the daemon broke off: what came is not whole; the daemon has ended, or its journal tells why"
+    )]
     Broken(#[from] hyper::Error),
     #[error("{message}")]
     Refused { status: u16, message: String },
@@ -194,6 +196,12 @@ impl Client {
         self.read(Method::DELETE, &path(key, if with_file { "?file=1" } else { "" })).await
     }
 
+    /// What [`Self::remove`] would do, or is refused; nothing is done.
+    pub async fn would_remove(&self, key: &JobKey, with_file: bool) -> Result<Done, ClientError> {
+        let file = if with_file { "&file=1" } else { "" };
+        self.read(Method::DELETE, &path(key, &format!("?dry_run=1{file}"))).await
+    }
+
     /// Writes the whole state, as it is now, to `out`; `store::copy` reads it and tells whether all of it came.
     pub async fn copy_state(&self, out: &mut impl io::Write) -> Result<(), ClientError> {
         let mut body = self.call(Method::GET, "/v1/state").await?.into_body();
@@ -206,6 +214,11 @@ impl Client {
 
     pub async fn drain(&self) -> Result<DrainReport, ClientError> {
         self.read(Method::POST, "/v1/drain").await
+    }
+
+    /// Whether jobs may start, and what runs.
+    pub async fn drain_report(&self) -> Result<DrainReport, ClientError> {
+        self.read(Method::GET, "/v1/drain").await
     }
 
     /// Comes when nothing runs any more.
@@ -233,15 +246,9 @@ impl Client {
         self.read(Method::DELETE, &format!("/v1/tokens/{}{whose}", escape(name))).await
     }
 
-    /// Calls `each` with every event of all jobs behind a serial number, until there are no more or it returns false.
-    pub async fn events(
-        &self,
-        after: u64,
-        follow: Follow,
-        each: impl FnMut(HappeningView) -> bool,
-    ) -> Result<(), ClientError> {
-        let follow = if follow == Follow::Yes { "&follow=1" } else { "" };
-        let response = self.call(Method::GET, &format!("/v1/events?after={after}{follow}")).await?;
+    /// Calls `each` with every event that is asked for, until there are no more or it returns false.
+    pub async fn events(&self, query: &EventQuery, each: impl FnMut(HappeningView) -> bool) -> Result<(), ClientError> {
+        let response = self.call(Method::GET, &format!("/v1/events?{}", query.encode())).await?;
         lines(response, each).await
     }
 

@@ -92,7 +92,15 @@ pub(super) mod tests {
         assert!(told(Flow::end).await.1);
         assert!(!told(drop).await.1);
         assert!(!told(|flow| flow.cut("the disk is gone".to_owned())).await.1);
-        let panics = |flow: Flow| drop(std::thread::spawn(move || { let _flow = flow; panic!("as it should") }).join());
+        let panics = |flow: Flow| {
+            drop(
+                std::thread::spawn(move || {
+                    let _flow = flow;
+                    panic!("as it should")
+                })
+                .join(),
+            )
+        };
         assert!(!told(panics).await.1);
     }
 }

@@ -7,6 +7,7 @@ use super::flow::Flow;
 use super::query::Values;
 use super::server::{Body, Context, stream};
 use super::wire::HappeningView;
+use crate::ids::Timestamp;
 use crate::reconcile::{Caller, Happened, Refusal};
 
 /// Events that are asked for at once.
@@ -16,6 +17,8 @@ const BATCH: usize = 500;
 struct Wanted {
     workspace: Option<String>,
     job: Option<String>,
+    since: Timestamp,
+    until: Timestamp,
     after: u64,
     follow: bool,
     /// So many at most.
@@ -26,6 +29,8 @@ pub(super) fn send(context: &Context, caller: Caller, values: &Values) -> Result
     let wanted = Wanted {
         workspace: values.owned("workspace"),
         job: values.owned("job"),
+        since: values.time("since").unwrap_or(Timestamp(0)),
+        until: values.time("until").unwrap_or(Timestamp(u64::MAX)),
         after: values.number("after").unwrap_or(0),
         follow: values.flag("follow"),
         left: values.number("limit").unwrap_or(u64::MAX),
@@ -77,7 +82,8 @@ impl Wanted {
         for (key, event) in happened.events {
             let of_workspace = self.workspace.as_ref().is_none_or(|name| name == key.workspace.as_str());
             let of_job = self.job.as_ref().is_none_or(|name| name == key.job.as_str());
-            if of_workspace && of_job && self.left > 0 {
+            let of_time = (self.since..=self.until).contains(&event.at);
+            if of_workspace && of_job && of_time && self.left > 0 {
                 self.left -= 1;
                 let view = HappeningView::of(&key, event);
                 out.extend(serde_json::to_vec(&view).expect("an event is text and numbers"));

@@ -15,8 +15,8 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use super::may_submit;
 use super::flow::Flow;
+use super::may_submit;
 use super::server::Body;
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};

@@ -130,6 +130,27 @@ pub(super) async fn remove_with_file(
     tokio::time::timeout(FILE_GONE, retried).await.unwrap_or_else(|_| Err(slow()))
 }
 
+/// What a removal would do, or why it is refused; nothing is done.
+pub(super) async fn would_remove(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    with_file: bool,
+) -> Result<Response<Body>, ApiError> {
+    if with_file {
+        // Refuses one of a sweep, whose file is not its own.
+        is_over(context, &caller, &key).await?;
+        let may_write = super::may_submit(&context.paths.jobs_d(), key.workspace.as_str(), caller.uid);
+        if caller.uid != 0 && !may_write {
+            return Err(ApiError::Forbidden(format!(
+                "you may not remove files from the directory of workspace {}",
+                key.workspace
+            )));
+        }
+    }
+    change(context, caller, key, Verb::WouldRemove { with_file }).await
+}
+
 fn waits_for_file(refusal: &Refusal) -> bool {
     match refusal {
         Refusal::FileStillThere { .. } => true,

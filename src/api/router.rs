@@ -57,6 +57,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         }
         Action::Send => jobs::change(context, caller, job()?, Verb::Send).await,
         Action::KeepUnsent => jobs::change(context, caller, job()?, Verb::KeepUnsent).await,
+        Action::Remove if call.query.flag("dry_run") => {
+            jobs::would_remove(context, caller, job()?, call.query.flag("file")).await
+        }
         Action::Remove if call.query.flag("file") => jobs::remove_with_file(context, caller, job()?).await,
         Action::Remove => jobs::change(context, caller, job()?, Verb::Remove).await,
         Action::Images

@@ -323,6 +323,8 @@ const EVENTS: &[Param] = &[
     param("follow", Kind::Flag, "Stay, and tell of what happens."),
     param("workspace", Kind::Name, "Only of jobs of this workspace."),
     param("job", Kind::Name, "Only of the job of this name."),
+    param("since", Kind::Time, "Only what came then or later."),
+    param("until", Kind::Time, "Only what came then or earlier."),
     param("limit", Kind::Number(1, u64::MAX), "So many at most."),
 ];
 const METRICS: &[Param] = &[
@@ -373,7 +375,10 @@ pub static ROUTES: &[Route] = &[
         )]),
     route(Action::Remove, Verb::Delete, "/v1/jobs/{workspace}/{job}", Right::Jobs, Answers::Json(of::<Done>))
         .does("Removes the record of a job that is over and whose file is gone, or with its file.")
-        .asks(&[param("file", Kind::Flag, "Remove the job's file as well.")]),
+        .asks(&[
+            param("file", Kind::Flag, "Remove the job's file as well."),
+            param("dry_run", Kind::Flag, "Say what would be removed or is refused, and remove nothing."),
+        ]),
     route(Action::Logs, Verb::Get, "/v1/jobs/{workspace}/{job}/logs", Right::Read, Answers::Lines(of::<LogLine>))
         .does("Sends what the tasks printed, merged by time.")
         .asks(LOGS)
@@ -619,7 +624,7 @@ mod tests {
             "POST /v1/jobs/{workspace}/{job}/rerun",
             "POST /v1/jobs/{workspace}/{job}/clone?as&to",
             "GET /v1/jobs/{workspace}/{job}/logs?since&until&lines&task&run&attempt&follow&format",
-            "GET /v1/events?after&follow&workspace&job&limit",
+            "GET /v1/events?after&follow&workspace&job&since&until&limit",
             "GET /v1/jobs/{workspace}/{job}/metrics?task",
             "POST /v1/jobs/{workspace}/{job}/exec",
             "GET /v1/gpus",

@@ -9,6 +9,7 @@ use super::error::ApiError;
 use super::flow::Flow;
 use super::server::{Body, Context};
 use crate::reconcile::Caller;
+use crate::store::copy::CopyError;
 
 /// What is sent at once, bytes.
 const CHUNK: usize = 64 << 10;
@@ -26,13 +27,9 @@ pub(super) fn copy(context: &Context, caller: &Caller) -> Result<Body, ApiError>
 }
 
 /// What could not be copied wholly must not look as if it were.
-fn send<E: std::error::Error + From<io::Error>>(
-    flow: Flow,
-    handle: Handle,
-    copy: impl FnOnce(&mut BufWriter<Sending>) -> Result<(), E>,
-) {
+fn send(flow: Flow, handle: Handle, copy: impl FnOnce(&mut BufWriter<Sending>) -> Result<(), CopyError>) {
     let mut out = BufWriter::with_capacity(CHUNK, Sending { flow, handle });
-    let copied = copy(&mut out).and_then(|()| Ok(out.flush()?));
+    let copied = copy(&mut out).and_then(|()| out.flush().map_err(CopyError::Write));
     let (Sending { flow, .. }, _) = out.into_parts();
     match copied {
         Ok(()) => flow.end(),
@@ -73,8 +70,8 @@ mod tests {
             move |flow: Flow| {
                 let copying = std::thread::spawn(move || {
                     send(flow, handle, |out| {
-                        out.write_all(b"{\"job\": 1}\n")?;
-                        if fails { Err(io::Error::other("the disk is gone")) } else { Ok(()) }
+                        out.write_all(b"{\"job\": 1}\n").map_err(CopyError::Write)?;
+                        if fails { Err(CopyError::Read(io::Error::other("the disk is gone"))) } else { Ok(()) }
                     });
                 });
                 copying.join().unwrap();

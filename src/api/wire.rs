@@ -250,6 +250,35 @@ fn encode<const N: usize>(pairs: [(&str, Option<String>); N]) -> String {
 }
 
 /// What of a job's logs is wanted; the query of `…/logs`.
+/// Which events are told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Only those behind this serial number.
+    pub after: u64,
+    /// Stay, and tell of what happens.
+    pub follow: bool,
+    /// Only those of this job.
+    pub job: Option<JobKey>,
+    /// Only those that came then or later, ms since 1970.
+    pub since: Option<u64>,
+    /// Only those that came then or earlier.
+    pub until: Option<u64>,
+}
+
+impl EventQuery {
+    pub fn encode(&self) -> String {
+        let number = |number: Option<u64>| number.map(|number| number.to_string());
+        encode([
+            ("after", Some(self.after.to_string())),
+            ("follow", self.follow.then(|| "1".to_owned())),
+            ("workspace", self.job.as_ref().map(|key| key.workspace.to_string())),
+            ("job", self.job.as_ref().map(|key| key.job.to_string())),
+            ("since", number(self.since)),
+            ("until", number(self.until)),
+        ])
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     /// `ROLE-I`; all tasks when absent.

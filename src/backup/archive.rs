@@ -13,12 +13,12 @@ use serde::{Deserialize, Serialize};
 use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use super::swap::Drafts;
-use super::{BackupError, LACKS, failed};
+use super::{BackupError, LACKS, Told, failed};
 use crate::config::Paths;
 use crate::ids::Timestamp;
 use crate::store::{Batch, copy};
 use crate::sys::file::{Durability, optional, write_whole};
-use crate::transfer::{self, Tree};
+use crate::transfer::{self, Counted, Tree};
 
 /// The format that is written; older ones are read.
 const FORMAT: u32 = 1;
@@ -50,9 +50,15 @@ pub struct Manifest {
     pub lacks: String,
 }
 
-pub(super) fn write(paths: &Paths, state: &File, out: &File, now: Timestamp) -> Result<Vec<String>, BackupError> {
+pub(super) fn write(
+    paths: &Paths,
+    state: &File,
+    out: &File,
+    now: Timestamp,
+    told: Told<'_>,
+) -> Result<Vec<String>, BackupError> {
     let writing = |error| failed("write", Path::new("the backup"))(error);
-    let mut encoder = zstd::Encoder::new(BufWriter::new(out), LEVEL).map_err(writing)?;
+    let mut encoder = zstd::Encoder::new(BufWriter::new(Counted::new(out, told)), LEVEL).map_err(writing)?;
     encoder.include_checksum(true).map_err(writing)?;
     let mut builder = Builder::new(encoder);
     let manifest = Manifest {
@@ -166,11 +172,11 @@ pub(super) struct Content {
 }
 
 /// Reads all of the backup, its files into `drafts`.
-pub(super) fn read(from: &Path, drafts: &Drafts) -> Result<Content, BackupError> {
+pub(super) fn read(from: &Path, drafts: &Drafts, told: Told<'_>) -> Result<Content, BackupError> {
     let damaged = |what: String| BackupError::Damaged { path: from.to_owned(), what };
     let broken = |error: io::Error| damaged(error.to_string());
     let file = File::open(from).map_err(failed("open", from))?;
-    let mut archive = Archive::new(zstd::Decoder::new(file).map_err(broken)?);
+    let mut archive = Archive::new(zstd::Decoder::new(Counted::new(file, told)).map_err(broken)?);
     let mut tree = Tree::below(&drafts.config())?;
     let (mut manifest, mut state, mut has_config) = (None, None, false);
     for entry in archive.entries().map_err(broken)? {

@@ -137,7 +137,7 @@ fn back_up(paths: &Paths, to: &Path) {
 
 /// As `trainyard restore`, without tokens.
 fn restore(paths: &Paths, from: &Path, replace: Replace, now: Timestamp) -> Result<Restored, BackupError> {
-    super::restore(paths, from, Wanted { replace, tokens: Tokens::Here }, now)
+    super::restore(paths, from, Wanted { replace, tokens: Tokens::Here }, now, &mut |_| {})
 }
 
 fn stored(paths: &Paths) -> Batch {
@@ -315,7 +315,7 @@ fn tokens_that_were_revoked_after_the_backup_come_back_only_if_asked_for() {
     assert!(!token("0.revoked").exists());
     assert_eq!(fs::metadata(token("new")).unwrap().permissions().mode() & 0o777, 0o600);
     let wanted = Wanted { replace: Replace::Everything, tokens: Tokens::Backup };
-    let told = super::restore(&paths, &file, wanted, Timestamp(NOW.0 + 1)).unwrap().tokens;
+    let told = super::restore(&paths, &file, wanted, Timestamp(NOW.0 + 1), &mut |_| {}).unwrap().tokens;
     assert_eq!((told.restored, told.left_out), (vec!["0.kept".to_owned(), "0.revoked".to_owned()], Vec::new()));
     assert!(token("0.revoked").exists() && !token("new").exists());
     // A machine that has none is given none.
@@ -333,7 +333,7 @@ fn a_job_file_that_is_longer_than_all_disks_is_left_out_and_named() {
     let mut state = tempfile::tempfile().unwrap();
     copy_state(&paths, &offline(&paths).unwrap(), &mut state).unwrap();
     let file = dir.path().join("b.tar.zst");
-    let left_out = write(&paths, &mut state, &File::create_new(&file).unwrap(), TAKEN).unwrap();
+    let left_out = write(&paths, &mut state, &File::create_new(&file).unwrap(), TAKEN, &mut |_| {}).unwrap();
     assert!(left_out.len() == 1 && left_out[0].contains("lab/huge.toml is left out"), "{left_out:?}");
     let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
     restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();

@@ -8,12 +8,14 @@ use anyhow::{Context, bail};
 
 use super::Exit;
 use super::output::{self, Format};
+use super::progress::Progress;
 use crate::api::client::{Client, ClientError};
 use crate::api::tokens::TokenId;
-use crate::backup::{self, LACKS, Restored, TokensTold, Wanted};
+use crate::backup::{self, LACKS, Restored, TokensTold, Told, Wanted};
 use crate::config::Paths;
 use crate::ids::Timestamp;
 use crate::sys::file::UnnamedFile;
+use crate::transfer::Counted;
 
 /// Takes a backup; from the daemon where one runs.
 pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format: Format) -> anyhow::Result<Exit> {
@@ -23,8 +25,11 @@ pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format
     // Both are gone when this process is, however it ends; the backup gets its name when it is whole.
     let mut state = UnnamedFile::in_directory(directory).with_context(failed)?;
     let out = UnnamedFile::in_directory(directory).with_context(failed)?;
-    copy_state(client, paths, state.file()).await?;
-    let left_out = backup::write(paths, state.file_mut(), out.file(), crate::sys::now())?;
+    let mut progress = Progress::new(format);
+    copy_state(client, paths, state.file(), &mut |done| progress.bytes("state", done, None)).await?;
+    let mut told = |done| progress.bytes("backup", done, None);
+    let left_out = backup::write(paths, state.file_mut(), out.file(), crate::sys::now(), &mut told)?;
+    progress.end();
     let size = out.file().metadata()?.len();
     out.name(&target).with_context(|| format!("cannot give the backup its name {}", target.display()))?;
     left_out.iter().for_each(|note| output::aside(note));
@@ -56,8 +61,8 @@ fn file_for(target: &Path) -> anyhow::Result<PathBuf> {
     Ok(target.to_owned())
 }
 
-async fn copy_state(client: &Client, paths: &Paths, state: &File) -> anyhow::Result<()> {
-    let mut out = BufWriter::new(state);
+async fn copy_state(client: &Client, paths: &Paths, state: &File, told: Told<'_>) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(Counted::new(state, told));
     match client.copy_state(&mut out).await {
         Err(ClientError::NotRunning { .. }) if paths.store_file().exists() || paths.config_dir().exists() => {
             let offline = backup::offline(paths)?;
@@ -77,7 +82,11 @@ pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format
     if !nix::unistd::Uid::effective().is_root() {
         bail!("only root may restore: use sudo");
     }
-    let restored = backup::restore(paths, from, wanted, crate::sys::now())?;
+    let mut progress = Progress::new(format);
+    let of = from.metadata().map(|file| file.len()).ok();
+    let mut told = |done| progress.bytes("restore", done, of);
+    let restored = backup::restore(paths, from, wanted, crate::sys::now(), &mut told)?;
+    progress.end();
     match format {
         Format::Json => output::json(&serde_json::json!({
             "taken": restored.manifest.taken.to_string(),

@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::Exit;
+use super::confirm::{Bulk, some_of};
 use super::output::{self, Format};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{Done, JobQuery};
@@ -63,15 +64,62 @@ struct Told<'a> {
 }
 
 /// All jobs that are not over and are the caller's to stop.
-pub(super) async fn stop_all(client: &Client, format: Format) -> anyhow::Result<Exit> {
-    let is_open = |job: &JobReport| job.run > 0 && !job.state.is_terminal() && job.state != State::Stopping;
-    let listed = client.jobs(&JobQuery::default()).await?.jobs;
-    let open = listed.iter().filter(|job| is_open(job)).map(|job| format!("{}/{}", job.workspace, job.job).parse());
-    let open = open.collect::<Result<Vec<JobKey>, _>>()?;
+pub(super) async fn stop_all(client: &Client, bulk: Bulk, format: Format) -> anyhow::Result<Exit> {
+    let open = open_jobs(client).await?;
     if open.is_empty() && format == Format::People {
         output::aside("nothing of yours runs or waits");
     }
+    if bulk == Bulk::Say {
+        say(&open, "would be stopped", format)?;
+        return Ok(Exit::Success);
+    }
+    let names: Vec<String> = open.iter().map(ToString::to_string).collect();
+    if !open.is_empty() && !bulk.agreed(&format!("Stop {} job(s): {}?", open.len(), some_of(&names)))? {
+        output::error("nothing was stopped");
+        return Ok(Exit::Failure);
+    }
     run(client, Change::Stop, &open, format).await
+}
+
+/// Those that run or wait, of all that the caller may see.
+pub(super) async fn open_jobs(client: &Client) -> anyhow::Result<Vec<JobKey>> {
+    let is_open = |job: &JobReport| job.run > 0 && !job.state.is_terminal() && job.state != State::Stopping;
+    let listed = client.jobs(&JobQuery::default()).await?.jobs;
+    let open = listed.iter().filter(|job| is_open(job)).map(|job| format!("{}/{}", job.workspace, job.job).parse());
+    Ok(open.collect::<Result<Vec<JobKey>, _>>()?)
+}
+
+/// What would come of each.
+pub(super) fn say(keys: &[JobKey], what: &str, format: Format) -> anyhow::Result<()> {
+    keys.iter().try_for_each(|key| match format {
+        Format::Json => output::json(&json!({ "job": key.to_string(), "would": what })),
+        Format::People => output::line(&format!("{key}: {what}")),
+    })
+}
+
+/// The records of jobs that are over, or their files as well.
+pub(super) async fn remove(
+    client: &Client,
+    with_file: bool,
+    bulk: Bulk,
+    keys: &[JobKey],
+    format: Format,
+) -> anyhow::Result<Exit> {
+    if bulk == Bulk::Say {
+        let mut exit = Exit::Success;
+        for key in keys {
+            let what = json!({ "job": key.to_string(), "done": "nothing" });
+            tell(client.would_remove(key, with_file).await, &what, format, &mut exit)?;
+        }
+        return Ok(exit);
+    }
+    let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
+    let is_bulk = with_file && keys.len() > 1;
+    if is_bulk && !bulk.agreed(&format!("Remove {} jobs with their files: {}?", keys.len(), some_of(&names)))? {
+        output::error("nothing was removed");
+        return Ok(Exit::Failure);
+    }
+    run(client, Change::Remove { with_file }, keys, format).await
 }
 
 /// Tells what came of one of several; a refusal ends no more than that one. `what`: the thing and what was done to it, for programs.

@@ -6,20 +6,29 @@ use std::fmt::Write;
 use anyhow::bail;
 use serde_json::{Value, json};
 
+use super::listing::{Form, Listing};
 use super::output::{self, Format};
 use super::{Exit, NotFound};
 use crate::contract::catalogue::{ABOUT, About, Example, example, of};
 use crate::contract::{Access, View, command, requirements, view};
 use crate::spec::Contract;
 
-pub(super) fn list(format: Format) -> anyhow::Result<Exit> {
-    match format {
-        Format::Json => ABOUT.iter().try_for_each(|about| output::json(&as_json(about)))?,
-        Format::People => {
-            let width = ABOUT.iter().map(|about| about.name.len()).max().unwrap_or(0);
-            ABOUT.iter().try_for_each(|about| output::line(&format!("{:width$}  {}", about.name, about.serves)))?;
-        }
+pub(super) fn list(form: Form) -> anyhow::Result<Exit> {
+    let listing = Listing {
+        heads: &["CONTRACT", "SERVES"],
+        wide: &[],
+        cells: |about: &About| vec![about.name.to_owned(), about.serves.to_owned()],
+        name: |about| about.name.to_owned(),
+        json: |about| Ok(as_json(about)),
+        nothing: "no contracts",
+    };
+    if form == Form::Table {
+        // For people who choose one: without a head, as a list of words.
+        let width = ABOUT.iter().map(|about| about.name.len()).max().unwrap_or(0);
+        ABOUT.iter().try_for_each(|about| output::line(&format!("{:width$}  {}", about.name, about.serves)))?;
+        return Ok(Exit::Success);
     }
+    listing.print(&ABOUT, form)?;
     Ok(Exit::Success)
 }
 

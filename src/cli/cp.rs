@@ -6,17 +6,18 @@ use std::path::Path;
 use anyhow::Context;
 
 use super::Exit;
-use super::output;
+use super::output::{self, Format};
+use super::progress::Progress;
 use super::session::{Chunks, End, Interruptions, Received, Streams, converse, on_thread};
 use crate::api::client::Client;
 use crate::api::wire::{ExecRequest, JobQuery};
 use crate::ids::{JobKey, TaskName};
-use crate::transfer::{Asked, TransferError, pack, unpack};
+use crate::transfer::{Asked, Counted, TransferError, pack, unpack};
 
-pub(super) async fn run(client: &Client, from: &str, to: &str) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, from: &str, to: &str, format: Format) -> anyhow::Result<Exit> {
     match (Place::of(from), Place::of(to)) {
-        (Place::Task { job, path }, Place::Here(local)) => out_of(client, job, path, local).await,
-        (Place::Here(local), Place::Task { job, path }) => into(client, local, job, path).await,
+        (Place::Task { job, path }, Place::Here(local)) => out_of(client, job, path, local, format).await,
+        (Place::Here(local), Place::Task { job, path }) => into(client, local, job, path, format).await,
         (Place::Here(_), Place::Here(_)) => {
             anyhow::bail!("neither {from} nor {to} is in a task; write that one as JOB:PATH or JOB/ROLE-0:PATH")
         }
@@ -67,15 +68,17 @@ async fn target(client: &Client, text: &str) -> anyhow::Result<(JobKey, Option<S
     }
 }
 
-async fn out_of(client: &Client, job: &str, path: &str, local: &str) -> anyhow::Result<Exit> {
+async fn out_of(client: &Client, job: &str, path: &str, local: &str, format: Format) -> anyhow::Result<Exit> {
     let (key, task) = target(client, job).await?;
     let request = ExecRequest { task, read: Some(path.to_owned()), ..ExecRequest::default() };
     let connection = client.exec(&key, &request).await?;
     let mut interruptions = Interruptions::new()?;
-    let (output, mut received) = Received::new();
-    let (path, local) = (path.to_owned(), local.to_owned());
+    let (output, received) = Received::new();
+    let (path, asked, local) = (path.to_owned(), path.to_owned(), local.to_owned());
     let unpacking = on_thread("unpack", move || {
-        let unpacked = unpack(&mut received, Path::new(&local), Asked::Source(Path::new(&path)));
+        let mut progress = Progress::new(format);
+        let mut received = Counted::new(received, |done| progress.bytes(&path, done, None));
+        let unpacked = unpack(&mut received, Path::new(&local), Asked::Source(Path::new(&asked)));
         if unpacked.is_ok() {
             // What follows the archive, and what is said on standard error.
             let _ = io::copy(&mut received, &mut io::sink());
@@ -90,20 +93,24 @@ async fn out_of(client: &Client, job: &str, path: &str, local: &str) -> anyhow::
     finish(ended, unpacked.map(|done| done.and_then(|unpacked| unpacked.map_err(told))), job)
 }
 
-async fn into(client: &Client, local: &str, job: &str, path: &str) -> anyhow::Result<Exit> {
+async fn into(client: &Client, local: &str, job: &str, path: &str, format: Format) -> anyhow::Result<Exit> {
     // Said before anything is begun over there.
-    std::fs::symlink_metadata(local).with_context(|| format!("cannot read {local:?}"))?;
+    let there = std::fs::symlink_metadata(local).with_context(|| format!("cannot read {local:?}"))?;
+    // Of a directory it is known when all of it was read.
+    let of = there.is_file().then_some(there.len());
     let (key, task) = target(client, job).await?;
     let request = ExecRequest { task, write: Some(path.to_owned()), ..ExecRequest::default() };
     let connection = client.exec(&key, &request).await?;
     let mut interruptions = Interruptions::new()?;
-    let (mut chunks, input) = Chunks::new();
+    let (chunks, input) = Chunks::new();
     let (output, mut received) = Received::new();
     let saying = on_thread("said", move || io::copy(&mut received.by_ref(), &mut io::sink()))?;
     let local = local.to_owned();
     let packing = on_thread("pack", move || {
+        let mut progress = Progress::new(format);
+        let mut chunks = Counted::new(chunks, |done| progress.bytes(&local, done, of));
         if let Err(error) = pack(Path::new(&local), &mut chunks, &mut |note| output::error(&note)) {
-            chunks.fail(io::Error::other(error.told()));
+            chunks.inner.fail(io::Error::other(error.told()));
         }
     })?;
     let streams = Streams { input: Some(input), output, resize: false };

@@ -6,15 +6,18 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
 use super::change;
+use super::complete::Named;
 use super::fetch;
+use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
+use super::progress::Progress;
 use super::whose::{self, Whose};
 use super::{Exit, NotFound};
 use crate::api::client::Client;
@@ -30,12 +33,15 @@ pub enum DatasetVerb {
         /// Only those whose name has this text in it
         text: Option<String>,
         /// Those that this workspace sees
-        #[arg(short, long, default_value = "default")]
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Show a dataset's versions: how large, when, by whom
     Show {
         /// The name of the dataset
+        #[arg(add = Named::Datasets.completer())]
         name: AssetName,
         #[command(flatten)]
         home: Whose,
@@ -45,6 +51,7 @@ pub enum DatasetVerb {
         /// A path or an address
         source: String,
         /// The name of the dataset
+        #[arg(add = Named::Datasets.completer())]
         name: AssetName,
         #[command(flatten)]
         home: Whose,
@@ -52,6 +59,7 @@ pub enum DatasetVerb {
     /// Make a version of the draft: nobody can change it any more
     Publish {
         /// The name of the dataset
+        #[arg(add = Named::Datasets.completer())]
         name: AssetName,
         /// What to call the version
         version: AssetName,
@@ -61,6 +69,7 @@ pub enum DatasetVerb {
     /// Read a version and compare it with its manifest
     Verify {
         /// NAME[@VERSION]; the newest version when absent
+        #[arg(add = Named::Versions.completer())]
         dataset: String,
         #[command(flatten)]
         home: Whose,
@@ -68,7 +77,7 @@ pub enum DatasetVerb {
     /// Remove published versions that no job uses
     Rm {
         /// NAME@VERSION
-        #[arg(required = true)]
+        #[arg(required = true, add = Named::Versions.completer())]
         datasets: Vec<String>,
         #[command(flatten)]
         home: Whose,
@@ -94,7 +103,9 @@ pub(super) async fn run(
     format: Format,
 ) -> anyhow::Result<Exit> {
     match verb {
-        DatasetVerb::Ls { text, workspace } => list(root, &workspace, text.as_deref().unwrap_or_default(), format),
+        DatasetVerb::Ls { text, workspace, listed } => {
+            list(root, &workspace, text.as_deref().unwrap_or_default(), listed.form(format))
+        }
         DatasetVerb::Show { name, home } => show(&dataset_of(root, &home, &name)?, &name, format),
         DatasetVerb::Import { source, name, home } => import(&dataset_of(root, &home, &name)?, &source, format).await,
         DatasetVerb::Publish { name, version, home } => {
@@ -153,7 +164,7 @@ fn look(dataset: &Path) -> io::Result<Found> {
     Ok(Found { versions, latest, has_draft: names.iter().any(|name| name == DRAFT) })
 }
 
-fn list(root: &Path, workspace: &WorkspaceName, text: &str, format: Format) -> anyhow::Result<Exit> {
+fn list(root: &Path, workspace: &WorkspaceName, text: &str, form: Form) -> anyhow::Result<Exit> {
     let mut rows = Vec::new();
     for home in [workspace.as_str()].into_iter().chain(SHARED) {
         let place = datasets(root, home)?;
@@ -164,29 +175,38 @@ fn list(root: &Path, workspace: &WorkspaceName, text: &str, format: Format) -> a
             let kind = if home == workspace.as_str() { "mine" } else { home };
             // Somebody's own that others may not look into, or just a file.
             let Ok(found) = look(&place.join(name)) else { continue };
-            rows.push((name.to_owned(), kind, found));
+            rows.push(Kept { name: name.to_owned(), kind: kind.to_owned(), found });
         }
     }
-    if format == Format::Json {
-        for (name, kind, found) in rows {
-            output::json(
-                &json!({ "name": name, "kind": kind, "versions": found.versions, "latest": found.latest, "draft": found.has_draft }),
-            )?;
-        }
-        return Ok(Exit::Success);
-    }
-    if rows.is_empty() {
-        output::line("no datasets; `trainyard dataset import PATH NAME` brings one in")?;
-        return Ok(Exit::Success);
-    }
-    let rows = rows.into_iter().map(|(name, kind, found)| {
-        let mut versions = found.versions;
-        versions.extend(found.has_draft.then(|| DRAFT.to_owned()));
-        let versions = if versions.is_empty() { "(a directory)".to_owned() } else { versions.join(" ") };
-        vec![name, kind.to_owned(), found.latest.unwrap_or_default(), versions]
-    });
-    output::table(&["NAME", "KIND", "LATEST", "VERSIONS"], &rows.collect::<Vec<_>>())?;
+    let listing = Listing {
+        heads: &["NAME", "KIND", "LATEST", "VERSIONS"],
+        wide: &[],
+        cells: Kept::cells,
+        name: |kept: &Kept| kept.name.clone(),
+        json: |Kept { name, kind, found }| {
+            let Found { versions, latest, has_draft } = found;
+            Ok(json!({ "name": name, "kind": kind, "versions": versions, "latest": latest, "draft": has_draft }))
+        },
+        nothing: "no datasets; `trainyard dataset import PATH NAME` brings one in",
+    };
+    listing.print(&rows, form)?;
     Ok(Exit::Success)
+}
+
+/// A dataset that jobs may name.
+struct Kept {
+    name: String,
+    kind: String,
+    found: Found,
+}
+
+impl Kept {
+    fn cells(&self) -> Vec<String> {
+        let mut versions = self.found.versions.clone();
+        versions.extend(self.found.has_draft.then(|| DRAFT.to_owned()));
+        let versions = if versions.is_empty() { "(a directory)".to_owned() } else { versions.join(" ") };
+        vec![self.name.clone(), self.kind.clone(), self.found.latest.clone().unwrap_or_default(), versions]
+    }
 }
 
 fn manifest_path(dataset: &Path, version: &str) -> PathBuf {
@@ -262,7 +282,7 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     }
     fs::rename(&draft, &target)
         .with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
-    let mut line = Line::new(format);
+    let mut line = Progress::new(format);
     loop {
         match state_of(dataset, version.as_str())? {
             State::Complete => break,
@@ -273,7 +293,7 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
                 );
             }
             State::Pending { done, of } => {
-                line.set(&format!("{name}@{version} is frozen; reading {} of {}", Bytes(done), Bytes(of)));
+                line.set(|| format!("{name}@{version} is frozen; reading {} of {}", Bytes(done), Bytes(of)));
             }
         }
         std::thread::park_timeout(ASK_EVERY);
@@ -299,14 +319,14 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     let manifest = open_manifest(dataset, &version)
         .with_context(|| format!("there is no published version {version} of {name}"))?;
     let tree = File::open(dataset.join(&version))?;
-    let (mut line, mut read, mut wrong) = (Line::new(format), 0, 0_u64);
+    let (mut line, mut read, mut wrong) = (Progress::new(format), 0, 0_u64);
     let mut told = Ok(());
     let totals = verify(
         &tree,
         manifest,
         &mut |count| {
             read += count;
-            line.set(&format!("{name}@{version}: {} read", Bytes(read)));
+            line.set(|| format!("{name}@{version}: {} read", Bytes(read)));
         },
         &mut |difference| {
             wrong += 1;
@@ -339,10 +359,10 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
 async fn import(dataset: &Path, source: &str, format: Format) -> anyhow::Result<Exit> {
     let draft = dataset.join(DRAFT);
     fs::create_dir_all(&draft).with_context(|| format!("cannot make {}", draft.display()))?;
-    let mut line = Line::new(format);
+    let mut line = Progress::new(format);
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
-    let mut told = |brought: &Brought| line.set(&format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
+    let mut told = |brought: &Brought| line.set(|| format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
     let done = match is_address {
         true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
         false => bring(Path::new(source), &draft, &mut brought, &mut told),
@@ -507,30 +527,4 @@ fn bring_file(
         None => brought.kept += 1,
     }
     Ok(())
-}
-
-/// One line that changes on a terminal; nothing elsewhere.
-struct Line {
-    is_shown: bool,
-    told: Option<Instant>,
-}
-
-impl Line {
-    fn new(format: Format) -> Self {
-        Self { is_shown: format == Format::People && output::draws(), told: None }
-    }
-
-    fn set(&mut self, text: &str) {
-        if self.is_shown && self.told.is_none_or(|told| told.elapsed() > ASK_EVERY) {
-            self.told = Some(Instant::now());
-            // Nobody is left to tell when standard error is closed.
-            let _ = write!(io::stderr(), "\r\x1b[K{text}");
-        }
-    }
-
-    fn end(&mut self) {
-        if self.told.take().is_some() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
 }

@@ -5,11 +5,12 @@ use std::path::Path;
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 
+use super::listing::Form;
 use super::verbs::{Cli, ContractVerb, Verb};
 use super::{
-    Exit, backup, change, check, client, contract, cp, dataset, doctor, drain, events, exec, explain, generate, gpu,
-    image, import, logs, model, new, output, ps, queue, secret, shelf, show, shutdown, spec, status, template, token,
-    top, usage, wait, whose, workspace,
+    Exit, backup, change, check, client, confirm, contract, cp, dataset, doctor, drain, events, exec, explain,
+    generate, gpu, image, import, logs, model, new, output, ps, queue, secret, shelf, show, shutdown, spec, status,
+    template, token, top, usage, wait, whose, workspace,
 };
 use crate::api::client::Follow;
 use crate::backup::{Replace, Tokens, Wanted};
@@ -22,23 +23,17 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     }
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { filter, long, output, quiet, all: _ } => {
-            let columns = match (quiet, format, long) {
-                (true, ..) => ps::Columns::Names,
-                (_, output::Format::Json, _) => ps::Columns::Json,
-                (.., true) => ps::Columns::Wide,
-                _ => output,
-            };
+        Verb::Ps { filter, long, listed, all: _ } => {
             whose::say_if_unknown(&cli.root, filter.workspace())?;
-            ps::run(&client()?, &filter, columns).await
+            ps::run(&client()?, &filter, listed.or_wide(long, format)).await
         }
         Verb::Top { every, workspace } => {
             let every = crate::ids::parse_duration(&every)?;
             top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
         }
-        Verb::Queue { workspace } => {
+        Verb::Queue { workspace, listed } => {
             whose::say_if_unknown(&cli.root, workspace.as_deref())?;
-            queue::run(&client()?, workspace.as_deref(), format).await
+            queue::run(&client()?, workspace.as_deref(), listed.form(format)).await
         }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
         Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
@@ -48,14 +43,16 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Exec { interactive, tty, target, command } => {
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
         }
-        Verb::Cp { from, to } => cp::run(&client()?, &from, &to).await,
-        Verb::Events { job: Some(job), lines, .. } => events::run(&client()?, &job, lines, format).await,
-        Verb::Events { job: None, follow, after, .. } => {
+        Verb::Cp { from, to } => cp::run(&client()?, &from, &to, format).await,
+        Verb::Events { job, follow, after, lines, since, until, listed } => {
             let follow = if follow { Follow::Yes } else { Follow::No };
-            events::run_all(&client()?, after, follow, format).await
+            let wanted = events::Wanted::new(job, follow, after, lines, [since, until])?;
+            events::run(&client()?, wanted, listed.form(format)).await
         }
-        Verb::Stop { all: true, .. } => change::stop_all(&client()?, format).await,
-        Verb::Stop { jobs, all: false } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
+        Verb::Stop { all: true, yes, dry_run, .. } => {
+            change::stop_all(&client()?, confirm::Bulk::of(yes, dry_run), format).await
+        }
+        Verb::Stop { jobs, all: false, .. } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {
@@ -66,13 +63,14 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             change::run(&client()?, change::Change::Extend { by }, &[job], format).await
         }
         Verb::Send { drop, jobs } => change::run(&client()?, change::Change::Send { drop }, &jobs, format).await,
-        Verb::Rm { file, jobs } => {
-            change::run(&client()?, change::Change::Remove { with_file: file }, &jobs, format).await
+        Verb::Rm { file, yes, dry_run, jobs } => {
+            change::remove(&client()?, file, confirm::Bulk::of(yes, dry_run), &jobs, format).await
         }
-        Verb::Wait { jobs, timeout, exit_code } => {
+        Verb::Wait { jobs, any, all: _, timeout, exit_code } => {
             let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
             let most = timeout.as_deref().map(crate::ids::parse_duration).transpose()?;
-            let wanted = wait::Wanted { jobs, code, most };
+            let until = if any { wait::Until::Any } else { wait::Until::All };
+            let wanted = wait::Wanted { jobs, code, until, most };
             wait::run(&client()?, &Paths::new(&cli.root)?, &wanted, format).await
         }
         Verb::Show { job, effective, file } => {
@@ -91,24 +89,27 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             whose::say_if_unknown(&cli.root, verb.workspace())?;
             secret::run(&cli.root, verb, format)
         }
-        Verb::Gpu => gpu::run(&client()?, format).await,
+        Verb::Gpu { listed } => gpu::run(&client()?, listed.form(format)).await,
         Verb::Token(verb) => {
             verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;
             token::run(&client()?, verb, format).await
         }
-        Verb::Workspace { name } => workspace::run(&client()?, name.as_ref(), format).await,
-        Verb::Usage { by, since, csv } => {
-            let table = if csv { usage::Table::Csv } else { usage::Table::Aligned };
-            usage::run(&client()?, by, since.as_deref(), table, format).await
+        Verb::Workspace { name, listed } => workspace::run(&client()?, name.as_ref(), listed.form(format)).await,
+        Verb::Usage { by, since, csv, listed } => {
+            let form = match listed.form(format) {
+                Form::Table if csv => Form::Csv,
+                form => form,
+            };
+            usage::run(&client()?, by, since.as_deref(), form).await
         }
-        Verb::New { job, template, from, replace, param, advanced } => {
+        Verb::New { job, template, from, replace, dry_run, param, advanced } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             let depth = if advanced { new::Depth::Advanced } else { new::Depth::Basic };
-            match new::can_ask(&from, format) {
+            match new::can_ask(&from, format) && !dry_run {
                 true => new::ask(&cli.root, &job, from.template, depth, replace),
                 false if advanced => anyhow::bail!("--advanced asks, which takes a terminal"),
                 false if from.template.is_none() && from.file.is_none() => nothing_to_make_it_of(),
-                false => new::new(&cli.root, &job, &from, replace, format),
+                false => new::new(&cli.root, &job, &from, new::Writes::of(replace, dry_run), format),
             }
         }
         Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
@@ -118,9 +119,12 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Template(verb) => template::run(&cli.root, verb, format),
         Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
-        Verb::Contract { verb: ContractVerb::Ls } => contract::list(format),
+        Verb::Contract { verb: ContractVerb::Ls { listed } } => contract::list(listed.form(format)),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
-        Verb::Import { files, output } => import::run(&files, output.as_deref(), format),
+        Verb::Import { files, output, dry_run } => {
+            let writes = if dry_run { import::Writes::Nothing } else { import::Writes::Files };
+            import::run(&files, output.as_deref(), writes, format)
+        }
         Verb::Export { job, openpai: _, file } => {
             if file {
                 return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?);
@@ -128,8 +132,9 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             import::run_export(&job, &show::ask(&client()?, &job).await?)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
-        Verb::Drain { wait, undo } => {
+        Verb::Drain { wait, undo, dry_run } => {
             let drain = match (wait, undo) {
+                _ if dry_run => drain::Drain::Look,
                 (_, true) => drain::Drain::Undo,
                 (true, false) => drain::Drain::Wait,
                 (false, false) => drain::Drain::Begin,
@@ -144,7 +149,9 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let tokens = if with_tokens { Tokens::Backup } else { Tokens::Here };
             backup::restore(&Paths::new(&cli.root)?, &file, Wanted { replace, tokens }, format)
         }
-        Verb::Shutdown => shutdown::run(&client()?, &Paths::new(&cli.root)?, format).await,
+        Verb::Shutdown { yes, dry_run } => {
+            shutdown::run(&client()?, &Paths::new(&cli.root)?, confirm::Bulk::of(yes, dry_run), format).await
+        }
         Verb::Daemon
         | Verb::Carry { .. }
         | Verb::Registry

@@ -11,12 +11,15 @@ pub(super) enum Drain {
     /// And wait until nothing runs any more.
     Wait,
     Undo,
+    /// Nothing is changed.
+    Look,
 }
 
 pub(super) async fn run(client: &Client, drain: Drain, format: Format) -> anyhow::Result<Exit> {
     let report = match drain {
         Drain::Begin => client.drain().await?,
         Drain::Undo => client.undo_drain().await?,
+        Drain::Look => client.drain_report().await?,
         Drain::Wait => {
             let begun = client.drain().await?;
             if format == Format::People && !begun.running.is_empty() {
@@ -27,11 +30,26 @@ pub(super) async fn run(client: &Client, drain: Drain, format: Format) -> anyhow
     };
     match format {
         Format::Json => output::json(&report)?,
+        Format::People if matches!(drain, Drain::Look) => output::line(&would(&report))?,
         Format::People => output::line(&sentence(&report))?,
     }
     // Somebody else has let jobs start again meanwhile.
     let is_done = !matches!(drain, Drain::Wait) || report.order.is_some();
     Ok(if is_done { Exit::Success } else { Exit::Failure })
+}
+
+/// What a drain would do now.
+fn would(report: &DrainReport) -> String {
+    let runs = match report.running.as_slice() {
+        [] => "nothing runs".to_owned(),
+        running => format!("{} would run on: {}", running.len(), running.join(", ")),
+    };
+    match &report.order {
+        Some(order) => {
+            format!("drained already, by {} since {}: {runs}; {} waiting", order.by, order.since, report.waiting)
+        }
+        None => format!("would start nothing any more: {runs}; {} waiting would wait on", report.waiting),
+    }
 }
 
 fn sentence(report: &DrainReport) -> String {
@@ -70,5 +88,8 @@ mod tests {
         ] {
             assert!(sentence(&report).contains(said), "{}", sentence(&report));
         }
+        let order = DrainOrder { by: "root".to_owned(), since: "now".to_owned() };
+        assert!(would(&report(Some(order), &[])).starts_with("drained already, by root since now: nothing runs"));
+        assert!(would(&report(None, &["default/a"])).contains("1 would run on: default/a; 3 waiting would wait on"));
     }
 }

@@ -1,53 +1,98 @@
 //! `trainyard events [JOB]`
 
 use super::Exit;
-use super::output::{self, Format};
+use super::listing::{self, Form};
+use super::logs::when;
+use super::output;
 use crate::api::client::{Client, Follow};
-use crate::api::wire::HappeningView;
-use crate::ids::JobKey;
+use crate::api::wire::{EventQuery, EventView, HappeningView};
+use crate::ids::{JobKey, Timestamp};
 
-/// Of one job: the last `lines`, or all.
-pub(super) async fn run(client: &Client, key: &JobKey, lines: Option<usize>, format: Format) -> anyhow::Result<Exit> {
-    let events = client.job(key).await?.events;
-    let skipped = events.len().saturating_sub(lines.unwrap_or(usize::MAX));
-    for event in events.into_iter().skip(skipped) {
-        match format {
-            Format::Json => output::json(&event)?,
-            Format::People => {
-                output::line(&format!(
-                    "{}  run {}  {:<9}  {}",
-                    event.at,
-                    event.run,
-                    event.state,
-                    output::plain(&event.message)
-                ))?;
+/// Which events are printed.
+pub(super) struct Wanted {
+    query: EventQuery,
+    /// Only the last of them.
+    lines: Option<usize>,
+}
+
+impl Wanted {
+    /// `times`: from one on, and up to the other.
+    pub(super) fn new(
+        job: Option<JobKey>,
+        follow: Follow,
+        after: u64,
+        lines: Option<usize>,
+        times: [Option<String>; 2],
+    ) -> anyhow::Result<Self> {
+        let [since, until] = times.map(|time| time.as_deref().map(when).transpose());
+        let query = EventQuery { after, follow: follow == Follow::Yes, job, since: since?, until: until? };
+        Ok(Self { query, lines })
+    }
+}
+
+const HEADS: [&str; 6] = ["AT", "WORKSPACE", "JOB", "RUN", "STATE", "MESSAGE"];
+
+pub(super) async fn run(client: &Client, wanted: Wanted, form: Form) -> anyhow::Result<Exit> {
+    if form == Form::Csv {
+        output::line(&listing::csv(&HEADS.map(str::to_lowercase)))?;
+    }
+    let is_stream = wanted.query.follow || wanted.query.after > 0;
+    match &wanted.query.job {
+        Some(key) if !is_stream => of_job(client, key, &wanted, form).await?,
+        job => {
+            if let Some(key) = job {
+                // One that there is not has no events, which looks like one to which nothing happens.
+                client.job(key).await?;
             }
+            of_all(client, &wanted.query, form).await?;
         }
     }
     Ok(Exit::Success)
 }
 
-/// Of all jobs.
-pub(super) async fn run_all(client: &Client, after: u64, follow: Follow, format: Format) -> anyhow::Result<Exit> {
+/// Also what is older than the events of all jobs that are kept.
+async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> anyhow::Result<()> {
+    let written = |time: Option<u64>| time.map(|time| Timestamp(time).to_string());
+    let (since, until) = (written(wanted.query.since), written(wanted.query.until));
+    let mut events = client.job(key).await?.events;
+    // Times are written so that they sort as text does.
+    events.retain(|event| since.as_ref().is_none_or(|since| event.at >= *since));
+    events.retain(|event| until.as_ref().is_none_or(|until| event.at <= *until));
+    let skipped = events.len().saturating_sub(wanted.lines.unwrap_or(usize::MAX));
+    events.iter().skip(skipped).try_for_each(|event| match form {
+        Form::Json => output::json(event),
+        Form::Table | Form::Wide => output::line(&sentence("", event)),
+        _ => print(&key.workspace.to_string(), key.job.as_str(), event, form),
+    })
+}
+
+async fn of_all(client: &Client, query: &EventQuery, form: Form) -> anyhow::Result<()> {
     let mut failed = None;
-    let told = client.events(after, follow, |event| {
-        failed = print(&event, format).err();
+    let told = client.events(query, |happened| {
+        let HappeningView { workspace, job, event, .. } = &happened;
+        let printed = match form {
+            Form::Json => output::json(&happened),
+            _ => print(workspace, job, event, form),
+        };
+        failed = printed.err();
         failed.is_none()
     });
     told.await?;
-    failed.map_or(Ok(Exit::Success), Err)
+    failed.map_or(Ok(()), Err)
 }
 
-fn print(happened: &HappeningView, format: Format) -> anyhow::Result<()> {
-    let HappeningView { workspace, job, event, .. } = happened;
-    match format {
-        Format::Json => output::json(happened),
-        Format::People => output::line(&format!(
-            "{}  {workspace}/{job}  run {}  {:<9}  {}",
-            event.at,
-            event.run,
-            event.state,
-            output::plain(&event.message)
-        )),
+fn print(workspace: &str, job: &str, event: &EventView, form: Form) -> anyhow::Result<()> {
+    match form {
+        Form::Names => output::line(&format!("{workspace}/{job}")),
+        Form::Csv => {
+            let EventView { at, run, state, message, .. } = event;
+            let cells = [at.as_str(), workspace, job, &run.to_string(), state, message];
+            output::line(&listing::csv(&cells.map(output::plain)))
+        }
+        _ => output::line(&sentence(&format!("  {workspace}/{job}"), event)),
     }
+}
+
+fn sentence(job: &str, event: &EventView) -> String {
+    format!("{}{job}  run {}  {:<9}  {}", event.at, event.run, event.state, output::plain(&event.message))
 }

@@ -1,34 +1,49 @@
 //! `trainyard gpu`: the cards of this machine, how they are and are connected, and who uses them.
 
 use super::Exit;
-use super::output::{self, Format};
+use super::listing::{self, Form};
+use super::output;
 use crate::api::client::Client;
 use crate::api::gpus::{GpuList, GpuView};
 use crate::ids::Bytes;
 use crate::sys::terminal::escape;
 
-pub(super) async fn run(client: &Client, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, form: Form) -> anyhow::Result<Exit> {
     let list = client.gpus().await?;
-    if format == Format::Json {
-        output::json(&list)?;
-        return Ok(Exit::Success);
+    match form {
+        Form::Json => output::json(&list)?,
+        Form::Names => listing::names(list.gpus.iter().map(|gpu| gpu.uuid.to_string()))?,
+        Form::Csv => {
+            output::line(&listing::csv(
+                &HEADS.iter().chain(&["UUID", "BUS"]).map(|head| head.to_lowercase()).collect::<Vec<_>>(),
+            ))?;
+            let row = |gpu: &GpuView| [state(gpu), vec![gpu.uuid.to_string(), escape(&gpu.bus)]].concat();
+            list.gpus.iter().try_for_each(|gpu| output::line(&listing::csv(&row(gpu))))?;
+        }
+        // There is nothing that the table leaves out.
+        Form::Table | Form::Wide => screen(&list)?,
     }
-    head(&list).iter().try_for_each(|line| output::line(line))?;
+    Ok(Exit::Success)
+}
+
+const HEADS: [&str; 7] = ["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"];
+
+fn screen(list: &GpuList) -> anyhow::Result<()> {
+    head(list).iter().try_for_each(|line| output::line(line))?;
     if list.gpus.is_empty() {
-        return Ok(Exit::Success);
+        return Ok(());
     }
-    output::table(&["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"], &rows(&list, |gpu| vec![state(gpu)]))?;
-    part(&["GPU", "LEASED BY"], &rows(&list, lease))?;
-    part(&["GPU", "SHARE", "HELD BY"], &rows(&list, shares))?;
-    part(&["GPU", "SLICE", "MEMORY", "UUID", "LEASED BY"], &rows(&list, slices))?;
-    part(&["GPU", "PID", "USER", "MEMORY", "PROGRAM"], &rows(&list, processes))?;
-    findings(&list)?;
+    output::table(&HEADS, &rows(list, |gpu| vec![state(gpu)]))?;
+    part(&["GPU", "LEASED BY"], &rows(list, lease))?;
+    part(&["GPU", "SHARE", "HELD BY"], &rows(list, shares))?;
+    part(&["GPU", "SLICE", "MEMORY", "UUID", "LEASED BY"], &rows(list, slices))?;
+    part(&["GPU", "PID", "USER", "MEMORY", "PROGRAM"], &rows(list, processes))?;
+    findings(list)?;
     let numbers: Vec<String> = list.gpus.iter().map(|gpu| gpu.index.to_string()).collect();
     let matrix: Vec<&str> =
         ["GPU"].into_iter().chain(numbers.iter().map(String::as_str)).chain(["NUMA", "CPUS"]).collect();
-    part(&matrix, &rows(&list, |gpu| vec![ways(gpu)]))?;
-    part(&["GPU", "DEVICE", "BUS", "UUID"], &rows(&list, |gpu| vec![place(gpu)]))?;
-    Ok(Exit::Success)
+    part(&matrix, &rows(list, |gpu| vec![ways(gpu)]))?;
+    part(&["GPU", "DEVICE", "BUS", "UUID"], &rows(list, |gpu| vec![place(gpu)]))
 }
 
 fn head(list: &GpuList) -> Vec<String> {

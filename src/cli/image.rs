@@ -9,10 +9,13 @@ use serde_json::json;
 
 use super::Exit;
 use super::change;
+use super::complete::Named;
+use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
+use super::progress::Progress;
 use super::whose::Whose;
 use crate::api::client::Client;
-use crate::api::wire::{ImageStep, ImportQuery, NameQuery};
+use crate::api::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Bytes, WorkspaceName, parse_duration};
 use crate::spec::Image;
 
@@ -38,12 +41,15 @@ pub enum ImageVerb {
     /// List images
     Ls {
         /// Those that this workspace sees; the workspace default without it
-        #[arg(short, long)]
+        #[arg(short, long, add = Named::Workspaces.completer())]
         workspace: Option<WorkspaceName>,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Show what an image is made of and what it runs
     Show {
         /// NAME:TAG, as `trainyard image ls` lists it
+        #[arg(add = Named::Images.completer())]
         name: String,
         #[command(flatten)]
         whose: Whose,
@@ -51,6 +57,7 @@ pub enum ImageVerb {
     /// Give an image another name
     Tag {
         /// NAME:TAG, as `trainyard image ls` lists it
+        #[arg(add = Named::Images.completer())]
         name: String,
         /// The other name
         new: String,
@@ -60,7 +67,7 @@ pub enum ImageVerb {
     /// Remove names of images
     Rm {
         /// NAME:TAG, as `trainyard image ls` lists it
-        #[arg(required = true)]
+        #[arg(required = true, add = Named::Images.completer())]
         names: Vec<String>,
         #[command(flatten)]
         whose: Whose,
@@ -76,7 +83,7 @@ pub enum ImageVerb {
 impl ImageVerb {
     pub(super) fn workspace(&self) -> Option<&str> {
         match self {
-            Self::Ls { workspace } => workspace.as_ref().map(WorkspaceName::as_str),
+            Self::Ls { workspace, .. } => workspace.as_ref().map(WorkspaceName::as_str),
             Self::Pull { whose, .. }
             | Self::Import { whose, .. }
             | Self::Show { whose, .. }
@@ -95,7 +102,7 @@ pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> any
             told.end()
         }
         ImageVerb::Import { source, name, whose } => import(client, &source, name.as_deref(), &whose, format).await,
-        ImageVerb::Ls { workspace } => list(client, workspace.as_ref(), format).await,
+        ImageVerb::Ls { workspace, listed } => list(client, workspace.as_ref(), listed.form(format)).await,
         ImageVerb::Show { name, whose } => show(client, &whose.of(&name), format).await,
         ImageVerb::Tag { name, new, whose } => done(client.image_tag(&whose.of(&name), &new).await?.message, format),
         ImageVerb::Rm { names, whose } => {
@@ -130,34 +137,31 @@ fn done(message: String, format: Format) -> anyhow::Result<Exit> {
     Ok(Exit::Success)
 }
 
-async fn list(client: &Client, workspace: Option<&WorkspaceName>, format: Format) -> anyhow::Result<Exit> {
-    let images = client.images(workspace.map(WorkspaceName::as_str)).await?;
-    if format == Format::Json {
-        images.iter().try_for_each(output::json)?;
-        return Ok(Exit::Success);
-    }
-    if images.is_empty() {
-        output::line("no images; `trainyard image pull NAME` gets one, or a job that names it")?;
-        return Ok(Exit::Success);
-    }
-    let short =
-        |digest: &str| digest.strip_prefix("sha256:").and_then(|hex| hex.get(..12)).unwrap_or(digest).to_owned();
-    let rows: Vec<_> = images
-        .iter()
-        .map(|image| {
-            let whose = image.workspace.as_ref().map_or(image.kind.clone(), |workspace| format!("mine ({workspace})"));
-            vec![
-                image.name.clone(),
-                whose,
-                Bytes(image.size).to_string(),
-                image.layers.to_string(),
-                short(&image.digest),
-                image.used.clone(),
-            ]
-        })
-        .collect();
-    output::table(&["NAME", "KIND", "SIZE", "LAYERS", "DIGEST", "LAST USED"], &rows)?;
+async fn list(client: &Client, workspace: Option<&WorkspaceName>, form: Form) -> anyhow::Result<Exit> {
+    let listing = Listing {
+        heads: &["NAME", "KIND", "SIZE", "LAYERS", "DIGEST", "BROUGHT", "LAST USED"],
+        wide: &["BROUGHT"],
+        cells: row,
+        name: |image| image.name.clone(),
+        json: whole,
+        nothing: "no images; `trainyard image pull NAME` gets one, or a job that names it",
+    };
+    listing.print(&client.images(workspace.map(WorkspaceName::as_str)).await?, form)?;
     Ok(Exit::Success)
+}
+
+fn row(image: &ImageView) -> Vec<String> {
+    let digest = &image.digest;
+    let short = digest.strip_prefix("sha256:").and_then(|hex| hex.get(..12)).unwrap_or(digest);
+    vec![
+        image.name.clone(),
+        image.workspace.as_ref().map_or(image.kind.clone(), |workspace| format!("mine ({workspace})")),
+        Bytes(image.size).to_string(),
+        image.layers.to_string(),
+        short.to_owned(),
+        image.brought.clone(),
+        image.used.clone(),
+    ]
 }
 
 async fn show(client: &Client, query: &NameQuery, format: Format) -> anyhow::Result<Exit> {
@@ -265,19 +269,21 @@ struct Told {
     format: Format,
     last: Option<ImageStep>,
     begun: Instant,
+    progress: Progress,
 }
 
 impl Told {
     fn new(format: Format) -> Self {
-        Self { format, last: None, begun: Instant::now() }
+        Self { format, last: None, begun: Instant::now(), progress: Progress::new(format) }
     }
 
     fn step(&mut self, step: &ImageStep) {
         if self.format == Format::Json {
             // The last step ends the verb with an error of its own.
             let _ = output::json(step);
-        } else if output::draws() && step.layers > 0 {
-            eprint!("\r\x1b[K{}", self.line(step));
+        } else if step.layers > 0 {
+            let line = self.line(step);
+            self.progress.set(|| line);
         }
         self.last = Some(step.clone());
     }
@@ -294,11 +300,9 @@ impl Told {
         )
     }
 
-    fn end(self) -> anyhow::Result<Exit> {
-        if self.format == Format::People && output::draws() {
-            eprint!("\r\x1b[K");
-        }
-        let Some(last) = self.last else { bail!("the daemon went away before it was done") };
+    fn end(mut self) -> anyhow::Result<Exit> {
+        self.progress.end();
+        let Some(last) = self.last.take() else { bail!("the daemon went away before it was done") };
         if let Some(error) = last.error {
             output::error(&error);
             return Ok(Exit::Failure);

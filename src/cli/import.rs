@@ -18,8 +18,16 @@ use crate::sys::file::read_limited;
 /// Largest file that is read.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
+/// Whether files are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writes {
+    Files,
+    /// It is said which would be.
+    Nothing,
+}
+
 /// Reads every file; one that is refused does not stop the others.
-pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -> anyhow::Result<Exit> {
+pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, writes: Writes, format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     let mut jobs = Vec::new();
     for path in files {
@@ -34,6 +42,7 @@ pub(super) fn run(files: &[PathBuf], directory: Option<&Path>, format: Format) -
     let several = jobs.len() > 1;
     for job in &jobs {
         let shown = match directory {
+            Some(directory) if writes == Writes::Nothing => would_write(directory, job, format),
             Some(directory) => write_new(directory, job, format),
             None if several && format == Format::People => {
                 output::line(&format!("# ---- {}.toml", job.name)).and_then(|()| print(job, format))
@@ -85,6 +94,21 @@ fn read_all(input: impl Read) -> anyhow::Result<Vec<u8>> {
         bail!("larger than {FILE_MAX_BYTES} bytes");
     }
     Ok(bytes)
+}
+
+/// Says of each file whether it would be written.
+fn would_write(directory: &Path, job: &Imported, format: Format) -> anyhow::Result<()> {
+    let path = directory.join(format!("{}.toml", job.name));
+    if !directory.is_dir() {
+        bail!("there is no directory {}: make it first, or name that of a workspace", directory.display());
+    }
+    if path.symlink_metadata().is_ok() {
+        bail!("{} is there already and would not be overwritten", path.display());
+    }
+    match format {
+        Format::Json => output::json(&json!({ "job": job.name, "would_write": path })),
+        Format::People => output::line(&format!("would write {}", path.display())),
+    }
 }
 
 fn write_new(directory: &Path, job: &Imported, format: Format) -> anyhow::Result<()> {
@@ -202,7 +226,9 @@ mod tests {
         };
         let good = r#"{"jobName": "good", "image": "i", "taskRoles": [{"name": "w", "command": "c"}]}"#;
         let files = [file("bad.json", "{,}"), file("good.json", good)];
-        let exit = run(&files, Some(directory.path()), Format::People).unwrap();
+        let exit = run(&files, Some(directory.path()), Writes::Nothing, Format::People).unwrap();
+        assert!(exit == Exit::Failure && !directory.path().join("good.toml").exists());
+        let exit = run(&files, Some(directory.path()), Writes::Files, Format::People).unwrap();
         assert_eq!(exit, Exit::Failure);
         assert!(directory.path().join("good.toml").exists());
     }

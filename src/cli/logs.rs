@@ -92,7 +92,7 @@ async fn which(client: &Client, first: &str, second: &str) -> anyhow::Result<(Op
 }
 
 /// A time, or one so long ago, ms since 1970.
-fn when(text: &str) -> anyhow::Result<u64> {
+pub(super) fn when(text: &str) -> anyhow::Result<u64> {
     if let Ok(time) = text.parse::<jiff::Timestamp>() {
         return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
     }

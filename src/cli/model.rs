@@ -9,6 +9,8 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::Exit;
+use super::complete::Named;
+use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use super::whose;
 use crate::config::Paths;
@@ -21,15 +23,18 @@ pub enum ModelVerb {
         /// Only of jobs whose name has this text in it
         text: Option<String>,
         /// Of this workspace
-        #[arg(short, long, default_value = "default")]
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Print where a model comes from: its MODEL.toml, and where it lies
     Show {
         /// JOB, or JOB@RUN
+        #[arg(add = Named::Models.completer())]
         model: String,
         /// Of this workspace
-        #[arg(short, long, default_value = "default")]
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
     },
 }
@@ -39,8 +44,8 @@ const RECORD: &str = "MODEL.toml";
 
 pub(super) fn run(root: &Path, verb: &ModelVerb, format: Format) -> anyhow::Result<Exit> {
     match verb {
-        ModelVerb::Ls { text, workspace } => {
-            list(&models(root, workspace)?, text.as_deref().unwrap_or_default(), format)?;
+        ModelVerb::Ls { text, workspace, listed } => {
+            list(&models(root, workspace)?, text.as_deref().unwrap_or_default(), listed.form(format))?;
         }
         ModelVerb::Show { model, workspace } => return show(&models(root, workspace)?, model, format),
     }
@@ -55,27 +60,39 @@ fn models(root: &Path, workspace: &WorkspaceName) -> anyhow::Result<PathBuf> {
     Ok(place)
 }
 
-fn list(place: &Path, text: &str, format: Format) -> anyhow::Result<()> {
-    let mut rows = Vec::new();
+struct Model {
+    job: String,
+    run: u32,
+    time: String,
+    path: PathBuf,
+}
+
+fn list(place: &Path, text: &str, form: Form) -> anyhow::Result<()> {
+    let mut found = Vec::new();
     for job in names(place)?.into_iter().filter(|job| job.contains(text)) {
         // Somebody's own that others may not look into has no rows.
         for run in runs(&place.join(&job)).unwrap_or_default() {
-            let Ok(status) = fs::metadata(place.join(&job).join(run.to_string())) else { continue };
+            let path = place.join(&job).join(run.to_string());
+            let Ok(status) = fs::metadata(&path) else { continue };
             let ms = u64::try_from(status.mtime()).unwrap_or(0).saturating_mul(1000);
-            rows.push((job.clone(), run, Timestamp(ms).to_seconds()));
+            found.push(Model { job: job.clone(), run, time: Timestamp(ms).to_seconds(), path });
         }
     }
-    if format == Format::Json {
-        return rows.iter().try_for_each(|(job, run, time)| {
-            let path = place.join(job).join(run.to_string());
-            output::json(&json!({ "job": job, "run": run, "time": time, "path": path }))
-        });
+    let listing = Listing {
+        heads: &["MODEL", "APPEARED", "PATH"],
+        wide: &["PATH"],
+        cells: |model: &Model| vec![model.name(), model.time.clone(), model.path.display().to_string()],
+        name: Model::name,
+        json: |Model { job, run, time, path }| Ok(json!({ "job": job, "run": run, "time": time, "path": path })),
+        nothing: "no models; what a job leaves in /model appears when its run has succeeded",
+    };
+    listing.print(&found, form)
+}
+
+impl Model {
+    fn name(&self) -> String {
+        format!("{}@{}", self.job, self.run)
     }
-    if rows.is_empty() {
-        return output::line("no models; what a job leaves in /model appears when its run has succeeded");
-    }
-    let rows: Vec<_> = rows.into_iter().map(|(job, run, time)| vec![format!("{job}@{run}"), time]).collect();
-    output::table(&["MODEL", "APPEARED"], &rows)
 }
 
 fn show(place: &Path, model: &str, format: Format) -> anyhow::Result<Exit> {

@@ -40,7 +40,28 @@ pub(super) fn ask(root: &Path, job: &JobKey, template: Option<&str>, depth: Dept
     questions.run(template, depth, over, Format::People)
 }
 
-pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format: Format) -> anyhow::Result<Exit> {
+/// What becomes of the file that is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Writes {
+    New,
+    Over,
+    /// It is printed; `over` says whether one that is there would be written over.
+    Nothing {
+        over: bool,
+    },
+}
+
+impl Writes {
+    pub(super) fn of(over: bool, dry_run: bool) -> Self {
+        match (dry_run, over) {
+            (true, over) => Self::Nothing { over },
+            (false, true) => Self::Over,
+            (false, false) => Self::New,
+        }
+    }
+}
+
+pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let path = shelf.job(job)?;
     let given = match from.file {
@@ -79,12 +100,30 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, over: bool, format
         tell(&found);
         return Ok(Exit::Failure);
     }
-    if over && path.exists() {
-        replace(&path, &text)?
-    } else {
-        put(&path, &text)?
+    match writes {
+        Writes::Over if path.exists() => replace(&path, &text)?,
+        Writes::Over | Writes::New => put(&path, &text)?,
+        Writes::Nothing { over } => return would_write(job, &path, &text, over, format),
     }
     written(job, &path, format)
+}
+
+/// What would be written, or why it would not be.
+fn would_write(job: &JobKey, path: &Path, text: &str, over: bool, format: Format) -> anyhow::Result<Exit> {
+    let is_there = path.symlink_metadata().is_ok();
+    if is_there && !over {
+        bail!("{} is there already; nothing would be written without --replace", path.display());
+    }
+    match format {
+        Format::Json => {
+            output::json(&json!({ "job": job.to_string(), "would_write": path, "over": is_there, "text": text }))?
+        }
+        Format::People => {
+            output::aside(&format!("would {}: {}", if is_there { "write over" } else { "write" }, path.display()));
+            output::line(text.trim_end())?;
+        }
+    }
+    Ok(Exit::Success)
 }
 
 /// Longest text that is taken, bytes: that of a job file.

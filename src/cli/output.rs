@@ -55,10 +55,20 @@ pub(super) fn plain(text: &str) -> String {
 /// Colours that this program paints.
 const COLOURS: [&str; 5] = ["2", "31", "32", "33", "34"];
 
+/// A cell without a colour of ours.
+pub(super) fn unpainted(text: &str) -> String {
+    inner(text).map_or(text, |(_, inner)| inner).to_owned()
+}
+
+/// Our own colour, and what is painted in it.
+fn inner(text: &str) -> Option<(&str, &str)> {
+    let painted = text.strip_prefix("\x1b[").and_then(|rest| rest.strip_suffix("\x1b[0m")?.split_once('m'));
+    painted.filter(|(colour, _)| COLOURS.contains(colour))
+}
+
 /// A cell of a table, in which others may have written: our own colours stay.
 fn cell(text: &str) -> String {
-    let painted = text.strip_prefix("\x1b[").and_then(|rest| rest.strip_suffix("\x1b[0m")?.split_once('m'));
-    match painted.filter(|(colour, _)| COLOURS.contains(colour)) {
+    match inner(text) {
         Some((colour, inner)) => format!("\x1b[{colour}m{}\x1b[0m", plain(inner)),
         None => plain(text),
     }

@@ -5,6 +5,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::Exit;
+use super::complete::Named;
+use super::listing::{Form, Listing};
 use super::output;
 use crate::api::client::Client;
 use crate::api::routes::SORTS;
@@ -23,7 +25,7 @@ pub struct Filter {
     #[arg(long, value_delimiter = ',')]
     state: Vec<String>,
     /// Only jobs of this workspace
-    #[arg(short, long)]
+    #[arg(short, long, add = Named::Workspaces.completer())]
     workspace: Option<String>,
     /// Only jobs whose name is near this: part of it, its letters in their order, or a slip of the keys away
     #[arg(long)]
@@ -114,19 +116,6 @@ pub(super) fn user_name(uid: u32) -> String {
     nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
 }
 
-/// What is told of each job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Columns {
-    /// State, run, time and why
-    Table,
-    /// And who submitted it when
-    Wide,
-    /// Its name alone
-    Names,
-    /// All of it, as `--json`
-    Json,
-}
-
 /// What of a job a table shows. To read the rest of thousands of jobs takes longer than to print them.
 #[derive(Debug, Deserialize)]
 struct Line {
@@ -141,35 +130,30 @@ struct Line {
     diagnostics: Vec<Diagnostic>,
 }
 
-pub(super) async fn run(client: &Client, filter: &Filter, columns: Columns) -> anyhow::Result<Exit> {
-    if columns == Columns::Json {
+const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "WHY"];
+
+pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow::Result<Exit> {
+    if form == Form::Json {
         output::json(&client.jobs(&filter.query()?).await?)?;
         return Ok(Exit::Success);
     }
     let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
-    if columns == Columns::Names {
-        let names: Vec<String> = list.jobs.iter().map(|job| shown(&job.workspace, &job.job)).collect();
-        if !names.is_empty() {
-            output::line(&names.join("\n"))?;
-        }
-        return Ok(Exit::Success);
-    }
-    let long = columns == Columns::Wide;
-    if list.jobs.is_empty() && list.strays.is_empty() {
-        output::line(match filter.is_open() {
-            true => "no jobs; drop a job file into jobs.d to begin",
-            false => "no such jobs; `trainyard ps` lists all",
-        })?;
-        return Ok(Exit::Success);
-    }
-    let rows: Vec<_> = list.jobs.iter().map(|job| row(job, long)).collect();
-    let heads: &[&str] = match long {
-        true => &["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "WHY"],
-        false => &["JOB", "STATE", "RUN", "TIME", "WHY"],
+    let listing = Listing {
+        heads: &HEADS,
+        wide: &["SUBMITTED", "USER"],
+        cells: row,
+        name: |job| shown(&job.workspace, &job.job),
+        // Asked for above, with all that there is of them.
+        json: |job| Ok(serde_json::json!({ "workspace": job.workspace, "job": job.job })),
+        nothing: match (list.strays.is_empty(), filter.is_open()) {
+            (false, _) => "no jobs",
+            (true, true) => "no jobs; drop a job file into jobs.d to begin",
+            (true, false) => "no such jobs; `trainyard ps` lists all",
+        },
     };
-    output::table(heads, &rows)?;
-    for stray in &list.strays {
-        output::error(&format!("ignored: {stray}"));
+    listing.print(&list.jobs, form)?;
+    if matches!(form, Form::Table | Form::Wide) {
+        list.strays.iter().for_each(|stray| output::error(&format!("ignored: {stray}")));
     }
     Ok(Exit::Success)
 }
@@ -183,19 +167,22 @@ fn shown(workspace: &str, job: &str) -> String {
     if workspace == "default" { job.to_owned() } else { format!("{workspace}/{job}") }
 }
 
-fn row(job: &Line, long: bool) -> Vec<String> {
+fn row(job: &Line) -> Vec<String> {
     let time = job.duration_ms.map(|ms| format_duration(std::time::Duration::from_millis(ms))).unwrap_or_default();
     let error = job.diagnostics.iter().find(|found| found.is_error()).filter(|_| job.state != State::Invalid);
     let why = match error {
         Some(error) => format!("{} (its file is invalid now: {error})", job.reason),
         None => job.reason.clone(),
     };
-    let mut row = vec![shown(&job.workspace, &job.job), output::state(job.state), job.run.to_string()];
-    if long {
-        row.extend([seconds(&job.created), user_name(job.owner)]);
-    }
-    row.extend([time, why]);
-    row
+    vec![
+        shown(&job.workspace, &job.job),
+        output::state(job.state),
+        job.run.to_string(),
+        seconds(&job.created),
+        user_name(job.owner),
+        time,
+        why,
+    ]
 }
 
 /// Without what is smaller than a second.

@@ -1,30 +1,31 @@
 //! `trainyard queue`: who waits, in the order in which they start, and for what.
 
 use super::Exit;
-use super::output::{self, Format};
-use super::ps::{name, seconds};
+use super::listing::{Form, Listing, whole};
+use super::output;
+use super::ps::{name, seconds, user_name};
 use crate::api::client::Client;
 use crate::api::wire::JobQuery;
-use crate::report::{JobReport, WaitReport};
+use crate::report::JobReport;
 
-pub(super) async fn run(client: &Client, workspace: Option<&str>, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) -> anyhow::Result<Exit> {
     let mut jobs = client.jobs(&JobQuery::default()).await?.jobs;
     let places = jobs.iter().filter_map(|job| job.waiting.as_ref()).map(|waiting| waiting.of);
     let (all, told) = (places.clone().max().unwrap_or(0), places.count());
     jobs.retain(|job| job.waiting.is_some() && workspace.is_none_or(|workspace| workspace == job.workspace));
     jobs.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
-    if format == Format::Json {
-        jobs.iter().try_for_each(output::json)?;
-        return Ok(Exit::Success);
-    }
-    let rows: Vec<_> = jobs.iter().filter_map(|job| Some(row(job, job.waiting.as_ref()?))).collect();
-    match rows.is_empty() {
-        true => output::line("nothing waits for its turn; `trainyard ps` lists all jobs")?,
-        false => output::table(&["PLACE", "JOB", "STARTS BY", "NEEDS", "FOR WHAT"], &rows)?,
-    }
+    let listing = Listing {
+        heads: &["PLACE", "JOB", "STARTS BY", "NEEDS", "SINCE", "USER", "FOR WHAT"],
+        wide: &["SINCE", "USER"],
+        cells: row,
+        name,
+        json: whole,
+        nothing: "nothing waits for its turn; `trainyard ps` lists all jobs",
+    };
+    listing.print(&jobs, form)?;
     // Places of many are not reckoned for a list.
     let behind = all.saturating_sub(told);
-    if behind > 0 {
+    if behind > 0 && matches!(form, Form::Table | Form::Wide) {
         output::aside(&format!(
             "and {behind} behind them, or not yours; `trainyard status JOB` tells the place of one"
         ));
@@ -32,8 +33,17 @@ pub(super) async fn run(client: &Client, workspace: Option<&str>, format: Format
     Ok(Exit::Success)
 }
 
-fn row(job: &JobReport, waiting: &WaitReport) -> Vec<String> {
-    let start = waiting.starts_by.as_deref().map_or("-".to_owned(), seconds);
-    let needs = waiting.needs.to_string();
-    vec![waiting.place.to_string(), name(job), start, needs, job.reason.clone()]
+fn row(job: &JobReport) -> Vec<String> {
+    let waiting = job.waiting.as_ref();
+    let start = waiting.and_then(|waiting| waiting.starts_by.as_deref()).map_or("-".to_owned(), seconds);
+    let (place, needs) = (waiting.map(|waiting| waiting.place), waiting.map(|waiting| waiting.needs.to_string()));
+    vec![
+        place.map_or("-".to_owned(), |place| place.to_string()),
+        name(job),
+        start,
+        needs.unwrap_or_default(),
+        seconds(&job.created),
+        user_name(job.owner),
+        job.reason.clone(),
+    ]
 }

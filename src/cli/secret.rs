@@ -8,6 +8,8 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::Exit;
+use super::complete::Named;
+use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use crate::config::Paths;
 use crate::ids::{AssetName, WorkspaceName};
@@ -18,24 +20,27 @@ pub enum SecretVerb {
     /// List the names of secrets
     Ls {
         /// Of this workspace; of all when absent
-        #[arg(short, long)]
+        #[arg(short, long, add = Named::Workspaces.completer())]
         workspace: Option<WorkspaceName>,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Store what comes on standard input as a secret, as in `trainyard secret set git < token`
     Set {
         /// As in `secret:NAME`; `registry.json` holds logins for registries
+        #[arg(add = Named::Secrets.completer())]
         name: AssetName,
         /// Whose it is
-        #[arg(short, long, default_value = "default")]
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
     },
     /// Remove secrets
     Rm {
         /// Their names
-        #[arg(required = true)]
+        #[arg(required = true, add = Named::Secrets.completer())]
         names: Vec<AssetName>,
         /// Whose they are
-        #[arg(short, long, default_value = "default")]
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
     },
 }
@@ -43,7 +48,7 @@ pub enum SecretVerb {
 impl SecretVerb {
     pub(super) fn workspace(&self) -> Option<&str> {
         match self {
-            Self::Ls { workspace } => workspace.as_ref().map(WorkspaceName::as_str),
+            Self::Ls { workspace, .. } => workspace.as_ref().map(WorkspaceName::as_str),
             Self::Set { workspace, .. } | Self::Rm { workspace, .. } => Some(workspace.as_str()),
         }
     }
@@ -55,7 +60,7 @@ pub(super) fn run(root: &Path, verb: SecretVerb, format: Format) -> anyhow::Resu
     }
     let secrets = Secrets::new(Paths::new(root)?.secrets());
     match verb {
-        SecretVerb::Ls { workspace } => list(&secrets, workspace.as_ref(), format)?,
+        SecretVerb::Ls { workspace, listed } => list(&secrets, workspace.as_ref(), listed.form(format))?,
         SecretVerb::Set { name, workspace } => {
             secrets.put(&workspace, &name, &read(&name, &mut io::stdin().lock())?)?;
             tell(
@@ -96,14 +101,16 @@ fn read(name: &AssetName, from: &mut impl Read) -> anyhow::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn list(secrets: &Secrets, workspace: Option<&WorkspaceName>, format: Format) -> anyhow::Result<()> {
-    let found = secrets.list(workspace)?;
-    let rows: Vec<_> = found.into_iter().map(|(owner, name)| vec![owner.to_string(), name.to_string()]).collect();
-    match format {
-        Format::Json => rows.iter().try_for_each(|row| output::json(&json!({ "workspace": row[0], "name": row[1] }))),
-        Format::People if rows.is_empty() => output::line("no secrets; `trainyard secret set NAME < FILE` stores one"),
-        Format::People => output::table(&["WORKSPACE", "NAME"], &rows),
-    }
+fn list(secrets: &Secrets, workspace: Option<&WorkspaceName>, form: Form) -> anyhow::Result<()> {
+    let listing = Listing {
+        heads: &["WORKSPACE", "NAME"],
+        wide: &[],
+        cells: |(owner, name): &(WorkspaceName, AssetName)| vec![owner.to_string(), name.to_string()],
+        name: |(_, name)| name.to_string(),
+        json: |(owner, name)| Ok(json!({ "workspace": owner, "name": name })),
+        nothing: "no secrets; `trainyard secret set NAME < FILE` stores one",
+    };
+    listing.print(&secrets.list(workspace)?.into_iter().collect::<Vec<_>>(), form)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde_json::json;
 
+use super::complete::Named;
+use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, put, tell};
 use super::{Exit, NotFound, ps};
@@ -22,15 +24,19 @@ pub enum TemplateVerb {
         /// Show whose they are and when they were changed
         #[arg(short, long)]
         long: bool,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Show a template: what it is for, its parameters, its file
     Show {
         /// TEMPLATE, or WORKSPACE/TEMPLATE
+        #[arg(add = Named::Templates.completer())]
         template: JobKey,
     },
     /// Make a template of a job file, with its own template and overrides in it
     Save {
         /// JOB, also one of a sweep
+        #[arg(add = Named::Jobs.completer())]
         job: JobKey,
         /// The name of the template
         name: JobKey,
@@ -38,6 +44,7 @@ pub enum TemplateVerb {
     /// Copy a template
     Copy {
         /// TEMPLATE, or WORKSPACE/TEMPLATE
+        #[arg(add = Named::Templates.completer())]
         from: JobKey,
         /// The name of the copy
         to: JobKey,
@@ -45,7 +52,7 @@ pub enum TemplateVerb {
     /// Remove templates; jobs that were started from them go on
     Rm {
         /// TEMPLATE, or WORKSPACE/TEMPLATE
-        #[arg(required = true)]
+        #[arg(required = true, add = Named::Templates.completer())]
         templates: Vec<JobKey>,
     },
 }
@@ -69,7 +76,7 @@ impl Filter {
 pub(super) fn run(root: &Path, verb: TemplateVerb, format: Format) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     match verb {
-        TemplateVerb::Ls { filter, long } => list(&shelf, &filter, long, format),
+        TemplateVerb::Ls { filter, long, listed } => list(&shelf, &filter, listed.or_wide(long, format)),
         TemplateVerb::Show { template } => show(&shelf, &template, format),
         TemplateVerb::Save { job, name } => save(&shelf, &job, &name, format),
         TemplateVerb::Copy { from, to } => {
@@ -93,42 +100,34 @@ fn listed(shelf: &Shelf, key: &JobKey) -> Option<TemplateView> {
     TemplateDetail::read(&shelf.template(key), key).map(|detail| detail.template)
 }
 
-fn list(shelf: &Shelf, filter: &Filter, long: bool, format: Format) -> anyhow::Result<Exit> {
+fn list(shelf: &Shelf, filter: &Filter, form: Form) -> anyhow::Result<Exit> {
     let all = shelf.list_templates()?.into_iter();
     let mut found: Vec<TemplateView> = all.filter_map(|key| listed(shelf, &key)).collect();
     let is_empty = found.is_empty();
     filter.apply(&mut found)?;
-    if format == Format::Json {
-        found.iter().try_for_each(output::json)?;
-        return Ok(Exit::Success);
-    }
-    if found.is_empty() {
-        output::line(match is_empty {
+    let listing = Listing {
+        heads: &["TEMPLATE", "CHANGED", "USER", "PARAMETERS", "DESCRIPTION"],
+        wide: &["CHANGED", "USER"],
+        cells: row,
+        name: |listed| listed.template.clone(),
+        json: whole,
+        nothing: match is_empty {
             true => "no templates; `trainyard template save JOB NAME` makes one of a job",
             false => "no such templates; `trainyard template ls` lists all",
-        })?;
-        return Ok(Exit::Success);
-    }
-    let heads: &[&str] = match long {
-        true => &["TEMPLATE", "CHANGED", "USER", "PARAMETERS", "DESCRIPTION"],
-        false => &["TEMPLATE", "PARAMETERS", "DESCRIPTION"],
+        },
     };
-    output::table(heads, &found.iter().map(|listed| row(listed, long)).collect::<Vec<_>>())?;
+    listing.print(&found, form)?;
     Ok(Exit::Success)
 }
 
-fn row(listed: &TemplateView, long: bool) -> Vec<String> {
+fn row(listed: &TemplateView) -> Vec<String> {
     let params: Vec<&str> = listed.params.iter().map(|param| param.name.as_str()).collect();
     let about = match &listed.error {
         Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
         None => listed.description.clone(),
     };
-    let mut row = vec![listed.template.clone()];
-    if long {
-        row.extend([ps::seconds(&listed.changed), ps::user_name(listed.owner)]);
-    }
-    row.extend([params.join(" "), about]);
-    row
+    let (changed, user) = (ps::seconds(&listed.changed), ps::user_name(listed.owner));
+    vec![listed.template.clone(), changed, user, params.join(" "), about]
 }
 
 /// A part of name or description, or letters of the name in their order.

@@ -3,6 +3,8 @@
 use clap::Subcommand;
 use serde_json::json;
 
+use super::complete::Named;
+use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::ps::seconds;
 use super::{Exit, change};
@@ -30,11 +32,14 @@ pub enum TokenVerb {
         expires: Option<String>,
     },
     /// List your tokens; root's list has all
-    Ls,
+    Ls {
+        #[command(flatten)]
+        listed: Listed,
+    },
     /// Revoke tokens: whatever goes on by them ends
     Rm {
         /// Their names
-        #[arg(required = true)]
+        #[arg(required = true, add = Named::Tokens.completer())]
         names: Vec<String>,
         /// Whose they are, by name or number; root may revoke those of others
         #[arg(long)]
@@ -47,7 +52,7 @@ impl TokenVerb {
     pub(super) fn workspaces(&self) -> &[String] {
         match self {
             Self::New { workspaces, .. } => workspaces,
-            Self::Ls | Self::Rm { .. } => &[],
+            Self::Ls { .. } | Self::Rm { .. } => &[],
         }
     }
 }
@@ -73,7 +78,7 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
                 }
             }
         }
-        TokenVerb::Ls => list(&client.tokens().await?, format)?,
+        TokenVerb::Ls { listed } => list(&client.tokens().await?, listed.form(format))?,
         TokenVerb::Rm { names, user } => {
             for name in names {
                 let what = json!({ "token": name, "done": "remove" });
@@ -84,19 +89,24 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
     Ok(exit)
 }
 
-fn list(tokens: &[TokenView], format: Format) -> anyhow::Result<()> {
-    if format == Format::Json {
+fn list(tokens: &[TokenView], form: Form) -> anyhow::Result<()> {
+    if form == Form::Json {
         return output::json(&tokens);
     }
-    if tokens.is_empty() {
-        return output::line("no tokens; `trainyard token new NAME` makes one");
-    }
-    let row = |token: &TokenView| {
-        let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.name()).collect();
-        let workspaces = token.workspaces.as_ref().map_or("all".to_owned(), |names| names.join(" "));
-        let expires = token.expires.as_deref().map_or("never".to_owned(), seconds);
-        vec![token.name.clone(), token.user.clone(), scopes.join(" "), workspaces, seconds(&token.created), expires]
+    let listing = Listing {
+        heads: &["TOKEN", "USER", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES"],
+        wide: &[],
+        cells: row,
+        name: |token| token.name.clone(),
+        json: whole,
+        nothing: "no tokens; `trainyard token new NAME` makes one",
     };
-    let heads = ["TOKEN", "USER", "SCOPES", "WORKSPACES", "CREATED", "EXPIRES"];
-    output::table(&heads, &tokens.iter().map(row).collect::<Vec<_>>())
+    listing.print(tokens, form)
+}
+
+fn row(token: &TokenView) -> Vec<String> {
+    let scopes: Vec<&str> = token.scopes.iter().map(|scope| scope.name()).collect();
+    let workspaces = token.workspaces.as_ref().map_or("all".to_owned(), |names| names.join(" "));
+    let expires = token.expires.as_deref().map_or("never".to_owned(), seconds);
+    vec![token.name.clone(), token.user.clone(), scopes.join(" "), workspaces, seconds(&token.created), expires]
 }

@@ -1,7 +1,8 @@
 //! `trainyard usage`: who has used how much of the machine.
 
 use super::Exit;
-use super::output::{self, Format};
+use super::listing::{self, Form};
+use super::output;
 use super::ps::{before_now, user_name};
 use crate::api::client::Client;
 use crate::api::usage::{By, UsageView};
@@ -9,30 +10,18 @@ use crate::api::usage::{By, UsageView};
 const HEADS: [&str; 6] = ["ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS", "PRICE", "UNPRICED"];
 const COLUMNS: &str = "attempts,gpu_hours,cpu_hours,memory_gib_hours,price,unpriced";
 
-/// How it is printed for programs that read no JSON.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
-    Aligned,
-    Csv,
-}
-
-pub(super) async fn run(
-    client: &Client,
-    by: By,
-    since: Option<&str>,
-    table: Table,
-    format: Format,
-) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, by: By, since: Option<&str>, form: Form) -> anyhow::Result<Exit> {
     let since = since.map(before_now).transpose()?.map_or(0, |since| since.0);
     let mut rows = client.usage(by, since).await?;
     if by == By::User {
         rows.iter_mut().for_each(|row| row.name = row.name.parse().map_or_else(|_| row.name.clone(), user_name));
     }
-    match (format, table) {
-        (Format::Json, _) => output::json(&rows)?,
-        (Format::People, Table::Csv) => print_csv(by, &rows)?,
-        (Format::People, Table::Aligned) if rows.is_empty() => output::line("nothing was used that you may see")?,
-        (Format::People, Table::Aligned) => {
+    match form {
+        Form::Json => output::json(&rows)?,
+        Form::Csv => print_csv(by, &rows)?,
+        Form::Names => listing::names(rows.into_iter().map(|row| row.name))?,
+        Form::Table | Form::Wide if rows.is_empty() => output::line("nothing was used that you may see")?,
+        Form::Table | Form::Wide => {
             let name = by.name().to_uppercase();
             let heads: Vec<&str> = std::iter::once(name.as_str()).chain(HEADS).collect();
             output::table(&heads, &rows.iter().map(row).collect::<Vec<_>>())?;

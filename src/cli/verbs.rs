@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
-use super::{complete, dataset, generate, image, model, ps, secret, spec, template, token};
+use super::complete::Named;
+use super::listing::Listed;
+use super::{dataset, generate, image, model, ps, secret, spec, template, token};
 use crate::ids::{JobKey, WorkspaceName};
 
 /// What holds for all verbs.
@@ -22,12 +24,7 @@ Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
 
 /// Shells complete it by what the daemon knows.
 fn job_names() -> ArgValueCompleter {
-    ArgValueCompleter::new(complete::jobs)
-}
-
-/// Jobs, for a path in one of their tasks.
-fn places() -> ArgValueCompleter {
-    ArgValueCompleter::new(complete::places)
+    Named::Jobs.completer()
 }
 
 #[derive(Debug, Parser)]
@@ -55,7 +52,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum ContractVerb {
     /// List contracts with the platforms that they serve
-    Ls,
+    Ls {
+        #[command(flatten)]
+        listed: Listed,
+    },
     /// Show what a script finds under a contract, what is certain, and what is our reading
     Show {
         /// As in `contract = "NAME"`
@@ -75,12 +75,8 @@ pub enum Verb {
         /// Show who submitted them and when
         #[arg(short, long)]
         long: bool,
-        /// What to print of each job
-        #[arg(short, long, value_enum, default_value = "table", value_name = "COLUMNS")]
-        output: ps::Columns,
-        /// Print names alone, for `trainyard stop $(trainyard ps -q --state running)`
-        #[arg(short, long)]
-        quiet: bool,
+        #[command(flatten)]
+        listed: Listed,
         /// Also those that are over, as always
         #[arg(short, long, hide = true)]
         all: bool,
@@ -91,14 +87,16 @@ pub enum Verb {
         #[arg(long, default_value = "2s", value_name = "TIME")]
         every: String,
         /// Only jobs of this workspace
-        #[arg(short, long)]
+        #[arg(short, long, add = Named::Workspaces.completer())]
         workspace: Option<String>,
     },
     /// List jobs that wait, in the order in which they start, and for what each waits
     Queue {
         /// Only jobs of this workspace; places are those among all
-        #[arg(short, long)]
+        #[arg(short, long, add = Named::Workspaces.completer())]
         workspace: Option<String>,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Show one job: its tasks, how they ended, earlier runs and attempts, what is wrong with its file
     Status {
@@ -117,7 +115,7 @@ pub enum Verb {
     )]
     Logs {
         /// [ROLE-INDEX] JOB
-        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = job_names())]
+        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = Named::Targets.completer())]
         target: Vec<String>,
         /// Go on until the run has ended
         #[arg(short, long)]
@@ -153,7 +151,7 @@ pub enum Verb {
         #[arg(short, long)]
         tty: bool,
         /// JOB [ROLE-INDEX]
-        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"], add = job_names())]
+        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"], add = Named::Targets.completer())]
         target: Vec<String>,
         /// The program and its arguments, after --
         #[arg(last = true, required = true, value_name = "COMMAND")]
@@ -165,10 +163,10 @@ pub enum Verb {
     )]
     Cp {
         /// JOB[/ROLE-INDEX]:PATH, or a path here; `DIR/.` stands for what is in DIR
-        #[arg(add = places())]
+        #[arg(add = Named::Places.completer())]
         from: String,
         /// The same; one of both is in a task
-        #[arg(add = places())]
+        #[arg(add = Named::Places.completer())]
         to: String,
     },
     /// Print what happened to a job and why, or to all jobs that you may see
@@ -177,14 +175,22 @@ pub enum Verb {
         #[arg(add = job_names())]
         job: Option<JobKey>,
         /// Go on with what happens
-        #[arg(short, long, conflicts_with = "job")]
+        #[arg(short, long)]
         follow: bool,
-        /// Only events behind this serial number, as --json tells it
-        #[arg(long, default_value_t = 0, conflicts_with = "job")]
+        /// Only events behind this serial number, as --json tells it of all jobs
+        #[arg(long, default_value_t = 0)]
         after: u64,
         /// Only the last ones of the job
-        #[arg(short = 'n', long, requires = "job")]
+        #[arg(short = 'n', long, requires = "job", conflicts_with_all = ["follow", "after"])]
         lines: Option<usize>,
+        /// Only what came in the last while, as in 10m, or since a time, as in 2026-03-01T12:00:00Z
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Only what came before that
+        #[arg(long, value_name = "TIME", conflicts_with = "follow")]
+        until: Option<String>,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
     Stop {
@@ -194,6 +200,12 @@ pub enum Verb {
         /// All of your jobs that run or wait; root's are everybody's
         #[arg(long, conflicts_with = "jobs")]
         all: bool,
+        /// Do not ask; without a terminal nothing is asked
+        #[arg(short, long, requires = "all")]
+        yes: bool,
+        /// Say which jobs would be stopped, and stop none
+        #[arg(long, requires = "all")]
+        dry_run: bool,
     },
     /// Stop what runs of jobs, and run them again as their files are now
     Restart {
@@ -232,15 +244,30 @@ pub enum Verb {
         /// Their files in jobs.d as well
         #[arg(long)]
         file: bool,
+        /// Do not ask before files of several jobs are removed; without a terminal nothing is asked
+        #[arg(short, long, requires = "file")]
+        yes: bool,
+        /// Say what would be removed or is refused, and remove nothing
+        #[arg(long)]
+        dry_run: bool,
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
     },
     /// Wait until jobs have ended; 0 succeeded, 5 failed, 6 stopped; of several the highest
+    #[command(
+        after_help = "Examples:\n  trainyard wait digits && trainyard cp digits:/output/. results\n  trainyard wait --any lr-sweep seed-1\n  trainyard wait --exit-code --timeout 2h digits"
+    )]
     Wait {
-        /// JOB, or WORKSPACE/JOB
+        /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required = true, add = job_names())]
         jobs: Vec<JobKey>,
+        /// Until the first of them has ended, and with its code alone; those that have ended already count
+        #[arg(long)]
+        any: bool,
+        /// Until all of them have ended, as without it
+        #[arg(long, conflicts_with = "any")]
+        all: bool,
         /// No longer than this, as in 2h; jobs go on, and the exit code is 1
         #[arg(long, value_name = "TIME")]
         timeout: Option<String>,
@@ -272,7 +299,7 @@ pub enum Verb {
         /// The name of the job, or WORKSPACE/NAME
         job: JobKey,
         /// The name of the template, as `trainyard template ls` lists it
-        #[arg(short, long)]
+        #[arg(short, long, add = Named::Templates.completer())]
         template: Option<String>,
         /// The job's keys, in TOML or as one object of JSON; - is standard input
         #[arg(long, value_name = "FILE", conflicts_with = "template")]
@@ -280,11 +307,14 @@ pub enum Verb {
         /// Write over the job's file if it is yours
         #[arg(long)]
         replace: bool,
+        /// Print the file that would be written, and where; write nothing
+        #[arg(long)]
+        dry_run: bool,
         /// A value for a parameter of the template
         #[arg(short, long = "param", value_name = "NAME=VALUE")]
         param: Vec<String>,
         /// Ask for every key of the job, not for the usual ones alone
-        #[arg(long, conflicts_with_all = ["from", "param"])]
+        #[arg(long, conflicts_with_all = ["from", "param", "dry_run"])]
         advanced: bool,
     },
     /// Copy a job file and its overrides under another name
@@ -302,7 +332,10 @@ pub enum Verb {
     #[command(subcommand)]
     Template(template::TemplateVerb),
     /// Show the graphics cards: health, use, holders, and how they are connected
-    Gpu,
+    Gpu {
+        #[command(flatten)]
+        listed: Listed,
+    },
     /// Specs: sizes of tasks that job files may name
     #[command(subcommand)]
     Spec(spec::SpecVerb),
@@ -324,7 +357,10 @@ pub enum Verb {
     /// Workspaces: what they keep on the disk, how much they may, and which jobs they have
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
+        #[arg(add = Named::Workspaces.completer())]
         name: Option<WorkspaceName>,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Who has used how much: hours of cards, cores and memory, and their price by specs
     ///
@@ -337,9 +373,11 @@ pub enum Verb {
         /// Only what was used within this time, as in 30d
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
-        /// Print comma-separated values
+        /// Print comma-separated values, as -o csv
         #[arg(long)]
         csv: bool,
+        #[command(flatten)]
+        listed: Listed,
     },
     /// Check job files, with their overrides and templates, and templates without running them
     Check {
@@ -364,6 +402,9 @@ pub enum Verb {
         /// Write DIR/NAME.toml for each job instead of printing it
         #[arg(short, long, value_name = "DIR")]
         output: Option<PathBuf>,
+        /// Say which files would be written and which are there already; write none
+        #[arg(long, requires = "output")]
+        dry_run: bool,
     },
     /// Print a job in the form of another platform
     Export {
@@ -399,6 +440,9 @@ pub enum Verb {
         /// Let jobs start again
         #[arg(long, conflicts_with = "wait")]
         undo: bool,
+        /// Say what runs and what would no longer start, and change nothing
+        #[arg(long, conflicts_with_all = ["wait", "undo"])]
+        dry_run: bool,
     },
     /// Say what this machine can and cannot do, and what to do about it
     ///
@@ -437,7 +481,14 @@ pub enum Verb {
     ///
     /// The one way to take everything away. `systemctl stop` and a signal end the daemon alone: tasks and the mount go on, and the
     /// next daemon goes on with them.
-    Shutdown,
+    Shutdown {
+        /// Do not ask; without a terminal nothing is asked
+        #[arg(short, long)]
+        yes: bool,
+        /// Say which jobs would be stopped, and stop nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
     /// Run the daemon (the service does this)
     ///
     /// SIGTERM, as `systemctl stop` sends it, ends the daemon and nothing else: tasks and the mount go on over its end, a restart and an

@@ -1,11 +1,11 @@
-//! `trainyard wait [--exit-code] [--timeout TIME] JOB…`
+//! `trainyard wait [--any] [--exit-code] [--timeout TIME] JOB…`
 
 use std::time::Duration;
 
 use super::output::{self, Format};
 use super::{Exit, explain_failure};
 use crate::api::client::{Client, ClientError};
-use crate::api::wire::LogQuery;
+use crate::api::wire::{JobQuery, LogQuery};
 use crate::config::Paths;
 use crate::ids::{JobKey, format_duration};
 use crate::report::JobReport;
@@ -28,40 +28,86 @@ pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) ->
     if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
 }
 
+/// How many of them are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Until {
+    All,
+    Any,
+}
+
 pub(super) struct Wanted {
     pub(super) jobs: Vec<JobKey>,
     pub(super) code: Code,
+    pub(super) until: Until,
     /// No longer than this.
     pub(super) most: Option<Duration>,
 }
 
-/// Waits for each, and ends as the one whose code is the highest. One that cannot be waited for is told, and keeps nobody from
-/// hearing of the others.
+/// Waits for all, and ends as the one whose code is the highest; or for the first, and ends as that.
 pub(super) async fn run(client: &Client, paths: &Paths, wanted: &Wanted, format: Format) -> anyhow::Result<Exit> {
-    let all = async {
-        let mut highest = Exit::Success;
-        for key in &wanted.jobs {
-            let exit = match one(client, paths, key, wanted.code, format).await {
-                Ok(exit) => exit,
-                Err(error) => explain_failure(error).unwrap_or_else(|error| {
-                    output::error(&format!("{error:#}"));
-                    Exit::Failure
-                }),
-            };
-            highest = if exit.code() > highest.code() { exit } else { highest };
+    let waiting = async {
+        let jobs = each_of(client, paths, &wanted.jobs).await;
+        match wanted.until {
+            Until::All => all(client, &jobs, wanted.code, format).await,
+            Until::Any => any(client, jobs, wanted.code, format).await,
         }
-        Ok(highest)
     };
-    let Some(most) = wanted.most else { return all.await };
-    tokio::time::timeout(most, all).await.unwrap_or_else(|_| {
+    let Some(most) = wanted.most else { return waiting.await };
+    tokio::time::timeout(most, waiting).await.unwrap_or_else(|_| {
         let jobs = wanted.jobs.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         output::error(&format!("not over after {}, and going on: {jobs}", format_duration(most)));
         Ok(Exit::Failure)
     })
 }
 
-async fn one(client: &Client, paths: &Paths, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
-    until_known(client, paths, key).await?;
+/// The jobs; of a sweep those that its file makes. What is neither is found out when it is waited for.
+async fn each_of(client: &Client, paths: &Paths, keys: &[JobKey]) -> Vec<JobKey> {
+    let mut all = Vec::new();
+    for key in keys {
+        if until_known(client, paths, key).await.is_ok() && client.job(key).await.is_ok() {
+            all.push(key.clone());
+            continue;
+        }
+        let made = of_sweep(client, key).await.unwrap_or_default();
+        if made.is_empty() { all.push(key.clone()) } else { all.extend(made) }
+    }
+    all
+}
+
+async fn of_sweep(client: &Client, sweep: &JobKey) -> Result<Vec<JobKey>, ClientError> {
+    let query = JobQuery { workspace: Some(sweep.workspace.to_string()), ..JobQuery::default() };
+    let prefix = format!("{}~", sweep.job);
+    let jobs = client.jobs(&query).await?.jobs.into_iter();
+    let made = jobs.filter(|job| !job.sweep.is_empty() && job.job.starts_with(&prefix));
+    Ok(made.filter_map(|job| Some(JobKey::new(sweep.workspace.clone(), job.job.parse().ok()?))).collect())
+}
+
+/// One that cannot be waited for is told, and keeps nobody from hearing of the others.
+async fn all(client: &Client, jobs: &[JobKey], code: Code, format: Format) -> anyhow::Result<Exit> {
+    let mut highest = Exit::Success;
+    for key in jobs {
+        let exit = told(one(client, key, code, format).await);
+        highest = if exit.code() > highest.code() { exit } else { highest };
+    }
+    Ok(highest)
+}
+
+/// One that cannot be waited for counts as one that has ended: it never will.
+async fn any(client: &Client, jobs: Vec<JobKey>, code: Code, format: Format) -> anyhow::Result<Exit> {
+    let waits = jobs.iter().map(|key| Box::pin(one(client, key, code, format)));
+    let (first, ..) = futures_util::future::select_all(waits).await;
+    Ok(told(first))
+}
+
+fn told(waited: anyhow::Result<Exit>) -> Exit {
+    let explained = waited.or_else(explain_failure);
+    explained.unwrap_or_else(|error| {
+        output::error(&format!("{error:#}"));
+        Exit::Failure
+    })
+}
+
+async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
     // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
     let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
     let report = loop {

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::Args;
 
+use super::complete::Named;
 use super::{NotFound, output};
 use crate::api::wire::NameQuery;
 use crate::assets::SHARED;
@@ -14,7 +15,7 @@ use crate::ids::WorkspaceName;
 #[derive(Debug, Args)]
 pub struct Whose {
     /// The workspace that it belongs to
-    #[arg(short, long, default_value = "default")]
+    #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
     workspace: WorkspaceName,
     /// Anybody's, seen by every workspace
     #[arg(long)]

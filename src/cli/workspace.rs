@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 
 use super::Exit;
-use super::output::{self, Format};
+use super::listing::{Form, Listing, whole};
+use super::output;
 use crate::api::client::Client;
 use crate::api::storage::{PartView, WorkspaceView};
 use crate::ids::{Bytes, WorkspaceName};
@@ -11,39 +12,52 @@ use crate::ids::{Bytes, WorkspaceName};
 /// So many of the largest things are named of each part.
 const LARGEST: usize = 5;
 
-pub(super) async fn run(client: &Client, name: Option<&WorkspaceName>, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, name: Option<&WorkspaceName>, form: Form) -> anyhow::Result<Exit> {
     match name {
-        Some(name) => one(client, name, format).await?,
-        None => all(client, format).await?,
+        Some(name) => one(client, name, form).await?,
+        None => all(client, form).await?,
     }
     Ok(Exit::Success)
 }
 
-async fn all(client: &Client, format: Format) -> anyhow::Result<()> {
+async fn all(client: &Client, form: Form) -> anyhow::Result<()> {
     let workspaces = client.workspaces().await?;
-    if format == Format::Json {
+    if form == Form::Json {
         return output::json(&workspaces);
     }
     if workspaces.is_empty() {
         return Err(anyhow!("there is no workspace that you may enter"));
     }
-    print(&workspaces)
+    print(&workspaces, form)
 }
 
-async fn one(client: &Client, name: &WorkspaceName, format: Format) -> anyhow::Result<()> {
+async fn one(client: &Client, name: &WorkspaceName, form: Form) -> anyhow::Result<()> {
     let detail = client.workspace(name).await?;
-    if format == Format::Json {
+    if form == Form::Json {
         return output::json(&detail);
     }
-    print(std::slice::from_ref(&detail.workspace))?;
+    print(std::slice::from_ref(&detail.workspace), form)?;
+    if matches!(form, Form::Names | Form::Csv) {
+        return Ok(());
+    }
     output::line("")?;
     let rows: Vec<_> = detail.parts.iter().flat_map(part).collect();
     output::table(&["PART", "SIZE", "LARGEST"], &rows)
 }
 
-fn print(workspaces: &[WorkspaceView]) -> anyhow::Result<()> {
-    let rows: Vec<_> = workspaces.iter().map(row).collect();
-    output::table(&["WORKSPACE", "USED", "QUOTA", "USE%", "HELD BY", "RUNNING", "WAITING"], &rows)?;
+fn print(workspaces: &[WorkspaceView], form: Form) -> anyhow::Result<()> {
+    let listing = Listing {
+        heads: &["WORKSPACE", "USED", "QUOTA", "USE%", "HELD BY", "RUNNING", "WAITING"],
+        wide: &[],
+        cells: row,
+        name: |view| view.storage.workspace.to_string(),
+        json: whole,
+        nothing: "no workspaces",
+    };
+    listing.print(workspaces, form)?;
+    if matches!(form, Form::Names | Form::Csv) {
+        return Ok(());
+    }
     let noted = workspaces.iter().filter_map(|view| Some((&view.storage.workspace, view.storage.note.as_ref()?)));
     for (workspace, note) in noted {
         output::line(&format!("{workspace}: {note}"))?;

@@ -109,6 +109,10 @@ pub enum Verb {
     /// Stops what runs, then as `Rerun`.
     Restart,
     Remove,
+    /// Says what `Remove` would do, with the job's file where that is to go as well.
+    WouldRemove {
+        with_file: bool,
+    },
     /// Its newest run may take so much longer.
     Extend {
         by: Duration,
@@ -250,6 +254,9 @@ impl<S: Store> Reconciler<S> {
                         self.of_each(&key, &caller, |this, caller, key| this.extend(caller, key, by))
                     }
                     Verb::Remove => self.of_each(&key, &caller, Self::remove),
+                    Verb::WouldRemove { with_file } => {
+                        self.of_each(&key, &caller, |this, caller, key| this.would_remove(caller, key, with_file))
+                    }
                     Verb::Send => {
                         self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Now))
                     }
@@ -432,18 +439,31 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn remove(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+        self.removable(caller, key, false)?;
+        self.forget(key);
+        Ok(format!("{key}: removed"))
+    }
+
+    /// A job of which nothing runs or is on its way, and whose file is gone or goes with it.
+    fn removable(&self, caller: &Caller, key: &JobKey, with_file: bool) -> Result<&Job, Refusal> {
         let job = self.job_of(caller, key)?;
         if job.open_run().is_some() {
             return Err(Refusal::StillRunning { key: key.clone(), state: self.state(key).0 });
         }
-        if job.record.file_present {
+        if job.record.file_present && !with_file {
             return Err(Refusal::FileStillThere { key: key.clone() });
         }
-        if let Some(state) = job.delivering.values().next() {
-            return Err(Refusal::Unsent { key: key.clone(), state: state.clone() });
+        match job.delivering.values().next() {
+            Some(state) => Err(Refusal::Unsent { key: key.clone(), state: state.clone() }),
+            None => Ok(job),
         }
-        self.forget(key);
-        Ok(format!("{key}: removed"))
+    }
+
+    fn would_remove(&mut self, caller: &Caller, key: &JobKey, with_file: bool) -> Result<String, Refusal> {
+        let job = self.removable(caller, key, with_file)?;
+        let file = if job.record.file_present { "its file, and " } else { "" };
+        let runs = job.record.last_run;
+        Ok(format!("{key}: {file}its record with {runs} run(s) and their logs would be removed; models stay"))
     }
 }
 

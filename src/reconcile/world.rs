@@ -59,9 +59,24 @@ pub(super) struct Run {
 type Read = (Spec, Option<String>);
 
 fn parse(source: &SourceRecord, begun: Option<&BTreeSet<RoleName>>) -> Option<Read> {
-    let Accepted { spec, refused } = crate::spec::parse_accepted(&source.text, begun)?;
+    crate::spec::parse_accepted(&source.text, begun).map(read)
+}
+
+fn read(Accepted { spec, refused }: Accepted) -> Read {
     let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    Some((Arc::new(spec), (!told.is_empty()).then(|| told.join("; "))))
+    (Arc::new(spec), (!told.is_empty()).then(|| told.join("; ")))
+}
+
+/// A stored run whose file this version cannot read at all: the tasks of its newest attempt go on.
+fn salvaged(run: RunRecord) -> Option<Run> {
+    let mut begun = BTreeMap::new();
+    for task in run.attempts.last().iter().flat_map(|attempt| &attempt.tasks) {
+        let count: &mut u32 = begun.entry(task.role.clone()).or_default();
+        *count = (*count).max(task.index.saturating_add(1));
+    }
+    // What its text means is not known: it stays what it was.
+    let (spec, refused) = read(crate::spec::salvage(&run.source.text, &begun)?);
+    Some(Run { refused: Some(refused.unwrap_or_else(|| "it cannot be read".to_owned())), ..Run::new(run, spec) })
 }
 
 /// What a stored run is of, which `read` says by now: with the roles with which it was begun.
@@ -91,13 +106,25 @@ impl Job {
                 (Some(read), Some(source)) if source.text == run.source.text => Some(read.clone()),
                 _ => parse(&run.source, None),
             };
-            let read = read?;
+            let Some(read) = read else { return salvaged(run) };
             run.source.meaning = read.0.meaning();
             let (spec, refused) = as_begun(&run, read)?;
             Some(Run { refused, ..Run::new(run, spec) })
         });
-        let (spec, refused) = read.unzip();
-        Self { record, spec, refused: refused.flatten(), run, delivering: BTreeMap::new() }
+        let (spec, refused) = match (read, &record.source) {
+            (Some((spec, refused)), _) => (Some(spec), refused),
+            (None, None) => (None, None),
+            (None, Some(source)) => {
+                let found = crate::spec::salvage(&source.text, &BTreeMap::new()).map(|unread| unread.refused);
+                let found = found.unwrap_or_default();
+                let told = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                if record.invalid.is_empty() {
+                    record.invalid = found;
+                }
+                (None, Some(told))
+            }
+        };
+        Self { record, spec, refused, run, delivering: BTreeMap::new() }
     }
 
     pub(super) fn new(record: JobRecord) -> Self {

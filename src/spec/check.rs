@@ -366,7 +366,9 @@ fn fits_exec(string: &str) -> Result<(), Problem> {
         return Ok(());
     }
     let (has, most) = (Bytes(string.len() as u64).told(), Bytes(EXEC_STRING_MAX as u64));
-    Err(Problem::Bound(format!("has a string of {has}, but the kernel starts no program with one of {most} or more; put it into a script")))
+    Err(Problem::Bound(format!(
+        "has a string of {has}, but the kernel starts no program with one of {most} or more; put it into a script"
+    )))
 }
 
 fn choice(word: &str, words: &'static [&'static str]) -> Result<(), Problem> {

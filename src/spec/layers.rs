@@ -100,7 +100,14 @@ pub struct Expanded {
 
 impl Stack {
     pub fn of(job: Layer) -> Self {
-        Self { job, overrides: Vec::new(), template: None, templates: Vec::new(), specs: Offer::new(), combination: None }
+        Self {
+            job,
+            overrides: Vec::new(),
+            template: None,
+            templates: Vec::new(),
+            specs: Offer::new(),
+            combination: None,
+        }
     }
 
     /// The name of the template that the job lies on top of.

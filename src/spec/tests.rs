@@ -452,7 +452,10 @@ fn mounts_name_a_place_here_and_one_in_the_tasks() {
         (mount("source = \"s3:lab/x\", target = \"/output\", sync = \"often\""), "neither \"end\" nor a duration"),
         (mount("source = \"s3:lab/x\", target = \"/output\", read_only = true"), "leave it out"),
         (mount("source = \"/x\", target = \"/x\", mode = 1"), "unknown key `mounts.mode`"),
-        ("mounts = [\"/x\"]".to_owned(), "takes an array of tables, as in `[[mounts]]` with `source = …` below it, not a string"),
+        (
+            "mounts = [\"/x\"]".to_owned(),
+            "takes an array of tables, as in `[[mounts]]` with `source = …` below it, not a string",
+        ),
         ("mounts = \"/x\"".to_owned(), "takes an array of tables"),
         (
             "mounts = [{ source = \"/a\", target = \"/x\" }, { source = \"/b\", target = \"/x/\" }]".to_owned(),
@@ -604,10 +607,37 @@ fn what_was_accepted_once_is_read_though_rules_have_become_stricter() {
 }
 
 #[test]
+fn of_what_cannot_be_read_at_all_what_runs_is_saved() {
+    let begun = |roles: &[(&str, u32)]| roles.iter().map(|(name, count)| (name.parse().unwrap(), *count)).collect();
+    let text = "command = \"x\"\nmax_duration = \"1h\"\nnot_yet = 3\nretries = \"many\"\n[roles.w]\ncount = 2\nold.key = 1\n\
+        resources.memory = \"3GiB\"\n";
+    assert!(parse_accepted(text, None).is_none());
+    let Accepted { spec, refused } = salvage(text, &begun(&[("w", 2)])).unwrap();
+    let keys: Vec<_> = refused.iter().filter_map(|found| found.key.as_deref()).collect();
+    assert_eq!(keys, ["not_yet", "retries", "roles.w.old"]);
+    let role = &spec.roles[0];
+    assert_eq!((role.name.as_str(), role.count, role.resources.memory.0), ("w", 2, 3 << 30), "what is read is kept");
+    assert_eq!((spec.max_duration.map(|time| time.as_secs()), spec.retries), (Some(3600), 0));
+    // Nothing of it can be read, or not what runs.
+    for text in
+        ["no toml", "roles = 3", "[roles.other]\ncount = 2", "contract = \"of the past\"", "[[mounts]]\nfrom = \"x\""]
+    {
+        let Accepted { spec, refused } = salvage(text, &begun(&[("ps", 1), ("w", 3)])).unwrap();
+        let roles: Vec<_> = spec.roles.iter().map(|role| (role.name.as_str(), role.count)).collect();
+        assert_eq!(roles, [("ps", 1), ("w", 3)], "{text}");
+        assert!(text.contains("other") || !refused.is_empty(), "{text}");
+        assert!(salvage(text, &begun(&[])).is_some(), "{text}");
+    }
+}
+
+#[test]
 fn what_a_table_is_made_of_is_said_where_something_else_stands() {
     for (text, said) in [
         ("roles = 4", "`roles` takes a table for each name, as in `[roles.NAME]` with keys below it, not an integer"),
-        ("roles.worker = 4", "`roles.worker` takes a table, as in `[roles.worker]` with `count = …` below it, not an integer"),
+        (
+            "roles.worker = 4",
+            "`roles.worker` takes a table, as in `[roles.worker]` with `count = …` below it, not an integer",
+        ),
         ("env = \"A=1\"", "`env` takes a table, as in `[env]` with `NAME = …` below it, not a string"),
         ("resources = []", "`resources` takes a table, as in `[resources]` with"),
         ("services = true", "as in `[services.NAME]`"),

@@ -303,6 +303,13 @@ impl Removal<'_> {
     }
 }
 
+/// Whether a descriptor is a pipe, or a socket, whose other end somebody holds.
+pub fn is_pipe(fd: impl AsFd) -> bool {
+    use nix::sys::stat::{SFlag, fstat};
+    let kind = fstat(fd).map(|status| SFlag::from_bits_truncate(status.st_mode) & SFlag::S_IFMT);
+    kind.is_ok_and(|kind| kind == SFlag::S_IFIFO || kind == SFlag::S_IFSOCK)
+}
+
 /// What is there, or that it is not.
 pub fn optional<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {

@@ -301,13 +301,15 @@ fn a_log_that_cannot_be_read_on_does_not_end_as_if_it_were_whole() {
         assert_eq!(broken.status.code(), Some(18), "{query}: {broken:?}");
     }
     let told = instance.cli(&["logs", "said"]);
-    assert!(!told.status.success() && String::from_utf8_lossy(&told.stderr).contains("what came is not whole"), "{told:?}");
-    let script = format!(
-        "import trainyard\ntry:\n    str(trainyard.connect(root={:?}).job('said').logs())\nexcept trainyard.TrainyardError as error:\n    print(error.code)",
-        instance.root()
+    assert!(
+        !told.status.success() && String::from_utf8_lossy(&told.stderr).contains("what came is not whole"),
+        "{told:?}"
     );
+    let script = "import trainyard\ntry:\n    str(trainyard.connect().job('said').logs())\nexcept trainyard.TrainyardError as error:\n    \
+        print(error.code)";
     let mut python = Command::new("/usr/bin/python3");
-    python.args(["-B", "-c", &script]).env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/python"));
+    python.args(["-B", "-c", script]).env("PYTHONPATH", concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/python"));
+    python.env("TRAINYARD_ROOT", instance.root());
     assert_eq!(String::from_utf8_lossy(&python.output().unwrap().stdout), "connection_lost\n");
     instance.shutdown();
 }

@@ -87,8 +87,8 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
 }
 
 #[test]
-fn a_shell_completes_names_of_jobs() {
-    let test = "a_shell_completes_names_of_jobs";
+fn shells_complete_names_of_what_there_is() {
+    let test = "shells_complete_names_of_what_there_is";
     let Some(instance) = Instance::start(test, "") else { return };
     for job in ["alpha", "alps", "beta"] {
         instance.drop_job(job, "command = \"true\"\nstate = \"held\"\n");
@@ -120,7 +120,37 @@ fn a_shell_completes_names_of_jobs() {
         .output()
         .unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "alpha alps ", "{output:?}");
+    // As the other shells call them, with what they say of each.
+    let zsh = "compdef() { }; _describe() { print -l -- ${(P)@[-1]} }; source $1; words=(trainyard --root=$2 stop al); CURRENT=4; \
+               _clap_dynamic_completer_trainyard";
+    let fish = "source $argv[1]; complete -C \"trainyard --root=$argv[2] stop al\"";
+    let shells: [(&str, &[&str], &str, &str); 2] = [
+        ("zsh", &["-f", "-c", zsh, "zsh"], "_trainyard", "alpha:held\nalps:held\n"),
+        ("fish", &["--no-config", "-c", fish], "trainyard.fish", "alpha\theld\nalps\theld\n"),
+    ];
+    for (shell, arguments, file, wanted) in shells {
+        if !has_tools(&format!("{test}, in {shell}"), &[shell]) {
+            continue;
+        }
+        let output = Command::new(shell)
+            .args(arguments)
+            .args([&made.join(file), instance.root()])
+            .env("PATH", format!("{place}:{}", std::env::var("PATH").unwrap()))
+            .env("HOME", instance.root())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted, "{shell}: {output:?}");
+    }
     assert_eq!(completed(&["logs", "-f", "be"]), ["beta"]);
+    fs::write(instance.jobs_d().join("mine.template.toml"), "command = \"true\"\n[template]\n").unwrap();
+    assert_eq!(completed(&["template", "show", "m"]), ["mine"]);
+    assert_eq!(completed(&["new", "other", "--template", "m"]), ["mine"]);
+    assert_eq!(completed(&["ps", "-w", "def"]), ["default"]);
+    instance
+        .drop_job("runs", "command = \"sleep 86400\"\nresources.cpu = 0.1\nroles.ps = {}\nroles.worker.count = 2\n");
+    instance.wait_state("runs", "running");
+    assert_eq!(completed(&["exec", "runs", "w"]), ["worker-0", "worker-1"]);
+    assert_eq!(completed(&["cp", "runs/p"]), ["runs/ps-0:"]);
     assert!(completed(&["q"]).contains(&"queue".to_owned()));
     let script = Command::new(BINARY).env("COMPLETE", "bash").output().unwrap();
     assert!(script.status.success() && String::from_utf8_lossy(&script.stdout).contains("complete"), "{script:?}");

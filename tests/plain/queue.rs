@@ -669,6 +669,45 @@ fn of_a_file_that_is_refused_since_an_upgrade_what_runs_goes_on_and_nothing_new_
 }
 
 #[test]
+fn of_a_file_that_cannot_be_read_at_all_since_an_upgrade_what_runs_goes_on_and_nothing_new_is_begun() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let words = "retries = 9\nretry = { on = [\"failure\"], backoff = \"10m\" }";
+    // As an earlier version would have taken them in, for which one had a key, and the other was not even TOML.
+    let accepted_before = |key: &str, instead: fn(&str) -> String| {
+        let (source, spec) = source(words);
+        let source = SourceRecord { text: instead(&source.text), ..source };
+        Arrival::Accepted { key: key.parse().unwrap(), source, spec: Box::new(spec) }
+    };
+    let with_key = |text: &str| format!("of_the_past = 1\n{text}");
+    daemon.files(vec![
+        accepted_before("a/runs", with_key),
+        accepted_before("a/other", |_| "{ \"words\": 1 }".to_owned()),
+        accepted_before("a/tries", with_key),
+    ]);
+    daemon.end_as("a/tries", TaskEnd::Exited { code: 1 });
+    let all = ["a/runs", "a/other", "a/tries"];
+    assert_eq!(daemon.states(all), [State::Running, State::Running, State::Waiting]);
+    for _ in 0..2 {
+        daemon.restart();
+        assert_eq!(daemon.states(all), [State::Running, State::Running, State::Failed]);
+    }
+    let told = daemon.report("a/runs").diagnostics.iter().map(ToString::to_string).collect::<String>();
+    assert!(told.contains("spec.toml:1:1: unknown key `of_the_past`"), "{told}");
+    let reason = daemon.report("a/tries").reason;
+    assert!(reason.contains("refuses its job file: spec.toml:1:1: unknown key `of_the_past`"), "{reason}");
+    for key in all {
+        assert!(matches!(daemon.ask(key, Verb::Rerun).unwrap_err(), Refusal::RefusedNow { .. }), "{key}");
+    }
+    daemon.end_as("a/runs", TaskEnd::Exited { code: 1 });
+    daemon.end_as("a/other", TaskEnd::Exited { code: 0 });
+    daemon.later(HOUR);
+    assert_eq!(daemon.states(all), [State::Failed, State::Succeeded, State::Failed], "each as it has ended");
+    assert_eq!((daemon.report("a/runs").run, daemon.report("a/runs").attempt), (1, 1), "it is not tried again");
+    daemon.files(all.map(|key| accepted(key, words)).into());
+    assert_eq!(daemon.states(["a/runs", "a/tries"]), [State::Running; 2], "of files that are put right");
+}
+
+#[test]
 fn what_is_lost_again_and_again_is_not_tried_for_ever() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.file("a/lost", "retries = 9\nretry = { on = [\"lost\"], backoff = \"1s\" }");

@@ -1,0 +1,134 @@
+//! How lists are printed, the same for every verb that has one: `-o table|wide|names|json|csv`, `-q`, `--json`.
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::output::{self, Format};
+
+/// What is told of each thing that is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Form {
+    /// What people look for
+    Table,
+    /// And more
+    Wide,
+    /// Its name alone
+    Names,
+    /// All of it, as `--json`
+    Json,
+    /// The columns of `wide`, as comma-separated values
+    Csv,
+}
+
+/// Flags of every verb that lists.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Listed {
+    /// What to print of each
+    #[arg(short, long, value_enum, default_value = "table", value_name = "FORM")]
+    output: Form,
+    /// Print names alone
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+impl Listed {
+    pub(super) fn form(self, format: Format) -> Form {
+        match (self.quiet, format) {
+            (true, _) => Form::Names,
+            (false, Format::Json) => Form::Json,
+            (false, Format::People) => self.output,
+        }
+    }
+
+    /// The same where an earlier flag asks for more columns.
+    pub(super) fn or_wide(self, is_wide: bool, format: Format) -> Form {
+        match self.form(format) {
+            Form::Table if is_wide => Form::Wide,
+            form => form,
+        }
+    }
+}
+
+/// A list of things that are told in the same way.
+pub(super) struct Listing<'a, T> {
+    /// Of all columns.
+    pub(super) heads: &'a [&'a str],
+    /// Those that are in wide tables alone.
+    pub(super) wide: &'a [&'a str],
+    /// Of all columns.
+    pub(super) cells: fn(&T) -> Vec<String>,
+    /// As other verbs take it.
+    pub(super) name: fn(&T) -> String,
+    pub(super) json: fn(&T) -> anyhow::Result<Value>,
+    /// What is said to people where there is none.
+    pub(super) nothing: &'a str,
+}
+
+/// For what is told to programs as it is.
+pub(super) fn whole<T: Serialize>(of: &T) -> anyhow::Result<Value> {
+    Ok(serde_json::to_value(of)?)
+}
+
+impl<T> Listing<'_, T> {
+    pub(super) fn print(&self, rows: &[T], form: Form) -> anyhow::Result<()> {
+        match form {
+            Form::Json => rows.iter().try_for_each(|row| output::json(&(self.json)(row)?)),
+            Form::Names => names(rows.iter().map(self.name)),
+            Form::Csv => {
+                output::line(&csv(&self.heads.iter().map(|head| head.to_lowercase()).collect::<Vec<_>>()))?;
+                rows.iter().try_for_each(|row| output::line(&csv(&(self.cells)(row))))
+            }
+            Form::Table | Form::Wide if rows.is_empty() => output::line(self.nothing),
+            Form::Wide => output::table(self.heads, &rows.iter().map(self.cells).collect::<Vec<_>>()),
+            Form::Table => {
+                let heads: Vec<&str> = self.narrow(self.heads.iter().copied()).collect();
+                let rows = rows.iter().map(|row| self.narrow((self.cells)(row).into_iter()).collect());
+                output::table(&heads, &rows.collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// Without what is in wide tables alone.
+    fn narrow<C>(&self, cells: impl Iterator<Item = C>) -> impl Iterator<Item = C> {
+        cells.zip(self.heads).filter(|(_, head)| !self.wide.contains(head)).map(|(cell, _)| cell)
+    }
+}
+
+/// One a line; nothing where there is none, so that `trainyard stop $(trainyard ps -q …)` says so.
+pub(super) fn names(names: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let names: Vec<String> = names.collect();
+    if names.is_empty() { Ok(()) } else { output::line(&names.join("\n")) }
+}
+
+/// A line of comma-separated values (RFC 4180), without colours.
+pub(super) fn csv(cells: &[String]) -> String {
+    let quoted = |cell: &String| {
+        let cell = output::unpainted(cell);
+        match cell.contains([',', '"', '\n', '\r']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell,
+        }
+    };
+    cells.iter().map(quoted).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_hold_commas_quotes_or_colours_stay_one_value() {
+        let cells = ["plain", "a, b", "said \"no\"", "\x1b[31mfailed\x1b[0m", ""].map(str::to_owned);
+        assert_eq!(csv(&cells), "plain,\"a, b\",\"said \"\"no\"\"\",failed,");
+    }
+
+    #[test]
+    fn names_come_before_all_else_and_json_before_a_form() {
+        let listed = |output, quiet| Listed { output, quiet };
+        assert_eq!(listed(Form::Csv, true).form(Format::Json), Form::Names);
+        assert_eq!(listed(Form::Csv, false).form(Format::Json), Form::Json);
+        assert_eq!(listed(Form::Csv, false).or_wide(true, Format::People), Form::Csv);
+        assert_eq!(listed(Form::Table, false).or_wide(true, Format::People), Form::Wide);
+    }
+}
