@@ -23,17 +23,19 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     }
     let client = || client(&cli.root);
     match cli.verb {
-        Verb::Ps { filter, long, listed, all: _ } => {
+        Verb::Ps { filter, long, listed, watch, all: _ } => {
             whose::say_if_unknown(&cli.root, filter.workspace())?;
-            ps::run(&client()?, &filter, listed.or_wide(long, format)).await
+            let (client, form) = (client()?, listed.or_wide(long, format));
+            watch.each(async || ps::run(&client, &filter, form).await).await
         }
         Verb::Top { every, workspace } => {
             let every = crate::ids::parse_duration(&every)?;
             top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
         }
-        Verb::Queue { workspace, listed } => {
+        Verb::Queue { workspace, listed, watch } => {
             whose::say_if_unknown(&cli.root, workspace.as_deref())?;
-            queue::run(&client()?, workspace.as_deref(), listed.form(format)).await
+            let (client, form) = (client()?, listed.form(format));
+            watch.each(async || queue::run(&client, workspace.as_deref(), form).await).await
         }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
         Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
@@ -89,7 +91,10 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             whose::say_if_unknown(&cli.root, verb.workspace())?;
             secret::run(&cli.root, verb, format)
         }
-        Verb::Gpu { listed } => gpu::run(&client()?, listed.form(format)).await,
+        Verb::Gpu { listed, watch } => {
+            let (client, form) = (client()?, listed.form(format));
+            watch.each(async || gpu::run(&client, form).await).await
+        }
         Verb::Token(verb) => {
             verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;
             token::run(&client()?, verb, format).await

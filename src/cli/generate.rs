@@ -94,7 +94,7 @@ fn pages(command: &clap::Command, name: &str, files: &mut Files) -> anyhow::Resu
 }
 
 const EXIT_CODES: &str = "0 done; 1 refused or failed, the reason is on standard error; 2 wrong arguments; 3 the daemon does not answer; 4 \
-                          no such job, image or workspace. wait: 5 the job failed, 6 it was stopped. exec: the command's own, 128 and the \
+                          no such job, image or workspace. wait: 5 the job failed, 6 it was stopped; of several jobs the highest, with --any that of the first that ended. exec: the command's own, 128 and the \
                           signal's number, 126 and 127 as in a shell, 125 when its end is not known.";
 
 const FILES: [(&str, &str); 5] = [

@@ -1,9 +1,12 @@
 //! How lists are printed, the same for every verb that has one: `-o table|wide|names|json|csv`, `-q`, `--json`.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Exit;
 use super::output::{self, Format};
 
 /// What is told of each thing that is listed.
@@ -46,6 +49,33 @@ impl Listed {
         match self.form(format) {
             Form::Table if is_wide => Form::Wide,
             form => form,
+        }
+    }
+}
+
+/// Of what changes while one looks: printed again and again.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Watch {
+    /// Print it anew every 2 s, until Ctrl-C; `trainyard top` shows more
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Between two looks.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
+
+impl Watch {
+    /// On a terminal in the place of what was printed before, elsewhere below it.
+    pub(super) async fn each(self, mut print: impl AsyncFnMut() -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
+        loop {
+            if self.watch && output::clears() {
+                output::line("\x1b[H\x1b[2J\x1b[3J")?;
+            }
+            let exit = print().await?;
+            if !self.watch {
+                return Ok(exit);
+            }
+            tokio::time::sleep(WATCH_EVERY).await;
         }
     }
 }

@@ -164,6 +164,11 @@ pub(super) fn draws() -> bool {
     io::stderr().is_terminal() && !is_dumb()
 }
 
+/// Standard output is a terminal that can be cleared.
+pub(super) fn clears() -> bool {
+    io::stdout().is_terminal() && !is_dumb()
+}
+
 fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|term| term == "dumb")
 }

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCompleter;
 
 use super::complete::Named;
-use super::listing::Listed;
+use super::listing::{Listed, Watch};
 use super::{dataset, generate, image, model, ps, secret, spec, template, token};
 use crate::ids::{JobKey, WorkspaceName};
 
@@ -20,7 +20,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does no
 `wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own, 125 where it could not be run.
 Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` ends them, and `drain` lets them end.
 NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
-Names of jobs are completed in bash by: source <(COMPLETE=bash trainyard)";
+Names of what there is are completed in bash by: source <(COMPLETE=bash trainyard)";
 
 /// Shells complete it by what the daemon knows.
 fn job_names() -> ArgValueCompleter {
@@ -77,6 +77,8 @@ pub enum Verb {
         long: bool,
         #[command(flatten)]
         listed: Listed,
+        #[command(flatten)]
+        watch: Watch,
         /// Also those that are over, as always
         #[arg(short, long, hide = true)]
         all: bool,
@@ -97,6 +99,8 @@ pub enum Verb {
         workspace: Option<String>,
         #[command(flatten)]
         listed: Listed,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Show one job: its tasks, how they ended, earlier runs and attempts, what is wrong with its file
     Status {
@@ -335,6 +339,8 @@ pub enum Verb {
     Gpu {
         #[command(flatten)]
         listed: Listed,
+        #[command(flatten)]
+        watch: Watch,
     },
     /// Specs: sizes of tasks that job files may name
     #[command(subcommand)]

@@ -82,8 +82,68 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
             insta::assert_snapshot!(format!("{name}_{columns}"), screen(&instance, columns, arguments));
         }
     }
+    lists_take_the_same_forms(&instance);
+    what_would_be_done_is_said_and_not_done(&instance);
     instance.ok(&["stop", "holds", "waits"]);
     instance.shutdown();
+}
+
+/// `-o` and `-q`, whatever is listed.
+fn lists_take_the_same_forms(instance: &Instance) {
+    let with = |verb: &[&str], more: &[&str]| instance.ok(&[verb, more].concat());
+    let lists: [(&[&str], &str, &str); 9] = [
+        (&["ps"], "job,state,run,submitted,user,time,why", "holds\nwaits\nwrong\n训练-图像分类\n"),
+        (&["queue"], "place,job,starts by,needs,since,user,for what", "waits\n"),
+        (&["dataset", "ls"], "name,kind,latest,versions", "手写数字\n"),
+        (&["template", "ls"], "template,changed,user,parameters,description", "ddp\n"),
+        (&["spec", "ls"], "spec,cpu,memory,gpu,shm,price/h,description", "small\n"),
+        (&["model", "ls"], "model,appeared,path", ""),
+        (&["secret", "ls"], "workspace,name", ""),
+        (&["token", "ls"], "token,user,scopes,workspaces,created,expires", ""),
+        (&["workspace"], "workspace,used,quota,use%,held by,running,waiting", "default\n"),
+    ];
+    for (verb, head, names) in lists {
+        assert_eq!(
+            (with(verb, &["-q"]), with(verb, &["-o", "names"])),
+            (names.to_owned(), names.to_owned()),
+            "{verb:?}"
+        );
+        let csv = with(verb, &["-o", "csv"]);
+        assert_eq!((csv.lines().next(), csv.lines().count()), (Some(head), names.lines().count() + 1), "{verb:?}");
+        assert!(csv.lines().all(|line| line.split(',').count() >= head.split(',').count()), "{csv}");
+        assert!(with(verb, &["-o", "wide"]).lines().count() > 0);
+        // How long what runs has taken differs from call to call.
+        if verb != ["ps"] {
+            assert_eq!(with(verb, &["-o", "json"]), with(verb, &["--json"]), "{verb:?}");
+        }
+    }
+    for verb in [&["image", "ls"][..], &["gpu"], &["usage"], &["contract", "ls"], &["events"]] {
+        assert!(with(verb, &["-o", "csv"]).lines().next().unwrap().contains(','), "{verb:?}");
+        with(verb, &["-q"]);
+    }
+    let events = |more: &[&str]| with(&["events"], more).lines().count();
+    assert!(events(&["holds", "--since", "1h"]) > 1 && events(&["--since", "1h"]) > events(&["holds"]));
+    assert_eq!((events(&["holds", "--until", "1h"]), events(&["--until", "1h"])), (0, 0));
+    assert_eq!(events(&["holds", "--after", "1", "-q"]), with(&["events"], &["-q"]).matches("default/holds\n").count());
+}
+
+fn what_would_be_done_is_said_and_not_done(instance: &Instance) {
+    let said = |arguments: &[&str]| instance.ok(arguments);
+    for verb in [&["stop", "--all", "--dry-run"][..], &["shutdown", "--dry-run"]] {
+        assert_eq!(said(verb), "default/holds: would be stopped\ndefault/waits: would be stopped\n");
+    }
+    assert!(said(&["drain", "--dry-run"]).contains("would start nothing any more: 1 would run on: default/holds"));
+    let made = said(&["new", "made", "--template", "ddp", "-p", "lr=0.5", "--dry-run"]);
+    assert!(made.contains("template = \"ddp\"") && made.contains("lr = 0.5"), "{made}");
+    assert!(!instance.jobs_d().join("made.toml").exists());
+    let refused = instance.cli(&["rm", "--dry-run", "wrong", "holds"]);
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && told.contains("the file of job wrong") && told.contains("holds is still"),
+        "{told}"
+    );
+    assert!(said(&["rm", "--dry-run", "--file", "wrong"]).contains("wrong: its file, and its record"));
+    assert_eq!(["holds", "wrong", "waits"].map(|job| instance.state(job)), ["running", "invalid", "waiting"]);
 }
 
 #[test]

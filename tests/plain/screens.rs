@@ -220,3 +220,25 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         insta::assert_snapshot!(format!("no_daemon_{columns}"), screen(elsewhere.path(), columns, &["ps"]));
     }
 }
+
+#[test]
+fn verbs_of_trainyard_s_own_processes_say_what_to_do_instead_where_they_are_typed() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().display().to_string();
+    for (verb, instead) in [
+        ("mount", "systemctl start trainyard"),
+        ("direct", "[mount] direct"),
+        ("registry", "trainyard image pull"),
+        ("enter", "trainyard exec"),
+        ("hold", "trainyard exec"),
+        ("carry", "trainyard send"),
+        ("shim", "trainyard new"),
+    ] {
+        let mut command = Command::new(BINARY);
+        let output = command.args(["--root", &root, verb]).stdin(std::process::Stdio::null()).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{verb}: {told}");
+        assert!(told.contains(&format!("`trainyard {verb}` is not for people")) && told.contains(instead), "{told}");
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "and have done nothing");
+}

@@ -259,12 +259,9 @@ class Machine(Live):
         listed = {template["template"]: template for template in self.yard.templates()}
         self.assertEqual(listed["learn"]["params"][0]["help"], "how fast it learns")
         self.assertEqual(self.yard.template("learn")["text"], TEMPLATE)
-        with self.assertRaises(TrainyardError) as refused:
-            self.yard.save_template("learn", TEMPLATE)
-        self.assertEqual(refused.exception.code, "conflict")
-        with self.assertRaises(TrainyardError) as refused:
-            self.yard.save_template("bad", "command = 3")
-        self.assertEqual((refused.exception.code, len(refused.exception.diagnostics)), ("invalid_template", 1))
+        self.assertEqual(self.refused(lambda: self.yard.save_template("learn", TEMPLATE)).code, "conflict")
+        error = self.refused(lambda: self.yard.save_template("bad", "command = 3"))
+        self.assertEqual((error.code, len(error.diagnostics)), ("invalid_template", 1))
         self.assertEqual(self.yard.save_template("learn", TEMPLATE, replace=True)["text"], TEMPLATE)
         self.assertEqual(self.yard.save_template("again", TEMPLATE)["params"][0]["name"], "lr")
         self.yard.delete_template("again")
