@@ -132,7 +132,7 @@ fn back_up(paths: &Paths, to: &Path) {
     let offline = offline(paths).unwrap();
     copy_state(paths, &offline, &mut state).unwrap();
     let out = File::create_new(to).unwrap();
-    assert_eq!(write(paths, &mut state, &out, TAKEN).unwrap(), Vec::<String>::new());
+    assert_eq!(write(paths, &mut state, &out, TAKEN, &mut |_| {}).unwrap(), Vec::<String>::new());
 }
 
 /// As `trainyard restore`, without tokens.
