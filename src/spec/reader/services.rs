@@ -5,7 +5,8 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::bounds::computing_tasks;
-use super::{Reader, RoleDefaults, in_file_order};
+use super::roles::RoleDefaults;
+use super::{Reader, in_file_order};
 use crate::ids::RoleName;
 use crate::scalars::lines::pattern;
 use crate::spec::job::{MinSucceeded, OutsidePort, Port, Role, Scalars};
