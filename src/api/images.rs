@@ -325,7 +325,10 @@ impl ImageService {
                 _ => ApiError::Conflict(format!("cannot keep the archive: {error}")),
             })?;
         }
-        Ok(file)
+        match received {
+            0 => Err(ApiError::Bad("there is no archive in the request: send the file as its body".to_owned())),
+            _ => Ok(file),
+        }
     }
 
     /// Runs `work` on a thread of its own and tells its progress, line by line.

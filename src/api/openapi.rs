@@ -8,10 +8,14 @@ use schemars::generate::SchemaSettings;
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::frames::PROTOCOL;
 use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
 use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
+
+/// Of a job that was not there before.
+const CREATED: &str = "201";
 
 /// The document as it is sent: it says the same for as long as the program runs, and is made once.
 static SENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(format!("{:#}\n", document())));
@@ -22,19 +26,19 @@ pub(super) fn answer() -> Response<Body> {
 
 /// The whole document.
 pub fn document() -> Value {
-    let mut settings = SchemaSettings::draft2020_12().for_serialize();
-    settings.definitions_path = "/components/schemas".into();
-    settings.meta_schema = None;
-    let mut generator = settings.into_generator();
-    let failure = generator.subschema_for::<Failure>();
+    let (mut answered, mut asked) =
+        (generator(SchemaSettings::for_serialize), generator(SchemaSettings::for_deserialize));
+    let failure = answered.subschema_for::<Failure>();
     let mut paths: Map<String, Value> = Map::new();
     for route in ROUTES {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
-        path[route.verb.name().to_lowercase()] = operation(route, &mut generator);
+        path[route.verb.name().to_lowercase()] = operation(route, &mut answered, &mut asked);
         if route.parts == Parts::AsText {
             path["head"] = head(route);
         }
     }
+    let mut schemas = asked.take_definitions(true);
+    schemas.extend(answered.take_definitions(true));
     let error = json!({ "description": "Why not.", "content": { "application/json": { "schema": failure } } });
     json!({
         "openapi": "3.1.0",
@@ -45,17 +49,23 @@ pub fn document() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": generator.take_definitions(true),
+            "schemas": schemas,
             "responses": { "Failure": error },
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
 }
 
-fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
-    let places =
-        route.places().map(|name| json!({ "name": name, "in": "path", "required": true, "schema": name_schema() }));
-    let parameters: Vec<Value> = places.chain(route.query.iter().map(parameter)).collect();
+/// Of what is sent every field is there; of what is asked with, those without a default.
+fn generator(way: fn(SchemaSettings) -> SchemaSettings) -> SchemaGenerator {
+    let mut settings = way(SchemaSettings::draft2020_12());
+    settings.definitions_path = "/components/schemas".into();
+    settings.meta_schema = None;
+    settings.into_generator()
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator, asked: &mut SchemaGenerator) -> Value {
+    let parameters: Vec<Value> = route.places().map(place).chain(route.query.iter().map(parameter)).collect();
     let mut operation = json!({
         "operationId": name_of(route.action),
         "summary": route.does,
@@ -69,14 +79,20 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     if route.parts == Parts::AsText {
         describe_parts(&mut operation);
     }
+    if matches!(route.answers, Answers::Upgrade) {
+        describe_upgrade(&mut operation);
+    }
     // Ready or not, it is told in the same way.
     if route.action == Action::Ready {
         operation["responses"]["503"] = success(route, generator);
     }
+    if route.action == Action::PutJobFile {
+        operation["responses"][CREATED] = success(route, generator);
+    }
     if route.may != Right::Anyone {
         operation["security"] = json!([{ "token": [route.may.name()] }]);
     }
-    if let Some(body) = body(route, generator) {
+    if let Some(body) = body(route, asked) {
         operation["requestBody"] = body;
     }
     operation
@@ -84,9 +100,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
 
 /// What there is to know of an answer that can be had in parts.
 fn head(route: &Route) -> Value {
-    let places =
-        route.places().map(|name| json!({ "name": name, "in": "path", "required": true, "schema": name_schema() }));
-    let parameters: Vec<Value> = places.chain(route.query.iter().map(parameter)).collect();
+    let parameters: Vec<Value> = route.places().map(place).chain(route.query.iter().map(parameter)).collect();
     json!({
         "operationId": format!("{}Head", name_of(route.action)),
         "summary": "As GET, without a body; of `format=text` with the length of the file.",
@@ -106,6 +120,16 @@ fn headers_of_file() -> Value {
         "ETag": text("Of `format=text`: another one where the file may be another."),
         "Accept-Ranges": text("Of `format=text`: bytes."),
     })
+}
+
+/// Without the header there is nothing that frames could be sent over.
+fn describe_upgrade(operation: &mut Value) {
+    if let Some(parameters) = operation["parameters"].as_array_mut() {
+        parameters.push(json!({
+            "name": "Upgrade", "in": "header", "required": true, "description": "With `Connection: Upgrade`.",
+            "schema": { "type": "string", "const": PROTOCOL },
+        }));
+    }
 }
 
 /// RFC 9110, 14: a range that cannot be understood is no error, but the whole.
@@ -134,6 +158,19 @@ fn name_of(action: Action) -> String {
     format!("{action:?}")
 }
 
+fn place(name: &str) -> Value {
+    let example = match name {
+        "job" => "hello",
+        "dataset" => "flowers",
+        "version" => "v1",
+        "template" => "workbench",
+        "secret" => "registry",
+        "token" => "ci",
+        _ => "default",
+    };
+    json!({ "name": name, "in": "path", "required": true, "schema": name_schema(), "example": example })
+}
+
 fn parameter(param: &Param) -> Value {
     json!({
         "name": param.name, "in": "query", "required": param.required, "description": param.does,
@@ -145,7 +182,17 @@ fn parameter(param: &Param) -> Value {
 
 /// As `ids` checks names.
 fn name_schema() -> Value {
-    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{L}\p{N}][\p{L}\p{N}._~-]*$" })
+    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{Alpha}\p{N}][\p{Alpha}\p{N}._~-]*$" })
+}
+
+/// For a field that holds a name.
+pub(super) fn name_in_body(_: &mut SchemaGenerator) -> Schema {
+    Schema::try_from(name_schema()).unwrap_or_default()
+}
+
+/// For a field that holds several, or says nothing.
+pub(super) fn names_in_body(_: &mut SchemaGenerator) -> Schema {
+    Schema::try_from(json!({ "type": ["array", "null"], "items": name_schema(), "default": null })).unwrap_or_default()
 }
 
 fn schema_of(kind: Kind) -> Value {
@@ -154,7 +201,9 @@ fn schema_of(kind: Kind) -> Value {
         Kind::Cursor => {
             json!({ "type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
         }
-        Kind::Text => json!({ "type": "string", "minLength": 1, "maxLength": VALUE_MAX }),
+        Kind::Text => {
+            json!({ "type": "string", "minLength": 1, "maxLength": VALUE_MAX, "pattern": r"^[^\u0000]+$" })
+        }
         Kind::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most.min(NUMBER_MAX) }),
         Kind::Time => json!({ "anyOf": [
             { "type": "integer", "minimum": 0, "maximum": TIME_MAX },
@@ -192,9 +241,13 @@ fn body(route: &Route, generator: &mut SchemaGenerator) -> Option<Value> {
         Takes::Nothing => return None,
         Takes::Json(schema, _) => ("application/json", schema(generator).into()),
         Takes::Text(kind, _) => (kind, json!({ "type": "string", "minLength": 1 })),
-        Takes::Stream(kind) => (kind, json!({ "type": "string", "format": "binary" })),
+        Takes::Stream(kind) => (kind, json!({ "type": "string", "format": "binary", "minLength": 1 })),
     };
-    Some(json!({ "required": true, "content": { kind: { "schema": schema } } }))
+    let mut content = json!({ "schema": schema });
+    if kind == "application/toml" {
+        content["example"] = json!("command = \"echo hello\"\nimage = \"host\"\n");
+    }
+    Some(json!({ "required": true, "content": { kind: content } }))
 }
 
 #[cfg(test)]
@@ -230,6 +283,11 @@ mod tests {
             let operation = &document["paths"][route.path][route.verb.name().to_lowercase()];
             assert_eq!(operation["operationId"], name_of(route.action), "{}", route.path);
         }
+        assert_eq!(
+            document["components"]["schemas"]["TokenRequest"]["required"],
+            json!(["name"]),
+            "all else has a default"
+        );
         let references = references(&document);
         assert!(references.len() > 20);
         for reference in references {

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
 use super::error::ApiError;
+use super::openapi::{name_in_body, names_in_body};
 use super::routes::Right;
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::reconcile::Caller;
@@ -72,6 +73,7 @@ pub struct TokenView {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
+    #[schemars(schema_with = "name_in_body")]
     pub name: String,
     /// By name or number; the one who asks when absent.
     #[serde(default)]
@@ -79,10 +81,20 @@ pub struct TokenRequest {
     #[serde(default)]
     pub scopes: Vec<Scope>,
     #[serde(default)]
+    #[schemars(schema_with = "names_in_body")]
     pub workspaces: Option<Vec<String>>,
     /// Seconds from now; for ever when absent.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole_number")]
+    #[schemars(range(max = 9_007_199_254_740_992_u64))]
     pub expires_in_s: Option<u64>,
+}
+
+/// Many programs write 60 as 60.0, and to JSON Schema both are integers.
+fn whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let Some(number) = Option::<serde_json::Number>::deserialize(from)? else { return Ok(None) };
+    let text = number.to_string();
+    let whole = text.strip_suffix(".0").unwrap_or(&text).parse().ok();
+    whole.map(Some).ok_or_else(|| serde::de::Error::custom(format!("{text} is no whole number of seconds, 0 or more")))
 }
 
 /// Told once.
@@ -389,6 +401,18 @@ mod tests {
 
     fn wanted(name: &str, scopes: &[Scope]) -> TokenRequest {
         TokenRequest { name: name.to_owned(), scopes: scopes.to_vec(), ..TokenRequest::default() }
+    }
+
+    #[test]
+    fn a_token_s_time_is_a_whole_number_however_that_is_written() {
+        let read = |time: &str| {
+            let asked = format!("{{\"name\":\"a\",\"expires_in_s\":{time}}}");
+            serde_json::from_str::<TokenRequest>(&asked).map(|wanted| wanted.expires_in_s)
+        };
+        assert_eq!(["60", "60.0", "null"].map(|time| read(time).unwrap()), [Some(60), Some(60), None]);
+        for wrong in ["-1", "1.5", "1e30", "\"60\""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

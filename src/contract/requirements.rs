@@ -20,14 +20,19 @@ pub struct Wanted {
 /// Whether a list of the task's code is installed before its command: as the job says or, where it says nothing, as its
 /// platform does.
 pub fn wanted(task: &Task<'_>) -> Option<Wanted> {
-    // What a service needs is in its image: it must come up whatever the code lists.
-    task.role.code.as_ref().filter(|_| !task.role.is_service)?;
+    task.role.code.as_ref().filter(|_| !has_image_of_its_own(task))?;
     let of_platform = of_platform(task.spec.contract.platform, task.spec.contract.profile);
     match task.spec.requirements {
         Some(false) => None,
         Some(true) => Some(Wanted { file: of_platform.unwrap_or("requirements.txt"), must_be_there: true }),
         None => of_platform.map(|file| Wanted { file, must_be_there: false }),
     }
+}
+
+/// A service that looks at a job by what the tasks have, such as a notebook, has their packages. What one with another image needs is
+/// in that image: it must come up whatever the code lists.
+fn has_image_of_its_own(task: &Task<'_>) -> bool {
+    task.role.is_service && task.spec.members().all(|role| role.image != task.role.image)
 }
 
 fn of_platform(platform: Platform, profile: Profile) -> Option<&'static str> {
@@ -62,5 +67,16 @@ mod tests {
         assert_eq!(env[0], pair("PATH", "/run/trainyard/requirements/env/bin:/usr/bin"));
         assert_eq!(env[2], pair("PYTHONPATH", "/run/trainyard/requirements/site"));
         assert_eq!(env[3], pair("VIRTUAL_ENV", "/run/trainyard/requirements/env"));
+    }
+
+    #[test]
+    fn a_service_has_the_packages_of_the_tasks_unless_it_has_an_image_of_its_own() {
+        let job = "code = 'c'\ncommand = 'x'\nimage = 'lab/train'\nrequirements = true\n\
+                   [services.notebook]\ncommand = 'x'\nport = 1\n[services.own]\ncommand = 'x'\nport = 2\nimage = 'lab/own'\n";
+        let (spec, found) = crate::spec::parse("job.toml", job);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        let sample = crate::contract::Sample::of("job.toml", &spec);
+        let have = |task: &Task<'_>| wanted(task).map(|_| task.role.name.to_string());
+        assert_eq!(sample.tasks(&spec).filter_map(|task| have(&task)).collect::<Vec<_>>(), ["main", "notebook"]);
     }
 }

@@ -22,6 +22,10 @@ grep -oE '(GET|POST|PUT|DELETE) /[^`]*' docs/API.md | while read -r method path;
         "$(echo "$path" | sed 's/{[a-z]*}/x%2Fy/g')" 7 > "$out/http/$(name "$method$path")"
 done
 
+# Frames of an exec: kind, length, payload.
+printf '\000\005\000\000\000hello\003\004\000\000\000\030\000\120\000\006\000\000\000\000' > "$out/http/frames_client"
+printf '\001\002\000\000\000ok\007\004\000\000\000\002\000\000\000\005\002\000\000\000no\004\004\000\000\000\377\377\377\377' > "$out/http/frames_daemon"
+
 for file in $(find jobs.d tests/data/jobs -name '*.toml' ! -name '*.template.toml'); do
     cp "$file" "$out/job_file/$(name "$file")"
     # The job as a template, and a job that only names it.
@@ -84,6 +88,10 @@ keys() { grep -oE '^    (now|later)\("[^"]+"' src/spec/keys.rs | sed 's/.*"\(.*\
     for word in '${n}' '${{inputs.n}}' '1e-4' 'nan' '-inf' '0x7fffffffffffffff' '9223372036854775807' '1979-05-27T07:32:00Z' "'''" '\"\"\"' \
         '64MiB' '1.5h' '10000d' 'secret:n' 'https://h/p' '\\u0000' '\\U0010FFFF' '[[' ']]' 'a=b@c' 'oci:/p:t'; do printf '"%s"\n' "$word"; done
 } > "$out/job_file.dict"
+{
+    grep -oE 'route\(|"/[^"]*"|(param|needed)\("[a-z_]+"|OneOf\(&\[[^]]*' src/api/routes.rs | grep -oE '"[^"]+"' | sed 's/{[a-z]*}/x/g'
+    for word in '%2F' '%00' '%FF' '&' '=' 'Bearer ' 'trainyard_1000.ci_' '2026-01-31T08:00:00Z'; do printf '"%s"\n' "$word"; done
+} | sort -u > "$out/http.dict"
 { cat "$out/job_file.dict"; for word in '\x00' 'template = \"t\"\x0a' '[with]\x0an = ' '[template.params.n]\x0a'; do printf '"%s"\n' "$word"; done; } > "$out/template.dict"
 {
     words $(find src/import -name '*.rs' ! -name tests.rs) | sed 's/"\(.*\)"/"\1"\n"\1: "\n"\\"\1\\": "/'

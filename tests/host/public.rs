@@ -3,7 +3,6 @@
 //! come by them.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -11,7 +10,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::support::images::{horovod, run as run_tool, torch};
-use super::support::{Instance, has_tools, skip, wait_at_most, wait_for};
+use super::support::{Instance, has_tools, skip, wait_at_most};
+
+mod services;
 
 /// They install hundreds of megabytes, and train.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -141,6 +142,22 @@ fn mpi_operator_s_pi_is_started_on_the_tasks_by_open_mpi() {
     instance.shutdown();
 }
 
+/// As its documentation has it: a function that is sent to all ranks, whose answers come back.
+const FUNCTION: &str = r#"import socket, sys
+import horovod
+
+def train(factor):
+    import torch
+    import horovod.torch as hvd
+    hvd.init()
+    value = hvd.allreduce(torch.tensor([float(hvd.rank() + 1)]), op=hvd.Sum)
+    return f"rank {hvd.rank()} of {hvd.size()} on {socket.gethostname()}: {factor * value.item()}"
+
+if __name__ == "__main__":
+    how = {sys.argv[1]: True}
+    print("\n".join(horovod.run(train, args=(1,), num_proc=2, hostfile="/etc/mpi/hostfile", **how)), flush=True)
+"#;
+
 /// The ring of all ranks adds up what each brings.
 const RING: &str = r#"import socket, torch
 import horovod.torch as hvd
@@ -150,8 +167,8 @@ print(f"rank {hvd.rank()} of {hvd.size()} on {socket.gethostname()}: {value.item
 "#;
 
 #[test]
-fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun() {
-    const TEST: &str = "horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun";
+fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_by_mpirun_and_from_python() {
+    const TEST: &str = "horovod_itself_reduces_over_the_tasks_by_its_own_launcher_by_mpirun_and_from_python";
     let Some(wheels) = wheels(TEST, "horovod") else { return };
     if !has_tools(TEST, &["mmdebstrap", "umoci", "ip"]) {
         return;
@@ -159,6 +176,7 @@ fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun() {
     let Some(instance) = Instance::start(TEST, CONFIG) else { return };
     let code = lay(&instance, "ring", &[]);
     fs::write(code.join("ring.py"), RING).unwrap();
+    fs::write(code.join("function.py"), FUNCTION).unwrap();
     let wheel = fs::read_dir(&wheels).unwrap().flatten().next().unwrap().path();
     run_tool("/usr/bin/python3", &["-m", "zipfile", "-e", wheel.to_str().unwrap(), code.to_str().unwrap()]);
     for (name, command) in [
@@ -167,6 +185,8 @@ fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_and_by_mpirun() {
             "python3 -m horovod.runner.launch --gloo -np 2 --hostfile /etc/mpi/hostfile python3 /code/ring.py",
         ),
         ("mpirun", "mpirun -x HOROVOD_CPU_OPERATIONS=MPI python3 /code/ring.py"),
+        ("gloo-from-python", "python3 /code/function.py use_gloo"),
+        ("mpi-from-python", "python3 /code/function.py use_mpi"),
     ] {
         let text = format!(
             "framework = \"horovod\"\nimage = \"oci:{}:horovod\"\ncode = \"ring\"\ncommand = {command:?}\n\
@@ -201,82 +221,5 @@ fn paddle_s_own_check_finds_two_nodes() {
     assert_eq!(report["state"], "succeeded", "{report:#}\n{logs:#?}");
     let told = ["Prepare distributed training with 2 nodes 1 cards", "Distributed training completed"];
     assert!(logs.iter().all(|log| told.iter().all(|told| log.contains(told))), "{logs:#?}");
-    instance.shutdown();
-}
-
-/// The example in docs/JOBS.md and the shipped template, with the programs that they name.
-#[test]
-fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
-    let test = "a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job";
-    let tools = ["ip", "nft", "ssh", "ssh-keygen", "curl", "dropbear", "shellinaboxd", "Xtigervnc", "websockify"];
-    if !has_tools(test, &tools) {
-        return;
-    }
-    let Some(instance) = Instance::start(test, CONFIG) else { return };
-    let key = instance.root().join("key").display().to_string();
-    run_tool("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &key]);
-    fs::copy(format!("{key}.pub"), lay(&instance, "work", &[]).join("authorized_keys")).unwrap();
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/JOBS.md")).unwrap();
-    let example = text.split("```toml\n").find(|block| block.contains("[services.ssh]")).unwrap();
-    let example = example.split("```").next().unwrap();
-    let train = "python3 train.py --log_dir=/output/logs/worker-$TRAINYARD_TASK_INDEX";
-    assert!(example.contains(train));
-    instance.drop_job("work", &example.replace(train, "echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity"));
-    let port_of = |job: &str, service: &str| {
-        wait_for("its port", || {
-            let report = instance.report(job)?;
-            let ports = report["ports"].as_array()?.clone();
-            let found = ports.into_iter().find(|port| port["task"] == format!("{service}-0"))?;
-            found["published"].as_u64().map(|port| port.to_string())
-        })
-    };
-    let inside = format!("--net=/proc/{}/ns/net", instance.network_holder());
-    run_tool("nsenter", &[&inside, "ip", "link", "set", "lo", "up"]);
-    let said = |words: &[&str]| {
-        let output = Command::new("nsenter").arg(&inside).args(words).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let by_ssh = |job: &str, key: &str, command: &str| {
-        let port = port_of(job, "ssh");
-        let options = ["-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-i", key, "-p", &port];
-        said(&[&["ssh"][..], &options, &["root@localhost", command]].concat())
-    };
-    let log_in = |job: &str, key: &str| {
-        let login = "cd /output && cat of-0 of-1 && id -u";
-        wait_for("a login", || (by_ssh(job, key, login) == "file\nfile\n0\n").then_some(()));
-    };
-    let pages = |job: &str, key: &str| {
-        for page in ["7681/", "6080/vnc.html"] {
-            let asked = format!("curl -s -m 5 http://localhost:{page}");
-            wait_for("a page", || by_ssh(job, key, &asked).contains("<html").then_some(()));
-        }
-        // Nobody gets there without the key.
-        let listening = by_ssh(job, key, "cat /proc/net/tcp /proc/net/tcp6");
-        let open = |port: u16| listening.contains(&format!(" 00000000:{port:04X} "));
-        assert!(open(2222) && !open(7681) && !open(6080) && !open(5901), "{listening}");
-        // There is one for each worker; that they cannot come up (there is no TensorBoard here) ends nothing.
-        let status = instance.ok(&["status", job]);
-        assert!(["tensorboard0-0", "tensorboard1-0"].iter().all(|board| status.contains(board)), "{status}");
-        assert_eq!(instance.state(job), "running");
-    };
-    log_in("work", &key);
-    pages("work", &key);
-    instance.ok(&["stop", "work"]);
-    instance.wait_end("work", 1);
-
-    // The shipped template makes the key by itself, and only the job's owner can read it.
-    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d/workbench.template.toml");
-    fs::copy(shipped, instance.jobs_d().join("workbench.template.toml")).unwrap();
-    let command = "command=echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity";
-    instance.ok(&["new", "bench", "--template", "workbench", "-p", command, "-p", "workers=2"]);
-    let made = instance.mount().join("jobs/bench/latest/output/ssh/key");
-    wait_for("the job's own key", || made.with_extension("pub").exists().then_some(()));
-    let metadata = fs::metadata(&made).unwrap();
-    let owner = fs::metadata(instance.jobs_d().join("bench.toml")).unwrap().uid();
-    assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, owner));
-    let own = instance.root().join("own-key");
-    fs::copy(&made, &own).unwrap();
-    log_in("bench", own.to_str().unwrap());
-    pages("bench", own.to_str().unwrap());
     instance.shutdown();
 }

@@ -27,7 +27,8 @@ pub(crate) fn torch() -> PathBuf {
 
 /// As [`torch`], with what Horovod needs beside it; tag `horovod`.
 pub(crate) fn horovod() -> PathBuf {
-    let packages = "python3-torch,python3-numpy,python3-cloudpickle,python3-psutil,python3-yaml,python3-packaging,python3-cffi,openmpi-bin";
+    // Its launcher imports `distutils`, which Python 3.12 and Debian's Python have no more without setuptools.
+    let packages = "python3-torch,python3-numpy,python3-setuptools,python3-cloudpickle,python3-psutil,python3-yaml,python3-packaging,python3-cffi,openmpi-bin";
     made_once("horovod-image", |draft| _ = base(draft, packages, "horovod"))
 }
 

@@ -1,13 +1,30 @@
 //! What comes over the network before anything is known of who sends it: paths, queries, headers, tokens, frames.
 #![no_main]
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use libfuzzer_sys::fuzz_target;
+use trainyard::api::frames::{Frame, FrameReader};
 use trainyard::api::query::Values;
 use trainyard::api::routes::{Found, ROUTES, find};
 use trainyard::api::tokens;
 use trainyard::api::wire::{escape, unescape};
 
+/// The frames that bytes hold, up to the first that is none.
+fn frames(bytes: &[u8]) -> Vec<Frame> {
+    let (mut reader, mut found) = (FrameReader::new(bytes), Vec::new());
+    // What is there is read at once.
+    while let Poll::Ready(Ok(Some(frame))) = pin!(reader.next()).poll(&mut Context::from_waker(Waker::noop())) {
+        found.push(frame);
+    }
+    found
+}
+
 fuzz_target!(|data: &[u8]| {
+    for frame in frames(data) {
+        assert_eq!(frames(&frame.encode()), [frame]);
+    }
     let Ok(text) = std::str::from_utf8(data) else {
         let _ = tokens::of_header(data);
         return;

@@ -83,7 +83,7 @@ pub fn assert_shown(text: &str, spec: &JobSpec) {
     let path = directory.path().join("job.toml");
     fs::write(&path, text).expect("there is room for one file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("it is ours");
-    let run = |json, verb| cli::run(Cli { root: directory.path().to_owned(), json, verb });
+    let run = |json, verb| cli::run(Cli { root: directory.path().to_owned(), json, no_color: true, verb });
     for json in [false, true] {
         let shown = run(json, Verb::Show { job: path.display().to_string(), effective: true, file: true });
         assert_eq!(shown.expect("it was read").code(), 0, "{text}");

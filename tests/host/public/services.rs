@@ -1,0 +1,274 @@
+//! What people look at while a job runs, by the recipes of docs/JOBS.md and by the shipped template, with the programs that they
+//! name: logins, terminals, desktops, notebooks, TensorBoard.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+use super::super::support::images::run as run_tool;
+use super::super::support::{Instance, has_tools, wait_at_most, wait_for};
+use super::{CONFIG, OFFLINE, PATIENCE, lay, offer, wheels};
+
+/// Somebody at the machine who goes to what jobs offer.
+struct Visitor {
+    instance: Instance,
+    /// The network of the daemon, for `nsenter`.
+    inside: String,
+}
+
+impl Visitor {
+    fn of(instance: Instance) -> Self {
+        let inside = format!("--net=/proc/{}/ns/net", instance.network_holder());
+        run_tool("nsenter", &[&inside, "ip", "link", "set", "lo", "up"]);
+        Self { instance, inside }
+    }
+
+    /// As `trainyard status` tells it.
+    fn port_of(&self, job: &str, service: &str) -> String {
+        wait_for("its port", || {
+            let report = self.instance.report(job)?;
+            let ports = report["ports"].as_array()?.clone();
+            let found = ports.into_iter().find(|port| port["task"] == format!("{service}-0"))?;
+            found["published"].as_u64().map(|port| port.to_string())
+        })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(&self.inside).args(words).stdin(Stdio::null());
+        command
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The words of an `ssh` that goes there, but for what it is to do.
+    fn ssh<'a>(port: &'a str, key: &'a str) -> Vec<&'a str> {
+        let trusting = ["ssh", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"];
+        [&trusting[..], &["-i", key, "-p", port]].concat()
+    }
+
+    fn by_ssh(&self, job: &str, key: &str, command: &str) -> String {
+        let port = self.port_of(job, "ssh");
+        self.said(&[&Self::ssh(&port, key)[..], &["root@localhost", command]].concat())
+    }
+
+    fn log_in(&self, job: &str, key: &str, command: &str, told: &str) {
+        wait_for("a login", || (self.by_ssh(job, key, command) == told).then_some(()));
+    }
+
+    /// The key that the template makes for the job, which only its owner can read.
+    fn own_key(&self, job: &str) -> String {
+        let made = self.instance.mount().join(format!("jobs/{job}/latest/output/ssh/key"));
+        wait_at_most(PATIENCE, "the job's own key", || made.with_extension("pub").exists().then_some(()));
+        let metadata = fs::metadata(&made).unwrap();
+        let owner = fs::metadata(self.instance.jobs_d().join(format!("{job}.toml"))).unwrap().uid();
+        assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, owner));
+        let own = self.instance.root().join("own-key");
+        fs::copy(&made, &own).unwrap();
+        own.display().to_string()
+    }
+
+    /// What the TensorBoard at this port shows of `loss`: steps and values.
+    fn loss(&self, port: &str) -> Vec<(u64, f64)> {
+        let address = format!("http://localhost:{port}/data/plugin/scalars/scalars?tag=loss&run=.");
+        wait_at_most(PATIENCE, "what TensorBoard shows", || {
+            let shown: Value = serde_json::from_str(&self.said(&["curl", "-s", "-m", "5", &address])).ok()?;
+            let points = shown.as_array().filter(|points| points.len() == 3)?;
+            points.iter().map(|point| Some((point[1].as_u64()?, point[2].as_f64()?))).collect()
+        })
+    }
+
+    /// Opens a notebook's page as a browser does, and has a cell run.
+    fn run_cell(&self, client: &Path, address: &str, token: &str, code: &str) -> String {
+        let words = ["/usr/bin/python3", "-c", BROWSER, address, token, code];
+        let output = self.command(&words).env("PYTHONPATH", client).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+/// Ends with the test.
+struct Tunnel(Child);
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The first of the examples in docs/JOBS.md that has this.
+fn example(with: &str) -> String {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/JOBS.md")).unwrap();
+    let block = text.split("```toml\n").find(|block| block.contains(with)).unwrap();
+    block.split("```").next().unwrap().to_owned()
+}
+
+fn ship_workbench(instance: &Instance) {
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d/workbench.template.toml");
+    fs::copy(shipped, instance.jobs_d().join("workbench.template.toml")).unwrap();
+}
+
+#[test]
+fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
+    let test = "a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job";
+    let tools = ["ip", "nft", "ssh", "ssh-keygen", "curl", "dropbear", "shellinaboxd", "Xtigervnc", "websockify"];
+    if !has_tools(test, &tools) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, CONFIG) else { return };
+    let key = instance.root().join("key").display().to_string();
+    run_tool("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &key]);
+    fs::copy(format!("{key}.pub"), lay(&instance, "work", &[]).join("authorized_keys")).unwrap();
+    let example = example("[services.ssh]");
+    let train = "python3 train.py --log_dir=/output/logs/worker-$TRAINYARD_TASK_INDEX";
+    assert!(example.contains(train));
+    let visitor = Visitor::of(instance);
+    let instance = &visitor.instance;
+    instance.drop_job("work", &example.replace(train, "echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity"));
+    let login = "cd /output && cat of-0 of-1 && id -u";
+    let pages = |job: &str, key: &str| {
+        for page in ["7681/", "6080/vnc.html"] {
+            let asked = format!("curl -s -m 5 http://localhost:{page}");
+            wait_for("a page", || visitor.by_ssh(job, key, &asked).contains("<html").then_some(()));
+        }
+        // Nobody gets there without the key.
+        let listening = visitor.by_ssh(job, key, "cat /proc/net/tcp /proc/net/tcp6");
+        let open = |port: u16| listening.contains(&format!(" 00000000:{port:04X} "));
+        assert!(open(2222) && !open(7681) && !open(6080) && !open(5901), "{listening}");
+        // There is one for each worker; that they cannot come up (there is no TensorBoard here) ends nothing.
+        let status = instance.ok(&["status", job]);
+        assert!(["tensorboard0-0", "tensorboard1-0"].iter().all(|board| status.contains(board)), "{status}");
+        assert_eq!(instance.state(job), "running");
+    };
+    visitor.log_in("work", &key, login, "file\nfile\n0\n");
+    pages("work", &key);
+    instance.ok(&["stop", "work"]);
+    instance.wait_end("work", 1);
+
+    ship_workbench(instance);
+    let command = "command=echo file > /output/of-$TRAINYARD_TASK_INDEX; sleep infinity";
+    instance.ok(&["new", "bench", "--template", "workbench", "-p", command, "-p", "workers=2"]);
+    let own = visitor.own_key("bench");
+    visitor.log_in("bench", &own, login, "file\nfile\n0\n");
+    pages("bench", &own);
+    visitor.instance.shutdown();
+}
+
+/// Tells TensorBoard of three steps of a training, below the directory that is named; then goes on for ever.
+const TRAIN: &str = r#"import os, signal, sys, time
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+scale = int(os.environ["TRAINYARD_TASK_INDEX"]) + 1
+writer = EventFileWriter(sys.argv[1] if sys.argv[1:] else "/output/logs")
+for step in range(3):
+    value = Summary.Value(tag="loss", simple_value=scale / 2 ** step)
+    writer.add_event(Event(step=step, wall_time=time.time(), summary=Summary(value=[value])))
+writer.close()
+signal.pause()
+"#;
+
+/// The page with its cookies, a kernel, a cell, as JupyterLab does it; prints what the cell prints.
+const BROWSER: &str = r#"import http.cookiejar, json, sys, urllib.request, uuid, websocket
+address, token, code = sys.argv[1:]
+cookies = http.cookiejar.CookieJar()
+browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(cookies))
+page = browser.open(f"http://{address}/lab?token={token}").read().decode()
+assert "JupyterLab" in page, page
+has = {cookie.name: cookie.value for cookie in cookies}
+asked = urllib.request.Request(f"http://{address}/api/kernels", b"{}", {"X-XSRFToken": has["_xsrf"]})
+kernel = json.load(browser.open(asked))["id"]
+said = "; ".join(f"{name}={value}" for name, value in has.items())
+channels = websocket.create_connection(f"ws://{address}/api/kernels/{kernel}/channels", cookie=said, timeout=300)
+session, number = uuid.uuid4().hex, uuid.uuid4().hex
+header = {"msg_id": number, "msg_type": "execute_request", "session": session, "username": "", "version": "5.3"}
+content = {"code": code, "silent": False}
+channels.send(json.dumps({"channel": "shell", "header": header, "parent_header": {}, "metadata": {}, "content": content}))
+while True:
+    message = json.loads(channels.recv())
+    kind, content = message["header"]["msg_type"], message["content"]
+    if message["parent_header"].get("msg_id") != number:
+        continue
+    if kind == "stream":
+        print(content["text"], end="")
+    if kind == "error":
+        sys.exit("\n".join(content["traceback"]))
+    if kind == "status" and content["execution_state"] == "idle":
+        break
+"#;
+
+/// Where `websocket` is, which a browser would bring.
+fn client(instance: &Instance, wheels: &Path) -> PathBuf {
+    let place = instance.root().join("client");
+    let wheel = fs::read_dir(wheels).unwrap().flatten().map(|wheel| wheel.path());
+    let wheel = wheel.into_iter().find(|wheel| wheel.display().to_string().contains("/websocket_client-")).unwrap();
+    run_tool("/usr/bin/python3", &["-m", "zipfile", "-e", wheel.to_str().unwrap(), place.to_str().unwrap()]);
+    place
+}
+
+#[test]
+fn a_notebook_runs_code_on_the_job_s_files_and_tensorboard_shows_what_workers_train() {
+    const TEST: &str = "a_notebook_runs_code_on_the_job_s_files_and_tensorboard_shows_what_workers_train";
+    let Some(wheels) = wheels(TEST, "lab") else { return };
+    if !has_tools(TEST, &["ip", "nft", "ssh", "curl", "dropbear", "shellinaboxd", "Xtigervnc", "websockify"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, CONFIG) else { return };
+    let code = lay(&instance, "lab", &[]);
+    fs::write(code.join("train.py"), TRAIN).unwrap();
+    fs::write(code.join("requirements.txt"), "jupyterlab\ntensorboard\nsetuptools\n").unwrap();
+    offer(&instance, &wheels);
+    let client = client(&instance, &wheels);
+    let visitor = Visitor::of(instance);
+    let losses = |scale: f64| vec![(0, scale), (1, scale / 2.0), (2, scale / 4.0)];
+
+    // The example: the token that the notebook prints, the port that status tells.
+    let (example, image) = (example("[services.notebook]"), "image = \"lab/torch:2\"\n");
+    assert!(example.contains(image));
+    visitor.instance.drop_job("work", &example.replace(image, &format!("code = \"lab\"\n{OFFLINE}")));
+    let token = wait_at_most(PATIENCE, "the notebook's token", || {
+        let log = visitor.instance.log("work", "notebook-0");
+        Some(log.split_once("/lab?token=")?.1.split_whitespace().next()?.to_owned())
+    });
+    let address = format!("localhost:{}", visitor.port_of("work", "notebook"));
+    let cell =
+        "open('/output/by-a-cell', 'w').write('kept'); import os, tensorboard; print(sorted(os.listdir('/code')))";
+    let printed = visitor.run_cell(&client, &address, &token, cell);
+    assert_eq!(printed, "['requirements.txt', 'train.py']\n", "the job's code, and its packages");
+    let kept = visitor.instance.mount().join("jobs/work/latest/output/by-a-cell");
+    assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
+    let refused = format!("http://{address}/api/kernels");
+    assert_eq!(visitor.said(&["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", &refused]), "403", "without it");
+    assert_eq!(visitor.loss(&visitor.port_of("work", "tensorboard")), losses(1.0));
+    visitor.instance.ok(&["stop", "work"]);
+    visitor.instance.wait_end("work", 1);
+
+    // The shipped template: a TensorBoard for each worker, and the notebook behind the login.
+    ship_workbench(&visitor.instance);
+    let command = "python3 train.py /output/logs/$TRAINYARD_ROLE-$TRAINYARD_TASK_INDEX";
+    let bench =
+        format!("template = \"workbench\"\ncode = \"lab\"\n{OFFLINE}[with]\ncommand = \"{command}\"\nworkers = 2\n");
+    visitor.instance.drop_job("bench", &bench);
+    for (index, scale) in [(0, 1.0), (1, 2.0)] {
+        assert_eq!(visitor.loss(&visitor.port_of("bench", &format!("tensorboard{index}"))), losses(scale));
+    }
+    let (key, port) = (visitor.own_key("bench"), visitor.port_of("bench", "ssh"));
+    let led = ["-N", "-L", "8888:localhost:8888", "root@localhost"];
+    visitor.log_in("bench", &key, "true && echo in", "in\n");
+    let tunnel = Tunnel(visitor.command(&[&Visitor::ssh(&port, &key)[..], &led].concat()).spawn().unwrap());
+    wait_at_most(PATIENCE, "the notebook", || {
+        let version = visitor.said(&["curl", "-s", "-m", "5", "http://localhost:8888/api"]);
+        version.contains("\"version\"").then_some(())
+    });
+    let printed = visitor.run_cell(&client, "localhost:8888", "", "import os; print(os.getcwd())");
+    assert_eq!(printed, "/output\n");
+    drop(tunnel);
+    visitor.instance.shutdown();
+}
