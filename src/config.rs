@@ -149,6 +149,8 @@ pub struct Limits {
     pub stop_grace: Duration,
     /// How long the container of a failed task is kept with `debug`.
     pub debug_keep: Duration,
+    /// With less, bytes, free on the disk new runs wait.
+    pub min_free: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -255,6 +257,7 @@ struct WireLimits {
     memory: Option<String>,
     stop_grace: Option<String>,
     debug_keep: Option<String>,
+    min_free: Option<String>,
     workspace_storage: Option<String>,
 }
 
@@ -275,6 +278,7 @@ struct WireLogs {
 }
 
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
+const DEFAULT_MIN_FREE: u64 = 512 << 20;
 const DEBUG_KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Config {
@@ -335,7 +339,7 @@ impl Config {
 }
 
 /// Of `[limits]`, what acts as soon as the file is written.
-const LIVE_LIMITS: [&str; 4] = ["cpu", "memory", "stop_grace", "workspace_storage"];
+const LIVE_LIMITS: [&str; 5] = ["cpu", "memory", "stop_grace", "min_free", "workspace_storage"];
 /// Of `[workspaces.NAME]`.
 const LIVE_OF_WORKSPACES: [&str; 6] = ["storage", "gpu", "cpu", "memory", "running", "waiting"];
 
@@ -413,6 +417,7 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
         return Err(("limits.cpu", "must be at least 0.1".to_owned()));
     }
     let memory = wire.memory.as_ref().map(|text| text.parse::<Bytes>()).transpose();
+    let free = wire.min_free.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
     let keep = wire.debug_keep.as_ref().map(|text| parse_duration(text)).transpose();
     let debug_keep = keep.map_err(|error| ("limits.debug_keep", error.to_string()))?.unwrap_or(DEBUG_KEEP_MAX);
@@ -424,6 +429,7 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
         memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
         stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
         debug_keep,
+        min_free: free.map_err(|error| ("limits.min_free", error.to_string()))?.map_or(DEFAULT_MIN_FREE, |bytes| bytes.0),
     })
 }
 

@@ -4,6 +4,7 @@
 //! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start. SIGHUP has it
 //! read its configuration again. The service manager is told when all is open, what there is to do, and that the loop turns.
 
+mod disk;
 mod mounting;
 mod storage;
 mod works;
@@ -47,6 +48,7 @@ use crate::sys::process::{PidFd, SealedProgram};
 use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
 
+use disk::Disks;
 use storage::Storage;
 
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,10 @@ const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs the daemon until it is told to end. `fault` is for tests alone.
 pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
+    start_and_serve(config, fault).map_err(|error| disk::wait_if_full(error, &config.paths))
+}
+
+fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
     if !nix::unistd::Uid::effective().is_root() {
         return Err(DaemonError::NotRoot);
     }
@@ -209,6 +215,7 @@ fn settings(config: &Config) -> io::Result<Settings> {
         half_life: config.queue.half_life,
         usage_keep: config.usage.keep,
         quotas: config.quotas.clone(),
+        min_free: config.limits.min_free,
     })
 }
 
@@ -224,6 +231,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
+    let disks = Disks::of(&config.paths);
+    disks.least_free().into_iter().for_each(|free| reconciler.handle(Event::Free(free), crate::sys::now()));
     let drained = drain::ordered(&config.paths).map_err(failed("see whether the machine is drained"))?;
     reconciler.handle(Event::Drain(drained), crate::sys::now());
     let images = Arc::new(open_images(config)?);
@@ -286,6 +295,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         publisher,
         rounds,
         storage,
+        disks,
         measures,
         events,
         inbox,
@@ -450,6 +460,7 @@ struct Driver<S> {
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
+    disks: Disks,
     measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
@@ -502,6 +513,10 @@ impl<S: Store> Driver<S> {
 
     fn take(&mut self, first: Option<Event>) {
         let now = self.now();
+        // Before anything that may want to start.
+        if let Some(free) = self.disks.least_free() {
+            self.reconciler.handle(Event::Free(free), now);
+        }
         self.reconciler.handle(Event::Tick, now);
         if let Some(event) = first {
             self.reconciler.handle(event, now);

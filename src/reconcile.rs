@@ -41,11 +41,12 @@ use crate::store::record::{AddressBlock, AttemptRecord, Counters, EventRecord, R
 use crate::store::{Store, StoreError};
 
 use cards::Cards;
-pub use event::{Event, Look, Outcome, Round, Settings, Work};
+pub use event::{Event, Free, Look, Outcome, Round, Settings, Work};
 use happenings::Happenings;
 pub use happenings::{Happened, Recent, StatesAt};
 use idle::Idleness;
 pub use past::Past;
+use publishing::Unrecorded;
 use queue::Waiters;
 pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
 use world::Job;
@@ -92,6 +93,10 @@ pub struct Reconciler<S> {
     held_back: BTreeSet<JobKey>,
     /// Workspaces without room: nothing is started there.
     full: BTreeMap<WorkspaceName, String>,
+    /// Less is free than new runs need: nothing is started at all.
+    low: Option<Free>,
+    /// What was decided cannot be recorded, for want of room.
+    unrecorded: Option<Unrecorded>,
     // What this round has changed.
     dirty: BTreeSet<JobKey>,
     /// Jobs of which only what is shown has changed, not what is stored.
@@ -111,7 +116,8 @@ pub struct Reconciler<S> {
     /// When old records of that are looked for next.
     fold_usage_at: Timestamp,
     works: Vec<Work>,
-    answers: Vec<Box<dyn FnOnce() + Send>>,
+    /// To changes; each with why it is not recorded yet, if so.
+    answers: Vec<Box<dyn FnOnce(Option<Refusal>) + Send>>,
     retry_at: Option<Timestamp>,
     now: Timestamp,
 }
@@ -153,6 +159,8 @@ impl<S: Store> Reconciler<S> {
             awaiting: BTreeMap::new(),
             held_back: BTreeSet::new(),
             full: BTreeMap::new(),
+            low: None,
+            unrecorded: None,
             dirty: BTreeSet::new(),
             shown: BTreeSet::new(),
             removed: BTreeMap::new(),
@@ -202,7 +210,7 @@ impl<S: Store> Reconciler<S> {
             }
             return;
         }
-        if !run.record.prepared && run.record.unprepared.is_none() && run.refused.is_none() {
+        if run.is_unprepared() && run.record.unprepared.is_none() {
             self.prepare(key);
         }
         self.settle(key);
@@ -231,6 +239,7 @@ impl<S: Store> Reconciler<S> {
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),
             Event::Full(full) => self.full(full),
+            Event::Free(free) => self.free(free),
             Event::Drain(order) => self.set_drain(order),
             Event::Settings(settings) => self.configure(*settings),
             Event::Gpus(seen) => self.cards_seen(seen),
@@ -281,12 +290,18 @@ impl<S: Store> Reconciler<S> {
         let look_at_cards = self.look_at_cards();
         let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
-        self.commit()?;
+        match self.commit() {
+            Ok(()) => self.recorded(),
+            Err(error) if error.is_no_room() => return Ok(self.put_off(&error)),
+            Err(error) => return Err(error),
+        }
         let fold_more_at = self.fold_usage();
-        self.answers.drain(..).for_each(|answer| answer());
+        self.answers.drain(..).for_each(|answer| answer(None));
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let wake_at = [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at, fold_more_at];
+        let look_for_room = self.look_for_room();
+        let wake_at =
+            [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at, fold_more_at, look_for_room];
         let wake_at = wake_at.into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }

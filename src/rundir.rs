@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{LogLimits, TaskId, Timestamp};
 use crate::status::{EndRecord, StopCause};
-use crate::sys::file::{Durability, write_whole};
+use crate::sys::file::{Durability, has_no_room, write_whole};
 use crate::sys::idmap::IdMap;
 use crate::sys::lock::HeldLock;
 
@@ -63,6 +63,13 @@ pub enum RunDirError {
          its jobs end first"
     )]
     Newer { path: PathBuf, found: u32 },
+}
+
+impl RunDirError {
+    /// The disk is full: it can be written when there is room.
+    pub fn is_no_room(&self) -> bool {
+        matches!(self, Self::Write { source, .. } if has_no_room(source))
+    }
 }
 
 /// Of [`LaunchRecord`], and of what shim and daemon write beside it. A field is only ever added with a default, and a cause of stopping

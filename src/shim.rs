@@ -501,9 +501,8 @@ impl Watch {
 
 /// `None` when there is no room on the disk for now.
 fn written(result: Result<(), RunDirError>) -> Result<Option<()>, RunDirError> {
-    use io::ErrorKind::{QuotaExceeded, StorageFull};
     match result {
-        Err(RunDirError::Write { source, .. }) if matches!(source.kind(), StorageFull | QuotaExceeded) => Ok(None),
+        Err(error) if error.is_no_room() => Ok(None),
         other => other.map(Some),
     }
 }

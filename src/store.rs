@@ -29,6 +29,12 @@ pub enum StoreError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Nothing was written; it may be tried again.
+    #[error("there is no room on the disk for the store")]
+    NoRoom {
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     #[error("the record {key} in the store cannot be read")]
     Damaged {
         key: String,
@@ -39,6 +45,13 @@ pub enum StoreError {
     Newer { key: String, found: u32, known: u32 },
     #[error("the store was told to fail")]
     Injected,
+}
+
+impl StoreError {
+    /// The disk is full: what was to be written can be when there is room.
+    pub fn is_no_room(&self) -> bool {
+        matches!(self, Self::NoRoom { .. })
+    }
 }
 
 /// Everything that is needed to go on after a restart.

@@ -91,6 +91,7 @@ pub const CODES: [(&str, u16); 33] = [
     ("internal", 500),
     ("shutting_down", 503),
     ("timeout", 503),
+    ("no_room", 507),
 ];
 
 impl ApiError {
@@ -173,6 +174,7 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
             let first = codes.next().unwrap_or("several");
             if codes.all(|code| code == first) { first } else { "several" }
         }
+        Refusal::NoRoom { .. } => "no_room",
         Refusal::Store(_) => "internal",
     }
 }

@@ -25,6 +25,7 @@ fn an_absent_or_empty_file_means_defaults() {
     let config = load("").unwrap();
     assert_eq!(config.limits.stop_grace, Duration::from_secs(30));
     assert_eq!(config.limits.debug_keep, Duration::from_secs(7 * 24 * 3600));
+    assert_eq!((config.limits.min_free, load("[limits]\nmin_free = \"0\"").unwrap().limits.min_free), (512 << 20, 0));
     assert_eq!(config.logs, LogLimits { part_size: 256 << 20, parts: 4 });
     let told = load("[logs]\nmax_size = \"1MiB\"\nparts = 2").unwrap();
     assert_eq!(told.logs, LogLimits { part_size: 1 << 20, parts: 2 });
@@ -39,6 +40,7 @@ fn wrong_values_and_unknown_keys_are_told_with_their_key() {
     for (text, word) in [
         ("[limits]\ncpus = 1", "cpus"),
         ("[limits]\nmemory = \"x\"", "limits.memory"),
+        ("[limits]\nmin_free = \"some\"", "limits.min_free"),
         ("[limits]\ndebug_keep = \"8d\"", "limits.debug_keep"),
         ("[limits]\ndebug_keep = \"0s\"", "limits.debug_keep"),
         ("[network]\nrange = \"8.8.8.0/24\"", "network.range"),

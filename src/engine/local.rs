@@ -710,8 +710,12 @@ impl Engine for LocalEngine {
         if !dir.path().exists() {
             return Ok(());
         }
-        dir.write_stop(cause).map_err(told)?;
         let shim = lock(&self.shims).get(&task).cloned();
+        match dir.write_stop(cause) {
+            // Why it is stopped is in the attempt's record as well, so that a full disk keeps nothing from being stopped.
+            Err(error) if error.is_no_room() && shim.is_some() => {}
+            written => written.map_err(told)?,
+        }
         match shim.map(|shim| shim.signal(Signal::SIGTERM)) {
             Some(Err(error)) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("stop the task")(error)),
             _ => Ok(()),

@@ -82,7 +82,7 @@ impl ImageError {
 
 /// The disk has no more to give, or its owner no more of it.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    crate::sys::file::has_no_room(error)
 }
 
 /// What could not be put on the disk of `path`, which took `wanted` bytes.

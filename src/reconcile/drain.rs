@@ -40,7 +40,12 @@ impl<S: Store> Reconciler<S> {
     /// What there is to do, one line.
     pub fn summary(&self) -> String {
         let drained = if self.drain.is_some() { "; drained, nothing starts" } else { "" };
-        format!("{} running, {} waiting{drained}", self.live.len(), self.queue.len())
+        let full = match (&self.unrecorded, &self.low) {
+            (Some(_), _) => "; the disk is full, nothing is begun or stopped until there is room",
+            (None, Some(_)) => "; little room on the disk, nothing starts",
+            (None, None) => "",
+        };
+        format!("{} running, {} waiting{drained}{full}", self.live.len(), self.queue.len())
     }
 
     /// Nothing runs any more and nothing will be started.

@@ -1,6 +1,7 @@
 //! What wakes the reconciler, and what it has others do.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,6 +33,8 @@ pub enum Event {
     Request(Request),
     /// Workspaces that have no room left by their quota, and what is said of each.
     Full(BTreeMap<WorkspaceName, String>),
+    /// What is free where the daemon and its jobs write.
+    Free(Free),
     /// Whether anything may be started; `None` if so.
     Drain(Option<DrainOrder>),
     /// `trainyard.toml` was edited.
@@ -141,6 +144,15 @@ pub struct Settings {
     /// After this time sums are left of what attempts have used.
     pub usage_keep: Duration,
     pub quotas: Quotas,
+    /// New runs start where at least so many bytes are free.
+    pub min_free: u64,
+}
+
+/// Of the places where the daemon and its jobs write, the one with the least room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Free {
+    pub place: PathBuf,
+    pub bytes: u64,
 }
 
 /// The result of a round.

@@ -192,6 +192,8 @@ impl<S: Store> Reconciler<S> {
         }
         if let Some(said) = self.full.get(&key.workspace).filter(|_| self.live.contains(key)) {
             reason = format!("{reason}; no room: {said}");
+        } else if let Some(said) = self.held_up_by_the_disk().filter(|_| self.live.contains(key)) {
+            reason = format!("{reason}; {said}");
         }
         Some(JobReport::of(Facts {
             workspace: key.workspace.as_str(),

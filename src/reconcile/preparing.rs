@@ -10,7 +10,11 @@ use crate::store::Store;
 use crate::store::record::{RunEnd, Unprepared};
 
 impl<S: Store> Reconciler<S> {
+    /// Not while there is little room, which it takes as well; when there is more, what waits for it is gone through.
     pub(super) fn prepare(&mut self, key: &JobKey) {
+        if self.is_low_on_disk() {
+            return;
+        }
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
         let given_up = GivenUp::default();
         run.preparation = Some(given_up.clone());

@@ -2,24 +2,49 @@
 
 use std::collections::BTreeMap;
 
-use super::Reconciler;
+use super::{Reconciler, Refusal, Round};
 use super::world::Job;
-use crate::ids::JobKey;
+use crate::ids::{JobKey, Timestamp};
 use crate::report::{Change, JobReport, Publication};
 use crate::store::record::EventRecord;
 use crate::store::{Batch, Store, StoreError};
 
+/// While what was decided cannot be recorded.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unrecorded {
+    /// From the last try to the next, if nothing happens before.
+    pause_ms: u64,
+}
+
+/// Nobody tells when a disk has room again.
+const RETRY_MS: u64 = 50;
+const RETRY_MAX_MS: u64 = 2000;
+/// So many events may wait to be recorded.
+const UNRECORDED_MAX: usize = 10_000;
+
 impl<S: Store> Reconciler<S> {
+    /// What it could not record stays, and goes with the next one.
     pub(super) fn commit(&mut self) -> Result<(), StoreError> {
+        let batch = self.batch();
+        if !batch.is_empty() {
+            self.store.commit(&batch)?;
+        }
+        self.counters_changed = false;
+        self.usage.clear();
+        self.retired.clear();
+        Ok(())
+    }
+
+    fn batch(&self) -> Batch {
         let mut batch = Batch {
-            counters: std::mem::take(&mut self.counters_changed).then(|| self.counters.clone()),
+            counters: self.counters_changed.then(|| self.counters.clone()),
             events: self.events.clone(),
-            usage: std::mem::take(&mut self.usage),
+            usage: self.usage.clone(),
             forgotten: self.removed.keys().cloned().collect(),
             ..Batch::default()
         };
-        for (key, run) in self.retired.drain(..) {
-            batch.runs.insert((key, run.number), run);
+        for (key, run) in &self.retired {
+            batch.runs.insert((key.clone(), run.number), run.clone());
         }
         for key in &self.dirty {
             let Some(job) = self.jobs.get(key) else { continue };
@@ -28,7 +53,30 @@ impl<S: Store> Reconciler<S> {
                 batch.runs.insert((key.clone(), run.record.number), run.record.clone());
             }
         }
-        if batch.is_empty() { Ok(()) } else { self.store.commit(&batch) }
+        batch
+    }
+
+    /// The disk is full: nothing of what was decided is done, told or published before it is recorded, which is tried again.
+    pub(super) fn put_off(&mut self, error: &StoreError) -> Round {
+        if self.unrecorded.is_none() {
+            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            tracing::error!(%error, cause, "nothing is begun, stopped or published until there is room; it is tried again by itself");
+        }
+        let pause_ms = self.unrecorded.map_or(RETRY_MS, |before| (before.pause_ms * 2).min(RETRY_MAX_MS));
+        self.unrecorded = Some(Unrecorded { pause_ms });
+        self.answers.drain(..).for_each(|answer| answer(Some(Refusal::NoRoom { is_kept: true })));
+        Round { wake_at: Some(Timestamp(self.now.0.saturating_add(pause_ms))), ..Round::default() }
+    }
+
+    pub(super) fn recorded(&mut self) {
+        if self.unrecorded.take().is_some() {
+            tracing::info!("there is room again: what was decided meanwhile is recorded and done");
+        }
+    }
+
+    /// So much waits to be recorded that nothing more is taken.
+    pub(super) fn takes_no_more(&self) -> bool {
+        self.unrecorded.is_some() && self.events.len() >= UNRECORDED_MAX
     }
 
     pub(super) fn publications(&mut self) -> Vec<(JobKey, Change)> {

@@ -96,6 +96,10 @@ pub enum Request {
     Drain {
         answer: Answer<DrainReport>,
     },
+    /// Whether something that was decided waits for room on the disk to be recorded.
+    Unrecorded {
+        answer: Answer<bool>,
+    },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
         answer: Answer<Vec<Identity>>,
@@ -213,6 +217,12 @@ pub enum Refusal {
     /// Of several jobs, each.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Each(Vec<Refusal>),
+    /// The change is made when there is room, or was not taken at all.
+    #[error(
+        "the disk of the daemon's state is full, so that nothing can be recorded: {}; `trainyard doctor disk` tells where",
+        if *is_kept { "this is done as soon as there is room, unless the daemon ends before" } else { "ask again when there is room" }
+    )]
+    NoRoom { is_kept: bool },
     #[error("the store cannot be read: {0}")]
     Store(String),
 }
@@ -245,6 +255,10 @@ impl<S: Store> Reconciler<S> {
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
+            Request::Unrecorded { answer } => answer(Ok(self.unrecorded.is_some())),
+            Request::Change { answer, .. } if self.takes_no_more() => {
+                answer(Err(Refusal::NoRoom { is_kept: false }));
+            }
             Request::Change { caller, key, verb, answer } => {
                 let result = match verb {
                     Verb::Stop => self.of_each(&key, &caller, Self::stop),
@@ -264,7 +278,10 @@ impl<S: Store> Reconciler<S> {
                         self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Never))
                     }
                 };
-                self.answers.push(Box::new(move || answer(result)));
+                let tell = move |unrecorded: Option<Refusal>| {
+                    answer(result.and_then(|done| unrecorded.map_or(Ok(done), Err)));
+                };
+                self.answers.push(Box::new(tell));
             }
         }
     }

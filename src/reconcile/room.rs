@@ -1,9 +1,11 @@
-//! Workspaces that have no room left by their quota: their owners are told, and nothing is started there.
+//! Where there is no room: workspaces that have none left by their quota, whose owners are told, and a disk on which less is
+//! free than new runs need. Nothing is started there.
 
 use std::collections::BTreeMap;
 
-use super::Reconciler;
-use crate::ids::{JobKey, WorkspaceName};
+use super::world::{Job, Run};
+use super::{Free, Reconciler, Work};
+use crate::ids::{Bytes, JobKey, Timestamp, WorkspaceName};
 use crate::spec::DesiredState;
 use crate::store::Store;
 
@@ -20,6 +22,54 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// What is free now, as it was looked at before this round.
+    pub(super) fn free(&mut self, free: Free) {
+        let floor = self.settings.min_free;
+        let was_low = self.low.is_some();
+        // Some more than the floor, so that what is begun does not hold up the next at once, and over again.
+        let enough = if was_low { floor.saturating_add(floor / 8) } else { floor };
+        let is_low = free.bytes < enough;
+        let (place, bytes) = (free.place.display().to_string(), Bytes(free.bytes));
+        self.low = is_low.then_some(free);
+        if is_low == was_low {
+            return;
+        }
+        match is_low {
+            true => tracing::warn!(place, free = %bytes, min_free = %Bytes(floor), "little room on the disk: nothing is started until there is"),
+            false => tracing::info!(place, free = %bytes, "there is room on the disk again"),
+        }
+        self.put_off_preparations();
+        let waiting = self.jobs.iter().filter(|(key, job)| job.open_run().is_some() && !self.live.contains(*key));
+        for key in waiting.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            if self.jobs.get(&key).and_then(Job::open_run).is_some_and(Run::is_unprepared) {
+                self.prepare(&key);
+            }
+            self.settle(&key);
+        }
+    }
+
+    /// Those that were not handed out yet, where there is little room.
+    fn put_off_preparations(&mut self) {
+        if !self.is_low_on_disk() {
+            return;
+        }
+        for work in self.works.extract_if(.., |work| matches!(work, Work::Prepare { .. })) {
+            let Work::Prepare { key, .. } = work else { continue };
+            if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
+                run.preparation = None;
+            }
+        }
+    }
+
+    pub(super) fn is_low_on_disk(&self) -> bool {
+        self.low.is_some()
+    }
+
+    /// Nobody tells when a disk has room again: when to look.
+    pub(super) fn look_for_room(&self) -> Option<Timestamp> {
+        self.low.as_ref().map(|_| Timestamp(self.now.0.saturating_add(LOOK_MS)))
+    }
+
     /// What runs goes on, and may fail where it writes.
     fn tell_those_that_run(&mut self, key: &JobKey, was_told: bool) {
         self.shown.insert(key.clone());
@@ -30,7 +80,7 @@ impl<S: Store> Reconciler<S> {
 
     /// Looks whether there is room for what the run may write.
     pub(super) fn await_room(&mut self, key: &JobKey) {
-        let said = self.full.get(&key.workspace).cloned();
+        let said = self.full.get(&key.workspace).cloned().or_else(|| self.why_low());
         let Some(job) = self.jobs.get_mut(key) else { return };
         let is_held = job.desired() == DesiredState::Held;
         let Some(run) = job.open_run_mut() else { return };
@@ -46,9 +96,33 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn why_no_room(&self, key: &JobKey) -> Option<String> {
         let said = self.jobs.get(key)?.open_run()?.no_room.as_ref()?;
         let workspace = &key.workspace;
+        if let Some(low) = self.why_low().filter(|_| !self.full.contains_key(workspace)) {
+            return Some(format!(
+                "waits for room: {low}; remove what is not needed (`trainyard workspace {workspace}` tells what is large, \
+                 `trainyard image prune` removes images)"
+            ));
+        }
         Some(format!(
             "waits for room: {said}; remove what is not needed (`trainyard workspace {workspace}` tells what is large), or \
              have `workspaces.{workspace}.storage` raised in trainyard.toml"
         ))
     }
+
+    fn why_low(&self) -> Option<String> {
+        let Free { place, bytes } = self.low.as_ref()?;
+        let (free, floor) = (Bytes(*bytes).roughly(), Bytes(self.settings.min_free));
+        Some(format!("{free} are free on the disk of {}, and new runs start from {floor} on (limits.min_free)", place.display()))
+    }
+
+    /// What is said of those that run, where the disk has no more to give.
+    pub(super) fn held_up_by_the_disk(&self) -> Option<String> {
+        let Free { place, bytes } = self.low.as_ref().filter(|low| low.bytes < OUTPUT_MIN)?;
+        let free = Bytes(*bytes).roughly();
+        Some(format!("no room: {free} are free on the disk of {}: its output waits until there is more, and what it writes fails", place.display()))
+    }
 }
+
+/// How often a disk with little room is looked at.
+const LOOK_MS: u64 = 2000;
+/// With less, bytes, logs are not written any more, or soon not.
+const OUTPUT_MIN: u64 = 1 << 20;

@@ -218,7 +218,7 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn task_ended(&mut self, task: TaskId, end: EndRecord) {
+    fn task_ended(&mut self, task: TaskId, mut end: EndRecord) {
         if !self.is_current(task) || self.started_again(task, &end) {
             return;
         }
@@ -227,6 +227,12 @@ impl<S: Store> Reconciler<S> {
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return };
         if record.phase.end().is_some() {
             return;
+        }
+        // On a full disk its shim could not be told why.
+        if let (TaskEnd::Stopped { cause: cause @ StopCause::ShimSignalled }, Some(stopping)) =
+            (&mut end.end, &attempt.stopping)
+        {
+            *cause = stopping.clone();
         }
         let message = format!("{} {end}", record.name());
         record.phase = TaskPhase::Ended(end);

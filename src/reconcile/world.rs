@@ -418,6 +418,11 @@ impl Run {
         (now < due && !is_set_back).then_some(due)
     }
 
+    /// Nobody is making it ready, and nothing was.
+    pub(super) fn is_unprepared(&self) -> bool {
+        !self.record.prepared && self.refused.is_none() && self.preparation.is_none()
+    }
+
     /// Its image is to be asked for again, when its time has come.
     pub(super) fn awaits_preparation(&self) -> bool {
         !self.record.prepared && self.record.unprepared.is_some() && self.preparation.is_none()

@@ -12,6 +12,8 @@ use crate::ids::{JobKey, Timestamp};
 pub enum Fault {
     /// The commit returns an error and nothing was written.
     Fail(u64),
+    /// From this commit on each finds no room at first, and is written when it is tried again.
+    NoRoom(u64),
     /// The process ends as by SIGKILL before anything was written.
     DieBefore(u64),
     /// The process ends as by SIGKILL when all was written.
@@ -20,13 +22,14 @@ pub enum Fault {
 
 impl FromStr for Fault {
     type Err = String;
-    /// `fail:3`, `die-before:3`, `die-after:3`.
+    /// `fail:3`, `no-room:3`, `die-before:3`, `die-after:3`.
     fn from_str(text: &str) -> Result<Self, String> {
-        let usage = || format!("{text:?} is not fail:N, die-before:N or die-after:N");
+        let usage = || format!("{text:?} is not fail:N, no-room:N, die-before:N or die-after:N");
         let (kind, number) = text.split_once(':').ok_or_else(usage)?;
         let number = number.parse().map_err(|_| usage())?;
         match kind {
             "fail" => Ok(Fault::Fail(number)),
+            "no-room" => Ok(Fault::NoRoom(number)),
             "die-before" => Ok(Fault::DieBefore(number)),
             "die-after" => Ok(Fault::DieAfter(number)),
             _ => Err(usage()),
@@ -56,6 +59,9 @@ impl<S: Store + Sync> Store for FaultStore<S> {
         let number = self.commits.fetch_add(1, Ordering::Relaxed) + 1;
         match self.fault {
             Fault::Fail(at) if at == number => return Err(StoreError::Injected),
+            Fault::NoRoom(at) if number >= at && (number - at).is_multiple_of(2) => {
+                return Err(StoreError::NoRoom { source: "the store was told so".into() });
+            }
             Fault::DieBefore(at) if at == number => die(),
             _ => {}
         }

@@ -19,11 +19,24 @@ struct Tables {
     events: BTreeMap<(JobKey, u64), EventRecord>,
     usage: BTreeMap<(Timestamp, AttemptId), UsageRecord>,
     usage_sums: BTreeMap<(Timestamp, WorkspaceName, u32), UsageSum>,
+    is_full: bool,
 }
 
 impl MemoryStore {
     fn with<T>(&self, work: impl FnOnce(&mut Tables) -> T) -> T {
         work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From now on there is no room for anything, or there is again.
+    pub fn set_full(&self, is_full: bool) {
+        self.with(|tables| tables.is_full = is_full);
+    }
+
+    fn has_room(&self) -> Result<(), StoreError> {
+        match self.with(|tables| tables.is_full) {
+            true => Err(StoreError::NoRoom { source: "the store was filled".into() }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -40,6 +53,7 @@ impl Store for MemoryStore {
     }
 
     fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        self.has_room()?;
         self.with(|tables| {
             tables.runs.retain(|(key, _), _| !batch.forgotten.contains(key));
             tables.events.retain(|(key, _), _| !batch.forgotten.contains(key));
@@ -80,6 +94,7 @@ impl Store for MemoryStore {
     }
 
     fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError> {
+        self.has_room()?;
         Ok(self.with(|tables| {
             let old = tables.usage.range(..(before, AttemptId(0))).take(most);
             let old: Vec<UsageRecord> = old.map(|(_, used)| used.clone()).collect();

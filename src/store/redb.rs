@@ -1,5 +1,6 @@
 //! The store on disk. The only user of redb.
 
+mod opened;
 mod serials;
 
 use std::collections::BTreeMap;
@@ -7,7 +8,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{ReadTransaction, ReadableTable, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ use super::{Batch, Contents, Store, StoreError, usage};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 #[cfg(test)]
 pub(super) use serials::Left;
+use opened::Opened;
 pub use serials::Page;
 use serials::SERIALS;
 
@@ -34,21 +36,16 @@ const USAGE: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("usag
 /// (first ms of the day, workspace, user) → [`UsageSum`].
 const USAGE_SUMS: TableDefinition<'_, (u64, &str, u32), &[u8]> = TableDefinition::new("usage_sums");
 
-/// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
-const CACHE: usize = 8 << 20;
-
 #[derive(Debug)]
-pub struct RedbStore {
-    database: Arc<Database>,
-}
+pub struct RedbStore(Arc<Opened>);
 
 /// Reads the store while it is used, on any thread: what it reads is as the store was when it began.
 #[derive(Debug, Clone)]
-pub struct Reader(Arc<Database>);
+pub struct Reader(Arc<Opened>);
 
 impl Reader {
-    fn begin(&self) -> Result<redb::ReadTransaction, StoreError> {
-        self.0.begin_read().map_err(access)
+    fn begin(&self) -> Result<ReadTransaction, StoreError> {
+        self.0.begin_read()
     }
 
     /// Writes all of it as [`super::copy`] reads it.
@@ -99,32 +96,21 @@ fn name_of(workspace: &str, job: &str) -> String {
 impl RedbStore {
     /// Opens the store at `path`, making an empty one if there is none.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::Open { path: path.to_owned(), source };
-        let database = Database::builder().set_cache_size(CACHE).create(path).map_err(|error| failed(error.into()))?;
-        let store = Self { database: Arc::new(database) };
-        store.create_tables().map_err(failed)?;
+        let failed = |source: BoxError| match opened::is_no_room(&source) {
+            true => StoreError::NoRoom { source },
+            false => StoreError::Open { path: path.to_owned(), source },
+        };
+        let opened = Opened::open(path, create_tables).map_err(failed)?;
         restrict(path).map_err(|error| failed(error.into()))?;
-        Ok(store)
+        Ok(Self(Arc::new(opened)))
     }
 
     pub fn reader(&self) -> Reader {
-        Reader(self.database.clone())
-    }
-
-    fn create_tables(&self) -> Result<(), BoxError> {
-        let transaction = self.database.begin_write()?;
-        transaction.open_table(COUNTERS)?;
-        transaction.open_table(JOBS)?;
-        transaction.open_table(RUNS)?;
-        transaction.open_table(EVENTS)?;
-        transaction.open_table(USAGE)?;
-        transaction.open_table(USAGE_SUMS)?;
-        serials::complete(&transaction)?;
-        Ok(transaction.commit()?)
+        Reader(self.0.clone())
     }
 
     fn read_all(&self) -> Result<Contents, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let counters = transaction.open_table(COUNTERS).map_err(access)?;
         let counters = match counters.get("all").map_err(access)? {
             Some(bytes) => decode::<Counters>("counters", bytes.value())?,
@@ -146,48 +132,8 @@ impl RedbStore {
         Ok(Contents { counters, jobs, runs })
     }
 
-    fn write(&self, batch: &Batch) -> Result<(), BoxError> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut jobs = transaction.open_table(JOBS)?;
-            let mut runs = transaction.open_table(RUNS)?;
-            let mut events = transaction.open_table(EVENTS)?;
-            let mut serials = transaction.open_table(SERIALS)?;
-            let mut usage = transaction.open_table(USAGE)?;
-            for key in &batch.forgotten {
-                let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
-                runs.retain_in((workspace, job, 0)..=(workspace, job, u32::MAX), |_, _| false)?;
-                serials::forget(&events, &mut serials, key)?;
-                events.retain_in((workspace, job, 0)..=(workspace, job, u64::MAX), |_, _| false)?;
-            }
-            if let Some(counters) = &batch.counters {
-                transaction.open_table(COUNTERS)?.insert("all", encode(counters)?.as_slice())?;
-                serials::seal(&transaction, counters)?;
-            }
-            for ((key, number), run) in &batch.runs {
-                runs.insert((key.workspace.as_str(), key.job.as_str(), *number), encode(run)?.as_slice())?;
-            }
-            for (key, event) in &batch.events {
-                let place = (key.workspace.as_str(), key.job.as_str(), event.number);
-                events.insert(place, encode(event)?.as_slice())?;
-                serials.insert(event.serial, place)?;
-            }
-            for used in &batch.usage {
-                usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
-            }
-            let mut sums = transaction.open_table(USAGE_SUMS)?;
-            for sum in &batch.usage_sums {
-                sums.insert((sum.day.0, sum.workspace.as_str(), sum.owner), encode(sum)?.as_slice())?;
-            }
-            for (key, job) in &batch.jobs {
-                jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;
-            }
-        }
-        Ok(transaction.commit()?)
-    }
-
     fn read_events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(EVENTS).map_err(access)?;
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
         let range = table.range((workspace, job, from)..=(workspace, job, u64::MAX)).map_err(access)?;
@@ -195,7 +141,7 @@ impl RedbStore {
     }
 
     fn read_runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(RUNS).map_err(access)?;
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
         let range = table.range((workspace, job, 0)..=(workspace, job, u32::MAX)).map_err(access)?;
@@ -203,14 +149,14 @@ impl RedbStore {
     }
 
     fn read_usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(USAGE).map_err(access)?;
         let range = table.range((from.0, 0)..).map_err(access)?;
         range.map(|entry| decode("usage", entry.map_err(access)?.1.value())).collect()
     }
 
     fn read_usage_sums(&self, from: Timestamp) -> Result<Vec<UsageSum>, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(USAGE_SUMS).map_err(access)?;
         let range = table.range((usage::day_of(from).0, "", 0)..).map_err(access)?;
         range.map(|entry| decode("usage_sums", entry.map_err(access)?.1.value())).collect()
@@ -218,31 +164,74 @@ impl RedbStore {
 
     /// The first records of those that ended before that time.
     fn old_usage(&self, before: Timestamp, most: usize) -> Result<Vec<UsageRecord>, ReadError> {
-        let transaction = self.database.begin_read().map_err(access)?;
+        let transaction = self.0.begin_read()?;
         let table = transaction.open_table(USAGE).map_err(access)?;
         let range = table.range(..(before.0, 0)).map_err(access)?.take(most);
         range.map(|entry| decode("usage", entry.map_err(access)?.1.value())).collect()
     }
+}
 
-    /// In one transaction: each of these is in its record or in the sums.
-    fn fold(&self, old: &[UsageRecord]) -> Result<(), BoxError> {
-        let transaction = self.database.begin_write()?;
-        {
-            let (mut records, mut sums) = (transaction.open_table(USAGE)?, transaction.open_table(USAGE_SUMS)?);
-            for used in old {
-                records.remove((used.to.0, used.attempt.0))?;
-                for mut sum in usage::by_day(used) {
-                    let (day, workspace) = (sum.day.0, sum.workspace.to_string());
-                    let key = (day, workspace.as_str(), sum.owner);
-                    let before =
-                        sums.get(key)?.map(|bytes| decode::<UsageSum>("usage_sums", bytes.value())).transpose()?;
-                    before.iter().for_each(|before| sum.total.add(&before.total));
-                    sums.insert(key, encode(&sum)?.as_slice())?;
-                }
-            }
-        }
-        Ok(transaction.commit()?)
+fn create_tables(transaction: &WriteTransaction) -> Result<(), BoxError> {
+    transaction.open_table(COUNTERS)?;
+    transaction.open_table(JOBS)?;
+    transaction.open_table(RUNS)?;
+    transaction.open_table(EVENTS)?;
+    transaction.open_table(USAGE)?;
+    transaction.open_table(USAGE_SUMS)?;
+    serials::complete(transaction)
+}
+
+fn write(transaction: &WriteTransaction, batch: &Batch) -> Result<(), BoxError> {
+    let mut jobs = transaction.open_table(JOBS)?;
+    let mut runs = transaction.open_table(RUNS)?;
+    let mut events = transaction.open_table(EVENTS)?;
+    let mut serials = transaction.open_table(SERIALS)?;
+    let mut usage = transaction.open_table(USAGE)?;
+    for key in &batch.forgotten {
+        let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
+        runs.retain_in((workspace, job, 0)..=(workspace, job, u32::MAX), |_, _| false)?;
+        serials::forget(&events, &mut serials, key)?;
+        events.retain_in((workspace, job, 0)..=(workspace, job, u64::MAX), |_, _| false)?;
     }
+    if let Some(counters) = &batch.counters {
+        transaction.open_table(COUNTERS)?.insert("all", encode(counters)?.as_slice())?;
+        serials::seal(transaction, counters)?;
+    }
+    for ((key, number), run) in &batch.runs {
+        runs.insert((key.workspace.as_str(), key.job.as_str(), *number), encode(run)?.as_slice())?;
+    }
+    for (key, event) in &batch.events {
+        let place = (key.workspace.as_str(), key.job.as_str(), event.number);
+        events.insert(place, encode(event)?.as_slice())?;
+        serials.insert(event.serial, place)?;
+    }
+    for used in &batch.usage {
+        usage.insert((used.to.0, used.attempt.0), encode(used)?.as_slice())?;
+    }
+    let mut sums = transaction.open_table(USAGE_SUMS)?;
+    for sum in &batch.usage_sums {
+        sums.insert((sum.day.0, sum.workspace.as_str(), sum.owner), encode(sum)?.as_slice())?;
+    }
+    for (key, job) in &batch.jobs {
+        jobs.insert((key.workspace.as_str(), key.job.as_str()), encode(job)?.as_slice())?;
+    }
+    Ok(())
+}
+
+/// In one transaction: each of these is in its record or in the sums.
+fn fold(transaction: &WriteTransaction, old: &[UsageRecord]) -> Result<(), BoxError> {
+    let (mut records, mut sums) = (transaction.open_table(USAGE)?, transaction.open_table(USAGE_SUMS)?);
+    for used in old {
+        records.remove((used.to.0, used.attempt.0))?;
+        for mut sum in usage::by_day(used) {
+            let (day, workspace) = (sum.day.0, sum.workspace.to_string());
+            let key = (day, workspace.as_str(), sum.owner);
+            let before = sums.get(key)?.map(|bytes| decode::<UsageSum>("usage_sums", bytes.value())).transpose()?;
+            before.iter().for_each(|before| sum.total.add(&before.total));
+            sums.insert(key, encode(&sum)?.as_slice())?;
+        }
+    }
+    Ok(())
 }
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -289,7 +278,7 @@ impl Store for RedbStore {
     }
 
     fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
-        self.write(batch).map_err(|source| StoreError::Access { what: "write", source })
+        self.0.write(|transaction| write(transaction, batch))
     }
 
     fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
@@ -311,7 +300,7 @@ impl Store for RedbStore {
     fn fold_usage(&self, before: Timestamp, most: usize) -> Result<usize, StoreError> {
         let old = self.old_usage(before, most)?;
         if !old.is_empty() {
-            self.fold(&old).map_err(|source| StoreError::Access { what: "write", source })?;
+            self.0.write(|transaction| fold(transaction, &old))?;
         }
         Ok(old.len())
     }

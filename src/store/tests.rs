@@ -210,6 +210,92 @@ proptest! {
     }
 }
 
+/// Does `work` on a disk of so many bytes that this thread alone sees; not without root.
+fn on_a_small_disk(size: u64, work: impl FnOnce(&std::path::Path) + Send) {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let there = || {
+        crate::sys::mounts::enter_private_namespace().unwrap();
+        let (flags, options) = (nix::mount::MsFlags::empty(), format!("size={size}"));
+        nix::mount::mount(Some("small"), dir.path(), Some("tmpfs"), flags, Some(options.as_str())).unwrap();
+        work(dir.path());
+    };
+    std::thread::scope(|scope| scope.spawn(there).join().unwrap());
+}
+
+/// Takes what is free but for so many bytes, to be given back by removing the file.
+fn fill(disk: &std::path::Path, but: u64) -> std::path::PathBuf {
+    let filler = disk.join("filler");
+    let free = crate::sys::file::free_space(disk).unwrap();
+    std::fs::write(&filler, vec![0; usize::try_from(free.saturating_sub(but)).unwrap()]).unwrap();
+    filler
+}
+
+fn large(key: &str, first: u64, events: u64) -> Batch {
+    let key: JobKey = key.parse().unwrap();
+    let event = |number| EventRecord {
+        number,
+        serial: number + 1,
+        at: Timestamp(3),
+        run: 1,
+        state: State::Waiting,
+        message: "m".repeat(2000),
+    };
+    let told = (first..first + events).map(|number| (key.clone(), event(number))).collect();
+    let counters = Counters { event: first + events, ..Counters::default() };
+    Batch { counters: Some(counters), jobs: [(key, job(1))].into(), events: told, ..Batch::default() }
+}
+
+#[test]
+fn a_commit_that_finds_the_disk_full_at_any_page_leaves_nothing_and_is_made_when_there_is_room() {
+    on_a_small_disk(2 << 20, |disk| {
+        let mut failures = 0;
+        for free in (0..).map(|pages| pages * 8192) {
+            let path = disk.join(format!("{free}.redb"));
+            let (store, model) = (RedbStore::open(&path).unwrap(), MemoryStore::default());
+            let (small, large) = (large("a", 0, 1), large("a", 1, 60));
+            store.commit(&small).unwrap();
+            model.commit(&small).unwrap();
+            let filler = fill(disk, free);
+            let result = store.commit(&large);
+            let is_done = result.is_ok();
+            if let Err(error) = result {
+                assert!(error.is_no_room(), "{free}: {error:?}");
+                failures += 1;
+            }
+            std::fs::remove_file(filler).unwrap();
+            store.commit(&large).unwrap();
+            model.commit(&large).unwrap();
+            let key = "a".parse().unwrap();
+            assert_eq!(store.load().unwrap(), model.load().unwrap());
+            assert_eq!(store.events(&key, 0).unwrap(), model.events(&key, 0).unwrap());
+            drop(store);
+            let again = RedbStore::open(&path).unwrap();
+            assert_eq!((again.load().unwrap(), by_serial(&again, 0, 7).len()), (model.load().unwrap(), 61));
+            drop(again);
+            std::fs::remove_file(&path).unwrap();
+            if is_done {
+                break;
+            }
+        }
+        assert!(failures > 4, "it was never full: {failures}");
+    });
+}
+
+#[test]
+fn the_store_s_reserve_lasts_for_many_commits_on_a_disk_that_others_have_filled() {
+    on_a_small_disk(24 << 20, |disk| {
+        let store = RedbStore::open(&disk.join("state.redb")).unwrap();
+        fill(disk, 0);
+        for number in 0..500 {
+            store.commit(&large("a", number, 1)).unwrap_or_else(|error| panic!("{number}: {error:?}"));
+        }
+        assert_eq!(store.events(&"a".parse().unwrap(), 0).unwrap().len(), 500);
+    });
+}
+
 #[test]
 fn a_failed_commit_leaves_nothing() {
     let model = MemoryStore::default();

@@ -355,6 +355,17 @@ pub fn free_space(path: &Path) -> io::Result<u64> {
     Ok(status.blocks_available() * status.fragment_size())
 }
 
+/// The same for root, who may have what the file system keeps back from others.
+pub fn free_blocks(path: &Path) -> io::Result<u64> {
+    let status = nix::sys::statvfs::statvfs(path)?;
+    Ok(status.blocks_free() * status.fragment_size())
+}
+
+/// That a disk, or a quota, is full: it can be tried again when there is room.
+pub fn has_no_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 /// Writes out everything that is not yet on the disk of `path`.
 pub fn sync_file_system(path: &Path) -> io::Result<()> {
     Ok(nix::unistd::syncfs(File::open(path)?)?)

@@ -1,10 +1,13 @@
 //! Lock files that prove a process lives: the kernel drops the lock with the last copy of the descriptor.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+
+/// Most characters of a process's number.
+const NUMBER_MAX: usize = 20;
 
 /// A held lock. It belongs to the open file: a child that inherits the descriptor holds it too, and it is free when
 /// the last copy is closed. (`nix::fcntl::Flock` unlocks when dropped, which would take it from the child.)
@@ -24,9 +27,7 @@ impl HeldLock {
 
     /// Writes the holder's process id into the file, for whoever finds the lock held.
     pub fn write_pid(&mut self, pid: i32) -> io::Result<()> {
-        self.0.set_len(0)?;
-        self.0.rewind()?;
-        write!(self.0, "{pid}")
+        write_number(&self.0, &pid.to_string())
     }
 
     /// The locked file, to be handed to a child.
@@ -53,9 +54,15 @@ pub fn is_held(path: &Path) -> io::Result<bool> {
 
 /// Writes our process id into a lock file that we inherited with its lock.
 pub fn write_own_pid(lock: &OwnedFd) -> io::Result<()> {
-    let file = File::from(lock.try_clone()?);
-    file.set_len(0)?;
-    file.write_all_at(std::process::id().to_string().as_bytes(), 0)
+    write_number(&File::from(lock.try_clone()?), &std::process::id().to_string())
+}
+
+/// In the place of what is there, which on a full disk others could take if it were given up first. With blanks behind it until
+/// it is cut, so that of a longer one before nothing is taken for a part of it.
+fn write_number(file: &File, number: &str) -> io::Result<()> {
+    let length = usize::try_from(file.metadata()?.len()).unwrap_or(0).min(NUMBER_MAX);
+    file.write_all_at(format!("{number:<length$}").as_bytes(), 0)?;
+    file.set_len(number.len() as u64)
 }
 
 /// Waits until nobody holds the lock on `file`.
@@ -85,6 +92,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let mut first = HeldLock::try_take(&path).unwrap().unwrap();
+        first.write_pid(12345).unwrap();
         first.write_pid(42).unwrap();
         assert!(HeldLock::try_take(&path).unwrap().is_none());
         assert_eq!(pid_in(&path).unwrap(), Some(42));

@@ -22,6 +22,11 @@ pub fn status(status: &str) {
     tell_later(NotifyState::Status(status));
 }
 
+/// It takes longer until [`ready`], at most so long from now on.
+pub fn starts_within(time: Duration) {
+    tell(&[NotifyState::ExtendTimeoutUsec(u32::try_from(time.as_micros()).unwrap_or(u32::MAX))]);
+}
+
 /// The configuration is being read again; [`reloaded`] comes next.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {

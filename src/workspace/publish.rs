@@ -10,7 +10,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::{OpenOptionsExt, chown};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use crate::assets;
 use crate::config::Paths;
@@ -19,7 +20,7 @@ use crate::report::{Change, JobReport, Publication};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use crate::sys::file::{
-    Durability, create_dir, ignore_missing, optional, remove_if_there, remove_tree, replace_symlink, write_whole,
+    Durability, create_dir, has_no_room, ignore_missing, optional, remove_if_there, remove_tree, replace_symlink, write_whole,
 };
 
 /// A job and what becomes of its files.
@@ -33,7 +34,7 @@ impl Publisher {
     /// Starts the writing thread; it ends when the last publisher is dropped.
     pub fn start(paths: Paths) -> io::Result<(Self, std::thread::JoinHandle<()>)> {
         let (sender, receiver) = channel();
-        let mut writer = Writer { paths, faces: BTreeMap::new() };
+        let mut writer = Writer { paths, faces: BTreeMap::new(), unwritten: BTreeMap::new() };
         let thread = std::thread::Builder::new().name("publish".to_owned()).spawn(move || writer.run(&receiver))?;
         Ok((Self(sender), thread))
     }
@@ -44,10 +45,15 @@ impl Publisher {
     }
 }
 
+/// Nobody tells when a disk has room again.
+const RETRY_EVERY: Duration = Duration::from_secs(2);
+
 struct Writer {
     paths: Paths,
     /// What is known to be on disk.
     faces: BTreeMap<JobKey, Face>,
+    /// What waits for room on the disk.
+    unwritten: BTreeMap<JobKey, Wanted>,
 }
 
 #[derive(Debug, Default)]
@@ -60,18 +66,44 @@ struct Face {
 
 impl Writer {
     fn run(&mut self, receiver: &Receiver<Vec<Changed>>) {
-        while let Ok(first) = receiver.recv() {
-            let mut latest = BTreeMap::new();
-            merge(&mut latest, first);
+        loop {
+            let first = match self.unwritten.is_empty() {
+                true => receiver.recv().map_err(RecvTimeoutError::from),
+                false => receiver.recv_timeout(RETRY_EVERY),
+            };
+            let mut latest = std::mem::take(&mut self.unwritten);
+            let waited = !latest.is_empty();
+            match first {
+                Ok(first) => merge(&mut latest, first),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The next start publishes everything.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
             while let Ok(more) = receiver.try_recv() {
                 merge(&mut latest, more);
             }
-            for (key, wanted) in latest {
-                let removed = wanted.removed.map_or(Ok(()), |last_run| self.remove(&key, last_run));
-                let written = removed.and_then(|()| wanted.published.map_or(Ok(()), |face| self.write(&key, &face)));
-                if let Err(error) = written {
-                    tracing::warn!(job = %key, %error, "cannot publish a job's status; the next change tries again");
-                }
+            self.write_all(latest);
+            match (waited, self.unwritten.is_empty()) {
+                (false, false) => tracing::warn!(
+                    "no room on the disk to publish the status of jobs; it is tried again until there is"
+                ),
+                (true, true) => tracing::info!("the status of all jobs is published again"),
+                _ => {}
+            }
+        }
+    }
+
+    fn write_all(&mut self, latest: BTreeMap<JobKey, Wanted>) {
+        for (key, wanted) in latest {
+            let removed = wanted.removed.map_or(Ok(()), |last_run| self.remove(&key, last_run));
+            let face = wanted.published.as_ref();
+            let Err(error) = removed.and_then(|()| face.map_or(Ok(()), |face| self.write(&key, face))) else { continue };
+            if has_no_room(&error) {
+                // How much of the events was written is seen when they are looked at again.
+                self.faces.remove(&key);
+                self.unwritten.insert(key, wanted);
+            } else {
+                tracing::warn!(job = %key, %error, "cannot publish a job's status; the next change tries again");
             }
         }
     }

@@ -18,6 +18,7 @@ mod delegation;
 mod direct;
 mod exec;
 mod git;
+mod full_disk;
 mod gpu_images;
 mod gpus;
 mod hanging;

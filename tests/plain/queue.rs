@@ -200,6 +200,7 @@ fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStor
         half_life: Duration::from_secs(3600),
         usage_keep: Duration::from_secs(400 * 24 * 3600),
         quotas: quotas.clone(),
+        min_free: 0,
     };
     Reconciler::open(store.clone(), settings, Timestamp(now)).unwrap()
 }

@@ -16,7 +16,7 @@ use trainyard::gpu::{
 use trainyard::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp, WorkspaceName};
 use trainyard::intake::Arrival;
 use trainyard::plan::Amount;
-use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
+use trainyard::reconcile::{Caller, Event, Free, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
 use trainyard::rundir::{Found, Loss};
 use trainyard::spec::{JobSpec, parse};
 use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
@@ -48,6 +48,8 @@ const SPECS: [&str; 15] = [
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
+/// Bytes that are free where new runs may start.
+const MIN_FREE: u64 = 1 << 30;
 
 /// One thing that the world does.
 #[derive(Debug, Clone)]
@@ -89,6 +91,14 @@ enum Step {
     Room {
         full: bool,
     },
+    /// The disk is full, so that nothing can be recorded, or has room again.
+    Disk {
+        full: bool,
+    },
+    /// Less is free on the disk than new runs need, or enough.
+    Free {
+        low: bool,
+    },
     /// A card fails, is well again, or is used by a stranger, or no longer.
     Card {
         which: usize,
@@ -118,6 +128,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..2000u64).prop_map(|ago| Step::Told { ago }),
         1 => any::<bool>().prop_map(|busy| Step::Stranger { busy }),
         1 => any::<bool>().prop_map(|full| Step::Room { full }),
+        2 => any::<bool>().prop_map(|full| Step::Disk { full }),
+        1 => any::<bool>().prop_map(|low| Step::Free { low }),
         2 => (0..ALL_CARDS, 0..4usize).prop_map(|(which, what)| Step::Card { which, what }),
         1 => any::<bool>().prop_map(|greedy| Step::Shares { greedy }),
     ];
@@ -142,6 +154,10 @@ struct World {
     files: BTreeMap<JobKey, usize>,
     busy: bool,
     full: bool,
+    low: bool,
+    disk_full: bool,
+    /// What was decided while the disk was full may not be recorded yet.
+    unrecorded: bool,
     cards: Cards,
     stranger_came: bool,
     quotas: Quotas,
@@ -297,6 +313,9 @@ impl World {
             busy: false,
             stranger_came: false,
             full: false,
+            low: false,
+            disk_full: false,
+            unrecorded: false,
             cards: Cards::default(),
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -314,6 +333,7 @@ impl World {
             half_life: Duration::from_secs(3600),
             usage_keep: Duration::from_secs(400 * 24 * 3600),
             quotas: self.quotas.clone(),
+            min_free: MIN_FREE,
         }
     }
 
@@ -322,6 +342,7 @@ impl World {
         self.works.clear();
         let mut daemon = Reconciler::open(store, self.settings(), Timestamp(self.now)).unwrap();
         daemon.handle(Event::Full(self.full_workspaces()), Timestamp(self.now));
+        daemon.handle(Event::Free(self.free()), Timestamp(self.now));
         // The first scan of jobs.d.
         let mut arrivals: Vec<Arrival> = self.files.iter().map(|(key, spec)| arrival(key, *spec)).collect();
         let gone = daemon.known_files().into_iter().filter(|key| !self.files.contains_key(key));
@@ -336,8 +357,15 @@ impl World {
         self.full.then(|| (default, "it keeps all that it may".to_owned())).into_iter().collect()
     }
 
+    fn free(&self) -> Free {
+        let bytes = if self.low { MIN_FREE - 1 } else { 2 * MIN_FREE };
+        Free { place: "/var".into(), bytes }
+    }
+
     fn handle(&mut self, event: Event) {
+        let free = self.free();
         if let Some(daemon) = &mut self.daemon {
+            daemon.handle(Event::Free(free), Timestamp(self.now));
             daemon.handle(event, Timestamp(self.now));
         }
         self.round();
@@ -345,12 +373,13 @@ impl World {
 
     /// One round of the daemon; a failed commit is its end.
     fn round(&mut self) {
-        let before = self.full.then(|| self.last_attempt());
+        let before = ((self.full || self.low) && !self.unrecorded).then(|| self.last_attempt());
         let Some(daemon) = &mut self.daemon else { return };
         match daemon.pass(Timestamp(self.now)) {
             Ok(round) => self.works.extend(round.works),
             Err(_) => self.start_daemon(Fault::Fail(0)),
         }
+        self.unrecorded = self.disk_full;
         assert!(before.is_none_or(|last| last == self.last_attempt()), "nothing starts where there is no room");
         invariants::nothing_starts_twice(&self.starts);
         invariants::nothing_is_leased_twice(&self.held, INVENTORY);
@@ -387,6 +416,15 @@ impl World {
             Step::Room { full } => {
                 self.full = *full;
                 self.handle(Event::Full(self.full_workspaces()));
+            }
+            Step::Disk { full } => {
+                self.disk_full = *full;
+                self.store.set_full(*full);
+                self.handle(Event::Tick);
+            }
+            Step::Free { low } => {
+                self.low = *low;
+                self.handle(Event::Tick);
             }
             Step::Shares { greedy } => self.cards.greedy = *greedy,
             Step::Card { which, what } => self.card(&card(*which), *what),
@@ -559,7 +597,8 @@ impl World {
     /// Lets everything come to its end, as it would if nobody did anything more.
     fn settle(&mut self) {
         self.busy = false;
-        self.full = false;
+        (self.full, self.low) = (false, false);
+        self.step(&Step::Disk { full: false });
         self.handle(Event::Full(self.full_workspaces()));
         self.cards.strange.clear();
         self.cards.failed.clear();
@@ -644,6 +683,43 @@ fn a_quiet_history_ends_as_it_should() {
     world.step(&Step::Drop { job: 0, spec: 1 });
     world.step(&Step::Crash { done: false });
     assert_eq!(world.starts.len(), 2);
+}
+
+#[test]
+fn what_is_decided_on_a_full_disk_is_done_once_there_is_room_and_its_asker_is_told_so() {
+    let mut world = World::new(Quota::default());
+    world.step(&Step::Drop { job: 0, spec: 0 });
+    while !world.works.is_empty() {
+        world.work(0);
+    }
+    world.task(0, 1);
+    while !world.works.is_empty() {
+        world.work(0);
+    }
+    assert_eq!(world.state(0), State::Running);
+    world.step(&Step::Disk { full: true });
+    let stored = world.store.load().unwrap();
+    let (told, heard) = std::sync::mpsc::channel();
+    let answer = Box::new(move |result: Result<String, Refusal>| drop(told.send(result)));
+    let stop = Request::Change { caller: Caller::root(), key: key(0), verb: Verb::Stop, answer };
+    world.handle(Event::Request(stop));
+    assert_eq!(heard.try_recv().unwrap(), Err(Refusal::NoRoom { is_kept: true }));
+    assert!(world.works.is_empty() && world.store.load().unwrap() == stored, "nothing is done that is not recorded");
+    assert!(world.daemon.as_ref().unwrap().summary().contains("the disk is full"));
+    world.step(&Step::Disk { full: false });
+    assert!(world.works.iter().any(|work| matches!(work, Work::Stop { .. })), "{:?}", world.works);
+    world.settle();
+    world.check_end();
+    assert_eq!(world.state(0), State::Stopped);
+    // A run that comes when there is little room waits, says why, and begins by itself.
+    world.step(&Step::Free { low: true });
+    world.step(&Step::Drop { job: 1, spec: 0 });
+    let report = world.daemon.as_ref().unwrap().report(&key(1)).unwrap();
+    assert!(report.reason.starts_with("waits for room: ") && report.reason.contains("1GiB"), "{}", report.reason);
+    assert!(world.works.is_empty());
+    world.step(&Step::Free { low: false });
+    world.settle();
+    assert_eq!(world.state(1), State::Succeeded);
 }
 
 #[test]

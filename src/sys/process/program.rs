@@ -12,6 +12,13 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::{EndedOnDrop, PidFd, ProcessEnd};
 
+/// Begins this program anew in this process, with its arguments and environment; returns only if that fails.
+pub fn begin_anew() -> io::Error {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "trainyard".into());
+    new_command("/proc/self/exe").arg0(name).args(arguments).envs(std::env::vars_os()).exec()
+}
+
 /// A sealed in-memory copy of this program.
 ///
 /// A container must not reach the program on disk through `/proc/PID/exe` (CVE-2019-5736), and a running shim must
