@@ -429,7 +429,9 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
         memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
         stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
         debug_keep,
-        min_free: free.map_err(|error| ("limits.min_free", error.to_string()))?.map_or(DEFAULT_MIN_FREE, |bytes| bytes.0),
+        min_free: free
+            .map_err(|error| ("limits.min_free", error.to_string()))?
+            .map_or(DEFAULT_MIN_FREE, |bytes| bytes.0),
     })
 }
 

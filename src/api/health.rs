@@ -72,7 +72,8 @@ async fn loop_and_drain(context: &Context) -> [CheckView; 2] {
 async fn disk(context: &Context) -> CheckView {
     let asked = ask(context, |answer| Request::Unrecorded { answer });
     if let Ok(Ok(true)) = tokio::time::timeout(PATIENCE, asked).await {
-        let says = "full: what is decided waits for room to be recorded, and nothing is begun or stopped before".to_owned();
+        let says =
+            "full: what is decided waits for room to be recorded, and nothing is begun or stopped before".to_owned();
         return CheckView { check: "disk".to_owned(), ok: false, says };
     }
     let path = context.paths.state_dir();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::DaemonError;
 use crate::config::Paths;
 use crate::reconcile::Free;
-use crate::sys::file::{free_blocks, free_space, has_no_room};
+use crate::sys::file::{free_for_all_and_root, has_no_room, has_room_for_root};
 use crate::sys::process::begin_anew;
 use crate::sys::service;
 
@@ -25,7 +25,10 @@ impl Disks {
 
     /// The one with the least room. Of what cannot be looked at nothing is known, and nothing is held up.
     pub(super) fn least_free(&self) -> Option<Free> {
-        let free = |place: &PathBuf| Some(Free { place: place.clone(), bytes: free_space(place).ok()? });
+        let free = |place: &PathBuf| {
+            let (bytes, _) = free_for_all_and_root(place).ok()??;
+            Some(Free { place: place.clone(), bytes })
+        };
         self.0.iter().filter_map(free).min_by_key(|free| free.bytes)
     }
 }
@@ -48,7 +51,7 @@ pub(super) fn wait_if_full(error: DaemonError, paths: &Paths) -> DaemonError {
         service::status("waiting for room on the disk");
         service::starts_within(LOOK_EVERY * 30);
         std::thread::sleep(LOOK_EVERY);
-        if free_blocks(&place).is_ok_and(|free| free >= START_MIN) {
+        if has_room_for_root(&place, START_MIN) {
             let source = begin_anew();
             return DaemonError::Io { what: "begin anew", source };
         }

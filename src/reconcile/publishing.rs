@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Reconciler, Refusal, Round};
 use super::world::Job;
+use super::{Reconciler, Refusal, Round};
 use crate::ids::{JobKey, Timestamp};
 use crate::report::{Change, JobReport, Publication};
 use crate::store::record::EventRecord;

@@ -35,7 +35,9 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         match is_low {
-            true => tracing::warn!(place, free = %bytes, min_free = %Bytes(floor), "little room on the disk: nothing is started until there is"),
+            true => {
+                tracing::warn!(place, free = %bytes, min_free = %Bytes(floor), "little room on the disk: nothing is started until there is")
+            }
             false => tracing::info!(place, free = %bytes, "there is room on the disk again"),
         }
         self.put_off_preparations();
@@ -111,14 +113,20 @@ impl<S: Store> Reconciler<S> {
     fn why_low(&self) -> Option<String> {
         let Free { place, bytes } = self.low.as_ref()?;
         let (free, floor) = (Bytes(*bytes).roughly(), Bytes(self.settings.min_free));
-        Some(format!("{free} are free on the disk of {}, and new runs start from {floor} on (limits.min_free)", place.display()))
+        Some(format!(
+            "{free} are free on the disk of {}, and new runs start from {floor} on (limits.min_free)",
+            place.display()
+        ))
     }
 
     /// What is said of those that run, where the disk has no more to give.
     pub(super) fn held_up_by_the_disk(&self) -> Option<String> {
         let Free { place, bytes } = self.low.as_ref().filter(|low| low.bytes < OUTPUT_MIN)?;
         let free = Bytes(*bytes).roughly();
-        Some(format!("no room: {free} are free on the disk of {}: its output waits until there is more, and what it writes fails", place.display()))
+        Some(format!(
+            "no room: {free} are free on the disk of {}: its output waits until there is more, and what it writes fails",
+            place.display()
+        ))
     }
 }
 

@@ -16,9 +16,9 @@ use super::copy::{CopyError, Line, LineWriter};
 use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum, VERSION, Versioned};
 use super::{Batch, Contents, Store, StoreError, usage};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
+use opened::Opened;
 #[cfg(test)]
 pub(super) use serials::Left;
-use opened::Opened;
 pub use serials::Page;
 use serials::SERIALS;
 

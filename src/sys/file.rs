@@ -355,10 +355,16 @@ pub fn free_space(path: &Path) -> io::Result<u64> {
     Ok(status.blocks_available() * status.fragment_size())
 }
 
-/// The same for root, who may have what the file system keeps back from others.
-pub fn free_blocks(path: &Path) -> io::Result<u64> {
+/// The same for others than root, and for root, who may have what the file system keeps back; none where it does not count blocks.
+pub fn free_for_all_and_root(path: &Path) -> io::Result<Option<(u64, u64)>> {
     let status = nix::sys::statvfs::statvfs(path)?;
-    Ok(status.blocks_free() * status.fragment_size())
+    let bytes = |blocks: u64| blocks * status.fragment_size();
+    Ok((status.blocks() > 0).then(|| (bytes(status.blocks_available()), bytes(status.blocks_free()))))
+}
+
+/// Whether root may still write so many bytes there, as far as it is known.
+pub fn has_room_for_root(path: &Path, bytes: u64) -> bool {
+    !matches!(free_for_all_and_root(path), Ok(Some((_, free))) if free < bytes)
 }
 
 /// That a disk, or a quota, is full: it can be tried again when there is room.

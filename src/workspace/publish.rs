@@ -20,7 +20,8 @@ use crate::report::{Change, JobReport, Publication};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use crate::sys::file::{
-    Durability, create_dir, has_no_room, ignore_missing, optional, remove_if_there, remove_tree, replace_symlink, write_whole,
+    Durability, create_dir, has_no_room, ignore_missing, optional, remove_if_there, remove_tree, replace_symlink,
+    write_whole,
 };
 
 /// A job and what becomes of its files.
@@ -97,7 +98,9 @@ impl Writer {
         for (key, wanted) in latest {
             let removed = wanted.removed.map_or(Ok(()), |last_run| self.remove(&key, last_run));
             let face = wanted.published.as_ref();
-            let Err(error) = removed.and_then(|()| face.map_or(Ok(()), |face| self.write(&key, face))) else { continue };
+            let Err(error) = removed.and_then(|()| face.map_or(Ok(()), |face| self.write(&key, face))) else {
+                continue;
+            };
             if has_no_room(&error) {
                 // How much of the events was written is seen when they are looked at again.
                 self.faces.remove(&key);

@@ -59,7 +59,10 @@ fn a_full_disk_ends_no_daemon_loses_no_stop_and_no_exit_status_and_starts_nothin
     instance.ok(&["rerun", "old"]);
     let waits = instance.wait_state("old", "waiting");
     let reason = text(&waits["reason"]);
-    assert!(reason.starts_with("waits for room: ") && reason.contains("8MiB") && reason.contains("min_free"), "{reason}");
+    assert!(
+        reason.starts_with("waits for room: ") && reason.contains("8MiB") && reason.contains("min_free"),
+        "{reason}"
+    );
     let held_up = text(&instance.report("ends").unwrap()["reason"]);
     assert!(held_up.contains("; no room: ") && held_up.contains("output waits"), "{held_up}");
     let ready = get(&instance, "/readyz");

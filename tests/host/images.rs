@@ -555,7 +555,8 @@ fn an_image_that_does_not_fit_is_told_with_what_is_free_and_leaves_nothing() {
     if !has_tools(TEST, &["mmdebstrap", "umoci", "busybox", "skopeo", "docker-registry", "htpasswd", "ip"]) {
         return;
     }
-    let config = "[limits]\ncpu = 16\nmemory = \"16GiB\"\n[images]\nplain_http = [\"127.0.0.1:5000\"]\n";
+    let config =
+        "[limits]\ncpu = 16\nmemory = \"16GiB\"\nmin_free = \"0\"\n[images]\nplain_http = [\"127.0.0.1:5000\"]\n";
     let Some(mut instance) = Instance::prepare(TEST, config) else { return };
     let store = instance.root().join("var/lib/trainyard/images");
     fs::create_dir_all(&store).unwrap();

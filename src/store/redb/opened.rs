@@ -12,13 +12,13 @@ use std::sync::{PoisonError, RwLock};
 
 use nix::fcntl::{FallocateFlags, fallocate};
 use redb::{
-    CommitError, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageError, TableError, TransactionError,
-    WriteTransaction,
+    CommitError, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageError, TableError,
+    TransactionError, WriteTransaction,
 };
 
 use super::{BoxError, access};
 use crate::store::StoreError;
-use crate::sys::file::{free_blocks, has_no_room};
+use crate::sys::file::{has_no_room, has_room_for_root};
 
 /// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
 const CACHE: usize = 8 << 20;
@@ -40,11 +40,18 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the file, making an empty one if there is none, and does the first transaction.
-    pub(super) fn open(path: &Path, first: impl Fn(&WriteTransaction) -> Result<(), BoxError>) -> Result<Self, BoxError> {
+    pub(super) fn open(
+        path: &Path,
+        first: impl Fn(&WriteTransaction) -> Result<(), BoxError>,
+    ) -> Result<Self, BoxError> {
         let database = open(path)?;
         let file = File::options().write(true).open(path)?;
-        let this =
-            Self { path: path.to_owned(), database: RwLock::new(Some(database)), file, is_full: AtomicBool::new(false) };
+        let this = Self {
+            path: path.to_owned(),
+            database: RwLock::new(Some(database)),
+            file,
+            is_full: AtomicBool::new(false),
+        };
         this.try_write(&first)?;
         this.reserve();
         Ok(this)
@@ -52,13 +59,14 @@ impl Opened {
 
     pub(super) fn begin_read(&self) -> Result<ReadTransaction, StoreError> {
         let database = self.database.read().unwrap_or_else(PoisonError::into_inner);
-        let database = database.as_ref().ok_or_else(|| access("it cannot be opened again, which is tried from time to time"))?;
+        let database =
+            database.as_ref().ok_or_else(|| access("it cannot be opened again, which is tried from time to time"))?;
         database.begin_read().map_err(access)
     }
 
     /// Does `work` in one transaction. After an error nothing of it is there, or, if the disk has failed at the very end, all of it.
     pub(super) fn write(&self, work: impl Fn(&WriteTransaction) -> Result<(), BoxError>) -> Result<(), StoreError> {
-        if self.is_full.load(Ordering::Relaxed) && free_blocks(&self.path).is_ok_and(|free| free < TRY_MIN) {
+        if self.is_full.load(Ordering::Relaxed) && !has_room_for_root(&self.path, TRY_MIN) {
             return Err(StoreError::NoRoom { source: "nothing has become free since".into() });
         }
         self.reopen_if_closed().and_then(|()| self.try_write(&work)).map_err(|error| self.failed(error))?;

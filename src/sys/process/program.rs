@@ -16,7 +16,11 @@ use super::{EndedOnDrop, PidFd, ProcessEnd};
 pub fn begin_anew() -> io::Error {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "trainyard".into());
-    new_command("/proc/self/exe").arg0(name).args(arguments).envs(std::env::vars_os()).exec()
+    let mut command = new_command("/proc/self/exe");
+    if let Ok(directory) = std::env::current_dir() {
+        command.current_dir(directory);
+    }
+    command.arg0(name).args(arguments).envs(std::env::vars_os()).exec()
 }
 
 /// A sealed in-memory copy of this program.
