@@ -35,6 +35,7 @@ fn measure(jobs: u32, state: &str) -> Duration {
         stop_grace: Duration::from_secs(10),
         half_life: Duration::from_secs(3600),
         usage_keep: Duration::from_secs(400 * 24 * 3600),
+        min_free: 0,
         quotas: Quotas::new(),
     };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();

@@ -544,6 +544,7 @@ fn of_the_daemon(count: usize, of: Of) -> Daemon {
         stop_grace: Duration::from_secs(10),
         half_life: Duration::from_secs(7 * 24 * 3600),
         usage_keep: Duration::from_secs(400 * 24 * 3600),
+        min_free: 0,
         quotas: quotas(),
     };
     let mut reconciler = Reconciler::open(MemoryStore::default(), settings, Timestamp(0)).unwrap();

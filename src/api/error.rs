@@ -57,7 +57,7 @@ pub(super) enum ApiError {
 }
 
 /// The codes with their statuses; `docs/API.md` has them, a test compares.
-pub const CODES: [(&str, u16); 33] = [
+pub const CODES: [(&str, u16); 34] = [
     ("bad_request", 400),
     ("unauthorized", 401),
     ("forbidden", 403),

@@ -101,7 +101,7 @@ fn storage_is_that_of_the_workspace_else_that_of_all() {
 #[test]
 fn an_edit_of_limits_and_quotas_needs_no_restart_and_any_other_does() {
     let config = load("[limits]\ncpu = 2\n").unwrap();
-    let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nworkspace_storage = \"1GiB\"\n[workspaces.a]\n\
+    let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nmin_free = \"0\"\nworkspace_storage = \"1GiB\"\n[workspaces.a]\n\
                 storage = \"2GiB\"\ngpu = 1\ncpu = 1\nmemory = \"1GiB\"\nrunning = 1\nwaiting = 1";
     assert!(!config.differs_until_restart(&load(live).unwrap()));
     for other in [

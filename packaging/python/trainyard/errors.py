@@ -41,6 +41,7 @@ ADVICE: Dict[str, str] = {
     "internal": "look at the daemon's journal: `journalctl -u trainyard`",
     "shutting_down": "try again when the daemon is back",
     "timeout": "try again; look at the daemon's journal if that goes on",
+    "no_room": "have room made on the disk: `trainyard doctor disk` tells where; then look whether it was done",
     # This client's own.
     "unreachable": "look whether the daemon runs (`systemctl status trainyard`), and at the address",
     "connection_lost": "try again; what was asked for may have been done",

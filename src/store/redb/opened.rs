@@ -88,7 +88,7 @@ impl Opened {
             // The next write tries it again.
             drop(self.database.write().unwrap_or_else(PoisonError::into_inner).take());
             if let Err(error) = self.reopen_if_closed() {
-                tracing::warn!(%error, "the store could not be written, and cannot be opened again for now");
+                tracing::debug!(%error, "the store cannot be opened again for now");
             }
         }
         self.is_full.store(is_full, Ordering::Relaxed);
