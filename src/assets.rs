@@ -12,6 +12,7 @@
 //!
 //! Whoever may write there is not trusted: every path is opened beneath `workspaces/` and through no link.
 
+mod chosen;
 pub mod enforced;
 pub mod freeze;
 pub mod manifest;
@@ -170,6 +171,10 @@ pub enum MissingError {
         "dataset {name} has a draft and no version yet: `mv draft v1` in it, or `trainyard dataset publish {name} v1`, makes one; {name}@draft is the draft as it is"
     )]
     OnlyDraft { name: AssetName },
+    #[error(
+        "dataset {name} holds nothing: its versions have been removed, or files are still to be put there; `trainyard dataset import PATH {name}` brings some in"
+    )]
+    Empty { name: AssetName },
     #[error("the job's owner may not look into {}", .0.display())]
     Rights(PathBuf),
     #[error("cannot look for {name} in {part}/", part = .part.as_str())]
@@ -313,31 +318,6 @@ impl Shelf {
         }
         has.sort();
         Ok(has)
-    }
-
-    /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
-    pub fn dataset(
-        &self,
-        workspace: &WorkspaceName,
-        name: &AssetName,
-        version: Option<&AssetName>,
-    ) -> Result<Place, MissingError> {
-        let io = |source| MissingError::Io { part: Part::Datasets, name: name.clone(), source };
-        let mut place = Place { home: self.home(workspace, Part::Datasets, name)?, name: name.clone(), version: None };
-        let dataset = place.path(Part::Datasets);
-        let asked = version.map(AssetName::as_str).filter(|version| *version != LATEST);
-        place.version = asked.map(str::to_owned).or_else(|| self.latest(&dataset));
-        let is_there = self.is_directory(&place.path(Part::Datasets)).map_err(io)?;
-        match (version, &place.version) {
-            (Some(version), chosen) if chosen.is_none() || !is_there => {
-                let has = self.versions(&dataset).map_err(io)?;
-                Err(MissingError::Version { part: Part::Datasets, name: name.clone(), version: version.clone(), has })
-            }
-            (None, None) if self.is_directory(&dataset.join(DRAFT)).map_err(io)? => {
-                Err(MissingError::OnlyDraft { name: name.clone() })
-            }
-            _ => Ok(place),
-        }
     }
 
     /// Whether a user may look into the directory at `path`, a way below `workspaces/`: as if the path began at its third

@@ -51,6 +51,15 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
     assert!(tuned.contains("model:train@1") && tuned.contains("model:train@3"), "the version that it was: {tuned}");
     let report = instance.run_job("early", "datasets = [\"model:nobody\"]\ncommand = \"true\"");
     assert!(text(&report["reason"]).contains("job nobody of this workspace has left no model yet"), "{report:#}");
+    // What a job is to leave which comes first is chosen when that is over, also where there is code to be made ready.
+    instance.drop_job(
+        "follows",
+        "after = [\"first\"]\ncode = \"train\"\ndatasets = [\"model:first\"]\ncommand = \"cat /dataset/w\"",
+    );
+    wait_for("its links", || instance.mount().join("jobs/by-state/waiting/follows").exists().then_some(()));
+    instance.run_job("first", "command = \"echo first > /model/w\"");
+    let report = instance.wait_end("follows", 1);
+    assert_eq!((text(&report["state"]), instance.log("follows", "main-0")), ("succeeded".into(), "first\n".into()));
     instance.shutdown();
 }
 
