@@ -16,6 +16,7 @@ mod chosen;
 pub mod enforced;
 pub mod freeze;
 pub mod manifest;
+pub mod models;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -346,40 +347,54 @@ impl Shelf {
     /// A job that is not over and sees the dataset, or only one `version` of it.
     pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
         for workspace in self.names(Path::new(""))? {
-            for state in ["held", "waiting", "starting", "running", "stopping"] {
-                let jobs = Path::new(&workspace).join("jobs");
-                let linked = self.names(&jobs.join("by-state").join(state));
-                for job in linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })? {
-                    let seen = self.seen_by(&jobs.join(&job))?;
-                    let is_seen = |place: &&Place| {
-                        place.home == home
-                            && place.name.as_str() == name
-                            && (version.is_none() || place.version.as_deref() == version)
-                    };
-                    if seen.values().find(is_seen).is_some() {
-                        let key = format!("{workspace}/{job}").parse();
-                        return key
-                            .map(Some)
-                            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")));
-                    }
+            for job in self.open_jobs(&workspace)? {
+                let place = Path::new(&workspace).join("jobs").join(&job);
+                let seen: BTreeMap<String, Place> = self.of_newest_run(&place, seen_file)?;
+                let is_seen = |place: &&Place| {
+                    place.home == home
+                        && place.name.as_str() == name
+                        && (version.is_none() || place.version.as_deref() == version)
+                };
+                if seen.values().find(is_seen).is_some() {
+                    return key_of(&workspace, &job).map(Some);
                 }
             }
         }
         Ok(None)
     }
 
-    /// What the newest run of the job whose directory is `job` sees.
-    fn seen_by(&self, job: &Path) -> io::Result<BTreeMap<String, Place>> {
-        let read = || -> io::Result<BTreeMap<String, Place>> {
+    /// Jobs of a workspace that are not over.
+    fn open_jobs(&self, workspace: &str) -> io::Result<Vec<String>> {
+        let by_state = Path::new(workspace).join("jobs/by-state");
+        let mut open = Vec::new();
+        for state in ["held", "waiting", "starting", "running", "stopping"] {
+            let linked = self.names(&by_state.join(state));
+            open.extend(linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })?);
+        }
+        Ok(open)
+    }
+
+    /// What `file`, by the number of a run, tells of the newest run of the job whose directory is `job`.
+    fn of_newest_run<T: serde::de::DeserializeOwned + Default>(
+        &self,
+        job: &Path,
+        file: impl Fn(u32) -> String,
+    ) -> io::Result<T> {
+        let read = || -> io::Result<T> {
             let runs = job.join("runs");
             // A run has chosen before its directory, or the link to it, is there.
             let Some(newest) = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max() else {
-                return Ok(BTreeMap::new());
+                return Ok(T::default());
             };
-            Ok(serde_json::from_reader(self.file(&runs.join(seen_file(newest)))?)?)
+            Ok(serde_json::from_reader(self.file(&runs.join(file(newest)))?)?)
         };
-        read().or_else(|error| if is_absent(&error) { Ok(BTreeMap::new()) } else { Err(error) })
+        read().or_else(|error| if is_absent(&error) { Ok(T::default()) } else { Err(error) })
     }
+}
+
+fn key_of(workspace: &str, job: &str) -> io::Result<JobKey> {
+    let key = format!("{workspace}/{job}").parse();
+    key.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")))
 }
 
 /// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.

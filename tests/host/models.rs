@@ -64,6 +64,38 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
 }
 
 #[test]
+fn models_go_by_model_rm_unless_a_job_uses_them() {
+    let test = "models_go_by_model_rm_unless_a_job_uses_them";
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.run_job("train", "command = \"echo $TRAINYARD_RUN > /model/w\"");
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 2);
+    let models = instance.mount().join("models/train");
+    // Both are in use: the newest by a job that waits, the other one by its number.
+    for (job, model) in [("tune", "model:train"), ("serve", "model:train@1")] {
+        instance.drop_job(job, &format!("state = \"held\"\ndatasets = [\"{model}\"]\ncommand = \"true\""));
+        wait_for("its links", || instance.mount().join("jobs/by-state/held").join(job).exists().then_some(()));
+        let runs = instance.root().join("var/lib/trainyard/workspaces/default/jobs").join(job).join("runs");
+        wait_for("its choice", || runs.join(".1.models").exists().then_some(()));
+    }
+    let refused = instance.cli(&["model", "rm", "train@1", "train@2", "train@3"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(4), "{why}");
+    for part in ["train@1 is in use by a job that is not over (job serve)", "(job tune)", "there is no model train@3"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    let error = fs::remove_dir_all(&models).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(nix::libc::EROFS));
+    instance.ok(&["stop", "tune"]);
+    wait_for("it to be over", || instance.mount().join("jobs/by-state/stopped/tune").exists().then_some(()));
+    assert_eq!(instance.ok(&["model", "rm", "train@2"]), "removed model train@2\n");
+    assert_eq!(fs::read_link(models.join("latest")).unwrap(), std::path::Path::new("1"));
+    assert_eq!(fs::read_to_string(models.join("latest/w")).unwrap(), "1\n");
+    assert!(!models.join("2").exists() && !instance.run_dir("train", 2).join("model").exists());
+    instance.shutdown();
+}
+
+#[test]
 fn what_a_run_has_written_is_input_of_other_jobs_and_of_its_next_run() {
     let test = "what_a_run_has_written_is_input_of_other_jobs_and_of_its_next_run";
     let Some(instance) = Instance::start(test, "") else { return };
