@@ -41,7 +41,11 @@ impl Shelf {
     /// The version that was made last. One is frozen from the first moment, so also while its manifest is being made, when `latest`
     /// does not lead to it yet.
     fn newest(&self, dataset: &Path) -> io::Result<Option<String>> {
-        let latest = self.latest(dataset);
+        let latest = match self.latest(dataset) {
+            // Without its directory it is being removed.
+            Some(latest) if !self.is_directory(&dataset.join(&latest))? => None,
+            latest => latest,
+        };
         let mut newest = None;
         for version in self.versions(dataset)? {
             let is_known = latest.is_some() && self.is_complete(dataset, &version);

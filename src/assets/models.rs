@@ -15,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, readlinkat, renameat};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat, readlinkat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -240,8 +240,8 @@ mod tests {
         }
         let shelf = Shelf::open(dir.path()).unwrap();
         let remove = |run, uid| remove(&shelf, &model(run), uid, |_| true).map_err(|error| error.to_string());
-        assert!(remove(4, 0).unwrap_err().contains("in use by a job that is not over (job default/tune)"));
-        assert!(remove(2, 0).unwrap_err().contains("(job default/serve)"));
+        assert!(remove(4, 0).unwrap_err().contains("in use by a job that is not over (job tune)"));
+        assert!(remove(2, 0).unwrap_err().contains("(job serve)"));
         assert!(remove(9, 0).unwrap_err().contains("there is no model train@9"));
         let other = nix::unistd::geteuid().as_raw() + 1;
         assert!(remove(3, other).unwrap_err().contains("not yours"));

@@ -504,7 +504,7 @@ fn an_import_goes_on_where_it_broke_off() {
     symlink(victim.path().join("draft/file"), planted.join(".b.trainyard-part")).unwrap();
     symlink(victim.path(), instance.mount().join("datasets/linked")).unwrap();
     for arguments in [["import", &path, "planted"], ["import", &path, "linked"], ["publish", "linked", "v1"]] {
-        let refused = instance.cli(&[&["dataset"], &arguments[..]].concat());
+        let refused = instance.cli(&[&["dataset"][..], &arguments[..]].concat());
         let why = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(why.contains("where a directory is to be; move it away"), "{arguments:?}: {why}");
     }
