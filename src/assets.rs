@@ -12,9 +12,11 @@
 //!
 //! Whoever may write there is not trusted: every path is opened beneath `workspaces/` and through no link.
 
+mod chosen;
 pub mod enforced;
 pub mod freeze;
 pub mod manifest;
+pub mod models;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -170,6 +172,10 @@ pub enum MissingError {
         "dataset {name} has a draft and no version yet: `mv draft v1` in it, or `trainyard dataset publish {name} v1`, makes one; {name}@draft is the draft as it is"
     )]
     OnlyDraft { name: AssetName },
+    #[error(
+        "dataset {name} holds nothing: its versions have been removed, or files are still to be put there; `trainyard dataset import PATH {name}` brings some in"
+    )]
+    Empty { name: AssetName },
     #[error("the job's owner may not look into {}", .0.display())]
     Rights(PathBuf),
     #[error("cannot look for {name} in {part}/", part = .part.as_str())]
@@ -315,31 +321,6 @@ impl Shelf {
         Ok(has)
     }
 
-    /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
-    pub fn dataset(
-        &self,
-        workspace: &WorkspaceName,
-        name: &AssetName,
-        version: Option<&AssetName>,
-    ) -> Result<Place, MissingError> {
-        let io = |source| MissingError::Io { part: Part::Datasets, name: name.clone(), source };
-        let mut place = Place { home: self.home(workspace, Part::Datasets, name)?, name: name.clone(), version: None };
-        let dataset = place.path(Part::Datasets);
-        let asked = version.map(AssetName::as_str).filter(|version| *version != LATEST);
-        place.version = asked.map(str::to_owned).or_else(|| self.latest(&dataset));
-        let is_there = self.is_directory(&place.path(Part::Datasets)).map_err(io)?;
-        match (version, &place.version) {
-            (Some(version), chosen) if chosen.is_none() || !is_there => {
-                let has = self.versions(&dataset).map_err(io)?;
-                Err(MissingError::Version { part: Part::Datasets, name: name.clone(), version: version.clone(), has })
-            }
-            (None, None) if self.is_directory(&dataset.join(DRAFT)).map_err(io)? => {
-                Err(MissingError::OnlyDraft { name: name.clone() })
-            }
-            _ => Ok(place),
-        }
-    }
-
     /// Whether a user may look into the directory at `path`, a way below `workspaces/`: as if the path began at its third
     /// part (HOME and the part of it are what the daemon shows to them). For a thread that has their rights.
     pub fn may_enter(&self, path: &Path) -> io::Result<bool> {
@@ -366,40 +347,54 @@ impl Shelf {
     /// A job that is not over and sees the dataset, or only one `version` of it.
     pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
         for workspace in self.names(Path::new(""))? {
-            for state in ["held", "waiting", "starting", "running", "stopping"] {
-                let jobs = Path::new(&workspace).join("jobs");
-                let linked = self.names(&jobs.join("by-state").join(state));
-                for job in linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })? {
-                    let seen = self.seen_by(&jobs.join(&job))?;
-                    let is_seen = |place: &&Place| {
-                        place.home == home
-                            && place.name.as_str() == name
-                            && (version.is_none() || place.version.as_deref() == version)
-                    };
-                    if seen.values().find(is_seen).is_some() {
-                        let key = format!("{workspace}/{job}").parse();
-                        return key
-                            .map(Some)
-                            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")));
-                    }
+            for job in self.open_jobs(&workspace)? {
+                let place = Path::new(&workspace).join("jobs").join(&job);
+                let seen: BTreeMap<String, Place> = self.of_newest_run(&place, seen_file)?;
+                let is_seen = |place: &&Place| {
+                    place.home == home
+                        && place.name.as_str() == name
+                        && (version.is_none() || place.version.as_deref() == version)
+                };
+                if seen.values().find(is_seen).is_some() {
+                    return key_of(&workspace, &job).map(Some);
                 }
             }
         }
         Ok(None)
     }
 
-    /// What the newest run of the job whose directory is `job` sees.
-    fn seen_by(&self, job: &Path) -> io::Result<BTreeMap<String, Place>> {
-        let read = || -> io::Result<BTreeMap<String, Place>> {
+    /// Jobs of a workspace that are not over.
+    fn open_jobs(&self, workspace: &str) -> io::Result<Vec<String>> {
+        let by_state = Path::new(workspace).join("jobs/by-state");
+        let mut open = Vec::new();
+        for state in ["held", "waiting", "starting", "running", "stopping"] {
+            let linked = self.names(&by_state.join(state));
+            open.extend(linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })?);
+        }
+        Ok(open)
+    }
+
+    /// What `file`, by the number of a run, tells of the newest run of the job whose directory is `job`.
+    fn of_newest_run<T: serde::de::DeserializeOwned + Default>(
+        &self,
+        job: &Path,
+        file: impl Fn(u32) -> String,
+    ) -> io::Result<T> {
+        let read = || -> io::Result<T> {
             let runs = job.join("runs");
             // A run has chosen before its directory, or the link to it, is there.
             let Some(newest) = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max() else {
-                return Ok(BTreeMap::new());
+                return Ok(T::default());
             };
-            Ok(serde_json::from_reader(self.file(&runs.join(seen_file(newest)))?)?)
+            Ok(serde_json::from_reader(self.file(&runs.join(file(newest)))?)?)
         };
-        read().or_else(|error| if is_absent(&error) { Ok(BTreeMap::new()) } else { Err(error) })
+        read().or_else(|error| if is_absent(&error) { Ok(T::default()) } else { Err(error) })
     }
+}
+
+fn key_of(workspace: &str, job: &str) -> io::Result<JobKey> {
+    let key = format!("{workspace}/{job}").parse();
+    key.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")))
 }
 
 /// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.

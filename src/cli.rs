@@ -14,7 +14,6 @@ mod drain;
 mod events;
 mod exec;
 mod explain;
-mod fetch;
 mod generate;
 mod gpu;
 mod image;

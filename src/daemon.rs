@@ -143,8 +143,23 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     let path = paths.workspaces();
     assets::make_shared(&path).map_err(|source| DaemonError::Directory { path, source })?;
+    clear_models(paths);
     let path = paths.mount_point();
     create_mount_point(&path).map_err(|source| DaemonError::Directory { path, source })
+}
+
+/// What of models was being removed when the daemon was killed goes.
+fn clear_models(paths: &Paths) {
+    let shelf = assets::Shelf::open(&paths.workspaces());
+    let cleared = shelf.and_then(|shelf| {
+        let names = shelf.names(Path::new(""))?;
+        let own = names.iter().filter(|name| !assets::SHARED.contains(&name.as_str()));
+        own.filter(|name| paths.workspaces().join(name).join("models").is_dir())
+            .try_for_each(|name| assets::models::clear_all(&shelf, name))
+    });
+    if let Err(error) = cleared {
+        tracing::warn!(%error, "cannot remove what is left of models, the next start tries again");
+    }
 }
 
 /// Those that have a directory for job files.

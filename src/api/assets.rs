@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::error::ApiError;
 use super::files::as_caller;
 use super::storage::may_enter;
+use crate::assets::models::{Model, ModelError};
 use crate::assets::{DRAFT, OWN, SHARED, Shelf};
 use crate::config::Paths;
-use crate::ids::WorkspaceName;
+use crate::ids::{JobKey, WorkspaceName};
 use crate::reconcile::Caller;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -78,6 +79,33 @@ pub(super) fn models(paths: &Paths, caller: &Caller, workspace: &str) -> Result<
         found.sort_by(|a, b| (&a.job, a.run).cmp(&(&b.job, b.run)));
         found
     })
+}
+
+impl From<ModelError> for ApiError {
+    fn from(error: ModelError) -> Self {
+        use std::error::Error as _;
+        match &error {
+            ModelError::NotYours(_) => ApiError::Forbidden(error.to_string()),
+            ModelError::Unknown(_) => ApiError::NotFound(error.to_string()),
+            ModelError::InUse { .. } => ApiError::Conflict(error.to_string()),
+            ModelError::Io { .. } => {
+                let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+                ApiError::Failed(format!("{error}{why}"))
+            }
+        }
+    }
+}
+
+/// Removes what a run has left in its model directory: its owner may, and root. Blocks.
+pub(super) fn remove_model(paths: &Paths, caller: &Caller, key: &JobKey, run: &str) -> Result<String, ApiError> {
+    let shelf = entered(paths, caller, key.workspace.as_str())?;
+    let run = run.parse().map_err(|_| ApiError::Bad(format!("{run:?} is no number of a run")))?;
+    let model = Model { workspace: key.workspace.clone(), job: key.job.clone(), run };
+    let may_be_named =
+        |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
+    crate::assets::models::remove(&shelf, &model, caller.uid, may_be_named)?;
+    tracing::info!(job = %key, run, by = caller.name, "a model was removed");
+    Ok(format!("removed model {model}"))
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {

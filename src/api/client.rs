@@ -307,6 +307,12 @@ impl Client {
         self.read(Method::DELETE, &format!("/v1/datasets/{home}/{name}/{version}")).await
     }
 
+    /// Removes the model that a run has left.
+    pub async fn model_remove(&self, key: &JobKey, run: u32) -> Result<Done, ClientError> {
+        let [workspace, job] = [key.workspace.as_str(), key.job.as_str()].map(escape);
+        self.read(Method::DELETE, &format!("/v1/models/{workspace}/{job}/{run}")).await
+    }
+
     pub async fn image_prune(&self, unused: Option<Duration>) -> Result<Pruned, ClientError> {
         let unused = unused.map_or(String::new(), |unused| format!("?unused_s={}", unused.as_secs()));
         self.read(Method::POST, &format!("/v1/images/prune{unused}")).await

@@ -19,6 +19,7 @@ use crate::sys::file::{
     Durability, Existing, ignore_missing, optional, read_limited, remove_tree, write_new, write_whole,
 };
 use crate::sys::process::{groups_of, primary_group_of, with_file_rights};
+use crate::sys::rooted::Held;
 
 /// Files are opened with the caller's rights. Blocks.
 pub(super) fn as_caller<T: Send>(caller: &Caller, work: impl FnOnce() -> T + Send) -> Result<T, ApiError> {
@@ -43,6 +44,26 @@ pub(super) fn check_workspace(key: &JobKey) -> Result<(), ApiError> {
     match key.workspace.as_str().ends_with(OVERRIDES_SUFFIX) {
         true => Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace))),
         false => Ok(()),
+    }
+}
+
+/// A file of `jobs.d` by a way on which lies no link: others may make some there, and the caller may be root.
+pub(super) struct Target<'a> {
+    _held: Held,
+    way: PathBuf,
+    shown: &'a Path,
+}
+
+impl<'a> Target<'a> {
+    pub(super) fn of(paths: &Paths, file: &'a Path) -> io::Result<Self> {
+        let directory = file.parent().unwrap_or(file);
+        let jobs_d = paths.jobs_d();
+        let held = Held::below(&jobs_d, directory.strip_prefix(&jobs_d).unwrap_or(directory))?;
+        Ok(Self { way: held.path(file.file_name().unwrap_or_default()), _held: held, shown: file })
+    }
+
+    pub(super) fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.way)
     }
 }
 
@@ -80,6 +101,7 @@ pub(super) fn write(
     let file = path_of(paths, &wanted.key)?;
     let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
     as_caller(caller, || {
+        let target = Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
         let read = read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs);
         let jobs = match read.map_err(ApiError::InvalidJob)? {
             Arrival::Accepted { key, source, .. } => vec![(key, source.text)],
@@ -87,21 +109,28 @@ pub(super) fn write(
             Arrival::Refused { diagnostics, .. } => return Err(ApiError::InvalidJob(diagnostics)),
             Arrival::Removed { .. } | Arrival::Stray { .. } => Vec::new(),
         };
-        let is_new = put(caller, &file, &wanted.text, wanted.place, &format!("job {}", wanted.key))?;
+        let is_new = put(caller, &target, &wanted.text, wanted.place, &format!("job {}", wanted.key))?;
         Ok(Written { is_new, jobs })
     })?
 }
 
 /// Writes the file of `whose`, whole, with the rights of the caller, which this thread has; whether there was none before.
-pub(super) fn put(caller: &Caller, file: &Path, text: &[u8], place: Place, whose: &str) -> Result<bool, ApiError> {
-    let before = optional(fs::symlink_metadata(file)).map_err(|error| told(file, "look at", &error))?;
+pub(super) fn put(
+    caller: &Caller,
+    target: &Target<'_>,
+    text: &[u8],
+    place: Place,
+    whose: &str,
+) -> Result<bool, ApiError> {
+    let (way, file) = (&target.way, target.shown);
+    let before = optional(fs::symlink_metadata(way)).map_err(|error| told(file, "look at", &error))?;
     if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
         return Err(ApiError::Forbidden(format!("the file of {whose} belongs to another user")));
     }
     // Others must be able to read what runs here, as with files that are dropped.
     let written = match place {
-        Place::Any => write_whole(file, text, 0o644, Durability::Machine).map(|()| Existing::None),
-        Place::New => write_new(file, text, 0o644, Durability::Machine),
+        Place::Any => write_whole(way, text, 0o644, Durability::Machine).map(|()| Existing::None),
+        Place::New => write_new(way, text, 0o644, Durability::Machine),
     };
     match written.map_err(|error| told(file, "write", &error))? {
         Existing::None => Ok(before.is_none()),
@@ -144,9 +173,10 @@ pub(super) fn read(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Vec<u
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
     let file = path_of(paths, key)?;
     let removed = as_caller(caller, || -> io::Result<()> {
+        let Some(target) = optional(Target::of(paths, &file))? else { return Ok(()) };
         // The file first: who may not remove it keeps all of it, and without it the overrides are nobody's.
-        ignore_missing(fs::remove_file(&file))?;
-        ignore_missing(remove_tree(&overrides_of(&file)))
+        ignore_missing(target.remove())?;
+        ignore_missing(remove_tree(&overrides_of(&target.way)))
     })?;
     removed.map_err(|error| told(&file, "remove", &error))
 }
@@ -181,5 +211,34 @@ pub(super) async fn until_known(context: &Context, caller: &Caller, written: &Wr
     match tokio::time::timeout(SEEN_WITHIN, known).await {
         Ok(known) => known.map(|()| true),
         Err(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_or_removed_for_root_goes_through_no_link() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        let victim = root.path().join("victim");
+        fs::create_dir_all(paths.jobs_d()).unwrap();
+        fs::create_dir(&victim).unwrap();
+        fs::write(victim.join("a.toml"), "kept").unwrap();
+        std::os::unix::fs::symlink(&victim, paths.jobs_d().join("planted")).unwrap();
+        let key = |text: &str| text.parse::<JobKey>().unwrap();
+        let wanted = |text: &str| Wanted { key: key(text), text: b"command = \"true\"".to_vec(), place: Place::Any };
+        let caller = Caller::root();
+        for name in ["planted/a", "planted/b"] {
+            assert!(write(&paths, &ResourceSpecs::default(), &caller, &wanted(name)).is_err());
+            assert!(remove(&paths, &caller, &key(name)).is_err());
+        }
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
+        assert_eq!(fs::read_to_string(victim.join("a.toml")).unwrap(), "kept");
+        assert!(write(&paths, &ResourceSpecs::default(), &caller, &wanted("a")).unwrap().is_new);
+        remove(&paths, &caller, &key("a")).unwrap();
+        remove(&paths, &caller, &key("nowhere/a")).unwrap();
+        assert!(!paths.jobs_d().join("a.toml").exists());
     }
 }

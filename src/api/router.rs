@@ -76,6 +76,13 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             context.storage.removed(&home);
             done(message)
         }
+        Action::RemoveModel => {
+            let (paths, key, run) = (context.paths.clone(), job()?, call.place(2).to_owned());
+            let model = key.clone();
+            let message = blocking(move || assets::remove_model(&paths, &caller, &model, &run)).await?;
+            context.storage.model_removed(key);
+            done(message)
+        }
         Action::Gpus => ok(&gpus::list(context, caller).await?),
         Action::Usage => {
             let by = call.query.text("by").map_or(Ok(By::Workspace), str::parse).map_err(ApiError::Bad)?;

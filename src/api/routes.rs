@@ -45,6 +45,7 @@ pub enum Action {
     PruneImages,
     RemoveImage,
     RemoveDataset,
+    RemoveModel,
     Gpus,
     Usage,
     Workspaces,
@@ -430,6 +431,14 @@ pub static ROUTES: &[Route] = &[
         Answers::Json(of::<Done>),
     )
     .does("Removes a published version of a dataset."),
+    route(
+        Action::RemoveModel,
+        Verb::Delete,
+        "/v1/models/{workspace}/{job}/{run}",
+        Right::Jobs,
+        Answers::Json(of::<Done>),
+    )
+    .does("Removes the model that a run has left."),
     route(Action::Gpus, Verb::Get, "/v1/gpus", Right::Read, Answers::Json(of::<GpuList>))
         .does("Shows the graphics cards: health, use, holders."),
     route(Action::Usage, Verb::Get, "/v1/usage", Right::Read, Answers::Json(of::<Vec<UsageView>>))

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::error::ApiError;
 use super::server::{Context, ask};
 use crate::config::Paths;
-use crate::ids::WorkspaceName;
+use crate::ids::{JobKey, WorkspaceName};
 use crate::reconcile::{Caller, Request};
 use crate::status::State;
 use crate::sys::measure::disk_usage;
@@ -23,6 +23,9 @@ pub trait AskStorage: Send + Sync {
 
     /// Something was removed from the datasets of a workspace, or of what all share, behind the mount.
     fn removed(&self, home: &str);
+
+    /// A model of the job was.
+    fn model_removed(&self, key: JobKey);
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

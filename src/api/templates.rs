@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
-use super::files::{self, Place};
+use super::files::{self, Place, Target};
 use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
@@ -130,13 +130,16 @@ pub(super) fn write(
     let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
     Template::read(&layer).map_err(ApiError::InvalidTemplate)?;
     let file = path(paths, key);
-    files::as_caller(caller, || files::put(caller, &file, layer.text.as_bytes(), place, &format!("template {key}")))?
+    files::as_caller(caller, || {
+        let target = Target::of(paths, &file).map_err(|error| files::told(&file, "write", &error))?;
+        files::put(caller, &target, layer.text.as_bytes(), place, &format!("template {key}"))
+    })?
 }
 
 /// Removes a template; jobs that were made of it go on. Blocks.
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
     let file = path(paths, key);
-    match files::as_caller(caller, || fs::remove_file(&file))? {
+    match files::as_caller(caller, || Target::of(paths, &file)?.remove())? {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(ApiError::NotFound(format!("there is no template {key}")))

@@ -288,7 +288,7 @@ fn remove_own(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<()>
 }
 
 /// By a path through the open directory, which nobody can replace by a link.
-fn remove_below(directory: &File, name: &str) -> io::Result<()> {
+pub(super) fn remove_below(directory: &File, name: &str) -> io::Result<()> {
     crate::sys::file::remove_tree(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name))
 }
 
@@ -341,7 +341,7 @@ fn complete(this: &Version<'_>) -> io::Result<()> {
     this.directory.sync_all()
 }
 
-fn point_latest(directory: &File, version: &str) -> io::Result<()> {
+pub(super) fn point_latest(directory: &File, version: &str) -> io::Result<()> {
     let link = format!("{OWN}{LATEST}");
     match unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir) {
         Ok(()) | Err(Errno::ENOENT) => {}
@@ -471,7 +471,8 @@ pub enum RemoveError {
     },
 }
 
-fn told(by: &str) -> String {
+/// By whom, where that may be said.
+pub(super) fn told(by: &str) -> String {
     if by.is_empty() { String::new() } else { format!(" ({by})") }
 }
 
@@ -547,7 +548,7 @@ pub fn remove(
 }
 
 /// Another open file of the same directory.
-fn reopened(directory: &File) -> io::Result<File> {
+pub(super) fn reopened(directory: &File) -> io::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
     Ok(File::from(openat(directory, ".", flags, Mode::empty())?))
 }

@@ -2,9 +2,12 @@
 //!
 //! All but `rm` work on the mounted tree, with the rights of whoever calls.
 
+mod draft;
+mod fetch;
+mod import;
+
 use std::fs::{self, File};
-use std::io::{self, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,9 +15,9 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
+use self::draft::Directory;
 use super::change;
 use super::complete::Named;
-use super::fetch;
 use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use super::progress::Progress;
@@ -107,10 +110,10 @@ pub(super) async fn run(
             list(root, &workspace, text.as_deref().unwrap_or_default(), listed.form(format))
         }
         DatasetVerb::Show { name, home } => show(&dataset_of(root, &home, &name)?, &name, format),
-        DatasetVerb::Import { source, name, home } => import(&dataset_of(root, &home, &name)?, &source, format).await,
-        DatasetVerb::Publish { name, version, home } => {
-            publish(&dataset_of(root, &home, &name)?, &name, &version, format)
+        DatasetVerb::Import { source, name, home } => {
+            import::import(&datasets(root, home.home())?, &name, &source, format).await
         }
+        DatasetVerb::Publish { name, version, home } => publish(&datasets(root, home.home())?, &name, &version, format),
         DatasetVerb::Verify { dataset, home } => {
             let (name, version) = split(&dataset)?;
             check(&dataset_of(root, &home, &name)?, &name, version.as_ref(), format)
@@ -263,7 +266,8 @@ fn state_of(dataset: &Path, version: &str) -> anyhow::Result<State> {
 /// How often the manifest is asked how far it is: what is changed behind a mount nobody is told of.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format) -> anyhow::Result<Exit> {
+fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Format) -> anyhow::Result<Exit> {
+    let dataset = &datasets.join(name.as_str());
     let (draft, target) = (dataset.join(DRAFT), dataset.join(version.as_str()));
     if !may_be_version(version.as_str()) {
         bail!("a version cannot be called {version}");
@@ -280,7 +284,9 @@ fn publish(dataset: &Path, name: &AssetName, version: &AssetName, format: Format
     if let Some(part) = broken_off(&draft)? {
         bail!("{} has not come whole: call `trainyard dataset import` again, or remove it", part.display());
     }
-    fs::rename(&draft, &target)
+    // Whoever may write beside it does not lead us elsewhere by a link.
+    let held = Directory::open(datasets).and_then(|datasets| datasets.existing(name.as_str()));
+    held.and_then(|dataset| dataset.rename(DRAFT, version.as_str()))
         .with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
     let mut line = Progress::new(format);
     loop {
@@ -356,55 +362,11 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     Ok(Exit::Success)
 }
 
-async fn import(dataset: &Path, source: &str, format: Format) -> anyhow::Result<Exit> {
-    let draft = dataset.join(DRAFT);
-    fs::create_dir_all(&draft).with_context(|| format!("cannot make {}", draft.display()))?;
-    let mut line = Progress::new(format);
-    let mut brought = Brought::default();
-    let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
-    let mut told = |brought: &Brought| line.set(|| format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
-    let done = match is_address {
-        true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
-        false => bring(Path::new(source), &draft, &mut brought, &mut told),
-    };
-    line.end();
-    if done.is_err() {
-        // Nothing has come: no dataset is left behind. What is not empty stays.
-        let _ = fs::remove_dir(&draft).and_then(|()| fs::remove_dir(dataset));
-    }
-    done?;
-    let left = if brought.kept > 0 { format!(", {} were there already", brought.kept) } else { String::new() };
-    let skipped = if brought.skipped > 0 {
-        format!(", {} left out that are neither files, links nor directories", brought.skipped)
-    } else {
-        String::new()
-    };
-    tell(
-        &format!("{} file(s), {} brought into {}{left}{skipped}", brought.files, Bytes(brought.bytes), draft.display()),
-        format,
-    )?;
-    Ok(Exit::Success)
-}
-
-/// What has come.
-#[derive(Debug, Default)]
-pub(super) struct Brought {
-    pub(super) files: u64,
-    pub(super) bytes: u64,
-    /// There already, of the same size and time.
-    kept: u64,
-    skipped: u64,
-}
-
-const PART: &str = ".trainyard-part";
-/// Beside it: which state of the source it is of.
-const MARK: &str = ".trainyard-mark";
-
 /// A file below `directory` of which only a part has come.
 fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
-        if [PART, MARK].iter().any(|end| entry.file_name().as_encoded_bytes().ends_with(end.as_bytes())) {
+        if draft::is_unfinished(&entry.file_name()) {
             return Ok(Some(entry.path()));
         }
         if entry.file_type()?.is_dir()
@@ -414,117 +376,4 @@ fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
         }
     }
     Ok(None)
-}
-
-/// What is there of a file that is still coming.
-pub(super) fn part_of(target: &Path) -> PathBuf {
-    beside(target, PART)
-}
-
-/// Which state of its source the part is of.
-pub(super) fn mark_of(target: &Path) -> PathBuf {
-    beside(target, MARK)
-}
-
-fn beside(target: &Path, end: &str) -> PathBuf {
-    let mut name = std::ffi::OsString::from(".");
-    name.push(target.file_name().unwrap_or_default());
-    name.push(end);
-    target.with_file_name(name)
-}
-
-fn bring(source: &Path, draft: &Path, brought: &mut Brought, told: &mut dyn FnMut(&Brought)) -> anyhow::Result<()> {
-    let metadata = fs::metadata(source).with_context(|| format!("cannot read {}", source.display()))?;
-    if metadata.is_dir() {
-        return bring_below(source, draft, brought, told);
-    }
-    let name = source.file_name().with_context(|| format!("{} has no name", source.display()))?;
-    bring_file(source, &draft.join(name), brought, told)
-}
-
-fn bring_below(
-    source: &Path,
-    target: &Path,
-    brought: &mut Brought,
-    told: &mut dyn FnMut(&Brought),
-) -> anyhow::Result<()> {
-    let at = |path: &Path| format!("cannot bring {}", path.display());
-    for entry in fs::read_dir(source).with_context(|| at(source))? {
-        let entry = entry.with_context(|| at(source))?;
-        let (from, to) = (entry.path(), target.join(entry.file_name()));
-        let metadata = entry.metadata().with_context(|| at(&from))?;
-        if metadata.is_dir() {
-            match fs::create_dir(&to) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(error).with_context(|| at(&to));
-                }
-                _ => {}
-            }
-            bring_below(&from, &to, brought, told)?;
-            fs::set_permissions(&to, metadata.permissions()).with_context(|| at(&to))?;
-        } else if metadata.is_symlink() {
-            let leads = fs::read_link(&from).with_context(|| at(&from))?;
-            if fs::read_link(&to).ok().as_ref() != Some(&leads) {
-                std::os::unix::fs::symlink(&leads, &to).with_context(|| at(&to))?;
-            }
-        } else if metadata.is_file() {
-            bring_file(&from, &to, brought, told)?;
-        } else {
-            brought.skipped += 1;
-        }
-    }
-    Ok(())
-}
-
-/// A file of the same size and time is there already; of one that broke off, what is there is kept.
-fn bring_file(
-    source: &Path,
-    target: &Path,
-    brought: &mut Brought,
-    told: &mut dyn FnMut(&Brought),
-) -> anyhow::Result<()> {
-    let mut copy = || -> io::Result<Option<()>> {
-        let mut from = File::open(source)?;
-        let metadata = from.metadata()?;
-        let time = metadata.modified()?;
-        if fs::symlink_metadata(target).is_ok_and(|there| {
-            there.is_file() && there.len() == metadata.len() && there.modified().is_ok_and(|there| there == time)
-        }) {
-            // A call may have been killed at its very end.
-            crate::sys::file::remove_if_there(&mark_of(target))?;
-            return Ok(None);
-        }
-        let (part, mark) = (part_of(target), mark_of(target));
-        let state = format!("{} {} {} {:?}", metadata.dev(), metadata.ino(), metadata.len(), time);
-        let mut to = File::options().create(true).truncate(false).write(true).open(&part)?;
-        // A part of another file, or of another state of it, is begun anew.
-        let is_known = fs::read_to_string(&mark).is_ok_and(|known| known == state);
-        let has = if is_known { to.metadata()?.len().min(metadata.len()) } else { 0 };
-        to.set_len(has)?;
-        fs::write(&mark, &state)?;
-        io::Seek::seek(&mut from, io::SeekFrom::Start(has))?;
-        io::Seek::seek(&mut to, io::SeekFrom::Start(has))?;
-        brought.bytes += has;
-        let mut buffer = vec![0; 1 << 20];
-        loop {
-            let count = io::Read::read(&mut from, &mut buffer)?;
-            if count == 0 {
-                break;
-            }
-            to.write_all(buffer.get(..count).unwrap_or_default())?;
-            brought.bytes += count as u64;
-            told(brought);
-        }
-        to.set_permissions(metadata.permissions())?;
-        to.set_modified(time)?;
-        fs::rename(&part, target)?;
-        fs::remove_file(&mark)?;
-        Ok(Some(()))
-    };
-    let done = copy().with_context(|| format!("cannot bring {} to {}", source.display(), target.display()))?;
-    match done {
-        Some(()) => brought.files += 1,
-        None => brought.kept += 1,
-    }
-    Ok(())
 }

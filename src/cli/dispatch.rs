@@ -86,7 +86,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             image::run(&client()?, verb, format).await
         }
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
-        Verb::Model(verb) => model::run(&cli.root, &verb, format),
+        Verb::Model(verb) => model::run(&cli.root, client, &verb, format).await,
         Verb::Secret(verb) => {
             whose::say_if_unknown(&cli.root, verb.workspace())?;
             secret::run(&cli.root, verb, format)

@@ -12,6 +12,7 @@ use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
 use super::{Cli, Exit};
 use crate::spec::keys::{KEYS, Support};
+use crate::sys::file::{Durability, write_whole};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum What {
@@ -29,7 +30,9 @@ pub(super) fn run(what: What, directory: &Path) -> anyhow::Result<Exit> {
     };
     for (name, content) in files {
         let path = directory.join(name);
-        fs::write(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
+        // In place of whatever is there, also of a link.
+        write_whole(&path, &content, 0o644, Durability::Process)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(Exit::Success)
 }

@@ -1,4 +1,4 @@
-//! `trainyard model ls|show`: what runs have left as models, in the mounted tree, with the rights of whoever calls.
+//! `trainyard model ls|show|rm`: what runs have left as models. All but `rm` work on the mounted tree, with the rights of whoever calls.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,13 +8,14 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Exit;
 use super::complete::Named;
 use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use super::whose;
+use super::{Exit, change};
+use crate::api::client::Client;
 use crate::config::Paths;
-use crate::ids::{JobName, Timestamp, WorkspaceName};
+use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 
 #[derive(Debug, Subcommand)]
 pub enum ModelVerb {
@@ -37,17 +38,32 @@ pub enum ModelVerb {
         #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
         workspace: WorkspaceName,
     },
+    /// Remove models that no job uses; `latest` leads to the newest that is left
+    Rm {
+        /// JOB@RUN
+        #[arg(required = true, add = Named::Models.completer())]
+        models: Vec<String>,
+        /// Of this workspace
+        #[arg(short, long, default_value = "default", add = Named::Workspaces.completer())]
+        workspace: WorkspaceName,
+    },
 }
 
 /// What tells where a model comes from.
 const RECORD: &str = "MODEL.toml";
 
-pub(super) fn run(root: &Path, verb: &ModelVerb, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn run(
+    root: &Path,
+    client: impl FnOnce() -> anyhow::Result<Client>,
+    verb: &ModelVerb,
+    format: Format,
+) -> anyhow::Result<Exit> {
     match verb {
         ModelVerb::Ls { text, workspace, listed } => {
             list(&models(root, workspace)?, text.as_deref().unwrap_or_default(), listed.form(format))?;
         }
         ModelVerb::Show { model, workspace } => return show(&models(root, workspace)?, model, format),
+        ModelVerb::Rm { models, workspace } => return remove(&client()?, workspace, models, format).await,
     }
     Ok(Exit::Success)
 }
@@ -95,11 +111,30 @@ impl Model {
     }
 }
 
-fn show(place: &Path, model: &str, format: Format) -> anyhow::Result<Exit> {
+/// JOB[@RUN]
+fn split(model: &str) -> anyhow::Result<(JobName, Option<u32>)> {
     let (job, run) = model.split_once('@').map_or((model, None), |(job, run)| (job, Some(run)));
-    let job: JobName = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
-    let run =
-        run.map(|run| run.parse::<u32>().with_context(|| format!("{run:?} is no number of a run"))).transpose()?;
+    let run = run.map(|run| run.parse::<u32>().with_context(|| format!("{run:?} is no number of a run")));
+    Ok((job.parse().with_context(|| format!("{job:?} cannot be a job"))?, run.transpose()?))
+}
+
+/// Each is judged by itself, and every refusal is told.
+async fn remove(client: &Client, workspace: &WorkspaceName, models: &[String], format: Format) -> anyhow::Result<Exit> {
+    let named = models.iter().map(|model| match split(model)? {
+        (job, Some(run)) => Ok((JobKey::new(workspace.clone(), job), run)),
+        (job, None) => bail!("{job}: say of which run, as in {job}@1"),
+    });
+    let mut exit = Exit::Success;
+    for (key, run) in named.collect::<anyhow::Result<Vec<_>>>()? {
+        let done = client.model_remove(&key, run).await;
+        let what = json!({ "job": key.job, "run": run, "done": "remove" });
+        change::tell(done, &what, format, &mut exit)?;
+    }
+    Ok(exit)
+}
+
+fn show(place: &Path, model: &str, format: Format) -> anyhow::Result<Exit> {
+    let (job, run) = split(model)?;
     let home = place.join(job.as_str());
     let known = runs(&home).unwrap_or_default();
     let Some(run) = run.or_else(|| known.first().copied()).filter(|run| known.contains(run)) else {

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::shelf::{Made, Shelf, copy_overrides, put, replace, tell};
+use super::shelf::{Made, Shelf, tell};
 use crate::ids::JobKey;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, Layer, Stack};
@@ -101,8 +101,8 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
         return Ok(Exit::Failure);
     }
     match writes {
-        Writes::Over if path.exists() => replace(&path, &text)?,
-        Writes::Over | Writes::New => put(&path, &text)?,
+        Writes::Over if path.exists() => shelf.replace(&path, &text)?,
+        Writes::Over | Writes::New => shelf.put(&path, &text)?,
         Writes::Nothing { over } => return would_write(job, &path, &text, over, format),
     }
     written(job, &path, format)
@@ -216,9 +216,9 @@ pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format:
     let text = if held { self::held(&text, &comes_to)? } else { text };
     if let Made::ByFile(_, source) = &made {
         // Before the file: without it they are nobody's.
-        copy_overrides(source, &target)?;
+        shelf.copy_overrides(source, &target)?;
     }
-    put(&target, &text)?;
+    shelf.put(&target, &text)?;
     written(to, &target, format)
 }
 

@@ -1,7 +1,7 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -13,6 +13,7 @@ use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, 
 use crate::spec::near::nearest;
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
+use crate::sys::rooted::Held;
 
 pub(super) struct Shelf {
     root: PathBuf,
@@ -136,6 +137,51 @@ impl Shelf {
         found.sort();
         Ok(found)
     }
+
+    /// Writes a file of `jobs.d` that is not there yet.
+    pub(super) fn put(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let (_held, way) = self.way_to(path)?;
+        put_at(path, &way, text)
+    }
+
+    /// Writes over a file, which stays its owner's: that is whose job it is.
+    pub(super) fn replace(&self, path: &Path, text: &str) -> anyhow::Result<()> {
+        let (_held, way) = self.way_to(path)?;
+        replace_at(path, &way, text)
+    }
+
+    pub(super) fn remove_template(&self, key: &JobKey) -> anyhow::Result<()> {
+        let path = self.template(key);
+        let removed = self.way_to(&path).and_then(|(_held, way)| Ok(fs::remove_file(way)?));
+        removed.with_context(|| format!("template {key} cannot be removed"))
+    }
+
+    /// Copies the overrides of one job file for another, which has none.
+    pub(super) fn copy_overrides(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
+        let (from, to) = (overrides_of(from), overrides_of(to));
+        if to.symlink_metadata().is_ok() {
+            bail!("{} is there already; nothing was written", to.display());
+        }
+        if !from.is_dir() {
+            return Ok(());
+        }
+        let (_held, way) = self.way_to(&to)?;
+        fs::create_dir(way).with_context(|| unwritable(&to))?;
+        let names = crate::intake::sources::override_names(&from)?;
+        names.iter().try_for_each(|name| {
+            let text = fs::read_to_string(from.join(name)).with_context(|| format!("cannot read {name}"))?;
+            self.put(&to.join(name), &text)
+        })
+    }
+
+    /// By which a file of `jobs.d` is written: others may make links there, and whoever calls may be root.
+    fn way_to(&self, path: &Path) -> anyhow::Result<(Held, PathBuf)> {
+        let below = path.strip_prefix(&self.jobs_d).with_context(|| unwritable(path))?;
+        let directory = below.parent().unwrap_or(Path::new(""));
+        let held = Held::below(&self.jobs_d, directory).with_context(|| unwritable(path))?;
+        let way = held.path(below.file_name().unwrap_or_default());
+        Ok((held, way))
+    }
 }
 
 fn listed(directory: &Path) -> anyhow::Result<fs::ReadDir> {
@@ -168,25 +214,29 @@ pub(super) fn tell(found: &[Diagnostic]) {
 
 /// Writes a file that is not there yet.
 pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
-    match write_new(path, text.as_bytes(), 0o644, Durability::Process).with_context(|| unwritable(path))? {
+    put_at(path, path, text)
+}
+
+/// The same by another way to it.
+fn put_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
+    match write_new(way, text.as_bytes(), 0o644, Durability::Process).with_context(|| unwritable(path))? {
         Existing::None => Ok(()),
         Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
     }
 }
 
-/// Writes over a file, which stays its owner's: that is whose job it is.
-pub(super) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let there = fs::symlink_metadata(path).with_context(|| unwritable(path))?;
+fn replace_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
+    let there = fs::symlink_metadata(way).with_context(|| unwritable(path))?;
     if !there.is_file() {
         bail!("{} is a link or no file; nothing was written", path.display());
     }
     if there.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
     }
-    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))?;
-    if fs::metadata(path).with_context(|| unwritable(path))?.gid() != there.gid() {
+    write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))?;
+    if fs::symlink_metadata(way).with_context(|| unwritable(path))?.gid() != there.gid() {
         let told = || format!("{} was written, but has not the group {} that it had", path.display(), there.gid());
-        chown(path, None, Some(there.gid())).with_context(told)?;
+        lchown(way, None, Some(there.gid())).with_context(told)?;
     }
     Ok(())
 }
@@ -199,19 +249,34 @@ fn unwritable(path: &Path) -> String {
     }
 }
 
-/// Copies the overrides of one job file for another, which has none.
-pub(super) fn copy_overrides(from: &Path, to: &Path) -> anyhow::Result<()> {
-    let (from, to) = (overrides_of(from), overrides_of(to));
-    if to.exists() {
-        bail!("{} is there already; nothing was written", to.display());
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_job_file_or_template_is_written_or_removed_through_a_link_in_the_place_of_a_workspace() {
+        let root = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(root.path()).unwrap();
+        let victim = root.path().join("victim");
+        fs::create_dir(&victim).unwrap();
+        fs::create_dir_all(shelf.jobs_d.join("own")).unwrap();
+        std::os::unix::fs::symlink(&victim, shelf.jobs_d.join("planted")).unwrap();
+        fs::write(victim.join("there.template.toml"), "kept").unwrap();
+        let key = |text: &str| text.parse::<JobKey>().unwrap();
+        for path in [shelf.template(&key("planted/new")), shelf.job(&key("planted/new")).unwrap()] {
+            assert!(format!("{:#}", shelf.put(&path, "x").unwrap_err()).contains("a link lies on the way"));
+            assert!(shelf.replace(&path, "x").is_err());
+        }
+        assert!(shelf.remove_template(&key("planted/there")).is_err());
+        let (own, planted) = (shelf.job(&key("own/a")).unwrap(), shelf.job(&key("planted/a")).unwrap());
+        fs::create_dir(overrides_of(&own)).unwrap();
+        assert!(shelf.copy_overrides(&own, &planted).is_err());
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
+        for key in ["own/a", "b"].map(key) {
+            let path = shelf.job(&key).unwrap();
+            shelf.put(&path, "x").unwrap();
+            shelf.replace(&path, "y").unwrap();
+            assert_eq!(fs::read_to_string(path).unwrap(), "y");
+        }
     }
-    if !from.is_dir() {
-        return Ok(());
-    }
-    fs::create_dir(&to).with_context(|| unwritable(&to))?;
-    let names = crate::intake::sources::override_names(&from)?;
-    names.iter().try_for_each(|name| {
-        let text = fs::read_to_string(from.join(name)).with_context(|| format!("cannot read {name}"))?;
-        put(&to.join(name), &text)
-    })
 }

@@ -1,6 +1,5 @@
 //! `trainyard template ls|show|save|copy|rm`
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::Context;
@@ -10,7 +9,7 @@ use serde_json::json;
 use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
-use super::shelf::{Made, Shelf, put, tell};
+use super::shelf::{Made, Shelf, tell};
 use super::{Exit, NotFound, ps};
 use crate::api::templates::{ParamView, TemplateDetail, TemplateView};
 use crate::ids::JobKey;
@@ -80,7 +79,7 @@ pub(super) fn run(root: &Path, verb: TemplateVerb, format: Format) -> anyhow::Re
         TemplateVerb::Show { template } => show(&shelf, &template, format),
         TemplateVerb::Save { job, name } => save(&shelf, &job, &name, format),
         TemplateVerb::Copy { from, to } => {
-            put(&shelf.template(&to), &shelf.read_template(&from)?.text)?;
+            shelf.put(&shelf.template(&to), &shelf.read_template(&from)?.text)?;
             done(&to, "copied", format)
         }
         TemplateVerb::Rm { templates } => remove(&shelf, &templates, format),
@@ -171,7 +170,7 @@ fn save(shelf: &Shelf, job: &JobKey, name: &JobKey, format: Format) -> anyhow::R
     };
     let description = if spec.description.is_empty() { format!("from job {job}") } else { spec.description };
     match stack.as_template(&description) {
-        Ok(text) => put(&shelf.template(name), &text)?,
+        Ok(text) => shelf.put(&shelf.template(name), &text)?,
         Err(found) => {
             tell(&found);
             return Ok(Exit::Failure);
@@ -184,9 +183,7 @@ fn save(shelf: &Shelf, job: &JobKey, name: &JobKey, format: Format) -> anyhow::R
 fn remove(shelf: &Shelf, templates: &[JobKey], format: Format) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for key in templates {
-        let removed = shelf.read_template(key).and_then(|_| {
-            fs::remove_file(shelf.template(key)).with_context(|| format!("template {key} cannot be removed"))
-        });
+        let removed = shelf.read_template(key).and_then(|_| shelf.remove_template(key));
         match removed {
             Ok(()) => drop(done(key, "removed", format)?),
             Err(error) => {

@@ -90,6 +90,8 @@ enum Word {
     Measured(Measured),
     /// Something was removed from a workspace behind the mount.
     Removed(WorkspaceName),
+    /// A model of the job.
+    ModelRemoved(JobKey),
     Ask(oneshot::Sender<Vec<StorageView>>),
 }
 
@@ -175,6 +177,10 @@ impl AskStorage for Storage {
         if let Ok(workspace) = home.parse() {
             self.say(Word::Removed(workspace));
         }
+    }
+
+    fn model_removed(&self, key: JobKey) {
+        self.say(Word::ModelRemoved(key));
     }
 }
 
@@ -305,6 +311,7 @@ impl Keeper {
             Word::Jobs(jobs) => jobs.into_iter().for_each(|(key, sight)| self.job(key, sight)),
             Word::Measured(measured) => self.measured(measured),
             Word::Removed(workspace) => *self.rounds.entry(workspace).or_default() += 1,
+            Word::ModelRemoved(key) => self.model_removed(&key),
             Word::Ask(answer) => {
                 // Whoever asked may have gone away meanwhile.
                 let _ =
@@ -397,9 +404,7 @@ impl Keeper {
             }
             Sight::Removed => {
                 self.jobs.remove(&key);
-                if self.workspaces.get(&key.workspace).is_some_and(|kept| kept.held == Held::Btrfs) {
-                    self.measurer.ask(key.workspace.clone(), What::Forget);
-                }
+                self.forget_removed(&key.workspace);
                 let runs = format!("jobs/{}/runs", key.job);
                 if let Some(places) = self.behind.get_mut(&key.workspace) {
                     places.retain(|place, _| !place.starts_with(&runs));
@@ -408,6 +413,21 @@ impl Keeper {
                     self.measurer.ask(key.workspace, What::All);
                 }
             }
+        }
+    }
+
+    fn model_removed(&self, key: &JobKey) {
+        self.forget_removed(&key.workspace);
+        self.measure(&key.workspace, vec![PathBuf::from(format!("models/{}", key.job))]);
+        if !self.behind.contains_key(&key.workspace) && self.is_counted(&key.workspace) {
+            // All is being measured, and may have found it there.
+            self.measurer.ask(key.workspace.clone(), What::All);
+        }
+    }
+
+    fn forget_removed(&self, workspace: &WorkspaceName) {
+        if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs) {
+            self.measurer.ask(workspace.clone(), What::Forget);
         }
     }
 
@@ -629,5 +649,11 @@ mod tests {
         assert_eq!(keeper.behind(&workspace()), 40);
         keeper.job(key, Sight::Removed);
         assert_eq!(asked.try_iter().count(), 0, "then it is known what goes");
+        // Of models it is looked how much is left.
+        keeper.take(Word::ModelRemoved(JobKey::new(workspace(), "other".parse().unwrap())));
+        let place = What::Place(PathBuf::from("models/other"));
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), [(workspace(), place)]);
+        keeper.measured(found(&[("models/other", 0)], false));
+        assert_eq!(keeper.behind(&workspace()), 0);
     }
 }

@@ -560,11 +560,11 @@ impl JobSpec {
         self.roles.iter().any(|role| matches!(&role.command, Command::Exec(words) if words == &[strategy::AGENT]))
     }
 
-    /// Code is to be copied or an image to be got before a run may start.
+    /// Code is to be copied, an image to be got, or a version of a dataset to be chosen before a run may start.
     pub fn needs_preparation(&self) -> bool {
         let is_resumed = self.contract.resumed().is_some();
-        let is_remote = !self.remotes.is_empty();
-        is_resumed || is_remote || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
+        let has_data = !self.remotes.is_empty() || !self.datasets.is_empty();
+        is_resumed || has_data || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
     }
 
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::fchown;
 use std::path::{Component, Path, PathBuf};
 
@@ -170,6 +170,30 @@ impl Rooted {
     }
 }
 
+/// A directory that was reached through no link, and stays the same one whatever becomes of its name.
+#[derive(Debug)]
+pub struct Held(OwnedFd);
+
+impl Held {
+    /// The one at `path` below `base`, whose own way is trusted.
+    pub fn below(base: &Path, path: &Path) -> io::Result<Self> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+        let base = open(base, flags | OFlag::O_CLOEXEC, Mode::empty())?;
+        let resolve = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS;
+        match open_resolved(&base, &relative(path), flags, Mode::empty(), resolve) {
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                Err(io::Error::other("a link lies on the way, through which nothing is written"))
+            }
+            opened => opened.map(Self),
+        }
+    }
+
+    /// A path to what is called `name` in it, good as long as this is there.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        Path::new("/proc/self/fd").join(self.0.as_raw_fd().to_string()).join(name)
+    }
+}
+
 /// The kernel's number of the mount that a file is seen by.
 pub(super) fn mount_of(file: impl AsFd) -> io::Result<u64> {
     use rustix::fs::{AtFlags, StatxFlags, statx};
@@ -265,6 +289,25 @@ mod tests {
         assert_eq!(std::fs::read_link(root.join("relative")).unwrap(), Path::new("/etc"));
         assert_eq!(std::fs::read_link(root.join("usr/share/lib.so")).unwrap(), Path::new("lib.so.1"));
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_held_directory_is_reached_through_no_link_and_keeps_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("base/own/deep")).unwrap();
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        symlink("../elsewhere", at("base/link")).unwrap();
+        symlink(at("base"), at("way")).unwrap();
+        for path in ["link", "link/deep", "../elsewhere"] {
+            assert!(Held::below(&at("base"), Path::new(path)).is_err(), "{path}");
+        }
+        let held = Held::below(&at("way"), Path::new("own/deep")).unwrap();
+        std::fs::rename(at("base/own"), at("base/moved")).unwrap();
+        symlink("../elsewhere", at("base/own")).unwrap();
+        std::fs::write(held.path("file"), "x").unwrap();
+        assert!(at("base/moved/deep/file").exists());
+        assert!(Held::below(&at("base"), Path::new("")).unwrap().path("moved").is_dir());
     }
 
     #[test]

@@ -220,8 +220,11 @@ impl Place {
             (None, Kind::Directory, None) => {
                 let Some(new) = target.file_name() else { return refused("it has no name") };
                 let above = Self::at(target, parent(target), None)?;
-                make_directory(&above.base, new).map_err(failed("make the directory", target))?;
-                let mut place = Self::at(target, target, None)?;
+                let made =
+                    make_directory(&above.base, new).and_then(|_| above.directory(Path::new(new), OFlag::O_PATH));
+                // The one that was made, whatever has its name by now.
+                let base = made.map_err(failed("make the directory", target))?;
+                let mut place = Self { base, shown: target.to_owned(), ..above };
                 place.made.push(Made::of(first, Path::new(".")));
                 Ok(place)
             }

@@ -235,6 +235,8 @@ impl Tree for WorkspaceTree {
             Part::Datasets => self.dataset_rule(path),
             Part::Code => Rule::ReadWrite,
             Part::Jobs if is_internal(path) => Rule::Hidden,
+            // Being removed.
+            Part::Models if path.components().nth(3).is_some_and(is_own) => Rule::Hidden,
             Part::Above | Part::Models | Part::Jobs => Rule::ReadOnly,
             Part::Other => Rule::Hidden,
         }

@@ -252,6 +252,21 @@ fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
     wait_for("the next run's first line", || (instance.log("user", "main-0") == "two\n").then_some(()));
     instance.ok(&["stop", "user"]);
     instance.wait_end("user", 2);
+    // A job that waits keeps what was the newest when it came.
+    let waits = "after = [\"gate\"]\ndatasets = [\"d\"]\ncommand = \"cat /dataset/x\"";
+    instance.drop_job("waiter", waits);
+    wait_for("its links", || instance.mount().join("jobs/by-state/waiting/waiter").exists().then_some(()));
+    wait_for("its choice", || backing(&instance).join("default/jobs/waiter/runs/.1.data").exists().then_some(()));
+    let refused = instance.cli(&["dataset", "rm", "d@v2"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("d@v2 is in use by a job that is not over (job waiter)"), "{why}");
+    let third = draft(&instance, "d");
+    fs::write(third.join("x"), "three").unwrap();
+    instance.ok(&["dataset", "publish", "d", "v3"]);
+    assert_eq!(instance.run_job("gate", "command = \"true\"")["state"], "succeeded");
+    instance.wait_end("waiter", 1);
+    assert_eq!(instance.log("waiter", "main-0"), "two\n");
+    instance.ok(&["dataset", "rm", "d@v3"]);
     // What nobody uses goes, and `latest` leads to what is left.
     instance.ok(&["dataset", "rm", "d@v2"]);
     assert_eq!(fs::read_link(dataset.join("latest")).unwrap(), Path::new("v1"));
@@ -262,6 +277,9 @@ fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
     assert!(fs::symlink_metadata(dataset.join("latest")).is_err());
     let report = instance.run_job("late", "datasets = [\"d@v1\"]\ncommand = \"true\"");
     assert!(text(&report["reason"]).contains("dataset d has no version v1; it has none"), "{report:#}");
+    // And what is left of it is no dataset.
+    let report = instance.run_job("last", "datasets = [\"d\"]\ncommand = \"true\"");
+    assert!(text(&report["reason"]).contains("dataset d holds nothing"), "{report:#}");
     instance.shutdown();
 }
 
@@ -475,6 +493,27 @@ fn an_import_goes_on_where_it_broke_off() {
     assert_eq!(fs::read_link(draft.join("c")).unwrap(), Path::new("b"));
     let again = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(again.starts_with("0 file(s), 0B") && again.contains("2 were there already"), "{again}");
+    let long = "n".repeat(255);
+    fs::write(source.path().join("sub").join(&long), "long").unwrap();
+    // Links that somebody has made in a draft, or instead of a dataset, lead root nowhere.
+    let victim = tempfile::tempdir().unwrap();
+    fs::create_dir(victim.path().join("draft")).unwrap();
+    fs::write(victim.path().join("draft/file"), "kept").unwrap();
+    let planted = self::draft(&instance, "planted");
+    symlink(victim.path(), planted.join("sub")).unwrap();
+    symlink(victim.path().join("draft/file"), planted.join(".b.trainyard-part")).unwrap();
+    symlink(victim.path(), instance.mount().join("datasets/linked")).unwrap();
+    for arguments in [["import", &path, "planted"], ["import", &path, "linked"], ["publish", "linked", "v1"]] {
+        let refused = instance.cli(&[&["dataset"][..], &arguments[..]].concat());
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(why.contains("where a directory is to be; move it away"), "{arguments:?}: {why}");
+    }
+    fs::remove_file(planted.join("sub")).unwrap();
+    instance.ok(&["dataset", "import", &path, "planted"]);
+    assert_eq!(fs::read_to_string(planted.join("b")).unwrap(), "b");
+    assert_eq!(fs::read_to_string(planted.join("sub").join(long)).unwrap(), "long");
+    assert_eq!(fs::read_to_string(victim.path().join("draft/file")).unwrap(), "kept");
+    assert_eq!(fs::read_dir(victim.path()).unwrap().count(), 1);
     let address = half_a_server(b"0123456789");
     let broken =
         instance.cli(&["dataset", "import", &format!("http://u:secret@{address}/data/f%20g.bin?token=secret"), "d"]);

@@ -51,6 +51,47 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
     assert!(tuned.contains("model:train@1") && tuned.contains("model:train@3"), "the version that it was: {tuned}");
     let report = instance.run_job("early", "datasets = [\"model:nobody\"]\ncommand = \"true\"");
     assert!(text(&report["reason"]).contains("job nobody of this workspace has left no model yet"), "{report:#}");
+    // What a job is to leave which comes first is chosen when that is over, also where there is code to be made ready.
+    instance.drop_job(
+        "follows",
+        "after = [\"first\"]\ncode = \"train\"\ndatasets = [\"model:first\"]\ncommand = \"cat /dataset/w\"",
+    );
+    wait_for("its links", || instance.mount().join("jobs/by-state/waiting/follows").exists().then_some(()));
+    instance.run_job("first", "command = \"echo first > /model/w\"");
+    let report = instance.wait_end("follows", 1);
+    assert_eq!((text(&report["state"]), instance.log("follows", "main-0")), ("succeeded".into(), "first\n".into()));
+    instance.shutdown();
+}
+
+#[test]
+fn models_go_by_model_rm_unless_a_job_uses_them() {
+    let test = "models_go_by_model_rm_unless_a_job_uses_them";
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.run_job("train", "command = \"echo $TRAINYARD_RUN > /model/w\"");
+    instance.ok(&["rerun", "train"]);
+    instance.wait_end("train", 2);
+    let models = instance.mount().join("models/train");
+    // Both are in use: the newest by a job that waits, the other one by its number.
+    for (job, model) in [("tune", "model:train"), ("serve", "model:train@1")] {
+        instance.drop_job(job, &format!("state = \"held\"\ndatasets = [\"{model}\"]\ncommand = \"true\""));
+        wait_for("its links", || instance.mount().join("jobs/by-state/held").join(job).exists().then_some(()));
+        let runs = instance.root().join("var/lib/trainyard/workspaces/default/jobs").join(job).join("runs");
+        wait_for("its choice", || runs.join(".1.models").exists().then_some(()));
+    }
+    let refused = instance.cli(&["model", "rm", "train@1", "train@2", "train@3"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(4), "{why}");
+    for part in ["train@1 is in use by a job that is not over (job serve)", "(job tune)", "there is no model train@3"] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+    let error = fs::remove_dir_all(&models).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(nix::libc::EROFS));
+    instance.ok(&["stop", "tune"]);
+    wait_for("it to be over", || instance.mount().join("jobs/by-state/stopped/tune").exists().then_some(()));
+    assert_eq!(instance.ok(&["model", "rm", "train@2"]), "removed model train@2\n");
+    assert_eq!(fs::read_link(models.join("latest")).unwrap(), std::path::Path::new("1"));
+    assert_eq!(fs::read_to_string(models.join("latest/w")).unwrap(), "1\n");
+    assert!(!models.join("2").exists() && !instance.run_dir("train", 2).join("model").exists());
     instance.shutdown();
 }
 

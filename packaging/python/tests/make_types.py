@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Set
 #: What the client asks, by the operation's id.
 USED = (
     "Ready Jobs Job Logs Stop Rerun Restart Extend Send KeepUnsent Remove Images Gpus Usage Workspaces Workspace JobFile PutJobFile "
-    "RemoveJobFile CloneJob Check TaskMetrics TaskScalars Events Datasets Models Templates Template PutTemplate RemoveTemplate Secrets "
-    "PutSecret RemoveSecret"
+    "RemoveJobFile CloneJob Check TaskMetrics TaskScalars Events Datasets Models RemoveModel Templates Template PutTemplate RemoveTemplate "
+    "Secrets PutSecret RemoveSecret"
 ).split()
 #: What it does not ask, and why.
 LEFT_OUT = {

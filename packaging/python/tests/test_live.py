@@ -278,6 +278,9 @@ class Machine(Live):
         self.run_job("modelled", "echo weights > /model/w")
         (model,) = [model for model in self.yard.models() if model["job"] == "modelled"]
         self.assertEqual((model["run"], "w" in model["files"]), (1, True))
+        self.yard.delete_model("modelled", 1)
+        self.assertEqual([model for model in self.yard.models() if model["job"] == "modelled"], [])
+        self.assertEqual(self.refused(lambda: self.yard.delete_model("modelled", 1)).code, "not_found")
 
     def test_secrets_are_written_and_never_read(self) -> None:
         self.yard.set_secret("git", "p4ss")

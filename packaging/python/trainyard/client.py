@@ -201,6 +201,10 @@ class Yard:
         """Models that runs have left."""
         return cast(List[ModelView], self._transport.json("GET", path("models"), {"workspace": workspace}))
 
+    def delete_model(self, job: str, run: int, *, workspace: str = "default") -> None:
+        """Removes the model that a run has left, if no job that is not over uses it."""
+        self._transport.json("DELETE", path("models", workspace, job, str(run)))
+
     def images(self, workspace: str = "default") -> List[ImageView]:
         """Images that jobs of a workspace find."""
         return cast(List[ImageView], self._transport.json("GET", path("images"), {"workspace": workspace}))

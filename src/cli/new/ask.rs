@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 
 use super::super::Exit;
 use super::super::output::{self, Format};
-use super::super::shelf::{Shelf, put, replace, tell};
+use super::super::shelf::{Shelf, put, tell};
 use super::written;
 use crate::ids::JobKey;
 use crate::spec::keys::{KEYS, Key, Kind, lookup};
@@ -271,7 +271,10 @@ impl<R: BufRead> Questions<'_, R> {
     }
 
     fn start(&self, over: bool) -> anyhow::Result<()> {
-        if over && self.path.exists() { replace(self.path, &self.text) } else { put(self.path, &self.text) }
+        match over && self.path.exists() {
+            true => self.shelf.replace(self.path, &self.text),
+            false => self.shelf.put(self.path, &self.text),
+        }
     }
 
     fn save_template(&mut self) -> anyhow::Result<Exit> {
@@ -289,7 +292,7 @@ impl<R: BufRead> Questions<'_, R> {
             let answer = self.answer(&format!("name of the template [{}]: ", self.job))?;
             let key = if answer.is_empty() { Ok(self.job.clone()) } else { answer.parse::<JobKey>() };
             let saved = key.map_err(anyhow::Error::from).and_then(|key| {
-                put(&self.shelf.template(&key), &text)?;
+                self.shelf.put(&self.shelf.template(&key), &text)?;
                 Ok(key)
             });
             match saved {

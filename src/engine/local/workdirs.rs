@@ -15,7 +15,7 @@ use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task, pai};
 use crate::engine::{EngineError, Prepare};
-use crate::ids::AssetName;
+use crate::ids::{AssetName, JobName};
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
 use crate::secrets::Secrets;
@@ -64,11 +64,19 @@ fn make_counted(paths: &Paths, run: &Prepare, path: &Path) -> io::Result<()> {
     create_dir_for(path, 0o750, run.owner.uid, run.owner.gid)
 }
 
-/// What runs have left: it is there, and the owner's to see.
+/// What runs have left: it is there, and the owner's to see. What a job is still to leave which comes first is chosen when that is
+/// over.
 fn choose_left(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let shelf = open_shelf(paths)?;
-    let mut left = run.spec.datasets.iter().filter(|dataset| dataset.source != DataSource::Dataset);
-    left.try_for_each(|dataset| check_rights(&shelf, run, "datasets", &dataset_path(paths, &run.identity, dataset)?))
+    let is_awaited = |dataset: &Dataset| {
+        let name = dataset.name.as_str();
+        // Of a sweep all jobs are awaited by its name.
+        let is_of = |job: &JobName| name == job.as_str() || name.starts_with(&format!("{job}~"));
+        run.identity.attempt == 0 && run.spec.after.iter().any(is_of)
+    };
+    let left = run.spec.datasets.iter().filter(|dataset| dataset.source != DataSource::Dataset);
+    left.filter(|dataset| !is_awaited(dataset))
+        .try_for_each(|dataset| check_rights(&shelf, run, "datasets", &dataset_path(paths, &run.identity, dataset)?))
 }
 
 /// Where a platform's jobs go on with what the last one has left: the same of the newest run before this one, of the same

@@ -1,15 +1,15 @@
 //! A file from an http(s) address, over as many calls as it takes: what came stays, and the next call asks for the rest.
 
-use std::fs::{self, File};
+use std::ffi::OsStr;
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use reqwest::header::{CONTENT_RANGE, ETAG, HeaderMap, IF_RANGE, LAST_MODIFIED, RANGE};
 use reqwest::{Client, StatusCode, Url};
 
-use super::dataset::{Brought, mark_of, part_of};
+use super::draft::Directory;
+use super::import::Brought;
 
 const CONNECT: Duration = Duration::from_secs(30);
 /// Without a byte for so long, the server is given up.
@@ -18,7 +18,7 @@ const STALL: Duration = Duration::from_secs(60);
 /// Fetches into the directory `draft`, under the last part of the address.
 pub(super) async fn fetch(
     address: &str,
-    draft: &Path,
+    draft: &Directory,
     brought: &mut Brought,
     told: &mut impl FnMut(&Brought),
 ) -> anyhow::Result<()> {
@@ -28,16 +28,13 @@ pub(super) async fn fetch(
     if matches!(name.as_str(), "" | "." | "..") || name.contains('/') {
         bail!("{address} names no file: its path ends without one");
     }
-    let target = draft.join(&name);
-    let part = part_of(&target);
-    // As the server calls the state of the file.
-    let mark = mark_of(&target);
-    let has = fs::metadata(&part).map_or(0, |metadata| metadata.len());
-    let known = fs::read_to_string(&mark).unwrap_or_default();
+    // Its state is what the server calls it.
+    let mut coming = draft.coming(OsStr::new(&name));
+    let has = coming.length();
     let host = url.host_str().unwrap_or_default().to_owned();
     let mut request = client()?.get(url);
-    if has > 0 && !known.is_empty() {
-        request = request.header(RANGE, format!("bytes={has}-")).header(IF_RANGE, &known);
+    if has > 0 && !coming.state.is_empty() {
+        request = request.header(RANGE, format!("bytes={has}-")).header(IF_RANGE, &coming.state);
     }
     // An address may hold a password or a token: what is told of it is its file's name.
     let failed = |error: reqwest::Error| anyhow::Error::new(error.without_url());
@@ -48,7 +45,7 @@ pub(super) async fn fetch(
         StatusCode::OK => Some(0),
         // All of it was there, or the file has become shorter: which of the two, the whole of it tells.
         StatusCode::RANGE_NOT_SATISFIABLE => {
-            fs::remove_file(&mark)?;
+            coming.forget()?;
             return Box::pin(fetch(address, draft, brought, told)).await;
         }
         status => bail!("cannot fetch {name}: the server answers {status}"),
@@ -57,10 +54,8 @@ pub(super) async fn fetch(
         begins.with_context(|| format!("cannot fetch {name}: the server sends another part than was asked for"))?;
     let expected = response.content_length().map(|rest| begins + rest);
     let state = state(response.headers());
-    let mut file = File::options().create(true).truncate(false).write(true).open(&part)?;
-    file.set_len(begins)?;
-    fs::write(&mark, &state)?;
-    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(begins))?;
+    let unwritable = || format!("cannot write {}", draft.shown(&name).display());
+    let mut file = coming.begin(begins, &state, 0o666).with_context(unwritable)?;
     let mut length = begins;
     brought.bytes += begins;
     loop {
@@ -68,7 +63,7 @@ pub(super) async fn fetch(
         let piece = piece.with_context(|| broken_off(&name, length, "nothing came for a minute"))?;
         let piece = piece.map_err(failed).with_context(|| broken_off(&name, length, "the connection ended"))?;
         let Some(piece) = piece else { break };
-        file.write_all(&piece).with_context(|| format!("cannot write {}", part.display()))?;
+        file.write_all(&piece).with_context(unwritable)?;
         length += piece.len() as u64;
         brought.bytes += piece.len() as u64;
         told(brought);
@@ -77,8 +72,7 @@ pub(super) async fn fetch(
         bail!(broken_off(&name, length, "the server sent less than it had announced"));
     }
     drop(file);
-    fs::rename(&part, &target)?;
-    fs::remove_file(&mark)?;
+    coming.finish().with_context(unwritable)?;
     brought.files += 1;
     Ok(())
 }

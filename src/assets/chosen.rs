@@ -1,0 +1,138 @@
+//! Which version of a dataset a job sees.
+
+use std::io::{self, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::manifest::{State, state};
+use super::{DRAFT, LATEST, MANIFEST, MissingError, OWN, Part, Place, Shelf, is_absent, manifest_of};
+use crate::ids::{AssetName, WorkspaceName};
+
+impl Shelf {
+    /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
+    pub fn dataset(
+        &self,
+        workspace: &WorkspaceName,
+        name: &AssetName,
+        version: Option<&AssetName>,
+    ) -> Result<Place, MissingError> {
+        let io = |source| MissingError::Io { part: Part::Datasets, name: name.clone(), source };
+        let mut place = Place { home: self.home(workspace, Part::Datasets, name)?, name: name.clone(), version: None };
+        let dataset = place.path(Part::Datasets);
+        // Asked first: a draft that has become a version meanwhile is found as that.
+        let has_draft = self.is_directory(&dataset.join(DRAFT)).map_err(io)?;
+        let asked = version.map(AssetName::as_str).filter(|version| *version != LATEST);
+        place.version = match asked {
+            Some(asked) => Some(asked.to_owned()),
+            None => self.newest(&dataset).map_err(io)?,
+        };
+        let is_there = self.is_directory(&place.path(Part::Datasets)).map_err(io)?;
+        match (version, &place.version) {
+            (Some(version), chosen) if chosen.is_none() || !is_there => {
+                let has = self.versions(&dataset).map_err(io)?;
+                Err(MissingError::Version { part: Part::Datasets, name: name.clone(), version: version.clone(), has })
+            }
+            (None, None) if has_draft => Err(MissingError::OnlyDraft { name: name.clone() }),
+            (None, None) if !self.is_plain(&dataset).map_err(io)? => Err(MissingError::Empty { name: name.clone() }),
+            _ => Ok(place),
+        }
+    }
+
+    /// The version that was made last. One is frozen from the first moment, so also while its manifest is being made, when `latest`
+    /// does not lead to it yet.
+    fn newest(&self, dataset: &Path) -> io::Result<Option<String>> {
+        let latest = match self.latest(dataset) {
+            // Without its directory it is being removed.
+            Some(latest) if !self.is_directory(&dataset.join(&latest))? => None,
+            latest => latest,
+        };
+        let mut newest = None;
+        for version in self.versions(dataset)? {
+            let is_known = latest.is_some() && self.is_complete(dataset, &version);
+            // Without its directory it is about to get that name, or to be removed.
+            let directory = match self.directory(&dataset.join(&version)) {
+                Ok(directory) if !is_known => directory,
+                Ok(_) => continue,
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let status = directory.metadata()?;
+            // By its rename.
+            newest = newest.max(Some(((status.ctime(), status.ctime_nsec()), version)));
+        }
+        Ok(newest.map(|(_, version)| version).or(latest))
+    }
+
+    fn is_complete(&self, dataset: &Path, version: &str) -> bool {
+        let manifest = self.file(&dataset.join(manifest_of(version.as_ref())));
+        matches!(manifest.and_then(|file| state(BufReader::new(file))), Ok(State::Complete))
+    }
+
+    /// Whether a directory without drafts and versions holds something of people's.
+    fn is_plain(&self, dataset: &Path) -> io::Result<bool> {
+        let mut directory = nix::dir::Dir::from_fd(self.directory(dataset)?.into())?;
+        for entry in directory.iter() {
+            let name = entry?.file_name().to_bytes().to_vec();
+            let is_ours = name.starts_with(OWN.as_bytes()) || name.ends_with(MANIFEST.as_bytes());
+            if !is_ours && ![&b"."[..], b"..", LATEST.as_bytes()].contains(&name.as_slice()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assets::manifest::pending;
+    use std::fs;
+
+    fn seen(shelf: &Shelf, version: Option<&str>) -> Result<Option<String>, String> {
+        let version = version.map(|version| version.parse().unwrap());
+        let place = shelf.dataset(&"default".parse().unwrap(), &"d".parse().unwrap(), version.as_ref());
+        place.map(|place| place.version).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_version_is_seen_from_its_first_moment_and_never_what_it_lies_in() {
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        fs::create_dir_all(&dataset).unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let some = |version: &str| Ok(Some(version.to_owned()));
+        assert!(seen(&shelf, None).unwrap_err().contains("holds nothing"));
+        fs::create_dir(dataset.join("draft")).unwrap();
+        assert!(seen(&shelf, None).unwrap_err().contains("a draft and no version"));
+        assert_eq!(seen(&shelf, Some("draft")), some("draft"));
+        // As `mv draft v1` goes on: first what freezes it, then the name; `latest` comes when all has been read.
+        fs::write(dataset.join("v1.MANIFEST"), pending(0, 0)).unwrap();
+        assert!(seen(&shelf, None).unwrap_err().contains("a draft and no version"));
+        fs::rename(dataset.join("draft"), dataset.join("v1")).unwrap();
+        assert_eq!((seen(&shelf, None), seen(&shelf, Some("latest"))), (some("v1"), some("v1")));
+        let complete = fs::read_to_string(dataset.join("v1.MANIFEST")).unwrap().replace("pending", "complete");
+        fs::write(dataset.join("v1.MANIFEST"), complete).unwrap();
+        assert!(shelf.is_complete(Path::new("default/datasets/d"), "v1"));
+        assert_eq!(seen(&shelf, None), some("v1"));
+        std::os::unix::fs::symlink("v1", dataset.join("latest")).unwrap();
+        assert_eq!(seen(&shelf, None), some("v1"));
+        // The next one, by whichever name.
+        fs::create_dir(dataset.join("draft")).unwrap();
+        fs::write(dataset.join("a.MANIFEST"), pending(0, 0)).unwrap();
+        assert_eq!(seen(&shelf, None), some("v1"));
+        fs::rename(dataset.join("draft"), dataset.join("a")).unwrap();
+        assert_eq!((seen(&shelf, None), seen(&shelf, Some("v1"))), (some("a"), some("v1")));
+        // When all are gone, or going, there is nothing.
+        for name in ["v1", "a"] {
+            fs::remove_dir(dataset.join(name)).unwrap();
+        }
+        assert!(seen(&shelf, None).unwrap_err().contains("holds nothing"));
+        for name in ["v1.MANIFEST", "a.MANIFEST", "latest"] {
+            fs::remove_file(dataset.join(name)).unwrap();
+        }
+        assert!(seen(&shelf, None).unwrap_err().contains("holds nothing"));
+        assert!(seen(&shelf, Some("v1")).unwrap_err().contains("no version v1; it has none"));
+        fs::write(dataset.join("x"), "").unwrap();
+        assert_eq!(seen(&shelf, None), Ok(None));
+    }
+}

@@ -1,0 +1,236 @@
+//! What is brought into a draft: from a directory, a file, or an address.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use anyhow::Context;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::super::Exit;
+use super::super::output::Format;
+use super::super::progress::Progress;
+use super::draft::{Directory, plain_mode};
+use super::{fetch, tell};
+use crate::assets::DRAFT;
+use crate::ids::{AssetName, Bytes};
+
+/// What has come.
+#[derive(Debug, Default)]
+pub(super) struct Brought {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+    /// There already, of the same size and time.
+    kept: u64,
+    skipped: u64,
+}
+
+pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, format: Format) -> anyhow::Result<Exit> {
+    let unmade = || format!("cannot make {}", datasets.join(name.as_str()).join(DRAFT).display());
+    let datasets = Directory::open(datasets).with_context(unmade)?;
+    let dataset = datasets.made(name.as_str()).with_context(unmade)?;
+    let draft = dataset.made(DRAFT).with_context(unmade)?;
+    let mut line = Progress::new(format);
+    let mut brought = Brought::default();
+    let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
+    let mut told = |brought: &Brought| line.set(|| format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
+    let done = match is_address {
+        true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
+        false => bring(Path::new(source), &draft, &mut brought, &mut told),
+    };
+    line.end();
+    if done.is_err() {
+        // Nothing has come: no dataset is left behind. What is not empty stays.
+        let _ = dataset.remove_empty(DRAFT).and_then(|()| datasets.remove_empty(name.as_str()));
+    }
+    done?;
+    let left = if brought.kept > 0 { format!(", {} were there already", brought.kept) } else { String::new() };
+    let skipped = if brought.skipped > 0 {
+        format!(", {} left out that are neither files, links nor directories", brought.skipped)
+    } else {
+        String::new()
+    };
+    let (files, bytes, place) = (brought.files, Bytes(brought.bytes), dataset.shown(DRAFT));
+    tell(&format!("{files} file(s), {bytes} brought into {}{left}{skipped}", place.display()), format)?;
+    Ok(Exit::Success)
+}
+
+fn bring(
+    source: &Path,
+    draft: &Directory,
+    brought: &mut Brought,
+    told: &mut dyn FnMut(&Brought),
+) -> anyhow::Result<()> {
+    // As it was named, links and all; what lies below is not ours to trust.
+    let opened = File::open(source).with_context(|| format!("cannot read {}", source.display()))?;
+    if opened.metadata().with_context(|| format!("cannot read {}", source.display()))?.is_dir() {
+        return Bringing { brought, told }.below(&Source { held: opened.into(), shown: source }, draft);
+    }
+    let name = source.file_name().with_context(|| format!("{} has no name", source.display()))?;
+    let at = || format!("cannot bring {} to {}", source.display(), draft.shown(name).display());
+    Bringing { brought, told }.file(opened, draft, name).with_context(at)
+}
+
+/// A directory that is brought.
+struct Source<'a> {
+    held: OwnedFd,
+    shown: &'a Path,
+}
+
+impl Source<'_> {
+    fn names(&self) -> io::Result<Vec<std::ffi::CString>> {
+        let names = Dir::read_from(&self.held)?.map(|entry| entry.map(|entry| entry.file_name().to_owned()));
+        let mut names = names.collect::<Result<Vec<_>, Errno>>()?;
+        names.retain(|name| !matches!(name.to_bytes(), b"." | b".."));
+        Ok(names)
+    }
+
+    /// What has the name, itself: whoever may write there does not lead us elsewhere by a link.
+    fn open(&self, name: &OsStr) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        Ok(openat(&self.held, name, flags, Mode::empty())?.into())
+    }
+}
+
+struct Bringing<'a> {
+    brought: &'a mut Brought,
+    told: &'a mut dyn FnMut(&Brought),
+}
+
+impl Bringing<'_> {
+    fn below(&mut self, source: &Source<'_>, target: &Directory) -> anyhow::Result<()> {
+        for name in source.names().with_context(|| format!("cannot bring {}", source.shown.display()))? {
+            let name = OsStr::from_bytes(name.to_bytes());
+            let from = source.shown.join(name);
+            let at = || format!("cannot bring {} to {}", from.display(), target.shown(name).display());
+            let status = statat(&source.held, name, AtFlags::SYMLINK_NOFOLLOW).with_context(at)?;
+            match FileType::from_raw_mode(status.st_mode) {
+                FileType::Directory => {
+                    let below = source.open(name).with_context(at)?;
+                    let mode = below.metadata().with_context(at)?.permissions().mode();
+                    let into = target.made(name).with_context(at)?;
+                    self.below(&Source { held: below.into(), shown: &from }, &into)?;
+                    into.set_mode(mode & 0o7777).with_context(at)?;
+                }
+                FileType::Symlink => {
+                    let leads = readlinkat(&source.held, name, Vec::new()).with_context(at)?;
+                    target.link(name, OsStr::from_bytes(leads.as_bytes())).with_context(at)?;
+                }
+                FileType::RegularFile => {
+                    source.open(name).and_then(|opened| self.file(opened, target, name)).with_context(at)?;
+                }
+                _ => self.brought.skipped += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// A file of the same size and time is there already; of one that broke off, what is there is kept.
+    fn file(&mut self, from: File, target: &Directory, name: &OsStr) -> io::Result<()> {
+        let metadata = from.metadata()?;
+        let time = metadata.modified()?;
+        let mut coming = target.coming(name);
+        if target.has(name, metadata.len(), time) {
+            self.brought.kept += 1;
+            // A call may have been killed at its very end.
+            return coming.forget();
+        }
+        // A part of another file, or of another state of it, is begun anew.
+        let state = format!("{} {} {} {:?}", metadata.dev(), metadata.ino(), metadata.len(), time);
+        let has = if coming.state == state { coming.length().min(metadata.len()) } else { 0 };
+        // Nobody but the caller reads in it until it is whole.
+        let to = coming.begin(has, &state, 0o600)?;
+        self.brought.bytes += has;
+        self.copy(from, &to, has)?;
+        to.set_permissions(PermissionsExt::from_mode(plain_mode(&metadata.permissions())))?;
+        to.set_modified(time)?;
+        coming.finish()?;
+        self.brought.files += 1;
+        Ok(())
+    }
+
+    /// From byte `at` on; holes stay holes.
+    fn copy(&mut self, mut from: File, mut to: &File, mut at: u64) -> io::Result<()> {
+        let mut buffer = vec![0; 1 << 20];
+        while let Some((start, end)) = data_from(&from, at)? {
+            from.seek(SeekFrom::Start(start))?;
+            to.seek(SeekFrom::Start(start))?;
+            self.came(start - at);
+            at = start;
+            while at < end {
+                let room = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
+                let count = from.read(buffer.get_mut(..room).unwrap_or_default())?;
+                if count == 0 {
+                    // Its end, also where it has become shorter meanwhile.
+                    return to.set_len(at);
+                }
+                to.write_all(buffer.get(..count).unwrap_or_default())?;
+                self.came(count as u64);
+                at += count as u64;
+            }
+        }
+        let length = from.metadata()?.len().max(at);
+        self.came(length - at);
+        to.set_len(length)
+    }
+
+    fn came(&mut self, count: u64) {
+        self.brought.bytes += count;
+        (self.told)(self.brought);
+    }
+}
+
+/// Where the next bytes lie that are no hole, and where they end; none where nothing but a hole is left.
+fn data_from(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
+    use rustix::fs::{SeekFrom, seek};
+    match seek(file, SeekFrom::Data(at)) {
+        Ok(start) => Ok(Some((start, seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX)))),
+        Err(Errno::NXIO) => Ok(None),
+        // A file system without such places: up to its end.
+        Err(Errno::INVAL | Errno::NOTSUP) => Ok(Some((at, u64::MAX))),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn holes_are_not_filled_and_what_came_of_them_is_gone_on_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, draft) = (dir.path().join("source"), dir.path().join("draft"));
+        fs::create_dir(&source).unwrap();
+        fs::create_dir(&draft).unwrap();
+        let file = File::create(source.join("sparse")).unwrap();
+        file.write_all_at(b"start", 0).unwrap();
+        file.write_all_at(b"late", 5 << 40).unwrap();
+        file.set_len(10 << 40).unwrap();
+        fs::write(source.join("empty"), "").unwrap();
+        let directory = Directory::open(&draft).unwrap();
+        // As a call that was killed in the first hole has left it.
+        let is = file.metadata().unwrap();
+        let state = format!("{} {} {} {:?}", is.dev(), is.ino(), is.len(), is.modified().unwrap());
+        let mut part = directory.coming(OsStr::new("sparse")).begin(0, &state, 0o600).unwrap();
+        part.write_all(b"START").unwrap();
+        let mut brought = Brought::default();
+        bring(&source, &directory, &mut brought, &mut |_| ()).unwrap();
+        assert_eq!((brought.files, brought.bytes, brought.kept), (2, 10 << 40, 0));
+        let copy = File::open(draft.join("sparse")).unwrap();
+        let metadata = copy.metadata().unwrap();
+        assert_eq!(metadata.len(), 10 << 40);
+        assert!(metadata.blocks() * 512 < 1 << 20, "{} blocks", metadata.blocks());
+        let mut bytes = [0; 6];
+        copy.read_exact_at(&mut bytes, (5 << 40) - 1).unwrap();
+        assert_eq!(&bytes, b"\0late\0");
+        copy.read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(&bytes, b"START\0", "what was there is not read again");
+    }
+}
