@@ -28,6 +28,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::contract::Identity;
 use crate::engine::EngineError;

@@ -114,8 +114,8 @@ impl Storage {
         settings: Settings,
         events: UnboundedSender<Event>,
     ) -> io::Result<(Self, Opened)> {
-        let paths = &config.now().paths;
-        quota::make_storage_dir(paths)?;
+        let paths = config.now().paths.clone();
+        quota::make_storage_dir(&paths)?;
         let (sender, words) = channel();
         let tell = |word: fn(Sign) -> Word| {
             let sender = sender.clone();
@@ -124,7 +124,7 @@ impl Storage {
         };
         let watchers = [
             watch(&paths.config_file(), tell(Word::Config))?,
-            watch(&quota::counts_file(paths), tell(|_| Word::Counted))?,
+            watch(&quota::counts_file(&paths), tell(|_| Word::Counted))?,
         ];
         let measurer = Measurer::start(paths.clone(), {
             let sender = sender.clone();

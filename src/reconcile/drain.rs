@@ -1,6 +1,8 @@
 //! A drained machine: what runs goes on, nothing else starts, until somebody undoes it. One that ends: nothing runs on. And settings that are changed while we run.
 
-use super::{Reconciler, Settings};
+use std::time::Duration;
+
+use super::{Reconciler, Settings, shares};
 use crate::ids::JobKey;
 use crate::report::{DrainOrder, DrainReport};
 use crate::status::StopCause;
