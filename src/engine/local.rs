@@ -282,7 +282,7 @@ impl LocalEngine {
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
         written.map_err(failed("write the container's configuration"))?;
-        let config = self.config.now();
+        let in_force = self.config.now();
         dir.write_launch(&LaunchRecord {
             version: LAUNCH_VERSION,
             task: id,
@@ -295,14 +295,14 @@ impl LocalEngine {
             holder: common.map(|common| common.holder.clone()),
             stop_signal: base.stop_signal,
             keep_failed_ms: keep_failed
-                .then(|| u64::try_from(config.limits.debug_keep.as_millis()).unwrap_or(u64::MAX)),
+                .then(|| u64::try_from(in_force.limits.debug_keep.as_millis()).unwrap_or(u64::MAX)),
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             requirements: install,
             end_files: crate::contract::layout::has_end_files(launch.spec.contract)
                 .then(|| self.paths.run(&launch.identity.key, launch.identity.run).join("output")),
             scalars,
             gpus: launch.gpus.get(task.ordinal as usize).map_or(0, Vec::len),
-            logs: config.logs,
+            logs: in_force.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
             news_socket: self.paths.news_socket(),

@@ -204,7 +204,7 @@ fn starts_are_foreseen_card_by_card_with_shares_and_slices() {
         wants(3, &[share(30)], Some(9)),
         wants(4, &[slice()], None),
         wants(5, &[whole()], None),
-        wants(6, &[whole()], Some(1)),
+        wants(6, &[Wish { kind: Some("card A".to_owned()), ..whole() }], Some(1)),
         wants(7, &[share(10)], None),
         wants(8, &[slice(), share(10)], Some(1)),
         wants(9, &[slice()], None),
