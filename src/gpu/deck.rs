@@ -174,19 +174,24 @@ impl Deck {
         })
     }
 
-    /// Every piece that there could be for one of these, each card as if it were the only one.
+    /// All of every card, and every slice, of which there could be something for one of these.
     pub fn all_for(&self, wishes: &[Wish]) -> Vec<Piece> {
-        let mut left = self.clone();
-        let mut pieces = Vec::new();
-        for wish in wishes {
-            for place in 0..self.places() {
-                while let Some(piece) = left.piece(place, wish) {
-                    left.take(&piece);
-                    pieces.push(piece);
-                }
+        let is_wished = |place: &usize| wishes.iter().any(|wish| self.count(*place, wish) > 0);
+        let is_of = |slice: &Slice| {
+            let is_it =
+                |wish: &Wish| matches!(&wish.part, Part::Slice(name) if slice.profile.eq_ignore_ascii_case(name));
+            wishes.iter().any(is_it)
+        };
+        let slice = |slice: &Slice| PieceOf::Slice { uuid: slice.uuid.clone(), profile: slice.profile.clone() };
+        let all = |place: usize| -> Vec<PieceOf> {
+            match self.room(place) {
+                Room::Slices(left) => left.iter().filter(|slice| is_of(slice)).map(slice).collect(),
+                Room::All | Room::Rest(_) => vec![PieceOf::Whole],
+                Room::Nothing => Vec::new(),
             }
-        }
-        pieces
+        };
+        let wished = (0..self.places()).filter(is_wished);
+        wished.flat_map(|place| all(place).into_iter().map(move |of| Piece { place, of })).collect()
     }
 
     /// Nobody else is given this. What does not go with how the card is now leaves nothing of it.

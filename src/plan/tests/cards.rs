@@ -234,6 +234,11 @@ fn cards_of_runs_of_which_nobody_knows_when_they_start_are_foreseen_for_nobody_e
         starts(&live, waits)
     };
     assert_eq!(behind(wants(1, &[pair()], Some(1))), [None; 3], "it waits for both cards");
+    let half = || wants(1, &[Wish { kind: Some("card B".to_owned()), ..wish(Part::Whole) }], None);
+    let whole = |number| wants(number, &[wish(Part::Whole)], Some(1));
+    assert_eq!(starts(&live, [half(), whole(2)]), [None, Some(8)]);
+    // Both of them can never be had beside what the first waits for: whatever it could use is left to it.
+    assert_eq!(starts(&live, [half(), wants(2, &[pair()], Some(1)), whole(3)]), [None; 3]);
     // What waits for a port has its share where there is room for it, card 1, and the others do without that.
     let mut live = live.clone();
     live[1].ports = vec![8080];
