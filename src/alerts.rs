@@ -11,6 +11,7 @@
 
 mod deliver;
 mod queue;
+mod receivers;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,6 +30,7 @@ use crate::store::record::EventRecord;
 use crate::sys::file::read_limited;
 use deliver::{Delivery, DeliveryError, SECRET_MAX};
 use queue::{Notice, Queue};
+pub use receivers::start;
 
 /// Events that are asked for at once.
 const BATCH: usize = 500;
@@ -52,30 +54,7 @@ struct Sink {
     grown: Arc<Notify>,
 }
 
-/// Starts what the configuration names; it goes on until the daemon ends.
-pub fn start(
-    alerts: &BTreeMap<AssetName, AlertConfig>,
-    paths: &Paths,
-    past: Past,
-    rounds: watch::Receiver<u64>,
-) -> io::Result<()> {
-    let mut sinks = Vec::new();
-    for (name, config) in alerts {
-        let queue = Queue::open(&paths.alerts(), name)?;
-        let delivery = Delivery::new(name, config, paths)?;
-        let grown = Arc::new(Notify::new());
-        tell_what_is_missing(name, config, paths);
-        let courier = Courier { name: name.clone(), queue: queue.clone(), delivery, pace: PACE };
-        tokio::spawn(courier.deliver_for_ever(grown.clone()));
-        sinks.push(Sink { name: name.clone(), config: config.clone(), queue, grown });
-    }
-    if !sinks.is_empty() {
-        tokio::spawn(take_in(sinks, past, rounds));
-    }
-    Ok(())
-}
-
-/// At the start: the first delivery may be a long time off.
+/// As soon as it is configured: the first delivery may be a long time off.
 fn tell_what_is_missing(name: &AssetName, config: &AlertConfig, paths: &Paths) {
     for (found, advice) in wrong_with_secrets(config, paths) {
         tracing::error!(alert = %name, found, advice, "a secret of an alert is not as it must be; what happens may have to wait for it");
@@ -221,11 +200,15 @@ struct Tries {
 }
 
 impl Courier {
-    async fn deliver_for_ever(self, grown: Arc<Notify>) {
+    /// Until nobody holds the other side of `end` any more; what is on its way by then is delivered.
+    async fn deliver(self, grown: Arc<Notify>, mut end: watch::Receiver<()>) {
         let mut tries = Tries::default();
-        loop {
+        while end.has_changed().is_ok() {
             let Some(notice) = self.queue.first() else {
-                grown.notified().await;
+                tokio::select! {
+                    () = grown.notified() => {}
+                    _ = end.changed() => {}
+                }
                 continue;
             };
             if tries.serial != notice.serial {
@@ -233,7 +216,10 @@ impl Courier {
             }
             match self.delivery.deliver(&notice).await {
                 Ok(()) => self.report(self.queue.delivered(&notice).await),
-                Err(error) => self.failed(&notice, error, &mut tries).await,
+                Err(error) => tokio::select! {
+                    () = self.failed(&notice, error, &mut tries) => {}
+                    _ = end.changed() => return,
+                },
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The appliance's own file, `trainyard.toml`, and where everything lies.
 
 mod alerts;
+mod in_force;
 mod listen;
 mod pools;
 mod quotas;
@@ -19,6 +20,7 @@ use sha2::{Digest, Sha256};
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 use alerts::WireAlert;
 pub use alerts::{AlertConfig, AlertOn, AlertTo, Given, check_address};
+pub use in_force::InForce;
 pub use listen::Listen;
 use listen::WireListen;
 pub use pools::Pool;
@@ -75,8 +77,8 @@ pub struct Config {
     pub alerts: BTreeMap<AssetName, AlertConfig>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
-    /// What the file says of all else, to tell whether that was edited.
-    other_keys: toml::Table,
+    /// What the file says of that which acts after a restart only, to tell whether it was edited.
+    until_restart: BTreeMap<&'static str, toml::Value>,
 }
 
 /// How much workspaces may keep on the disk.
@@ -322,7 +324,7 @@ impl Config {
             alerts: alerts::read(wire.alerts).map_err(|(key, message)| value(&path, key, message))?,
             listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
-            other_keys: other_keys(text),
+            until_restart: until_restart(text),
             paths,
         })
     }
@@ -332,33 +334,28 @@ impl Config {
         self.storage.of(workspace)
     }
 
-    /// Whether two versions of the file differ in what acts after a restart only.
-    pub fn differs_until_restart(&self, other: &Self) -> bool {
-        self.other_keys != other.other_keys
+    /// The keys in which two versions of the file differ and that act after a restart only.
+    pub fn edited_until_restart(&self, begun: &Self) -> Vec<&'static str> {
+        let is_edited = |key: &&str| self.until_restart.get(key) != begun.until_restart.get(key);
+        UNTIL_RESTART.into_iter().filter(is_edited).collect()
     }
 }
 
-/// Of `[limits]`, what acts as soon as the file is written.
-const LIVE_LIMITS: [&str; 5] = ["cpu", "memory", "stop_grace", "min_free", "workspace_storage"];
-/// Of `[workspaces.NAME]`.
-const LIVE_OF_WORKSPACES: [&str; 6] = ["storage", "gpu", "cpu", "memory", "running", "waiting"];
+/// What is asked once, when the daemon starts; all else acts as soon as the file is saved.
+const UNTIL_RESTART: [&str; 6] =
+    ["network.range", "network.masquerade", "network.resolv_conf", "mount", "gpu", "listen"];
 
-/// What the file says, without what acts at once.
-fn other_keys(text: &str) -> toml::Table {
-    let mut table: toml::Table = text.parse().unwrap_or_default();
-    let without = |table: &mut toml::Table, keys: &[&str]| {
-        table.retain(|key, _| !keys.iter().any(|live| *key == **live));
-        table.is_empty()
+/// What the file says of it, by key.
+fn until_restart(text: &str) -> BTreeMap<&'static str, toml::Value> {
+    let table: toml::Table = text.parse().unwrap_or_default();
+    let said = |key: &'static str| {
+        let found = match key.split_once('.') {
+            Some((section, key)) => table.get(section).and_then(|section| section.get(key)),
+            None => table.get(key),
+        };
+        Some((key, found?.clone()))
     };
-    if let Some(toml::Value::Table(workspaces)) = table.get_mut("workspaces") {
-        workspaces
-            .retain(|_, workspace| workspace.as_table_mut().is_none_or(|keys| !without(keys, &LIVE_OF_WORKSPACES)));
-    }
-    if let Some(limits) = table.get_mut("limits").and_then(toml::Value::as_table_mut) {
-        without(limits, &LIVE_LIMITS);
-    }
-    table.retain(|_, section| section.as_table().is_none_or(|section| !section.is_empty()));
-    table
+    UNTIL_RESTART.into_iter().filter_map(said).collect()
 }
 
 /// Less would not hold what Trainyard itself writes of a few jobs.

@@ -4,11 +4,13 @@
 //! mount. SIGTERM ends the daemon and nothing else: tasks and the mount go on and are taken over by the next start. SIGHUP has it
 //! read its configuration again. The service manager is told when all is open, what there is to do, and that the loop turns.
 
+mod configuration;
 mod disk;
 mod mounting;
 mod storage;
 mod works;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -30,11 +32,11 @@ use crate::api::tls::Credentials;
 use crate::api::tokens::Tokens;
 use crate::api::{drain, server};
 use crate::assets::{self, enforced};
-use crate::config::{Config, Listen, Paths};
+use crate::config::{AlertConfig, Config, InForce, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
-use crate::ids::{JobKey, TaskId, Timestamp, WorkspaceName};
+use crate::ids::{AssetName, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
@@ -47,6 +49,7 @@ use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
 use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
+use configuration::Heed;
 
 use disk::Disks;
 use storage::Storage;
@@ -242,8 +245,9 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let boot = crate::sys::boot_id().map_err(failed("tell this start of the machine from others"))?;
     let now = crate::sys::now();
     reconciler.clock(&boot, crate::sys::clock_lead(now), now);
+    let in_force = InForce::new(config.clone());
     let (storage, mut opened) =
-        Storage::open(config, settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
+        Storage::open(in_force.clone(), settings, events.clone()).map_err(failed("keep the quotas of workspaces"))?;
     // Before anything is started.
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
     let disks = Disks::of(&config.paths);
@@ -255,13 +259,14 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         .map_err(failed("make a control group for tasks"))?;
     let gpus = Arc::new(watch_gpus(config, &tasks_group, events.clone()).map_err(failed("watch the GPUs"))?);
     let means = Means { images: images.clone(), gpus: gpus.clone(), runtime: Handle::current(), tasks_group };
-    let engine = open_engine(config, means, &events)?;
+    let engine = open_engine(&in_force, means, &events)?;
     engine.sweep(&reconciler.live_attempts()).map_err(failed("clean up after earlier attempts"))?;
     engine.resume_deliveries(&reconciler.open_runs()).map_err(failed("go on copying output to stores"))?;
     let (publisher, publishing) = Publisher::start(config.paths.clone()).map_err(failed("start publishing"))?;
     let publications = reconciler.all_publications()?;
     opened.begin_with(&publications);
-    opened.run().map_err(failed("keep the quotas of workspaces"))?;
+    let (alerted, alerts) = watch::channel(config.alerts.clone());
+    opened.run(heed(images.clone(), alerted)).map_err(failed("keep the quotas of workspaces"))?;
     publisher.publish(publications);
     listen_for_news(config, events.clone()).map_err(failed("listen for news of tasks"))?;
     let (rounds, heard) = watch::channel(0);
@@ -287,7 +292,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         gpus: gpus.clone(),
         growth: Growth::start().map_err(failed("watch logs"))?,
         measures: measures.clone(),
-        specs: config.specs.clone(),
+        config: in_force.clone(),
         past: Past::new(events.clone(), reader.clone()),
         state: reader,
     };
@@ -295,10 +300,11 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         let (listener, identity) = open_listener(listen).await?;
         tokio::spawn(server::serve_network(listener, identity, context.clone()));
     }
-    alerts::start(&config.alerts, &config.paths, context.past.clone(), context.rounds.clone())
+    alerts::start(alerts, &config.paths, context.past.clone(), context.rounds.clone())
+        .await
         .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
-    watch_files(config, &reconciler, events.clone(), storage.clone())?;
+    watch_files(&in_force, &reconciler, events.clone(), storage.clone())?;
     let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
     let summary = reconciler.summary();
@@ -355,12 +361,6 @@ fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>
 }
 
 fn open_images(config: &Config) -> Result<Images, DaemonError> {
-    let limits = Limits {
-        layer_bytes: config.images.layer_bytes,
-        layer_entries: config.images.layer_entries,
-        unused_after: config.images.unused_after,
-        store_bytes: config.images.store_bytes,
-    };
     let sources = Sources {
         default_registry: config.images.default_registry.clone(),
         plain_http: config.images.plain_http.clone(),
@@ -368,7 +368,29 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         program: Arc::new(SealedProgram::of_this_program().map_err(failed("copy this program"))?),
         runtime: Handle::current(),
     };
-    Images::open(&config.paths.images(), limits, sources).map_err(failed("open the image store"))
+    Images::open(&config.paths.images(), limits_of_images(config), sources).map_err(failed("open the image store"))
+}
+
+fn limits_of_images(config: &Config) -> Limits {
+    Limits {
+        layer_bytes: config.images.layer_bytes,
+        layer_entries: config.images.layer_entries,
+        unused_after: config.images.unused_after,
+        store_bytes: config.images.store_bytes,
+    }
+}
+
+/// Who is told of an edited configuration, beside those that look at what is in force.
+fn heed(images: Arc<Images>, alerts: watch::Sender<BTreeMap<AssetName, AlertConfig>>) -> Heed {
+    Box::new(move |config| {
+        let registries = &config.images;
+        images.configure(limits_of_images(config), &registries.default_registry, &registries.plain_http);
+        alerts.send_if_modified(|alerts| {
+            let is_new = *alerts != config.alerts;
+            alerts.clone_from(&config.alerts);
+            is_new
+        });
+    })
 }
 
 /// What of the store tasks have, and runs that are not over will have. Blocks.
@@ -390,7 +412,7 @@ fn open_runs(events: &UnboundedSender<Event>) -> io::Result<Vec<Identity>> {
 }
 
 fn open_engine(
-    config: &Config,
+    config: &InForce,
     means: Means,
     events: &UnboundedSender<Event>,
 ) -> Result<Arc<LocalEngine>, DaemonError> {
@@ -431,13 +453,15 @@ fn listen_for_news(config: &Config, events: UnboundedSender<Event>) -> io::Resul
 }
 
 fn watch_files<S: Store>(
-    config: &Config,
+    config: &InForce,
     reconciler: &Reconciler<S>,
     events: UnboundedSender<Event>,
     storage: Storage,
 ) -> Result<(), DaemonError> {
-    let intake = Intake::open(&config.paths.jobs_d(), reconciler.known_files(), config.specs.clone())?;
-    let paths = config.paths.clone();
+    let paths = config.now().paths.clone();
+    let config = config.clone();
+    let specs = Box::new(move || config.now().specs.clone());
+    let intake = Intake::open(&paths.jobs_d(), reconciler.known_files(), specs)?;
     let watch = move || {
         let open = |workspace: &WorkspaceName| open(&paths, &storage, workspace);
         intake.run(|arrivals| events.send(Event::Files(arrivals)).is_ok(), open);

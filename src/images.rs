@@ -31,7 +31,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -147,10 +147,15 @@ pub struct Wanted<'a> {
     pub uid: u32,
 }
 
-pub struct Images {
-    root: PathBuf,
+struct Given {
     limits: Limits,
     sources: Sources,
+}
+
+pub struct Images {
+    root: PathBuf,
+    /// As the configuration has it now.
+    given: RwLock<Arc<Given>>,
     layers: Layers,
     shifted: Shifted,
 
@@ -179,8 +184,7 @@ impl Images {
             layers: Layers::new(root),
             shifted: Shifted::new(root),
             root: root.to_owned(),
-            limits,
-            sources,
+            given: RwLock::new(Arc::new(Given { limits, sources })),
 
             turns: Mutex::default(),
             naming: Mutex::default(),
@@ -188,9 +192,24 @@ impl Images {
         })
     }
 
+    fn given(&self) -> Arc<Given> {
+        self.given.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What begins from now on goes by these.
+    pub fn configure(&self, limits: Limits, default_registry: &str, plain_http: &[String]) {
+        let mut given = self.given.write().unwrap_or_else(PoisonError::into_inner);
+        let sources = Sources {
+            default_registry: default_registry.to_owned(),
+            plain_http: plain_http.to_vec(),
+            ..given.sources.clone()
+        };
+        *given = Arc::new(Given { limits, sources });
+    }
+
     /// One copy serves the whole daemon.
     pub fn program(&self) -> Arc<SealedProgram> {
-        self.sources.program.clone()
+        self.given().sources.program.clone()
     }
 
     fn drafts(&self) -> PathBuf {
@@ -360,7 +379,7 @@ impl Images {
 
     /// A name in full, as the store keeps it.
     pub fn canonical(&self, name: &str) -> Result<String, ImageError> {
-        Ok(Reference::parse(name, &self.sources.default_registry)?.to_string())
+        Ok(Reference::parse(name, &self.given().sources.default_registry)?.to_string())
     }
 
     fn bring(&self, source: Source, workspace: &str, progress: &Arc<Progress>) -> Result<Imported, ImageError> {
@@ -375,7 +394,7 @@ impl Images {
         let pin = self.layers.pin();
         self.prove_seen(workspace)?;
         let wanted: Vec<_> = layers.iter().cloned().zip(source.layers).collect();
-        self.layers.unpack_all(&wanted, workspace, &self.limits, progress)?;
+        self.layers.unpack_all(&wanted, workspace, &self.given().limits, progress)?;
         let record = self.commit(source.digest, config, layers, &pin)?;
         Ok(Imported { record, names: source.names, _pin: pin })
     }
@@ -412,7 +431,8 @@ impl Images {
 
     /// Which images of workspaces stay by themselves.
     pub fn keep(&self) -> Keep {
-        Keep { used_within: Some(self.limits.unused_after), bytes: self.limits.store_bytes }
+        let given = self.given();
+        Keep { used_within: Some(given.limits.unused_after), bytes: given.limits.store_bytes }
     }
 
     /// Waits until an image has come in since it was last waited for.

@@ -28,6 +28,7 @@ mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::contract::Identity;
 use crate::engine::EngineError;
@@ -122,15 +123,21 @@ pub struct Reconciler<S> {
     now: Timestamp,
 }
 
+/// What workspaces have used, by what the store has of it.
+fn shares(store: &impl Store, half_life: Duration, now: Timestamp) -> Result<Shares, StoreError> {
+    let mut shares = Shares::new(half_life);
+    for used in store.usage(shares.matters_since(now))? {
+        shares.account(&used, now);
+    }
+    Ok(shares)
+}
+
 impl<S: Store> Reconciler<S> {
     /// Goes on from what the store says. The first round's works look at every task that may live.
     pub fn open(store: S, settings: Settings, now: Timestamp) -> Result<Self, StoreError> {
         let contents = store.load()?;
         let last_event = contents.counters.event;
-        let mut shares = Shares::new(settings.half_life);
-        for used in store.usage(shares.matters_since(now))? {
-            shares.account(&used, now);
-        }
+        let shares = shares(&store, settings.half_life, now)?;
         let mut this = Self {
             store,
             settings,

@@ -100,7 +100,10 @@ async fn sending(root: &Path, name: &str, config: &AlertConfig, serials: &[u64])
     queue.take_in(serials.iter().map(|serial| notice(*serial)).collect(), 100).await.unwrap();
     let delivery = Delivery::new(&name, config, &paths).unwrap();
     let courier = Courier { name, queue: queue.clone(), delivery, pace: QUICK };
-    tokio::spawn(courier.deliver_for_ever(Arc::new(Notify::new())));
+    tokio::spawn(async move {
+        let (_goes_on, end) = watch::channel(());
+        courier.deliver(Arc::new(Notify::new()), end).await;
+    });
     queue
 }
 

@@ -16,6 +16,7 @@ use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
+use super::query::NUMBER_MAX;
 use super::routes::PAGE_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
@@ -176,7 +177,9 @@ impl Client {
     }
 
     pub async fn extend(&self, key: &JobKey, by: Duration) -> Result<Done, ClientError> {
-        self.read(Method::POST, &path(key, &format!("/extend?by_ms={}", by.as_millis()))).await
+        // What is more than any number that may be said is refused as too long, in words.
+        let by_ms = by.as_millis().min(u128::from(NUMBER_MAX));
+        self.read(Method::POST, &path(key, &format!("/extend?by_ms={by_ms}"))).await
     }
 
     pub async fn send_output(&self, key: &JobKey) -> Result<Done, ClientError> {

@@ -153,7 +153,7 @@ async fn images(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
 
 async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
     let (paths, specs, caller, most) =
-        (context.paths.clone(), context.specs.clone(), call.caller.clone(), call.body_max());
+        (context.paths.clone(), context.config.now().specs.clone(), call.caller.clone(), call.body_max());
     let (action, query) = (call.route.action, call.query.clone());
     if action == Action::Check {
         let workspace = query.text("workspace").unwrap_or("default");

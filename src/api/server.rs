@@ -36,12 +36,11 @@ use super::sessions::Sessions;
 use super::storage::AskStorage;
 use super::tls::Credentials;
 use super::tokens::{Held, Tokens};
-use crate::config::Paths;
+use crate::config::{InForce, Paths};
 use crate::engine::local::LocalEngine;
 use crate::gpu::Gpus;
 use crate::ids::AssetName;
 use crate::reconcile::{Caller, Event, Past, Request};
-use crate::spec::ResourceSpecs;
 use crate::store::redb::Reader;
 use crate::sys::process::peer_uid;
 
@@ -77,7 +76,8 @@ pub struct Context {
     pub growth: Growth,
     pub measures: Arc<Measures>,
     /// Sizes that job files may name.
-    pub specs: ResourceSpecs,
+    /// What is in force.
+    pub config: InForce,
     /// For backups.
     pub state: Reader,
     /// What happened to all jobs.

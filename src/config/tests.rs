@@ -99,16 +99,16 @@ fn storage_is_that_of_the_workspace_else_that_of_all() {
 }
 
 #[test]
-fn an_edit_of_limits_and_quotas_needs_no_restart_and_any_other_does() {
-    let config = load("[limits]\ncpu = 2\n").unwrap();
-    let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nmin_free = \"0\"\nworkspace_storage = \"1GiB\"\n[workspaces.a]\n\
-                storage = \"2GiB\"\ngpu = 1\ncpu = 1\nmemory = \"1GiB\"\nrunning = 1\nwaiting = 1";
-    assert!(!config.differs_until_restart(&load(live).unwrap()));
-    for other in [
-        "[limits]\ncpu = 2\ndebug_keep = \"1d\"",
-        "[limits]\ncpu = 2\n[logs]\nparts = 3",
-        "[limits]\ncpu = 2\n[workspaces.a.specs.small]\ncpu = 1\nmemory = \"1GiB\"",
-    ] {
-        assert!(config.differs_until_restart(&load(other).unwrap()), "{other}");
-    }
+fn what_acts_after_a_restart_only_is_told_by_its_key() {
+    let config = load("[limits]\ncpu = 2\n[network]\nhost_workspaces = [\"a\"]\n[gpu]\ncdi = [\"/etc/cdi\"]").unwrap();
+    let told = |text| load(text).unwrap().edited_until_restart(&config);
+    let live = "[limits]\ncpu = 3\nmemory = \"1GiB\"\nstop_grace = \"1s\"\nmin_free = \"0\"\nworkspace_storage = \"1GiB\"\ndebug_keep = \"1d\"\n\
+                [workspaces.a]\nstorage = \"2GiB\"\ngpu = 1\n[workspaces.a.specs.small]\ncpu = 1\nmemory = \"1GiB\"\n\
+                [specs.big]\ncpu = 1\nmemory = \"1GiB\"\n[logs]\nparts = 3\n[queue]\nhalf_life = \"1d\"\n\
+                [images]\nplain_http = [\"x:1\"]\n[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\n\
+                [alerts.ops]\nurl = \"https://x\"\n[gpu]\ncdi = [\"/etc/cdi\"]";
+    assert_eq!(told(live), [""; 0]);
+    let all = "[network]\nrange = \"10.9.0.0/16\"\nmasquerade = false\nresolv_conf = \"/x\"\n[mount]\ndirect = \"all\"\n\
+               [[listen]]\naddress = \"127.0.0.1:1\"";
+    assert_eq!(told(all), UNTIL_RESTART, "what is no longer said as well");
 }

@@ -15,15 +15,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::configuration::{Edited, Heed};
 use crate::api::storage::{AskStorage, StorageView};
 use crate::assets::enforced;
-use crate::config::{Config, Paths, StorageConfig};
+use crate::config::{InForce, Paths};
 use crate::ids::{Bytes, JobKey, WorkspaceName};
 use crate::reconcile::{Event, Settings};
 use crate::report::{Change, JobReport};
@@ -99,7 +99,7 @@ enum Word {
 #[derive(Clone)]
 pub(super) struct Storage {
     sender: Sender<Word>,
-    limits: Arc<RwLock<StorageConfig>>,
+    config: InForce,
 }
 
 /// Quotas as they were before a restart, until the thread runs.
@@ -112,12 +112,12 @@ pub(super) struct Opened {
 impl Storage {
     /// What is known from before, with the workspaces that have no room.
     pub(super) fn open(
-        config: &Config,
+        config: InForce,
         settings: Settings,
         events: UnboundedSender<Event>,
     ) -> io::Result<(Self, Opened)> {
-        let paths = &config.paths;
-        quota::make_storage_dir(paths)?;
+        let paths = config.now().paths.clone();
+        quota::make_storage_dir(&paths)?;
         let (sender, words) = channel();
         let tell = |word: fn(Sign) -> Word| {
             let sender = sender.clone();
@@ -126,22 +126,21 @@ impl Storage {
         };
         let watchers = [
             watch(&paths.config_file(), tell(Word::Config))?,
-            watch(&quota::counts_file(paths), tell(|_| Word::Counted))?,
+            watch(&quota::counts_file(&paths), tell(|_| Word::Counted))?,
         ];
-        let limits = Arc::new(RwLock::new(config.storage.clone()));
         let measurer = Measurer::start(paths.clone(), {
             let sender = sender.clone();
             move |measured| drop(sender.send(Word::Measured(measured)))
         })?;
-        let mut keeper = Keeper::new(config, settings, limits.clone(), measurer, events);
+        let mut keeper = Keeper::new(config.clone(), settings, measurer, events);
         keeper.look_at_workspaces();
         keeper.settle();
-        Ok((Self { sender, limits }, Opened { keeper, words, watchers }))
+        Ok((Self { sender, config }, Opened { keeper, words, watchers }))
     }
 
     /// To be called before [`crate::assets::make_home`].
     pub(super) fn prepare_home(&self, paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
-        let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(workspace);
+        let limit = self.config.now().storage_of(workspace);
         limit.map_or(Ok(()), |_| enforced::prepare(&paths.workspace(workspace)))
     }
 
@@ -195,8 +194,10 @@ impl Opened {
         self.keeper.jobs = sights(published).into_iter().collect();
     }
 
-    pub(super) fn run(self) -> io::Result<()> {
+    /// From now on `heed` is told when another configuration is in force.
+    pub(super) fn run(self, heed: Heed) -> io::Result<()> {
         let Self { mut keeper, words, watchers } = self;
+        keeper.edited.heeded_by(heed);
         let run = move || {
             let _watchers = watchers;
             keeper.run(&words);
@@ -215,11 +216,8 @@ struct Kept {
 
 struct Keeper {
     paths: Paths,
-    /// As the daemon began with it: what acts after a restart only.
-    begun: Config,
-    /// As the reconciler was told them last.
-    settings: Settings,
-    limits: Arc<RwLock<StorageConfig>>,
+    config: InForce,
+    edited: Edited,
     measurer: Measurer,
     events: UnboundedSender<Event>,
     workspaces: BTreeMap<WorkspaceName, Kept>,
@@ -238,14 +236,8 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(
-        config: &Config,
-        settings: Settings,
-        limits: Arc<RwLock<StorageConfig>>,
-        measurer: Measurer,
-        events: UnboundedSender<Event>,
-    ) -> Self {
-        let paths = config.paths.clone();
+    fn new(config: InForce, settings: Settings, measurer: Measurer, events: UnboundedSender<Event>) -> Self {
+        let paths = config.now().paths.clone();
         // What cannot be read is told and counted anew.
         let told: Quotas = quota::read(&quota::quotas_file(&paths)).unwrap_or_default();
         let before = quota::read_last(&paths, &quota::quotas_file(&paths));
@@ -253,9 +245,8 @@ impl Keeper {
         let rounds = told.iter().map(|(workspace, told)| (workspace.clone(), told.round)).collect();
         Self {
             paths,
-            begun: config.clone(),
-            settings,
-            limits,
+            edited: Edited::new(config.clone(), settings, events.clone()),
+            config,
             measurer,
             events,
             workspaces: BTreeMap::new(),
@@ -321,37 +312,15 @@ impl Keeper {
     }
 
     fn read_config(&mut self) {
-        let config = match Config::load(self.paths.root()) {
-            Ok(config) => config,
-            Err(error) => {
-                return tracing::error!(%error, "trainyard.toml was edited and cannot be used; what was in force stays");
-            }
-        };
-        if config.differs_until_restart(&self.begun) {
-            tracing::warn!(
-                "trainyard.toml was edited: what it says of limits and quotas acts now, all else when the daemon is restarted"
-            );
-        }
-        self.change_settings(&config);
-        let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-        if *limits != config.storage {
-            *limits = config.storage;
-            drop(limits);
-            tracing::info!("the storage of workspaces was edited in trainyard.toml");
-            self.look_at_workspaces();
-        }
-    }
-
-    /// What is not of storage.
-    fn change_settings(&mut self, config: &Config) {
-        match super::settings(config) {
-            Ok(settings) if settings != self.settings => {
-                self.settings = settings.clone();
-                // The receiver is gone only when the daemon ends.
-                let _ = self.events.send(Event::Settings(Box::new(settings)));
+        match self.edited.read() {
+            Ok(before) if before.storage != self.config.now().storage => {
+                tracing::info!("the storage of workspaces was edited in trainyard.toml");
+                self.look_at_workspaces();
             }
             Ok(_) => {}
-            Err(error) => tracing::error!(%error, "cannot look at the machine; its limits stay as they are"),
+            Err(error) => {
+                tracing::error!(%error, "trainyard.toml was edited and cannot be used; what was in force stays")
+            }
         }
     }
 
@@ -363,7 +332,7 @@ impl Keeper {
         };
         self.workspaces.retain(|workspace, _| found.contains(workspace));
         for workspace in found {
-            let limit = self.limits.read().unwrap_or_else(PoisonError::into_inner).of(&workspace);
+            let limit = self.config.now().storage_of(&workspace);
             if self.workspaces.get(&workspace).is_some_and(|kept| kept.limit == limit) {
                 continue;
             }
@@ -594,6 +563,7 @@ fn workspaces(paths: &Paths) -> io::Result<BTreeSet<WorkspaceName>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     /// A keeper of the workspace `default`, which is counted, and what it asks to be measured.
     fn keeper(root: &Path) -> (Keeper, Receiver<(WorkspaceName, What)>) {
@@ -605,9 +575,9 @@ mod tests {
             std::fs::create_dir_all(config.paths.workspace(&workspace()).join(part)).unwrap();
         }
         let (measurer, asked) = Measurer::idle();
-        let limits = Arc::new(RwLock::new(config.storage.clone()));
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
-        let mut keeper = Keeper::new(&config, crate::daemon::settings(&config).unwrap(), limits, measurer, events);
+        let settings = crate::daemon::settings(&config).unwrap();
+        let mut keeper = Keeper::new(InForce::new(config), settings, measurer, events);
         keeper.look_at_workspaces();
         (keeper, asked)
     }

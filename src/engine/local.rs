@@ -38,16 +38,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
 use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
-use crate::config::{Config, Paths};
+use crate::config::{InForce, Paths};
 use crate::contract::mpi::PEERS;
 use crate::contract::{Identity, Inside, Placement, Task, TaskPlace, view};
 use crate::gpu::Gpus;
-use crate::ids::{AttemptId, JobKey, LogLimits, TaskId, TaskName};
+use crate::ids::{AttemptId, JobKey, TaskId, TaskName};
 use crate::images::Images;
 use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Mount, Shm, TaskDir};
@@ -83,9 +82,9 @@ pub struct LocalEngine {
     subordinates: Subordinates,
     /// Where shims put root file systems together.
     holder: PathBuf,
-    host_workspaces: Vec<String>,
+    /// What is in force.
+    config: InForce,
     driver: DriverFinder,
-    mounts_below: Option<Vec<PathBuf>>,
     carrier: Arc<Carrier>,
     outbox: Arc<Outbox>,
     networks: Networks,
@@ -93,8 +92,6 @@ pub struct LocalEngine {
     resolv_conf: PathBuf,
     /// Below it each task has its control group.
     tasks_group: String,
-    logs: LogLimits,
-    debug_keep: Duration,
     runtime: tokio::runtime::Handle,
     notify: Arc<Notify>,
     /// Held while what the tasks of an attempt have in common is made.
@@ -122,18 +119,19 @@ pub struct Means {
 impl LocalEngine {
     /// Takes hold of what the engine needs of the machine.
     pub fn open(
-        config: &Config,
+        in_force: &InForce,
         Means { images, gpus, runtime, tasks_group }: Means,
         notify: Notify,
         deliveries: Deliveries,
     ) -> io::Result<Self> {
+        let config = in_force.now();
         let paths = config.paths.clone();
         let instance = paths.instance();
         create_dir(&paths.attempts(), 0o700)?;
         create_dir(&paths.kernel_objects(), 0o700)?;
         create_dir(&paths.remote(), 0o700)?;
         let program = images.program();
-        let carrier = Arc::new(Carrier::new(program.clone(), paths.clone(), config.pools.clone()));
+        let carrier = Arc::new(Carrier::new(program.clone(), paths.clone(), in_force.clone()));
         Ok(Self {
             program,
             outbox: Outbox::open(carrier.clone(), paths.clone(), deliveries)?,
@@ -143,14 +141,11 @@ impl LocalEngine {
             maps_ids: mounts::can_map_ids(&paths.images())?,
             subordinates: Subordinates::open(paths.subordinate_ids())?,
             holder: root::holder(paths.root()),
-            host_workspaces: config.network.host_workspaces.clone(),
+            config: in_force.clone(),
             driver: DriverFinder::new(&config.gpu, gpus),
-            mounts_below: config.mounts_below.clone(),
             networks: Networks::open(&instance, &config.network)?,
             resolv_conf: config.network.resolv_conf.clone(),
             tasks_group,
-            logs: config.logs,
-            debug_keep: config.limits.debug_keep,
             paths,
             runtime,
             notify: Arc::new(notify),
@@ -287,6 +282,7 @@ impl LocalEngine {
         let config = bundle::config(&bundle);
         let written = crate::sys::file::write_whole(&dir.oci_config(), &config, 0o600, Durability::Process);
         written.map_err(failed("write the container's configuration"))?;
+        let in_force = self.config.now();
         dir.write_launch(&LaunchRecord {
             version: LAUNCH_VERSION,
             task: id,
@@ -298,14 +294,15 @@ impl LocalEngine {
             network: namespace,
             holder: common.map(|common| common.holder.clone()),
             stop_signal: base.stop_signal,
-            keep_failed_ms: keep_failed.then(|| u64::try_from(self.debug_keep.as_millis()).unwrap_or(u64::MAX)),
+            keep_failed_ms: keep_failed
+                .then(|| u64::try_from(in_force.limits.debug_keep.as_millis()).unwrap_or(u64::MAX)),
             init: if launch.spec.init { Init::Ours } else { Init::Command },
             requirements: install,
             end_files: crate::contract::layout::has_end_files(launch.spec.contract)
                 .then(|| self.paths.run(&launch.identity.key, launch.identity.run).join("output")),
             scalars,
             gpus: launch.gpus.get(task.ordinal as usize).map_or(0, Vec::len),
-            logs: self.logs,
+            logs: in_force.logs,
             memory: task.role.resources.memory.0,
             stop_grace_ms: u64::try_from(launch.stop_grace.as_millis()).unwrap_or(u64::MAX),
             news_socket: self.paths.news_socket(),
@@ -393,7 +390,7 @@ impl LocalEngine {
         let _one_at_a_time = lock(&self.sharing);
         self.prepare_here(run, &|_| ())?;
         let (mut shared, (placement, remarks)) = (self.share(launch)?, self.placement(launch)?);
-        shared.shown = shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
+        shared.shown = shown::mounts(run, &self.paths, self.config.now().mounts_below.as_deref())?;
         shared.shown.extend(self.carrier.mounts(run)?);
         // What lies in another one comes after it.
         shared.shown.sort_by(|a, b| a.target.cmp(&b.target));
@@ -412,7 +409,7 @@ impl LocalEngine {
         workdirs::prepare(&self.paths, run)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
-        shown::mounts(run, &self.paths, self.mounts_below.as_deref())?;
+        shown::mounts(run, &self.paths, self.config.now().mounts_below.as_deref())?;
         let bases = Bases::of(self, run)?;
         run.spec.roles.iter().try_for_each(|role| self.driver.check(role, bases.of_role(role)))
     }

@@ -139,6 +139,11 @@ impl Deck {
         self.rooms.get(place).unwrap_or(&Room::Nothing)
     }
 
+    /// How many cards it knows of.
+    pub fn places(&self) -> usize {
+        self.rooms.len()
+    }
+
     fn card(&self, place: usize) -> Option<&Card> {
         self.seen.cards.get(place)
     }
@@ -154,6 +159,39 @@ impl Deck {
             (Room::Slices(left), PieceOf::Slice { uuid, .. }) => left.iter().any(|slice| slice.uuid == *uuid),
             _ => false,
         }
+    }
+
+    /// Whether all of these are to be had together.
+    pub fn has_all(&self, pieces: &[Piece]) -> bool {
+        let share = |piece: &Piece| if let PieceOf::Share { bytes, .. } = piece.of { bytes } else { 0 };
+        pieces.iter().all(|piece| match piece.of {
+            PieceOf::Share { of, .. } => {
+                let beside = pieces.iter().filter(|other| other.place == piece.place);
+                let bytes = beside.map(share).fold(0, u64::saturating_add);
+                self.has(&Piece { place: piece.place, of: PieceOf::Share { bytes, of } })
+            }
+            PieceOf::Whole | PieceOf::Slice { .. } => self.has(piece),
+        })
+    }
+
+    /// All of every card, and every slice, of which there could be something for one of these.
+    pub fn all_for(&self, wishes: &[Wish]) -> Vec<Piece> {
+        let is_wished = |place: &usize| wishes.iter().any(|wish| self.count(*place, wish) > 0);
+        let is_of = |slice: &Slice| {
+            let is_it =
+                |wish: &Wish| matches!(&wish.part, Part::Slice(name) if slice.profile.eq_ignore_ascii_case(name));
+            wishes.iter().any(is_it)
+        };
+        let slice = |slice: &Slice| PieceOf::Slice { uuid: slice.uuid.clone(), profile: slice.profile.clone() };
+        let all = |place: usize| -> Vec<PieceOf> {
+            match self.room(place) {
+                Room::Slices(left) => left.iter().filter(|slice| is_of(slice)).map(slice).collect(),
+                Room::All | Room::Rest(_) => vec![PieceOf::Whole],
+                Room::Nothing => Vec::new(),
+            }
+        };
+        let wished = (0..self.places()).filter(is_wished);
+        wished.flat_map(|place| all(place).into_iter().map(move |of| Piece { place, of })).collect()
     }
 
     /// Nobody else is given this. What does not go with how the card is now leaves nothing of it.
@@ -192,8 +230,8 @@ impl Deck {
 
     /// Whether one more piece could be had of it for that wish, so many of them.
     fn count(&self, place: usize, wish: &Wish) -> u64 {
-        let Some(card) = self.card(place).filter(|card| wish.is_for(card)) else { return 0 };
-        match (self.room(place), &wish.part) {
+        let Some(card) = self.card(place) else { return 0 };
+        let count = match (self.room(place), &wish.part) {
             (Room::All, Part::Whole) => 1,
             (Room::All, Part::Share(bytes)) => to_be_shared(card) / (*bytes).max(1),
             (Room::Rest(left), Part::Share(bytes)) => left / (*bytes).max(1),
@@ -201,7 +239,9 @@ impl Deck {
                 left.iter().filter(|slice| slice.profile.eq_ignore_ascii_case(profile)).count() as u64
             }
             _ => 0,
-        }
+        };
+        // To compare names takes the longest.
+        if count > 0 && wish.is_for(card) { count } else { 0 }
     }
 
     /// How many such pieces could be had, if nobody wanted anything else.

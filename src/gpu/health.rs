@@ -4,6 +4,8 @@
 //! on one machine: its rates of PCIe replays and errors of links need a history, and each such error that matters comes
 //! as an XID as well. XIDs that a program causes by itself (13, 45) say nothing of the card.
 
+use std::path::Path;
+
 use super::{Recovery, Signs};
 
 /// How bad a finding is.
@@ -29,13 +31,13 @@ pub fn worst(findings: &[Finding]) -> Option<Level> {
     findings.iter().map(|finding| finding.level).max()
 }
 
-/// The rules that apply, the worst first, else in the order of the tables.
-pub fn judge(signs: &Signs) -> Vec<Finding> {
+/// The rules that apply, the worst first, else in the order of the tables; `xids` is the file that keeps those that were heard.
+pub fn judge(signs: &Signs, xids: Option<&Path>) -> Vec<Finding> {
     let rules = RULES.iter().filter_map(|(name, level, says)| {
         let says = says(signs)?;
         Some(Finding { rule: (*name).to_owned(), level: *level, says })
     });
-    let mut found: Vec<Finding> = rules.chain(signs.xids.iter().filter_map(by_xid)).collect();
+    let mut found: Vec<Finding> = rules.chain(signs.xids.iter().filter_map(|xid| by_xid(xid, xids))).collect();
     found.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     found
 }
@@ -151,12 +153,16 @@ const NEWER_XIDS: [(u64, Level, &str); 2] =
     [(121, Level::Warning, "corrected error of the link to the CPU"), (137, Level::Warning, "NVLink privilege error")];
 
 /// Of XIDs for which no job is started on a card. A reset that is done while nobody looks leaves no trace, hence the file.
-const CURE: &str = "; reboot the machine, or stop the daemon, reset the card with `nvidia-smi --gpu-reset`, remove \
-                    /run/trainyard/xids.json and start the daemon";
+fn cure(kept: Option<&Path>) -> String {
+    let remove = kept.map_or(String::new(), |file| format!(", remove {}", file.display()));
+    format!(
+        "; reboot the machine, or stop the daemon, reset the card with `nvidia-smi --gpu-reset`{remove} and start the daemon"
+    )
+}
 
-fn by_xid(xid: &super::Xid) -> Option<Finding> {
+fn by_xid(xid: &super::Xid, kept: Option<&Path>) -> Option<Finding> {
     let (number, level, what) = XIDS.iter().chain(&NEWER_XIDS).find(|(number, ..)| *number == xid.number)?;
-    let cure = if *level == Level::Failed { CURE } else { "" };
+    let cure = if *level == Level::Failed { cure(kept) } else { String::new() };
     let says = format!("{what} (XID {number}, {}){cure}", xid.at);
     Some(Finding { rule: format!("xid-{number}"), level: *level, says })
 }
@@ -168,7 +174,7 @@ mod tests {
     use crate::ids::Timestamp;
 
     fn rules(signs: &Signs) -> Vec<(String, Level)> {
-        judge(signs).into_iter().map(|finding| (finding.rule, finding.level)).collect()
+        judge(signs, None).into_iter().map(|finding| (finding.rule, finding.level)).collect()
     }
 
     #[test]
@@ -227,7 +233,7 @@ mod tests {
                 () if warned.contains(&number) => Some(Level::Warning),
                 () => None,
             };
-            let found = judge(&signs);
+            let found = judge(&signs, None);
             assert_eq!(worst(&found), wanted, "XID {number}");
             assert!(found.iter().all(|finding| finding.rule == format!("xid-{number}")));
         }
@@ -242,10 +248,11 @@ mod tests {
             temperature: Some(91),
             ..Signs::default()
         };
-        let said: Vec<String> = judge(&signs).into_iter().map(|finding| finding.says).collect();
+        let kept = Path::new("/srv/x/run/trainyard/xids.json");
+        let said: Vec<String> = judge(&signs, Some(kept)).into_iter().map(|finding| finding.says).collect();
         let wanted = [
             "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
-             with `nvidia-smi --gpu-reset`, remove /run/trainyard/xids.json and start the daemon",
+             with `nvidia-smi --gpu-reset`, remove /srv/x/run/trainyard/xids.json and start the daemon",
             "its clocks are lowered for heat (91 °C)",
             "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z)",
         ];

@@ -274,7 +274,7 @@ impl Watcher {
                 self.xids.forget(&card.facts.uuid);
             }
             card.signs.xids = self.xids.of(&card.facts.uuid);
-            card.findings = health::judge(&card.signs);
+            card.findings = health::judge(&card.signs, self.xids.file());
         }
         found.at = Some(begun);
         tell(&before, &found);

@@ -30,6 +30,10 @@ impl Xids {
         Self { file: file.map(Path::to_owned), kept: serde_json::from_slice(&text).unwrap_or_default() }
     }
 
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
     pub(super) fn of(&self, uuid: &GpuUuid) -> Vec<Xid> {
         let found = self.kept.of.get(uuid).into_iter().flatten();
         found.map(|(number, at)| Xid { number: *number, at: *at }).collect()

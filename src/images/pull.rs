@@ -26,13 +26,14 @@ const AUTH_FILE_MAX: u64 = 1 << 20;
 impl Images {
     /// Gets an image from its registry; layers that are here are not fetched again.
     pub fn pull(&self, wanted: &Wanted<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
-        let reference = Reference::parse(wanted.name, &self.sources.default_registry)?;
-        let secrets = self.sources.secrets.join(wanted.workspace).join("registry.json");
+        let given = self.given();
+        let reference = Reference::parse(wanted.name, &given.sources.default_registry)?;
+        let secrets = given.sources.secrets.join(wanted.workspace).join("registry.json");
         let credentials = self.credentials(wanted.uid, &secrets, &reference)?;
         let registry = self.registry()?;
         let source = registry::Source { reference: &reference, credentials: credentials.as_ref() };
         let explain = |error| explain(error, &secrets);
-        let fetched = self.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
+        let fetched = given.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
         let (config, layers) = config::read(&fetched.config)?;
         let pin = self.layers.pin();
         self.prove_seen(wanted.workspace)?;
@@ -48,11 +49,11 @@ impl Images {
         // Each byte is fetched, then taken apart.
         progress.bytes.store(bytes.saturating_mul(2), Ordering::Relaxed);
         let fetch = Fetch { images: self, registry: &registry, source, progress, workspace: wanted.workspace };
-        let blobs = self.sources.runtime.block_on(fetch.all(missing)).map_err(|error| match error {
+        let blobs = given.sources.runtime.block_on(fetch.all(missing)).map_err(|error| match error {
             ImageError::Registry(error) => explain(error),
             other => other,
         })?;
-        let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &self.limits, progress);
+        let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &given.limits, progress);
         let mut downloaded: Vec<_> = blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()).collect();
         if unpacked.is_ok() {
             // A pull that was killed after its layers were there has left what they were made of.
@@ -70,7 +71,8 @@ impl Images {
     }
 
     fn registry(&self) -> Result<Registry, ImageError> {
-        let config = RegistryConfig { plain_http: self.sources.plain_http.clone(), ..RegistryConfig::default() };
+        let config =
+            RegistryConfig { plain_http: self.given().sources.plain_http.clone(), ..RegistryConfig::default() };
         Registry::new(self.program(), config).map_err(ImageError::Registry)
     }
 

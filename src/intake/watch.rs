@@ -29,6 +29,9 @@ pub struct IntakeError {
     source: notify::Error,
 }
 
+/// Says which specs jobs may name now.
+pub type AskSpecs = Box<dyn Fn() -> ResourceSpecs + Send>;
+
 /// A thread that watches `jobs.d`.
 pub struct Intake {
     root: PathBuf,
@@ -44,12 +47,13 @@ pub struct Intake {
     /// Mode, owner and group of each workspace's directory.
     rights: BTreeMap<WorkspaceName, (u32, u32, u32)>,
     next_scan: Instant,
-    specs: ResourceSpecs,
+    /// What jobs may name now.
+    specs: AskSpecs,
 }
 
 impl Intake {
     /// Starts to watch `root`. `known` are the jobs whose files were there before; jobs may name `specs`.
-    pub fn open(root: &Path, known: Vec<JobKey>, specs: ResourceSpecs) -> Result<Self, IntakeError> {
+    pub fn open(root: &Path, known: Vec<JobKey>, specs: AskSpecs) -> Result<Self, IntakeError> {
         let (sender, changes) = channel();
         let failed = |source| IntakeError { path: root.to_owned(), source };
         let watcher = notify::recommended_watcher(move |change| {
@@ -171,7 +175,7 @@ impl Intake {
     }
 
     fn read(&mut self, path: &Path) -> Option<Arrival> {
-        let arrival = match read_path(&self.root, path, &self.specs) {
+        let arrival = match read_path(&self.root, path, &(self.specs)()) {
             Look::Nothing => return None,
             Look::Unfinished => {
                 self.due.insert(path.to_owned(), Instant::now() + QUIET);

@@ -57,8 +57,11 @@ pub fn described(wishes: &[Wish]) -> String {
     told.join(" and ")
 }
 
+/// Later than all that happens.
+const NEVER: Timestamp = Timestamp(u64::MAX);
+
 pub(super) struct Cards {
-    now: Timestamp,
+    pub(super) now: Timestamp,
     /// As if nobody held any.
     all: Offer,
     held: Vec<(Vec<Piece>, End)>,
@@ -204,6 +207,30 @@ impl Cards {
         first(ends, |at| self.surely_left_at(at).fits(wishes))
     }
 
+    /// As if nobody held any.
+    pub(super) fn all(&self) -> &Deck {
+        &self.all.deck
+    }
+
+    /// What is free from which time on, as what runs ends; what does not say when never does.
+    pub(super) fn free_over_time(&self) -> Vec<(Timestamp, Deck)> {
+        let mut ends: BTreeMap<Timestamp, Vec<&Piece>> = BTreeMap::from([(self.now, Vec::new())]);
+        for (pieces, end) in &self.held {
+            let end = end.said().map_or(NEVER, |end| end.max(self.now));
+            ends.entry(end).or_default().extend(pieces);
+        }
+        // From the end back to now: more and more is held.
+        let mut free = self.all.deck.clone();
+        let mut out: Vec<_> = Vec::new();
+        for (at, given_back) in ends.iter().rev() {
+            out.push((*at, free.clone()));
+            free = free.without(given_back.iter().copied());
+        }
+        out.retain(|(at, _)| *at < NEVER);
+        out.reverse();
+        out
+    }
+
     /// What is free then by what is said.
     fn surely_left_at(&self, at: Timestamp) -> Deck {
         without(&self.all.deck, &self.held, |end| end.said().is_none_or(|end| end > at))
@@ -233,15 +260,8 @@ impl Cards {
 
     /// When these pieces should be free, where they still can be had.
     fn free_of(&self, pieces: &[Vec<Piece>]) -> Option<Timestamp> {
-        let has = |deck: Deck| {
-            let mut left = deck;
-            pieces.iter().flatten().all(|piece| {
-                let is_there = left.has(piece);
-                left.take(piece);
-                is_there
-            })
-        };
-        first(self.held.iter().map(|(_, end)| end.foreseen()).chain([self.now]), |at| has(self.left_at(at)))
+        let pieces = pieces.concat();
+        first(self.held.iter().map(|(_, end)| end.foreseen()).chain([self.now]), |at| self.left_at(at).has_all(&pieces))
     }
 
     /// Keeps for the first run that does not fit what it is to be given then.

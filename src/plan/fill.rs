@@ -103,7 +103,8 @@ pub(super) fn is_possible(snapshot: &Snapshot<'_>, cards: Option<&Cards>, waitin
     has_cards && quota.is_none_or(|quota| beyond_quota(amount, workspace, quota).is_none())
 }
 
-fn any_cards(snapshot: &Snapshot<'_>) -> Amount {
+/// As if cards were no limit, where they are looked at one by one.
+pub(super) fn any_cards(snapshot: &Snapshot<'_>) -> Amount {
     Amount { gpu: u64::MAX, ..snapshot.inventory }
 }
 

@@ -1,13 +1,15 @@
 //! For people: the places of waiting runs in the queue, who holds what they wait for, and when they may start.
 
+mod cards;
+mod clock;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
+use self::clock::Clock;
 use super::attempt::foreseen_end;
 use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
-use super::limit::{Load, later};
 use super::share::Hours;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::gpu::deck::{CARD, Wish};
@@ -74,9 +76,9 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
         .map(|held_up| &held_up.key)
         .collect();
     let ordered = ordered(snapshot, most);
-    let mut clock = Clock::new(snapshot);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
+    let mut clock = Clock::new(snapshot, one_by_one.as_ref());
     // Many want the same.
     let mut known: BTreeMap<&[Wish], CardsFor> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
@@ -88,14 +90,6 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
         let is_told = place <= ESTIMATED && is_possible(snapshot, one_by_one.as_ref(), waiting);
         let estimate = match of_their_own.contains(&waiting.key) {
             _ if !is_told => None,
-            // What pieces of cards those before it are given is not reckoned ahead.
-            false if one_by_one.is_some() && !waiting.wishes.is_empty() => {
-                let cards = one_by_one.as_ref().filter(|_| place == 1);
-                match cards.and_then(|cards| cards.free_at(&waiting.wishes)) {
-                    Some(free) => clock.start_from(waiting, free),
-                    None => clock.no_start_of(waiting),
-                }
-            }
             true => clock.no_start_of(waiting),
             false => clock.start_of(waiting),
         };
@@ -202,113 +196,4 @@ fn ordered<'a>(snapshot: &Snapshot<'a>, most: usize) -> Vec<&'a Waiting> {
         }
     }
     out
-}
-
-/// The machine and the quotas as time goes on: each run in order begins where there is room for all that it may take, and ends
-/// when it should.
-struct Clock<'a> {
-    snapshot: &'a Snapshot<'a>,
-    machine: Timeline,
-    sides: BTreeMap<&'a WorkspaceName, Timeline>,
-}
-
-impl<'a> Clock<'a> {
-    fn new(snapshot: &'a Snapshot<'a>) -> Self {
-        Self {
-            snapshot,
-            machine: Timeline::of(&machine(snapshot, snapshot.inventory, foreseen_end)),
-            sides: BTreeMap::new(),
-        }
-    }
-
-    fn side(&mut self, workspace: &'a WorkspaceName) -> &mut Timeline {
-        let snapshot = self.snapshot;
-        self.sides.entry(workspace).or_insert_with(|| Timeline::of(&side(snapshot, workspace, foreseen_end).limit))
-    }
-
-    fn start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
-        self.start_from(waiting, self.snapshot.now)
-    }
-
-    fn start_from(&mut self, waiting: &'a Waiting, from: Timestamp) -> Option<Timestamp> {
-        let Some(start) = self.find(waiting, from) else { return self.no_start_of(waiting) };
-        self.take(waiting, start, waiting.expected);
-        Some(start)
-    }
-
-    /// When it starts cannot be said: of those behind it only what it leaves over is told.
-    fn no_start_of(&mut self, waiting: &'a Waiting) -> Option<Timestamp> {
-        self.take(waiting, self.snapshot.now, None);
-        None
-    }
-
-    fn take(&mut self, waiting: &'a Waiting, start: Timestamp, lasts: Option<Duration>) {
-        let load = Load::of(waiting.amount);
-        self.machine.take(start, &load, lasts);
-        self.side(&waiting.key.workspace).take(start, &load, lasts);
-    }
-
-    /// The first time from then on at which both have room.
-    fn find(&mut self, waiting: &'a Waiting, from: Timestamp) -> Option<Timestamp> {
-        let load = Load::of(waiting.amount);
-        let mut at = from;
-        // Each step goes on in time, to a point of one of the two.
-        loop {
-            let found = self.machine.earliest(at, &load, waiting.lasts)?;
-            let both = self.side(&waiting.key.workspace).earliest(found, &load, waiting.lasts)?;
-            if both == found {
-                return Some(both);
-            }
-            at = both;
-        }
-    }
-}
-
-/// What is free from which time on, until the next.
-struct Timeline(Vec<(Timestamp, Load)>);
-
-impl Timeline {
-    fn of(limit: &super::limit::Limit) -> Self {
-        Self(limit.free_over_time())
-    }
-
-    /// The first time from which on it fits for as long as it lasts.
-    fn earliest(&self, from: Timestamp, load: &Load, lasts: Option<Duration>) -> Option<Timestamp> {
-        let mut start = None;
-        let mut points = self.0.iter().peekable();
-        while let Some((at, free)) = points.next() {
-            let next = points.peek().map(|(next, _)| *next);
-            if next.is_some_and(|next| next <= from) {
-                continue;
-            }
-            if !load.fits(free) {
-                start = None;
-                continue;
-            }
-            let begin = *start.get_or_insert((*at).max(from));
-            if let (Some(lasts), Some(next)) = (lasts, next)
-                && later(begin, lasts) <= next
-            {
-                return Some(begin);
-            }
-        }
-        start
-    }
-
-    fn take(&mut self, start: Timestamp, load: &Load, lasts: Option<Duration>) {
-        self.cut(start);
-        let end = lasts.map(|lasts| later(start, lasts));
-        end.into_iter().for_each(|end| self.cut(end));
-        let within = self.0.iter_mut().filter(|(at, _)| *at >= start && end.is_none_or(|end| *at < end));
-        within.for_each(|(_, free)| *free = free.minus(load));
-    }
-
-    /// Makes a point of a time, so that what is free may change there.
-    fn cut(&mut self, time: Timestamp) {
-        let next = self.0.partition_point(|(at, _)| *at <= time);
-        let Some((at, free)) = next.checked_sub(1).and_then(|before| self.0.get(before)).copied() else { return };
-        if at < time {
-            self.0.insert(next, (time, free));
-        }
-    }
 }

@@ -1,6 +1,8 @@
 //! A drained machine: what runs goes on, nothing else starts, until somebody undoes it. One that ends: nothing runs on. And settings that are changed while we run.
 
-use super::{Reconciler, Settings};
+use std::time::Duration;
+
+use super::{Reconciler, Settings, shares};
 use crate::ids::JobKey;
 use crate::report::{DrainOrder, DrainReport};
 use crate::status::StopCause;
@@ -61,13 +63,29 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// What of the settings can change while we run: the machine's size, quotas, the grace.
+    /// Other settings act from now on, but for the range of addresses: blocks of it are handed out.
     pub(super) fn configure(&mut self, settings: Settings) {
-        // Shares are added up, and addresses handed out, by what was there at the start.
-        let Settings { addresses, half_life, usage_keep, .. } = self.settings;
-        self.settings = Settings { addresses, half_life, usage_keep, ..settings };
+        let before = std::mem::replace(&mut self.settings, settings);
+        self.settings.addresses = before.addresses;
+        if self.settings.half_life != before.half_life {
+            self.count_shares_anew(before.half_life);
+        }
         tracing::info!(inventory = %self.settings.inventory, "limits and quotas of trainyard.toml act as they are now");
         self.tell_those_that_wait();
+    }
+
+    fn count_shares_anew(&mut self, before: Duration) {
+        match shares(&self.store, self.settings.half_life, self.now) {
+            Ok(mut shares) => {
+                // Over since the last commit.
+                self.usage.iter().for_each(|used| shares.account(used, self.now));
+                self.shares = shares;
+            }
+            Err(error) => {
+                self.settings.half_life = before;
+                tracing::error!(%error, "cannot read what was used; queue.half_life stays what it was until the daemon is restarted");
+            }
+        }
     }
 
     fn tell_those_that_wait(&mut self) {

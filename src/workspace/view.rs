@@ -16,7 +16,7 @@ use trainyard_fs::{Account, Content, ContentMetadata, Quota, Refusal, RelPath, R
 use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
-use crate::ids::JobKey;
+use crate::ids::{JobKey, NAME_MAX_CHARS};
 use crate::logs::{INDEX_FILE, LogReader};
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
@@ -166,9 +166,14 @@ impl WorkspaceTree {
 
     /// `mv draft v1`: from here on nobody changes it.
     fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>) -> io::Result<()> {
-        let is_free = to.version.to_str().is_some_and(may_be_version);
-        if at.dataset != to.dataset || !to.is_top || !is_free {
-            return Err(errno(Errno::EINVAL));
+        // `EINVAL` would be told by mv as a move into itself.
+        if at.dataset != to.dataset || !to.is_top {
+            return Err(errno(Errno::EPERM));
+        }
+        match to.version.to_str() {
+            Some(name) if name.chars().count() > NAME_MAX_CHARS => return Err(errno(Errno::ENAMETOOLONG)),
+            Some(name) if may_be_version(name) => {}
+            _ => return Err(errno(Errno::EPERM)),
         }
         if self.shelf.directory(&at.dataset.join(at.version)).is_err() {
             // A file called draft is nothing to publish, nor is a link.

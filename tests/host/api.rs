@@ -535,7 +535,8 @@ fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
          [alerts.page]\ncommand = [\"{page}\"]\non = [\"all\"]\n\
          [alerts.mail]\nemail = [\"ops@lab.example\"]\nsendmail = \"{sendmail}\"\n"
     );
-    fs::write(root.join("etc/trainyard/trainyard.toml"), config).unwrap();
+    let file = root.join("etc/trainyard/trainyard.toml");
+    fs::write(&file, &config).unwrap();
     instance.start_daemon(&[]);
     in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
     instance.wait_ready();
@@ -585,5 +586,13 @@ fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
         (kept["waiting"] == json!([])).then_some(())
     });
     assert!(!instance.journal().contains("the key") && !instance.journal().contains("tok3n"));
+    // Others are told from when the file names them on, and who is gone from it no more; no daemon is restarted for that.
+    let anew = root.join("anew");
+    let kept = config.split("[alerts.mail]").next().unwrap().replace(&page, &script("other", &anew));
+    fs::write(&file, kept).unwrap();
+    instance.wait_for_log("the alerts of trainyard.toml act as they are now");
+    instance.run_job("worse", fail);
+    wait_for("the other program", || read(&anew).contains("\"state\":\"failed\"").then_some(()));
+    assert!(!read(&told).contains("worse") && !read(&mail).contains("worse"));
     instance.shutdown();
 }

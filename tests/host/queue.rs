@@ -132,6 +132,11 @@ fn who_waits_is_told_in_the_mount_as_well_and_a_job_is_extended_from_the_command
 
     let refused = instance.cli(&["extend", "free", "2h"]);
     assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("neither max_duration"));
+    let refused = instance.cli(&["extend", "holder", "99999999999d"]);
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("by more than nothing, and by 3650d in all"),
+        "{refused:?}"
+    );
     assert!(instance.ok(&["extend", "holder", "2h"]).contains("may take 3h0m (2h0m of it added), until "));
     instance.kill_daemon();
     instance.restart_daemon();

@@ -81,6 +81,14 @@ fn the_service_manager_is_told_what_the_daemon_does_and_that_it_lives() {
     kill(daemon, Signal::SIGHUP).unwrap();
     assert!(manager.hear("RELOADING=1").contains("MONOTONIC_USEC="));
     manager.hear("READY=1");
+    // A spec that is offered from now on is named by a job at once, and what waits for a restart is told by its key.
+    let more = "[specs.small]\ncpu = 0.1\nmemory = \"100MB\"\n[mount]\ndirect = \"none\"\n";
+    fs::write(&file, format!("{}{more}", config(2))).unwrap();
+    kill(daemon, Signal::SIGHUP).unwrap();
+    manager.hear("READY=1");
+    instance.wait_for_log("act when the daemon is restarted");
+    instance.drop_job("small", "command = \"true\"\nresources.spec = \"small\"\n");
+    instance.wait_state("small", "waiting");
     // What is wrong changes nothing.
     fs::write(&file, "[limits]\ncpus = 1\n").unwrap();
     kill(daemon, Signal::SIGHUP).unwrap();

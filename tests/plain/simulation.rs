@@ -230,7 +230,7 @@ impl Cards {
             facts,
             mig: index == CARDS,
             slices,
-            findings: health::judge(&signs),
+            findings: health::judge(&signs, None),
             signs,
             usage: usage.then(|| Usage { processes: Some(processes), ..Usage::default() }),
         }

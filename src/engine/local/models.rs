@@ -76,7 +76,7 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
         let write = |file: &Path| write_whole(file, about.as_bytes(), 0o644, Durability::Process);
         match write(&about_file) {
             // The workspace has no room, where the kernel holds it to that: a model is not kept back for it.
-            Err(error) if error.raw_os_error() == Some(nix::libc::EDQUOT) => {
+            Err(error) if is_no_room(&error) => {
                 write(&model.with_file_name("MODEL.toml")).map_err(failed(TOLD))?;
             }
             written => written.map_err(failed(TOLD))?,
@@ -94,6 +94,11 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
     // Who looks into the run finds it as well.
     let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(number);
     replace_symlink(&up, model).map_err(failed(TOLD))
+}
+
+/// By the quota: XFS says of a directory's that the disk is full, and others that a quota is.
+fn is_no_room(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::EDQUOT | nix::libc::ENOSPC))
 }
 
 /// `MODEL.toml`: where the model comes from.

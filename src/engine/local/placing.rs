@@ -133,7 +133,8 @@ impl LocalEngine {
     /// Whoever is in the machine's network reaches what listens on its loopback.
     pub(super) fn check_network(&self, run: &Prepare) -> Result<(), EngineError> {
         let workspace = run.identity.key.workspace.as_str();
-        let allowed = run.owner.uid == 0 || self.host_workspaces.iter().any(|allowed| allowed == workspace);
+        let allowed =
+            run.owner.uid == 0 || self.config.now().network.host_workspaces.iter().any(|allowed| allowed == workspace);
         let low = self.ports_of_the_machine(&run.spec).into_iter().find(|port| *port < FIRST_OPEN_PORT);
         if let Some(port) = low.filter(|_| run.owner.uid != 0) {
             return Err(EngineError(format!(

@@ -25,10 +25,10 @@ use sha2::{Digest as _, Sha256};
 
 use super::workdirs::{self, groups_of};
 use super::{failed, told};
-use crate::config::{Paths, Pool};
+use crate::config::{InForce, Paths, Pool};
 use crate::contract::Identity;
 use crate::engine::{EngineError, GivenUp, Prepare};
-use crate::ids::{AssetName, StoreKind, WorkspaceName};
+use crate::ids::{StoreKind, WorkspaceName};
 use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
 use crate::spec::RemoteMount;
@@ -45,7 +45,8 @@ const SECRET_MAX: u64 = 64 << 10;
 pub(super) struct Carrier {
     program: Arc<SealedProgram>,
     paths: Paths,
-    pools: BTreeMap<AssetName, Pool>,
+    /// What is in force.
+    config: InForce,
     /// What is being copied in, or waits for that.
     bringing: Mutex<Vec<Bringing>>,
     /// A place is free again, or somebody no longer waits for one.
@@ -62,8 +63,8 @@ struct Bringing {
 type Seen = BTreeMap<String, PathBuf>;
 
 impl Carrier {
-    pub(super) fn new(program: Arc<SealedProgram>, paths: Paths, pools: BTreeMap<AssetName, Pool>) -> Self {
-        Self { program, paths, pools, bringing: Mutex::default(), changed: Condvar::new() }
+    pub(super) fn new(program: Arc<SealedProgram>, paths: Paths, config: InForce) -> Self {
+        Self { program, paths, config, bringing: Mutex::default(), changed: Condvar::new() }
     }
 
     /// Whether the run may use the stores that it names.
@@ -71,13 +72,14 @@ impl Carrier {
         run.spec.stores().try_for_each(|remote| self.pool(remote, &run.identity.key.workspace).map(drop))
     }
 
-    fn pool(&self, remote: &RemoteMount, workspace: &WorkspaceName) -> Result<&Pool, EngineError> {
+    fn pool(&self, remote: &RemoteMount, workspace: &WorkspaceName) -> Result<Pool, EngineError> {
+        let config = self.config.now();
         let may = |pool: &Pool| pool.workspaces.as_ref().is_none_or(|all| all.contains(workspace));
         let refused = |why: String| Err(EngineError(format!("{}: {remote}: {why}", remote.key())));
         let name = &remote.pool;
-        match self.pools.get(name) {
+        match config.pools.get(name) {
             None => {
-                let known = self.pools.iter().filter(|(_, pool)| may(pool));
+                let known = config.pools.iter().filter(|(_, pool)| may(pool));
                 let known: Vec<String> = known.map(|(name, pool)| format!("{}:{name}", pool.kind.name())).collect();
                 let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
                 refused(format!(
@@ -95,7 +97,7 @@ impl Carrier {
             Some(pool) if pool.read_only && remote.sync.is_some() => {
                 refused(format!("nothing may be copied to the pool {name} (read_only in trainyard.toml, or kind http)"))
             }
-            Some(pool) => Ok(pool),
+            Some(pool) => Ok(pool.clone()),
         }
     }
 
@@ -129,7 +131,7 @@ impl Carrier {
     ) -> Result<News, EngineError> {
         let (workspace, owner) = whom;
         let pool = self.pool(remote, workspace)?;
-        let order = Order { access: self.access(pool)?, rights: rights(pool, owner), errand };
+        let order = Order { access: self.access(&pool)?, rights: rights(&pool, owner), errand };
         self.run(directory, &order, begun, hear)
             .map_err(|error| EngineError(format!("the process that copies: {error}")))
     }
@@ -257,10 +259,10 @@ impl Carrier {
         let Prepare { identity, owner, .. } = run;
         let prefix = remote.prefix_of(&identity.key.job, identity.run);
         let pool = self.pool(remote, &identity.key.workspace)?;
-        let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(pool, &prefix));
+        let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(&pool, &prefix));
         let directory = self.paths.remote().join(&below);
         let waits = || tell(format!("waits for another copy of {remote}"));
-        let opened = self.open_place(&directory, &rights(pool, *owner), &run.given_up, &waits);
+        let opened = self.open_place(&directory, &rights(&pool, *owner), &run.given_up, &waits);
         let (directory, _place) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| {
             if let News::Progress(progress) = news {

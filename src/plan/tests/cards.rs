@@ -54,7 +54,10 @@ fn wants(number: u64, wishes: &[Wish], lasts: Option<u64>) -> (Place, Waiting) {
     let gpu = wishes.iter().map(weight).sum();
     let lasts = lasts.map(Duration::from_secs);
     let run = waiting(number, 1, 1);
-    (place(number), Waiting { amount: Amount { gpu, ..run.amount }, wishes: wishes.into(), lasts, ..run })
+    (
+        place(number),
+        Waiting { amount: Amount { gpu, ..run.amount }, wishes: wishes.into(), lasts, expected: lasts, ..run },
+    )
 }
 
 /// What an attempt has of one card, until a second if that is known.
@@ -176,17 +179,119 @@ fn who_uses_more_than_its_share_for_too_long_has_failed() {
     assert_eq!(planned(vec![over], vec![], &no_queue()).steps, [decided]);
 }
 
-#[test]
-fn the_first_that_waits_for_pieces_is_told_when_it_may_start() {
-    let live = vec![holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(40 * GIB), None)];
-    let waits = queue([wants(1, &[wish(Part::Whole)], Some(2)), wants(2, &[share(50)], None)]);
-    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+/// When those that wait may start, in seconds, as told at second 5.
+fn starts<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> Vec<Option<u64>> {
+    let (shares, quotas, waits) = (Shares::new(Duration::from_secs(3600)), Quotas::new(), queue(waits));
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
-    let one_by_one = Some(OneByOne { all: deck(2), away: vec![], kept: None });
-    let snapshot = Snapshot { one_by_one, ..snapshot(5000, inventory, live, &waits, (&shares, &quotas)) };
-    let outlook = outlook::outlook(&snapshot, &plan(&snapshot).held_up, usize::MAX);
-    let told =
-        |number| outlook.of(&key(number)).map(|standing| (standing.estimate.map(|at| at.0 / 1000), standing.cards));
-    let held = outlook::CardsFor::Held { free: 0 };
-    assert_eq!([told(1), told(2)], [Some((Some(8), held)), Some((None, held))]);
+    let cards = |kept| Some(OneByOne { all: deck(2), away: vec![], kept });
+    let before = snapshot(5000, inventory, live.to_vec(), &waits, (&shares, &quotas));
+    let planned = plan(&Snapshot { one_by_one: cards(None), ..before.clone() });
+    let seen = Snapshot { one_by_one: cards(planned.kept.clone()), ..before };
+    let outlook = outlook::outlook(&seen, &planned.held_up, usize::MAX);
+    let numbers = 1..=outlook.waiting as u64;
+    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000)).collect()
+}
+
+#[test]
+fn starts_are_foreseen_card_by_card_with_shares_and_slices() {
+    let whole = || wish(Part::Whole);
+    let slice = || wish(Part::Slice("1g.10gb".to_owned()));
+    // Card 0 is free at second 8, card 1 is half free for ever.
+    let live = [holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(40 * GIB), None)];
+    let waits = [
+        wants(1, &[whole()], Some(2)),
+        wants(2, &[share(50)], Some(3)),
+        wants(3, &[share(30)], Some(9)),
+        wants(4, &[slice()], None),
+        wants(5, &[whole()], None),
+        wants(6, &[Wish { kind: Some("card A".to_owned()), ..whole() }], Some(1)),
+        wants(7, &[share(10)], None),
+        wants(8, &[slice(), share(10)], Some(1)),
+        wants(9, &[slice()], None),
+    ];
+    // The second comes after the first; the third and the seventh lie on card 1. The fifth has card 0 for ever, and the eighth has
+    // its slice now and its share when the third has ended: both at once. Then nobody knows of a slice for ever.
+    let told = [Some(8), Some(10), Some(5), Some(5), Some(13), None, Some(5), Some(14), Some(15)];
+    assert_eq!(starts(&live, waits), told);
+    // Nobody has one card all the time where two have it one after the other.
+    let live = [holds(101, 0, None, Some(8)), holds(102, 1, None, Some(12))];
+    let pair = Wish { count: 2, ..whole() };
+    let waits = [
+        wants(1, &[pair], Some(5)),
+        wants(2, &[whole()], Some(4)),
+        wants(3, &[whole()], Some(5)),
+        wants(4, &[slice()], None),
+    ];
+    assert_eq!(starts(&live, waits), [Some(12), Some(8), Some(17), Some(5)]);
+}
+
+#[test]
+fn cards_of_runs_of_which_nobody_knows_when_they_start_are_foreseen_for_nobody_else() {
+    let live = [holds(101, 0, None, Some(8)), holds(102, 1, Some(40 * GIB), None)];
+    let pair = || Wish { count: 2, ..wish(Part::Whole) };
+    let behind = |first| {
+        let waits = [first, wants(2, &[share(20)], Some(1)), wants(3, &[wish(Part::Whole)], Some(1))];
+        starts(&live, waits)
+    };
+    assert_eq!(behind(wants(1, &[pair()], Some(1))), [None; 3], "it waits for both cards");
+    let half = || wants(1, &[Wish { kind: Some("card B".to_owned()), ..wish(Part::Whole) }], None);
+    let whole = |number| wants(number, &[wish(Part::Whole)], Some(1));
+    assert_eq!(starts(&live, [half(), whole(2)]), [None, Some(8)]);
+    // Both of them can never be had beside what the first waits for: whatever it could use is left to it.
+    assert_eq!(starts(&live, [half(), wants(2, &[pair()], Some(1)), whole(3)]), [None; 3]);
+    // What waits for a port has its share where there is room for it, card 1, and the others do without that.
+    let mut live = live.clone();
+    live[1].ports = vec![8080];
+    let (place, first) = wants(1, &[share(30)], Some(1));
+    let waits = [
+        (place, Waiting { ports: vec![8080], ..first }),
+        wants(2, &[share(20)], Some(1)),
+        wants(3, &[wish(Part::Whole)], Some(1)),
+        wants(4, &[share(10)], None),
+    ];
+    assert_eq!(starts(&live, waits), [None, Some(8), Some(9), Some(5)]);
+}
+
+/// What may be held of card 0 and card 1, and what may be wanted.
+fn some_held() -> impl Strategy<Value = Vec<Live>> {
+    let until = || proptest::option::weighted(0.8, 6..20_u64);
+    let part = prop_oneof![Just(None), Just(Some(20)), Just(Some(40))];
+    proptest::collection::vec((0..2_usize, part, until()), 0..5).prop_map(|held| {
+        let mut left = [80_u64; 2];
+        let mut live = Vec::new();
+        for (number, (place, gib, until)) in (101..).zip(held) {
+            let takes = gib.unwrap_or(80);
+            if takes <= left[place] {
+                left[place] -= takes;
+                live.push(holds(number, place, gib.map(|gib| gib * GIB), until));
+            }
+        }
+        live
+    })
+}
+
+fn some_wanted() -> impl Strategy<Value = Vec<Wish>> {
+    let part = prop_oneof![
+        Just(Part::Whole),
+        (1..=80_u64).prop_map(|gib| Part::Share(gib * GIB)),
+        Just(Part::Slice("1g.10gb".to_owned()))
+    ];
+    proptest::collection::vec(part.prop_map(wish), 1..3)
+}
+
+proptest! {
+    #[test]
+    fn the_first_starts_when_it_was_told_and_not_sooner(live in some_held(), wanted in some_wanted(), behind in some_wanted()) {
+        let waits = || [wants(1, &wanted, Some(3)), wants(2, &behind, None)];
+        let told = starts(&live, waits())[0];
+        let is_started = |second: u64| {
+            let lives = live.iter().filter(|live| live.max_duration.is_none_or(|lasts| 1 + lasts.as_secs() > second));
+            let cards = OneByOne { all: deck(2), away: vec![], kept: None };
+            started(&planned_at(second * 1000, lives.cloned().collect(), cards, &queue(waits()))).contains(&key(1))
+        };
+        match told {
+            Some(second) => prop_assert!(is_started(second) && (second == 5 || !is_started(second - 1)), "{second}"),
+            None => prop_assert!(!is_started(1000), "there was room"),
+        }
+    }
 }

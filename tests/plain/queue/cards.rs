@@ -245,7 +245,7 @@ fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_els
         let mut seen = idle(4, at);
         for card in &mut seen.cards[..3] {
             card.signs.lost = Some("fell off the bus".to_owned());
-            card.findings = health::judge(&card.signs);
+            card.findings = health::judge(&card.signs, None);
         }
         seen
     };

@@ -52,10 +52,9 @@ fn prune_place(place: &Path, unused: Duration, used: &dyn Fn() -> io::Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
     use std::sync::Arc;
 
-    use crate::config::Paths;
+    use crate::config::{Config, InForce, Paths};
     use crate::sys::lock::HeldLock;
     use crate::sys::process::SealedProgram;
 
@@ -67,7 +66,8 @@ mod tests {
         let (used, unused) = (place.join("a"), place.join("b"));
         [&used, &unused].iter().for_each(|snapshot| fs::create_dir_all(snapshot).unwrap());
         let program = Arc::new(SealedProgram::of_this_program().unwrap());
-        let carrier = Carrier::new(program, paths, BTreeMap::new());
+        let config = InForce::new(Config::defaults(paths.clone()).unwrap());
+        let carrier = Carrier::new(program, paths, config);
         let lock = place.with_extension("lock");
         // Whoever copies has noted it by now, or comes when this is over.
         let told = || {
