@@ -18,7 +18,7 @@ use trainyard::reconcile::{
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
 use trainyard::spec::JobSpec;
-use trainyard::status::{EndRecord, State, TaskEnd};
+use trainyard::status::{EndRecord, State, StopHow, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
 use trainyard::store::record::{SourceRecord, SweepRecord};
@@ -28,6 +28,7 @@ use super::simulation;
 mod cards;
 
 const HOUR: u64 = 3_600_000;
+const STOP: Verb = Verb::Stop { how: StopHow::WithGrace };
 
 struct Daemon {
     store: MemoryStore,
@@ -359,25 +360,25 @@ fn where_no_limit_is_any_more_after_a_restart_those_that_were_turned_away_are_qu
 #[test]
 fn a_job_that_is_not_queued_yet_is_stopped_and_begins_nothing_by_itself() {
     let mut daemon = full_queue();
-    assert!(daemon.ask("a/two", Verb::Stop).unwrap().contains("run 1 is not queued any more"));
+    assert!(daemon.ask("a/two", STOP).unwrap().contains("run 1 is not queued any more"));
     let two = daemon.report("a/two");
     assert_eq!(two.state, State::Stopped);
     assert!(two.reason.contains("stopped before its run was queued"), "{}", two.reason);
-    assert!(matches!(daemon.ask("a/two", Verb::Stop), Err(Refusal::NotRunning { .. })));
+    assert!(matches!(daemon.ask("a/two", STOP), Err(Refusal::NotRunning { .. })));
     daemon.restart();
     daemon.file("a/two", &cores(8, ""));
     daemon.end("b/holder");
     assert_eq!(daemon.states(ALL), [State::Running, State::Stopped, State::Waiting]);
     let said = daemon.ask("a/two", Verb::Rerun).unwrap();
     assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
-    daemon.ask("a/two", Verb::Stop).unwrap();
+    daemon.ask("a/two", STOP).unwrap();
     daemon.file("a/two", &cores(7, ""));
     assert_eq!(daemon.state("a/two"), State::Held, "a newer version is wanted");
     daemon.end("a/one");
     assert_eq!(daemon.states(ALL), [State::Succeeded, State::Waiting, State::Running]);
     let said = daemon.ask("a/one", Verb::Rerun).unwrap();
     assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
-    assert!(daemon.ask("a/one", Verb::Stop).unwrap().contains("run 2 is not queued any more"));
+    assert!(daemon.ask("a/one", STOP).unwrap().contains("run 2 is not queued any more"));
     daemon.end("a/three");
     daemon.end("a/two");
     assert_eq!((daemon.state("a/one"), daemon.report("a/one").run), (State::Succeeded, 1));
@@ -390,7 +391,7 @@ fn to_stop_a_sweep_is_to_stop_those_of_its_jobs_that_are_not_queued_yet_as_well(
     daemon.files(vec![removed("a/one"), removed("a/two"), removed("a/three")]);
     daemon.files(vec![swept("a/grid", &jobs, &cores(8, ""))]);
     assert_eq!(daemon.states(jobs), [State::Waiting, State::Held]);
-    daemon.ask("a/grid", Verb::Stop).unwrap();
+    daemon.ask("a/grid", STOP).unwrap();
     daemon.end("b/holder");
     assert_eq!(daemon.states(jobs), [State::Stopped, State::Stopped]);
 }

@@ -19,7 +19,7 @@ use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Outcome, Reconciler, Request, Settings, Verb, Work};
 use trainyard::rundir::{Found, Loss};
 use trainyard::spec::{JobSpec, parse};
-use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
+use trainyard::status::{EndRecord, State, StopCause, StopHow, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
 use trainyard::store::memory::MemoryStore;
@@ -48,6 +48,8 @@ const SPECS: [&str; 15] = [
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
+const VERBS: [Verb; 4] =
+    [Verb::Stop { how: StopHow::WithGrace }, Verb::Rerun, Verb::Remove, Verb::Stop { how: StopHow::AtOnce }];
 
 /// One thing that the world does.
 #[derive(Debug, Clone)]
@@ -367,7 +369,7 @@ impl World {
                 self.files.remove(&key(*job));
                 self.handle(Event::Files(vec![Arrival::Removed { key: key(*job) }]));
             }
-            Step::Ask { job, verb } => self.ask(key(*job), [Verb::Stop, Verb::Rerun, Verb::Remove][*verb]),
+            Step::Ask { job, verb } => self.ask(key(*job), VERBS[*verb]),
             Step::Work { which } => self.work(*which),
             Step::Task { which, what } => self.task(*which, *what),
             Step::Crash { done } => {
@@ -488,7 +490,7 @@ impl World {
                 }
                 Outcome::Launched { attempt: launch.attempt, failures: Vec::new() }
             }
-            Work::Stop { task, cause } => {
+            Work::Stop { task, cause, .. } => {
                 if let Some(Fake::Alive { stop, .. }) = self.tasks.get_mut(&task) {
                     *stop = Some(cause);
                 }
