@@ -1,6 +1,7 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
@@ -168,7 +169,7 @@ pub(super) fn tell(found: &[Diagnostic]) {
 
 /// Writes a file that is not there yet.
 pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
-    match write_new(path, text.as_bytes(), 0o644, Durability::Process).with_context(|| unwritable(path))? {
+    match write_new(path, text.as_bytes(), 0o644, Durability::Process).map_err(|error| unwritable(path, error))? {
         Existing::None => Ok(()),
         Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
     }
@@ -176,27 +177,31 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// Writes over a file, which stays its owner's: that is whose job it is.
 pub(super) fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
-    let there = fs::symlink_metadata(path).with_context(|| unwritable(path))?;
+    let there = fs::symlink_metadata(path).map_err(|error| unwritable(path, error))?;
     if !there.is_file() {
         bail!("{} is a link or no file; nothing was written", path.display());
     }
     if there.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
     }
-    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))?;
-    if fs::metadata(path).with_context(|| unwritable(path))?.gid() != there.gid() {
+    let failed = |error| unwritable(path, error);
+    write_whole(path, text.as_bytes(), there.mode() & 0o777, Durability::Process).map_err(failed)?;
+    if fs::metadata(path).map_err(failed)?.gid() != there.gid() {
         let told = || format!("{} was written, but has not the group {} that it had", path.display(), there.gid());
         chown(path, None, Some(there.gid())).with_context(told)?;
     }
     Ok(())
 }
 
-fn unwritable(path: &Path) -> String {
+/// With what to do about it, where that is known.
+fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
     let directory = path.parent().unwrap_or(path);
-    match directory.is_dir() {
-        true => format!("cannot write {}; the permissions of {} say who may", path.display(), directory.display()),
-        false => format!("cannot write {}; its workspace has no directory in jobs.d", path.display()),
-    }
+    let advice = match error.kind() {
+        _ if !directory.is_dir() => "; its workspace has no directory in jobs.d".to_owned(),
+        io::ErrorKind::PermissionDenied => format!("; the permissions of {} say who may", directory.display()),
+        _ => String::new(),
+    };
+    anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
 }
 
 /// Copies the overrides of one job file for another, which has none.
@@ -208,7 +213,7 @@ pub(super) fn copy_overrides(from: &Path, to: &Path) -> anyhow::Result<()> {
     if !from.is_dir() {
         return Ok(());
     }
-    fs::create_dir(&to).with_context(|| unwritable(&to))?;
+    fs::create_dir(&to).map_err(|error| unwritable(&to, error))?;
     let names = crate::intake::sources::override_names(&from)?;
     names.iter().try_for_each(|name| {
         let text = fs::read_to_string(from.join(name)).with_context(|| format!("cannot read {name}"))?;

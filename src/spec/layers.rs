@@ -22,6 +22,7 @@ use crate::ids::JobName;
 
 /// Most overrides of a job.
 pub const OVERRIDES_MAX: usize = 64;
+pub(super) const NOTHING: &str = "has no key, only blanks or comments: was it written half? Write it whole, with a `command` or any other key, or remove it";
 pub(super) const WITH_ALONE: &str = "`with` gives values to a template, but no `template` is named";
 /// Keys that make no new run: what [`JobSpec::meaning`] leaves out.
 const LIVE: [&str; 11] = [
@@ -151,8 +152,17 @@ impl Stack {
         Self { combination: Some(combination.layer.clone()), ..self.clone() }
     }
 
+    /// Whether none of its own files has a key: one that was written half must not run as a job that only sleeps.
+    fn says_nothing(&self) -> bool {
+        self.own_layers().all(|layer| tree::read(&layer.text, 0).is_some_and(|entries| entries.is_empty()))
+    }
+
     /// Puts the files together and reads the job.
     pub fn expand(&self) -> Expanded {
+        if self.says_nothing() {
+            let diagnostics = vec![Diagnostic::of_file(&self.job.file, NOTHING.to_owned())];
+            return Expanded { spec: None, text: String::new(), template: None, diagnostics };
+        }
         if self.is_plain() {
             return plain(&self.job);
         }
