@@ -51,6 +51,12 @@ impl Layer {
         Self { file: file.to_owned(), text: text.to_owned() }
     }
 
+    /// Whether it has no key.
+    pub(super) fn says_nothing(&self) -> bool {
+        let is_nothing = |line: &str| line.is_empty() || line.starts_with('#');
+        self.text.trim_start_matches('\u{feff}').lines().map(str::trim).all(is_nothing)
+    }
+
     /// Text that is not UTF-8 is a diagnostic like any other.
     pub fn from_bytes(file: &str, bytes: Vec<u8>) -> Result<Self, Diagnostic> {
         match String::from_utf8(bytes) {
@@ -152,14 +158,10 @@ impl Stack {
         Self { combination: Some(combination.layer.clone()), ..self.clone() }
     }
 
-    /// Whether none of its own files has a key: one that was written half must not run as a job that only sleeps.
-    fn says_nothing(&self) -> bool {
-        self.own_layers().all(|layer| tree::read(&layer.text, 0).is_some_and(|entries| entries.is_empty()))
-    }
-
     /// Puts the files together and reads the job.
     pub fn expand(&self) -> Expanded {
-        if self.says_nothing() {
+        // What was written half must not run as a job that only sleeps.
+        if self.own_layers().all(Layer::says_nothing) {
             let diagnostics = vec![Diagnostic::of_file(&self.job.file, NOTHING.to_owned())];
             return Expanded { spec: None, text: String::new(), template: None, diagnostics };
         }

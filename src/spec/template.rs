@@ -175,7 +175,7 @@ impl Template {
         let names: Vec<String> =
             declared.map_or(&[][..], |params| params.node.entries()).iter().map(|param| param.name.clone()).collect();
         let mut found = forbidden(&body, &source);
-        if body.is_empty() && tree::read(&layer.text, number).is_some() {
+        if layer.says_nothing() {
             found.push(Diagnostic::of_file(&layer.file, super::layers::NOTHING.to_owned()));
         }
         if let Some(more) = declared.and_then(|params| params.node.entries().get(PARAMS_MAX)) {
