@@ -170,9 +170,15 @@ impl AlertConfig {
         of_workspace
             && match &self.on {
                 AlertOn::All => true,
-                AlertOn::States(states) => before != Some(event.state) && states.contains(event.state.name()),
+                AlertOn::States(states) => has_come_to(event.state, before) && states.contains(event.state.name()),
             }
     }
+}
+
+/// Whether an event is a change to that state. A job of which nothing ever waited or ran is not stopped by a file that says so.
+fn has_come_to(state: State, before: Option<State>) -> bool {
+    let was_nothing = matches!(before, None | Some(State::Invalid));
+    before != Some(state) && !(state == State::Stopped && was_nothing)
 }
 
 impl Sink {

@@ -30,6 +30,7 @@ use quotas::{WireQueue, WireUsage};
 use specs::WireSpec;
 
 use crate::spec::ResourceSpecs;
+use crate::spec::keys::STOP_GRACE_MAX_MS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -416,6 +417,9 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     let memory = wire.memory.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let free = wire.min_free.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
+    if matches!(&grace, Ok(Some(grace)) if grace.as_millis() > u128::from(STOP_GRACE_MAX_MS)) {
+        return Err(("limits.stop_grace", "must be at most 1h".to_owned()));
+    }
     let keep = wire.debug_keep.as_ref().map(|text| parse_duration(text)).transpose();
     let debug_keep = keep.map_err(|error| ("limits.debug_keep", error.to_string()))?.unwrap_or(DEBUG_KEEP_MAX);
     if debug_keep.is_zero() || debug_keep > DEBUG_KEEP_MAX {

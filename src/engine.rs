@@ -15,7 +15,7 @@ use crate::contract::Identity;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
-use crate::status::{StopCause, Verdict};
+use crate::status::{StopCause, StopHow, Verdict};
 use crate::store::record::{AddressBlock, GpuLease, Owner};
 
 /// One attempt to be started, or gone on with after a crash.
@@ -145,8 +145,8 @@ pub trait Engine: Send + Sync + 'static {
     fn give_up(&self, preparation: &GivenUp);
     /// Makes the run ready, if it is not, and starts the tasks that have never run.
     fn launch(&self, attempt: &Launch) -> Launched;
-    /// Tells a task to stop.
-    fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError>;
+    /// Tells a task to stop, or kills it.
+    fn stop(&self, task: TaskId, cause: &StopCause, how: StopHow) -> Result<(), EngineError>;
     /// What has become of a task. From the first look on, a live task reports its end by itself.
     fn look(&self, task: TaskId) -> Result<Found, EngineError>;
     /// Sees to the output of a run that is copied to a store, if it is.

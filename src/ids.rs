@@ -5,11 +5,15 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 
 /// Longest name, in characters.
 pub const NAME_MAX_CHARS: usize = 64;
+/// And in bytes: so many letters of Chinese. The names of files begin or end with more, and have 255 at most.
+pub const NAME_MAX_BYTES: usize = 192;
 
 /// Why a text is not a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -18,25 +22,39 @@ pub enum NameError {
     Empty,
     #[error("a name has at most {NAME_MAX_CHARS} characters, this one has {0}")]
     TooLong(usize),
+    #[error("a name has at most {NAME_MAX_BYTES} bytes of UTF-8, this one has {0}")]
+    TooManyBytes(usize),
     #[error("a name starts with a letter or a digit, this one with {0:?}")]
     Start(char),
-    #[error("a name holds letters, digits, '-', '_', '.' and '~', not {0:?}")]
+    #[error("a name holds letters with their marks, digits, '-', '_', '.' and '~', not {0:?}")]
     Character(char),
     #[error("{0:?} is kept for Trainyard itself")]
     Reserved(String),
 }
 
-/// 1–64 letters and digits of any script, `-` `_` `.` `~`; the first one a letter or digit.
+/// Marks upon letters of any script, as vowel signs and accents; without those that nobody sees, by which names that look alike
+/// would differ.
+static MARK: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"^[\p{M}--\p{Default_Ignorable_Code_Point}]$").expect("it is tested"));
+
+fn is_mark(letter: char) -> bool {
+    !letter.is_ascii() && MARK.is_match(letter.encode_utf8(&mut [0; 4]))
+}
+
+/// 1–64 letters, marks and digits of any script, `-` `_` `.` `~`; the first one a letter or digit.
 fn check_name(text: &str) -> Result<(), NameError> {
     let first = text.chars().next().ok_or(NameError::Empty)?;
     let count = text.chars().count();
     if count > NAME_MAX_CHARS {
         return Err(NameError::TooLong(count));
     }
+    if text.len() > NAME_MAX_BYTES {
+        return Err(NameError::TooManyBytes(text.len()));
+    }
     if !first.is_alphanumeric() {
         return Err(NameError::Start(first));
     }
-    match text.chars().find(|c| !(c.is_alphanumeric() || "-_.~".contains(*c))) {
+    match text.chars().find(|c| !(c.is_alphanumeric() || "-_.~".contains(*c) || is_mark(*c))) {
         Some(bad) => Err(NameError::Character(bad)),
         None => Ok(()),
     }
@@ -545,10 +563,16 @@ mod tests {
 
     #[test]
     fn names_of_any_script_are_names_and_path_tricks_are_not() {
-        for good in ["digits", "训练_a-1", "a", "1.5~b", &"x".repeat(64)] {
+        let signs = ["हिन्दी", "தமிழ்", "ไทยที่", "u\u{308}ber", "שָׁלוֹם"];
+        for good in ["digits", "训练_a-1", "a", "1.5~b", &"x".repeat(64), &"训".repeat(64)].into_iter().chain(signs)
+        {
             assert!(good.parse::<JobName>().is_ok(), "{good}");
         }
         for bad in ["", "..", ".hidden", "a/b", "a\0b", "a b", "-x", "a\nb", &"x".repeat(65), "by-state", "by-user"] {
+            assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
+        }
+        // A mark begins nothing, and what nobody sees makes no other name of one that looks alike.
+        for bad in ["\u{301}a", "a\u{200d}b", "a\u{fe0f}", "a\u{34f}b", &"𠀀".repeat(49)] {
             assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
         }
     }

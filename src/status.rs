@@ -142,6 +142,23 @@ impl fmt::Display for StopCause {
     }
 }
 
+/// How a task is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopHow {
+    /// By its stop signal; it is killed when its grace is over.
+    #[default]
+    WithGrace,
+    /// It is killed, also in the middle of its grace.
+    AtOnce,
+}
+
+impl StopHow {
+    pub fn is_with_grace(&self) -> bool {
+        *self == Self::WithGrace
+    }
+}
+
 /// How a task ended; written once, by its shim, or `Lost` by the daemon when there is no shim to write it. By the shim `Lost` says that the machine went down.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

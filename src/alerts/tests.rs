@@ -35,6 +35,11 @@ fn a_state_is_told_when_it_is_come_to_and_not_again_with_each_remark() {
     assert!(failed.wants(&key, &event(State::Failed), None));
     assert!(!failed.wants(&key, &event(State::Failed), Some(State::Failed)));
     assert!(!failed.wants(&key, &event(State::Running), Some(State::Starting)));
+    let stopped = config(AlertOn::States(["stopped".to_owned()].into()), &[]);
+    assert!(stopped.wants(&key, &event(State::Stopped), Some(State::Held)));
+    for nothing in [None, Some(State::Invalid)] {
+        assert!(!stopped.wants(&key, &event(State::Stopped), nothing), "a new file, or one put right, stops nothing");
+    }
     assert!(config(AlertOn::All, &["vision"]).wants(&key, &event(State::Running), Some(State::Running)));
     assert!(!config(AlertOn::All, &["other"]).wants(&key, &event(State::Running), None));
 }

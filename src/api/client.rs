@@ -28,6 +28,7 @@ use super::wire::{
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
 use crate::report::DrainReport;
+use crate::status::StopHow;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
@@ -168,8 +169,9 @@ impl Client {
         self.read(Method::GET, &format!("/v1/usage?by={}&since={since}", by.name())).await
     }
 
-    pub async fn stop(&self, key: &JobKey) -> Result<Done, ClientError> {
-        self.read(Method::POST, &path(key, "/stop")).await
+    pub async fn stop(&self, key: &JobKey, how: StopHow) -> Result<Done, ClientError> {
+        let now = if how == StopHow::AtOnce { "?now=1" } else { "" };
+        self.read(Method::POST, &path(key, &format!("/stop{now}"))).await
     }
 
     pub async fn restart(&self, key: &JobKey) -> Result<Done, ClientError> {

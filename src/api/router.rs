@@ -20,6 +20,7 @@ use super::{
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
 use crate::spec::Diagnostic;
+use crate::status::StopHow;
 
 pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
     let caller = call.caller.clone();
@@ -48,7 +49,10 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             jobs::logs(context, caller, job()?, LogQuery::read(&call.query), &asked).await
         }
         Action::Exec => exec::begin(call, context).await,
-        Action::Stop => jobs::change(context, caller, job()?, Verb::Stop).await,
+        Action::Stop => {
+            let how = if call.query.flag("now") { StopHow::AtOnce } else { StopHow::WithGrace };
+            jobs::change(context, caller, job()?, Verb::Stop { how }).await
+        }
         Action::Rerun => jobs::change(context, caller, job()?, Verb::Rerun).await,
         Action::Restart => jobs::change(context, caller, job()?, Verb::Restart).await,
         Action::Extend => {

@@ -333,6 +333,7 @@ const METRICS: &[Param] = &[
     param("run", Kind::Number(1, u32::MAX as u64), "This run; the newest when absent."),
     param("attempt", Kind::Number(1, u32::MAX as u64), "This attempt; the newest when absent."),
 ];
+const STOP: &[Param] = &[param("now", Kind::Flag, "Kill what runs, also in the middle of its grace.")];
 const CLONE: &[Param] = &[
     needed("as", Kind::Name, "The name of the new job."),
     param("to", Kind::Name, "Its workspace; that of the job when absent."),
@@ -389,7 +390,8 @@ pub static ROUTES: &[Route] = &[
         .takes(Takes::Json(of::<ExecRequest>, EXEC_MAX))
         .answers_with(101),
     route(Action::Stop, Verb::Post, "/v1/jobs/{workspace}/{job}/stop", Right::Jobs, Answers::Json(of::<Done>))
-        .does("Stops what runs of a job, or takes it from the queue."),
+        .does("Stops what runs of a job, or takes it from the queue.")
+        .asks(STOP),
     route(Action::Rerun, Verb::Post, "/v1/jobs/{workspace}/{job}/rerun", Right::Jobs, Answers::Json(of::<Done>))
         .does("Runs a job once more, after what runs of it."),
     route(Action::Restart, Verb::Post, "/v1/jobs/{workspace}/{job}/restart", Right::Jobs, Answers::Json(of::<Done>))

@@ -172,6 +172,7 @@ impl Adapter<'_> {
             prepared: true,
             unprepared: None,
             stop: None,
+            stop_how: Default::default(),
             extended_ms: 0,
             attempts: Vec::new(),
             ended: Some(RunEnd { verdict, at: self.now }),

@@ -44,6 +44,7 @@ fn run(number: u32, attempts: Vec<AttemptRecord>, ended: Option<Verdict>) -> Run
         prepared: true,
         unprepared: None,
         stop: None,
+        stop_how: Default::default(),
         extended_ms: 0,
         attempts,
         ended: ended.map(|verdict| RunEnd { verdict, at: Timestamp(4) }),

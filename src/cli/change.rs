@@ -1,4 +1,4 @@
-//! `trainyard stop [--all] | restart | rerun | rm | send JOB…`, `extend JOB TIME`: each job is judged by itself, and every refusal is told.
+//! `trainyard stop [--all] [--now] | restart | rerun | rm | send JOB…`, `extend JOB TIME`: each job is judged by itself, and every refusal is told.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use crate::api::client::{Client, ClientError};
 use crate::api::wire::{Done, JobQuery};
 use crate::ids::JobKey;
 use crate::report::JobReport;
-use crate::status::State;
+use crate::status::{State, StopHow};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
-    Stop,
+    Stop { how: StopHow },
     Restart,
     Rerun,
     Extend { by: Duration },
@@ -28,7 +28,7 @@ impl Change {
     /// For programs.
     fn word(self) -> &'static str {
         match self {
-            Self::Stop => "stop",
+            Self::Stop { .. } => "stop",
             Self::Restart => "restart",
             Self::Rerun => "rerun",
             Self::Extend { .. } => "extend",
@@ -43,7 +43,7 @@ pub(super) async fn run(client: &Client, change: Change, keys: &[JobKey], format
     let mut exit = Exit::Success;
     for key in keys {
         let done = match change {
-            Change::Stop => client.stop(key).await,
+            Change::Stop { how } => client.stop(key, how).await,
             Change::Restart => client.restart(key).await,
             Change::Rerun => client.rerun(key).await,
             Change::Extend { by } => client.extend(key, by).await,
@@ -63,9 +63,12 @@ struct Told<'a> {
     message: &'a str,
 }
 
-/// All jobs that are not over and are the caller's to stop.
-pub(super) async fn stop_all(client: &Client, bulk: Bulk, format: Format) -> anyhow::Result<Exit> {
-    let open = open_jobs(client).await?;
+/// All jobs that are not over and are the caller's to stop; at once, also those that are being stopped.
+pub(super) async fn stop_all(client: &Client, how: StopHow, bulk: Bulk, format: Format) -> anyhow::Result<Exit> {
+    let open = match how {
+        StopHow::WithGrace => open_jobs(client).await?,
+        StopHow::AtOnce => jobs_that(client, |state| !state.is_terminal()).await?,
+    };
     if open.is_empty() && format == Format::People {
         output::aside("nothing of yours runs or waits");
     }
@@ -78,15 +81,19 @@ pub(super) async fn stop_all(client: &Client, bulk: Bulk, format: Format) -> any
         output::error("nothing was stopped");
         return Ok(Exit::Failure);
     }
-    run(client, Change::Stop, &open, format).await
+    run(client, Change::Stop { how }, &open, format).await
 }
 
 /// Those that run or wait, of all that the caller may see.
 pub(super) async fn open_jobs(client: &Client) -> anyhow::Result<Vec<JobKey>> {
-    let is_open = |job: &JobReport| job.run > 0 && !job.state.is_terminal() && job.state != State::Stopping;
+    jobs_that(client, |state| !state.is_terminal() && state != State::Stopping).await
+}
+
+/// Those that have a run and such a state.
+async fn jobs_that(client: &Client, is_meant: impl Fn(State) -> bool) -> anyhow::Result<Vec<JobKey>> {
     let listed = client.jobs(&JobQuery::default()).await?.jobs;
-    let open = listed.iter().filter(|job| is_open(job)).map(|job| format!("{}/{}", job.workspace, job.job).parse());
-    Ok(open.collect::<Result<Vec<JobKey>, _>>()?)
+    let meant = listed.iter().filter(|job: &&JobReport| job.run > 0 && is_meant(job.state));
+    Ok(meant.map(|job| format!("{}/{}", job.workspace, job.job).parse()).collect::<Result<Vec<JobKey>, _>>()?)
 }
 
 /// What would come of each.

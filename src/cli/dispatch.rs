@@ -15,6 +15,7 @@ use super::{
 use crate::api::client::Follow;
 use crate::backup::{Replace, Tokens, Wanted};
 use crate::config::Paths;
+use crate::status::StopHow;
 
 pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let format = output::Format::of(cli.json);
@@ -51,10 +52,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let wanted = events::Wanted::new(job, follow, after, lines, [since, until])?;
             events::run(&client()?, wanted, listed.form(format)).await
         }
-        Verb::Stop { all: true, yes, dry_run, .. } => {
-            change::stop_all(&client()?, confirm::Bulk::of(yes, dry_run), format).await
+        Verb::Stop { jobs, all, now, yes, dry_run } => {
+            let how = if now { StopHow::AtOnce } else { StopHow::WithGrace };
+            match all {
+                true => change::stop_all(&client()?, how, confirm::Bulk::of(yes, dry_run), format).await,
+                false => change::run(&client()?, change::Change::Stop { how }, &jobs, format).await,
+            }
         }
-        Verb::Stop { jobs, all: false, .. } => change::run(&client()?, change::Change::Stop, &jobs, format).await,
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {

@@ -1,6 +1,6 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
-use std::fs;
+use std::{fs, io};
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 
@@ -166,7 +166,7 @@ impl Shelf {
             return Ok(());
         }
         let (_held, way) = self.way_to(&to)?;
-        fs::create_dir(way).with_context(|| unwritable(&to))?;
+        fs::create_dir(way).map_err(|error| unwritable(&to, error))?;
         let names = crate::intake::sources::override_names(&from)?;
         names.iter().try_for_each(|name| {
             let text = fs::read_to_string(from.join(name)).with_context(|| format!("cannot read {name}"))?;
@@ -176,9 +176,11 @@ impl Shelf {
 
     /// By which a file of `jobs.d` is written: others may make links there, and whoever calls may be root.
     fn way_to(&self, path: &Path) -> anyhow::Result<(Held, PathBuf)> {
-        let below = path.strip_prefix(&self.jobs_d).with_context(|| unwritable(path))?;
+        let below = path
+            .strip_prefix(&self.jobs_d)
+            .with_context(|| format!("{} does not lie in {}", path.display(), self.jobs_d.display()))?;
         let directory = below.parent().unwrap_or(Path::new(""));
-        let held = Held::below(&self.jobs_d, directory).with_context(|| unwritable(path))?;
+        let held = Held::below(&self.jobs_d, directory).map_err(|error| unwritable(path, error))?;
         let way = held.path(below.file_name().unwrap_or_default());
         Ok((held, way))
     }
@@ -219,34 +221,37 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// The same by another way to it.
 fn put_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
-    match write_new(way, text.as_bytes(), 0o644, Durability::Process).with_context(|| unwritable(path))? {
+    match write_new(way, text.as_bytes(), 0o644, Durability::Process).map_err(|error| unwritable(path, error))? {
         Existing::None => Ok(()),
         Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
     }
 }
 
 fn replace_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
-    let there = fs::symlink_metadata(way).with_context(|| unwritable(path))?;
+    let there = fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?;
     if !there.is_file() {
         bail!("{} is a link or no file; nothing was written", path.display());
     }
     if there.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
     }
-    write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process).with_context(|| unwritable(path))?;
-    if fs::symlink_metadata(way).with_context(|| unwritable(path))?.gid() != there.gid() {
+    write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process).map_err(|error| unwritable(path, error))?;
+    if fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?.gid() != there.gid() {
         let told = || format!("{} was written, but has not the group {} that it had", path.display(), there.gid());
         lchown(way, None, Some(there.gid())).with_context(told)?;
     }
     Ok(())
 }
 
-fn unwritable(path: &Path) -> String {
+/// With what to do about it, where that is known.
+fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
     let directory = path.parent().unwrap_or(path);
-    match directory.is_dir() {
-        true => format!("cannot write {}; the permissions of {} say who may", path.display(), directory.display()),
-        false => format!("cannot write {}; its workspace has no directory in jobs.d", path.display()),
-    }
+    let advice = match error.kind() {
+        _ if !directory.is_dir() => "; its workspace has no directory in jobs.d".to_owned(),
+        io::ErrorKind::PermissionDenied => format!("; the permissions of {} say who may", directory.display()),
+        _ => String::new(),
+    };
+    anyhow::Error::new(error).context(format!("cannot write {}{advice}", path.display()))
 }
 
 #[cfg(test)]

@@ -197,6 +197,9 @@ pub enum Verb {
         listed: Listed,
     },
     /// Stop jobs: SIGTERM, then SIGKILL after the grace
+    ///
+    /// With --now SIGKILL comes at once, also in the middle of a grace that runs, as that of a job whose `stop` was asked for before or
+    /// whose file was removed.
     Stop {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs
         #[arg(required_unless_present = "all", add = job_names())]
@@ -204,6 +207,9 @@ pub enum Verb {
         /// All of your jobs that run or wait; root's are everybody's
         #[arg(long, conflicts_with = "jobs")]
         all: bool,
+        /// SIGKILL at once, without the grace or what is left of it
+        #[arg(long)]
+        now: bool,
         /// Do not ask; without a terminal nothing is asked
         #[arg(short, long, requires = "all")]
         yes: bool,

@@ -103,7 +103,7 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
             }
             Launched::NotYet { reason } => Outcome::NotYet { attempt: launch.attempt, tasks: launch.tasks, reason },
         },
-        Work::Stop { task, cause } => Outcome::Stopped { task, result: engine.stop(task, &cause) },
+        Work::Stop { task, cause, how } => Outcome::Stopped { task, result: engine.stop(task, &cause, how) },
         Work::Look { task, after } => Outcome::Looked { task, after, result: engine.look(task) },
         Work::Release { key, release } => {
             Outcome::Released { key, attempt: release.attempt, result: engine.release(&release) }

@@ -51,7 +51,7 @@ use crate::images::Images;
 use crate::plan::address::gateway;
 use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Mount, Shm, TaskDir};
 use crate::spec::{Image, Network, Role};
-use crate::status::StopCause;
+use crate::status::{StopCause, StopHow};
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
 use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
@@ -207,6 +207,20 @@ impl LocalEngine {
     /// The group in which a task was started, which may have been by a daemon that lived elsewhere.
     fn group_of(&self, task: TaskId) -> String {
         self.task_dir(task).read_launch().map_or_else(|_| self.cgroup_of(task), |launch| launch.cgroup)
+    }
+
+    /// Kills what runs of a task: it ends as stopped, since its shim was told so before. Of one whose command is not begun there is
+    /// nothing to kill: its shim sees the stop before that or, later, is told again.
+    fn kill(&self, task: TaskId, dir: &TaskDir) -> Result<(), EngineError> {
+        match dir.look().map_err(told)? {
+            Found::Alive { running: true, .. } | Found::Kept { .. } => {}
+            _ => return Ok(()),
+        }
+        match cgroup::kill_all(&self.group_of(task)) {
+            // It has ended just now.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            other => other.map_err(failed("kill the task")),
+        }
     }
 
     fn cgroup_of(&self, task: TaskId) -> String {
@@ -702,7 +716,7 @@ impl Engine for LocalEngine {
         Launched::Tried { failures: launched.filter_map(|(id, result)| Some((id, result.err()?))).collect(), remarks }
     }
 
-    fn stop(&self, task: TaskId, cause: &StopCause) -> Result<(), EngineError> {
+    fn stop(&self, task: TaskId, cause: &StopCause, how: StopHow) -> Result<(), EngineError> {
         let dir = self.task_dir(task);
         if !dir.path().exists() {
             return Ok(());
@@ -715,6 +729,7 @@ impl Engine for LocalEngine {
         }
         match shim.map(|shim| shim.signal(Signal::SIGTERM)) {
             Some(Err(error)) if error.raw_os_error() != Some(nix::libc::ESRCH) => Err(failed("stop the task")(error)),
+            _ if how == StopHow::AtOnce => self.kill(task, &dir),
             _ => Ok(()),
         }
     }

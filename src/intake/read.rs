@@ -84,7 +84,7 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
     let key = match key_of(relative) {
         Ok(Some(key)) => key,
         Ok(None) => return Look::Nothing,
-        Err(error) => return Look::Arrived(stray(path, file, &error)),
+        Err(wrong) => return Look::Arrived(stray(path, file, &wrong)),
     };
     if name.ends_with(TEMPLATE_SUFFIX) {
         return read_template(root, path, file);
@@ -111,23 +111,32 @@ fn read_template(root: &Path, path: &Path, file: String) -> Look {
     Look::Arrived(Arrival::Stray { file, diagnostics })
 }
 
-fn stray(path: &Path, file: String, error: &NameError) -> Arrival {
+fn stray(path: &Path, file: String, wrong: &WrongName) -> Arrival {
     let gone = fs::symlink_metadata(path).is_err();
-    let message = format!("the file's name cannot name a job or template: {error}; rename it");
+    let message = match wrong {
+        WrongName::Workspace(error) => format!("its directory's name cannot name a workspace: {error}; rename it"),
+        WrongName::File(error) => format!("the file's name cannot name a job or template: {error}; rename it"),
+    };
     let diagnostics = if gone { Vec::new() } else { vec![Diagnostic::of_file(&file, message)] };
     Arrival::Stray { file, diagnostics }
 }
 
+/// What of a path is no name.
+enum WrongName {
+    Workspace(NameError),
+    File(NameError),
+}
+
 /// `NAME.toml` or `WORKSPACE/NAME.toml`; deeper ones are not job files.
-fn key_of(relative: &Path) -> Result<Option<JobKey>, NameError> {
+fn key_of(relative: &Path) -> Result<Option<JobKey>, WrongName> {
     let parts: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let (workspace, file) = match parts.as_slice() {
         [file] => (WorkspaceName::default_workspace(), file),
-        [workspace, file] => (workspace.parse()?, file),
+        [workspace, file] => (workspace.parse().map_err(WrongName::Workspace)?, file),
         _ => return Ok(None),
     };
     let stem = file.strip_suffix(TEMPLATE_SUFFIX).or_else(|| file.strip_suffix(".toml"));
-    let job: JobName = stem.unwrap_or(file).parse()?;
+    let job: JobName = stem.unwrap_or(file).parse().map_err(WrongName::File)?;
     Ok(Some(JobKey::new(workspace, job)))
 }
 
@@ -304,7 +313,9 @@ mod tests {
             (put(&format!("{}.toml", "x".repeat(65)), b""), "at most 64"),
             (put("by-state.toml", b""), "kept for Trainyard"),
         ];
-        for (path, word) in cases {
+        fs::create_dir(root.join("bad ws")).unwrap();
+        let of_directory = (put("bad ws/x.toml", b""), "its directory's name cannot name a workspace");
+        for (path, word) in cases.into_iter().chain([of_directory]) {
             let text = refusal(look(root, &path));
             assert!(text.contains(word), "{text}");
         }

@@ -9,6 +9,7 @@ use tokio::sync::Semaphore;
 
 use crate::api::client::{Client, ClientError};
 use crate::ids::JobKey;
+use crate::status::StopHow;
 use crate::workspace::control::{Ask, Word};
 
 /// Writers that may wait for the daemon at once: each takes a thread that others of the mount are waiting for.
@@ -38,7 +39,8 @@ impl Ask for Daemon {
         let asked = runtime.block_on(async {
             let answer = async {
                 match word {
-                    Word::Stop => client.stop(job).await,
+                    Word::Stop => client.stop(job, StopHow::WithGrace).await,
+                    Word::StopNow => client.stop(job, StopHow::AtOnce).await,
                     Word::Restart => client.restart(job).await,
                     Word::Rerun => client.rerun(job).await,
                 }

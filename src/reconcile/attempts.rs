@@ -34,14 +34,15 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {
+        let how = self.stop_how(key);
         let Some(attempt) = self.attempt_mut(key) else { return };
         // What is kept to be looked into stays when the others are stopped for it; if all is well it is of no interest.
         let spares_kept = *cause == StopCause::Decided && !matches!(attempt.verdict, Some(Verdict::Succeeded { .. }));
         let wanted =
             |task: &TaskRecord| if spares_kept { task.phase.outcome().is_none() } else { task.phase.end().is_none() };
         let open = (0..).zip(&attempt.tasks).filter(|(_, task)| wanted(task));
-        let works: Vec<Work> =
-            open.map(|(ordinal, _)| Work::Stop { task: attempt.task_id(ordinal), cause: cause.clone() }).collect();
+        let stop = |ordinal: u32| Work::Stop { task: attempt.task_id(ordinal), cause: cause.clone(), how };
+        let works: Vec<Work> = open.map(|(ordinal, _)| stop(ordinal)).collect();
         self.works.extend(works);
     }
 

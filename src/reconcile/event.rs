@@ -14,7 +14,7 @@ use crate::intake::Arrival;
 use crate::plan::Amount;
 use crate::report::{Change, DrainOrder};
 use crate::rundir::Found;
-use crate::status::StopCause;
+use crate::status::{StopCause, StopHow};
 
 /// Everything that can wake the daemon.
 #[derive(Debug)]
@@ -71,6 +71,7 @@ pub enum Work {
     Stop {
         task: TaskId,
         cause: StopCause,
+        how: StopHow,
     },
     Look {
         task: TaskId,

@@ -57,14 +57,15 @@ impl<S: Store> Reconciler<S> {
         job.record.file_present = true;
         let repaired = !std::mem::take(&mut job.record.invalid).is_empty();
         (job.spec, job.refused) = (Some(std::sync::Arc::new(spec)), None);
-        if repaired {
-            self.note(key, "the job file is valid again".to_owned());
-        }
-        news.into_iter().for_each(|warning| self.note(key, warning));
         if was_edited {
             self.tell_of_edit(key);
         }
         self.settle(key);
+        // What is told has the state that comes of the file: before, a job without a run would be told as stopped.
+        if repaired {
+            self.note(key, "the job file is valid again".to_owned());
+        }
+        news.into_iter().for_each(|warning| self.note(key, warning));
     }
 
     fn tell_of_edit(&mut self, key: &JobKey) {

@@ -13,7 +13,7 @@ use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
 use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{DesiredState, Diagnostic};
-use crate::status::{State, StopCause};
+use crate::status::{State, StopCause, StopHow};
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
 
@@ -108,7 +108,9 @@ pub enum Request {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
-    Stop,
+    Stop {
+        how: StopHow,
+    },
     Rerun,
     /// Stops what runs, then as `Rerun`.
     Restart,
@@ -261,7 +263,7 @@ impl<S: Store> Reconciler<S> {
             }
             Request::Change { caller, key, verb, answer } => {
                 let result = match verb {
-                    Verb::Stop => self.of_each(&key, &caller, Self::stop),
+                    Verb::Stop { how } => self.of_each(&key, &caller, |this, caller, key| this.stop(caller, key, how)),
                     Verb::Rerun => self.of_each(&key, &caller, Self::rerun),
                     Verb::Restart => self.of_each(&key, &caller, Self::restart),
                     Verb::Extend { by } => {
@@ -337,7 +339,7 @@ impl<S: Store> Reconciler<S> {
         Ok(JobDetail { report, is_open, gpus, events, runs, text })
     }
 
-    fn stop(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
+    fn stop(&mut self, caller: &Caller, key: &JobKey, how: StopHow) -> Result<String, Refusal> {
         let job = self.job_of(caller, key)?;
         if self.is_turned_away(key) {
             return Ok(self.stop_before_queued(caller, key));
@@ -346,14 +348,30 @@ impl<S: Store> Reconciler<S> {
             return Err(self.not_running(key, job));
         }
         let followed = self.jobs.get_mut(key).and_then(Job::begin_no_more);
+        let stopping = match how {
+            StopHow::WithGrace => "stopping",
+            StopHow::AtOnce => self.give_no_grace(caller, key),
+        };
         self.want_stop(key, StopCause::User { name: caller.name.clone() });
         Ok(match followed {
             Some(number) => {
                 self.note(key, format!("run {number} does not follow: {} has stopped the job", caller.name));
-                format!("{key}: stopping; run {number} does not follow, `trainyard rerun {key}` starts it")
+                format!("{key}: {stopping}; run {number} does not follow, `trainyard rerun {key}` starts it")
             }
-            None => format!("{key}: stopping"),
+            None => format!("{key}: {stopping}"),
         })
+    }
+
+    /// Of a job whose tasks live; of another one there is nothing to kill.
+    fn give_no_grace(&mut self, caller: &Caller, key: &JobKey) -> &'static str {
+        if self.jobs.get(key).and_then(Job::open_run).is_none_or(|run| run.live_attempt().is_none()) {
+            return "stopping";
+        }
+        if self.stop_how(key) == StopHow::WithGrace {
+            self.note(key, format!("its tasks get no grace: {} wants it stopped at once", caller.name));
+        }
+        self.stop_at_once(key);
+        "killing what runs of it"
     }
 
     /// What cannot run again either is told why.

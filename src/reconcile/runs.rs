@@ -4,7 +4,7 @@ use super::world;
 use super::world::Job;
 use super::{Reconciler, Work};
 use crate::ids::JobKey;
-use crate::status::{StopCause, Verdict};
+use crate::status::{StopCause, StopHow, Verdict};
 use crate::store::Store;
 use crate::store::record::{RunEnd, RunRecord, TaskPhase, TaskRecord};
 
@@ -18,6 +18,21 @@ impl<S: Store> Reconciler<S> {
         run.record.stop = Some(cause);
         self.dirty.insert(key.clone());
         self.settle(key);
+    }
+
+    /// What is being stopped of the newest run, or will be, gets no grace, and none any longer.
+    pub(super) fn stop_at_once(&mut self, key: &JobKey) {
+        let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
+        run.record.stop_how = StopHow::AtOnce;
+        self.dirty.insert(key.clone());
+        let stopping = self.attempt_mut(key).and_then(|attempt| attempt.stopping.clone());
+        if let Some(cause) = stopping {
+            self.stop_open_tasks(key, &cause);
+        }
+    }
+
+    pub(super) fn stop_how(&self, key: &JobKey) -> StopHow {
+        self.jobs.get(key).and_then(Job::open_run).map_or(StopHow::WithGrace, |run| run.record.stop_how)
     }
 
     /// What is only kept to be looked into goes when somebody stops the job or wants it to run again.
@@ -111,6 +126,7 @@ impl<S: Store> Reconciler<S> {
             prepared,
             unprepared: None,
             stop: None,
+            stop_how: StopHow::WithGrace,
             extended_ms: 0,
             attempts: Vec::new(),
             ended: None,

@@ -5,7 +5,7 @@ use super::{Look, Reconciler, Work};
 use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};
 use crate::rundir::{Found, KeptRecord, Loss, MACHINE_RESTARTED};
-use crate::status::{EndRecord, StopCause, TaskEnd, Verdict};
+use crate::status::{EndRecord, StopCause, StopHow, TaskEnd, Verdict};
 use crate::store::Store;
 use crate::store::record::{TaskPhase, TaskRecord};
 
@@ -62,7 +62,8 @@ impl<S: Store> Reconciler<S> {
             self.works.push(Work::Look { task, after });
         }
         for (task, cause) in std::mem::take(&mut self.stop_again) {
-            self.works.push(Work::Stop { task, cause });
+            let how = self.attempts.get(&task.attempt).map_or(StopHow::WithGrace, |key| self.stop_how(key));
+            self.works.push(Work::Stop { task, cause, how });
         }
         for key in std::mem::take(&mut self.held_back) {
             if let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) {
@@ -151,8 +152,8 @@ impl<S: Store> Reconciler<S> {
             let open = attempt.tasks.get(task.ordinal as usize).is_some_and(|task| task.phase.outcome().is_none());
             attempt.stopping.clone().filter(|_| open)
         });
-        if let Some(cause) = stopping {
-            self.works.push(Work::Stop { task, cause });
+        if let (Some(cause), Some(key)) = (stopping, self.attempts.get(&task.attempt)) {
+            self.works.push(Work::Stop { task, cause, how: self.stop_how(key) });
         }
     }
 
@@ -190,7 +191,7 @@ impl<S: Store> Reconciler<S> {
         let message = format!("{} {}; its container is kept until {}", record.name(), kept.end, kept.until);
         record.phase = TaskPhase::Kept { end: kept.end, until: kept.until };
         if matches!(attempt.verdict, Some(Verdict::Succeeded { .. })) {
-            self.works.push(Work::Stop { task, cause: StopCause::Decided });
+            self.works.push(Work::Stop { task, cause: StopCause::Decided, how: StopHow::WithGrace });
         }
         self.note(&key, message);
         self.note_all_run(&key);

@@ -547,6 +547,7 @@ mod tests {
             prepared: true,
             unprepared: None,
             stop: None,
+            stop_how: Default::default(),
             extended_ms: 0,
             attempts: vec![attempt.clone()],
             ended: None,

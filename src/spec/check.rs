@@ -11,7 +11,7 @@ use super::keys::{self, Key, Kind, Support};
 use super::near::nearest;
 use super::reader::EXEC_STRING_MAX;
 use super::template;
-use crate::ids::{Bytes, parse_duration};
+use crate::ids::{Bytes, QuantityError, parse_duration};
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -280,8 +280,8 @@ fn judge(kind: Kind, value: &DeValue<'_>) -> Result<(), Problem> {
         },
         Kind::Integer { min, max } => integer(value, min, max),
         Kind::Number { min, max } => number(value, min, max),
-        Kind::Size { min } => size(value, min),
-        Kind::Duration => parse_duration(text(value)?).map(drop).map_err(|e| e.to_string().into()),
+        Kind::Size { min, max } => size(value, min, max),
+        Kind::Duration { min, max } => duration(value, min, max),
         Kind::Command => command(value),
         Kind::Texts => value.as_array().ok_or(Problem::Type)?.iter().try_for_each(|v| text(v.get_ref()).map(drop)),
         Kind::Choice(words) => choice(text(value)?, words),
@@ -336,12 +336,30 @@ fn number(value: &DeValue<'_>, min: f64, max: f64) -> Result<(), Problem> {
     Err(Problem::Bound(format!("is {number}, must be at least {min} and at most {max}")))
 }
 
-fn size(value: &DeValue<'_>, min: u64) -> Result<(), Problem> {
-    let size: Bytes = text(value)?.parse().map_err(|error: crate::ids::QuantityError| error.to_string())?;
-    match size.0 >= min {
-        true => Ok(()),
-        false => Err(Problem::Bound(format!("is {size}, must be at least {}", Bytes(min)))),
+fn size(value: &DeValue<'_>, min: u64, max: u64) -> Result<(), Problem> {
+    let size: Bytes = text(value)?.parse().map_err(|error: QuantityError| error.to_string())?;
+    if (min..=max).contains(&size.0) {
+        return Ok(());
     }
+    Err(Problem::Bound(format!("is {size}, must be at least {} and at most {}", Bytes(min), Bytes(max))))
+}
+
+fn duration(value: &DeValue<'_>, min: u64, max: u64) -> Result<(), Problem> {
+    let written = text(value)?;
+    let lasting = parse_duration(written).map_err(|error| error.to_string())?;
+    if u64::try_from(lasting.as_millis()).is_ok_and(|lasting| (min..=max).contains(&lasting)) {
+        return Ok(());
+    }
+    let [min, max] = [min, max].map(whole_duration);
+    Err(Problem::Bound(format!("is {}, must be at least {min} and at most {max}", written.trim())))
+}
+
+/// As job files have it, in the largest unit that leaves no rest.
+fn whole_duration(millis: u64) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+    let unit = units.into_iter().find(|(_, factor)| millis >= *factor && millis.is_multiple_of(*factor));
+    let (unit, factor) = unit.unwrap_or(if millis == 0 { ("s", 1) } else { ("ms", 1) });
+    format!("{}{unit}", millis / factor)
 }
 
 fn command(value: &DeValue<'_>) -> Result<(), Problem> {

@@ -17,10 +17,16 @@ pub enum Kind {
         min: f64,
         max: f64,
     },
+    /// Bytes.
     Size {
         min: u64,
+        max: u64,
     },
-    Duration,
+    /// Milliseconds.
+    Duration {
+        min: u64,
+        max: u64,
+    },
     /// A string (run by `/bin/sh -c`) or an array of strings (run as it is).
     Command,
     Texts,
@@ -56,7 +62,7 @@ impl Kind {
             Kind::Integer { .. } => "integer".into(),
             Kind::Number { .. } => "number".into(),
             Kind::Size { .. } => "size, as in \"4GiB\"".into(),
-            Kind::Duration => "duration, as in \"2h\"".into(),
+            Kind::Duration { .. } => "duration, as in \"2h\"".into(),
             Kind::Command => "string or array of strings".into(),
             Kind::Texts => "array of strings".into(),
             Kind::Choice(words) => words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(" or "),
@@ -115,15 +121,29 @@ const PORT: Kind = Kind::Integer { min: 1, max: 65535 };
 const GPU: Kind = Kind::Integer { min: 0, max: 64 };
 const COUNT: Kind = Kind::Integer { min: 1, max: COUNT_MAX };
 const CPU: Kind = Kind::Number { min: 0.1, max: 10_000.0 };
-const MEMORY: Kind = Kind::Size { min: MEMORY_MIN };
+/// No machine has more.
+const SIZE_MAX: u64 = 1024 << 40;
+const MEMORY: Kind = Kind::Size { min: MEMORY_MIN, max: SIZE_MAX };
 /// What a driver keeps for a process alone is more.
-const GPU_MEMORY: Kind = Kind::Size { min: 64 << 20 };
+const GPU_MEMORY: Kind = Kind::Size { min: 64 << 20, max: SIZE_MAX };
 const OVER: Kind = Kind::Choice(&["alert", "stop"]);
-const SHM: Kind = Kind::Size { min: 1 << 20 };
+const SHM: Kind = Kind::Size { min: 1 << 20, max: SIZE_MAX };
 /// The kernel's own bound on processes is the highest one.
 const PIDS: Kind = Kind::Integer { min: 8, max: 4_000_000 };
 const MIN_FAILED: Kind = Kind::CountOr(&["never"]);
 const MIN_SUCCEEDED: Kind = Kind::CountOr(&["all", "never"]);
+
+/// Ten years: longer than any machine lasts.
+const LONG_MS: u64 = 3650 * DAY_MS;
+const DAY_MS: u64 = 24 * 3_600_000;
+const LASTING: Kind = Kind::Duration { min: 1000, max: LONG_MS };
+/// What a task may hold up a stop, a shutdown or the removal of the package by.
+pub const STOP_GRACE_MAX_MS: u64 = 3_600_000;
+const STOP_GRACE: Kind = Kind::Duration { min: 0, max: STOP_GRACE_MAX_MS };
+/// Longer than that no attempt is put off.
+const BACKOFF: Kind = Kind::Duration { min: 0, max: 3_600_000 };
+/// Cards are seen every 5 seconds.
+const IDLE: Kind = Kind::Duration { min: 10_000, max: 30 * DAY_MS };
 
 /// Every key, in the order of the documentation.
 #[rustfmt::skip]
@@ -147,7 +167,7 @@ pub const KEYS: &[Key] = &[
     now("mounts.*.source", Kind::Text, "must be given", "an absolute path, or KIND:POOL/PREFIX", "The place on this machine, where the job's owner must be able to go; or, of a store of another machine (s3, oss, webhdfs, sftp, http), the administrator's name for it and what lies there, in which {job} and {run} stand for those."),
     now("mounts.*.target", Kind::Text, "must be given", "an absolute path", "Where tasks see it; what is copied in is read-only, and /output means that the output is copied to the source."),
     now("mounts.*.read_only", Kind::Bool, "false", "", "Whether tasks may change nothing there."),
-    now("mounts.*.sync", Kind::Text, "\"end\" for /output", "\"end\", or a duration of 10s or more", "When the output is copied to the store: when the run has ended, or every so often as well."),
+    now("mounts.*.sync", Kind::Text, "\"end\" for /output", "\"end\", or 10s to 30d", "When the output is copied to the store: when the run has ended, or every so often as well."),
     now("network", Kind::Choice(NETWORKS), "\"job\" where several tasks have GPUs and no launcher starts them, else \"task\"", "", "\"task\" gives each task an address of its own (those with GPUs share /dev/shm and processes), \"job\" lets the tasks of an attempt share one network and /dev/shm, \"host\" uses the machine's network."),
     now("max_nodes", COUNT, "none; under contract uai 4", "1 to 1000", "How many tasks that compute the job has at most: where roles ask for more, the last ones are left out, and the job says so."),
     now("max_gpu", Kind::Integer { min: 0, max: 64_000 }, "none", "0 to 64000", "How many graphics cards all its tasks have at most: where they ask for more, each has as many as all can have, and the job says so; 0 is training on cores."),
@@ -155,21 +175,21 @@ pub const KEYS: &[Key] = &[
     now("priority", Kind::PercentOr(&["low", "normal", "high"]), "\"normal\"", "0 to 100", "Which waiting job is started first: the higher one; among equal ones the workspace that has used the least comes first, and of its jobs the older; low is 25, normal 50, high 75. Running jobs are never stopped for it."),
     now("retry", Kind::Table, "none", "", "Which failures are tried again, and when; `retries` says how often."),
     now("retry.on", Kind::Texts, "[\"failure\", \"lost\"]", "failure, lost, oom, image", "Kinds of failure after which another attempt is made."),
-    now("retry.backoff", Kind::Duration, "0s", "", "How long to wait before the second attempt; twice as long before each further one, an hour at most."),
+    now("retry.backoff", BACKOFF, "0s", "0s to 1h", "How long to wait before the second attempt; twice as long before each further one, an hour at most."),
     now("after", Kind::Texts, "[]", "jobs of the same workspace", "Jobs whose newest run must have succeeded before this one starts."),
     now("on_edit", Kind::Choice(&["after", "restart"]), "\"after\"", "", "Whether the run of an edited file waits until the running one has ended, or stops it."),
     now("extras", Kind::Table, "none", "", "Notes that are kept and shown, never interpreted."),
     now("extras.*", Kind::Any, "", "", "One note, of any form."),
-    now("max_duration", Kind::Duration, "none", "", "How long one attempt may run; then it is stopped and counts as failed, timed out. Jobs that say it may start before others that wait for more."),
-    now("expected_duration", Kind::Duration, "none", "", "How long one attempt should take; when it takes longer, that is told once, in its events and its status. Only those that are stopped then (on_overrun) may start before others for it."),
+    now("max_duration", LASTING, "none", "1s to 3650d", "How long one attempt may run; then it is stopped and counts as failed, timed out. Jobs that say it may start before others that wait for more."),
+    now("expected_duration", LASTING, "none", "1s to 3650d", "How long one attempt should take; when it takes longer, that is told once, in its events and its status. Only those that are stopped then (on_overrun) may start before others for it."),
     now("on_overrun", Kind::Choice(&["alert", "stop"]), "\"alert\"", "", "Whether a job that takes longer than expected is stopped as well."),
     now("on_gpu_failure", Kind::Choice(&["alert", "stop", "retry"]), "\"alert\"", "", "What is done when a graphics card fails while the job has it: it is told, in its events and its status; \"stop\" ends the run as failed as well, \"retry\" makes another attempt on other cards, of those that `retries` allows."),
     now("alerts", Kind::Table, "none", "", "What a running job is watched for."),
     now("alerts.gpu_idle", Kind::Table, "none", "", "When its graphics cards count as idle, and what is done then."),
     now("alerts.gpu_idle.below", Kind::Integer { min: 1, max: 100 }, "5", "1 to 100", "Percent of utilisation; a card below it is idle, the job is while all of its cards are."),
-    now("alerts.gpu_idle.for", Kind::Duration, "30m", "10s or more", "How long the job must have been idle without a break, as seen every 5 seconds."),
+    now("alerts.gpu_idle.for", IDLE, "30m", "10s to 30d", "How long the job must have been idle without a break, as seen every 5 seconds."),
     now("alerts.gpu_idle.then", Kind::Choice(&["alert", "stop"]), "\"alert\"", "", "Whether an idle job is told, once, in its events and its status, or stopped as well."),
-    now("stop_grace", Kind::Duration, "the platform's (120s under sagemaker), or else the machine's, 30s", "", "How long a task that is told to stop may take before it is killed."),
+    now("stop_grace", STOP_GRACE, "the platform's (120s under sagemaker), or else the machine's, 30s", "0s to 1h", "How long a task that is told to stop may take before it is killed; `trainyard stop --now` does not wait for it."),
     now("init", Kind::Bool, "true", "", "Whether a small process of Trainyard's own is the first one in each container, which passes signals on and reaps what the command leaves; false makes it the command itself."),
     now("debug", Kind::Bool, "false", "", "Whether the container of a failed task is kept for `trainyard exec`, for 7 days at most or until the job is stopped; it goes on holding what it was given."),
     now("state", Kind::Choice(STATES), "\"run\"", "", "\"run\" runs the job, \"held\" keeps it from starting, \"stopped\" stops it and keeps its record."),
@@ -185,13 +205,13 @@ pub const KEYS: &[Key] = &[
     now("env.*", Kind::Scalar, "", "", "One environment variable; nothing in it is substituted."),
     now("resources", Kind::Table, "none", "", "What each task may use; the tasks of an attempt start only when all of them fit."),
     now("resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
-    now("resources.cpu", CPU, "1", "0.1 or more", "Processor cores for each task; a hard limit."),
-    now("resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory for each task; a task that needs more is killed and ends as oom."),
-    now("resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
-    now("resources.pids", PIDS, "8192", "8 or more", "Processes and threads that a task may have at once."),
+    now("resources.cpu", CPU, "1", "0.1 to 10000", "Processor cores for each task; a hard limit."),
+    now("resources.memory", MEMORY, "\"1GiB\"", "100MB to 1024TiB", "Memory for each task; a task that needs more is killed and ends as oom."),
+    now("resources.shm", SHM, "half of memory", "1MiB to 1024TiB, at most memory", "Size of /dev/shm; what is in it counts as memory. Under contract openpai 64MiB unless said."),
+    now("resources.pids", PIDS, "8192", "8 to 4000000", "Processes and threads that a task may have at once."),
     now("resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards for each task, or slices of cards where mig is said. An image is shown the driver's libraries and programs of this machine; one upon musl has no use for them and is refused."),
     now("resources.gpu_type", Kind::Text, "any", "part of the name that the driver gives a card", "The kind of card, as in \"H100\": one whose name has this in it, in large letters or small."),
-    now("resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card for each task, by its memory: several tasks, of different jobs as well, have one card together. It is not held to by the card: gpu_memory_over says what is done about a task that uses more."),
+    now("resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB to 1024TiB", "A share of one card for each task, by its memory: several tasks, of different jobs as well, have one card together. It is not held to by the card: gpu_memory_over says what is done about a task that uses more."),
     now("resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done about a task that uses more of a card than its share: \"alert\" tells it, \"stop\" tells it and stops the job, which has failed, if it is still so after a minute."),
     now("resources.mig", Kind::Text, "whole cards", "a profile of `trainyard gpu`, as \"1g.10gb\"", "The slices of cards that were cut up by MIG that each task gets; gpu says how many."),
     now("roles", Kind::Table, "one role \"main\" with one task", "64 roles and 1000 tasks at most", "The parts that a job is made of, such as ps and worker."),
@@ -218,17 +238,17 @@ pub const KEYS: &[Key] = &[
     now("roles.*.env.*", Kind::Scalar, "", "", "One environment variable of this role."),
     now("roles.*.resources", Kind::Table, "the job's", "", "What each task of this role may use, key by key over the job's."),
     now("roles.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
-    now("roles.*.resources.cpu", CPU, "the job's", "0.1 or more", "Processor cores for each task of this role."),
-    now("roles.*.resources.memory", MEMORY, "the job's", "100MB or more", "Memory for each task of this role."),
-    now("roles.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm for this role."),
-    now("roles.*.resources.pids", PIDS, "the job's", "8 or more", "Processes and threads of each task of this role."),
+    now("roles.*.resources.cpu", CPU, "the job's", "0.1 to 10000", "Processor cores for each task of this role."),
+    now("roles.*.resources.memory", MEMORY, "the job's", "100MB to 1024TiB", "Memory for each task of this role."),
+    now("roles.*.resources.shm", SHM, "half of memory", "1MiB to 1024TiB, at most memory", "Size of /dev/shm for this role."),
+    now("roles.*.resources.pids", PIDS, "the job's", "8 to 4000000", "Processes and threads of each task of this role."),
     now("roles.*.resources.gpu", GPU, "the job's", "0 to 64", "Graphics cards for each task of this role."),
     now("roles.*.resources.gpu_type", Kind::Text, "the job's", "part of a card's name", "The kind of card for this role."),
-    now("roles.*.resources.gpu_memory", GPU_MEMORY, "the job's", "64MiB or more", "A share of one card for each task of this role."),
+    now("roles.*.resources.gpu_memory", GPU_MEMORY, "the job's", "64MiB to 1024TiB", "A share of one card for each task of this role."),
     now("roles.*.resources.gpu_memory_over", OVER, "the job's", "", "What is done about a task of this role that uses more of a card than its share."),
     now("roles.*.resources.mig", Kind::Text, "the job's", "a profile, as \"1g.10gb\"", "The slices of cards for each task of this role."),
     now("roles.*.ports", Kind::Table, "none", "", "Ports that each task of the role listens on; they are allotted and told to every task by environment."),
-    now("roles.*.ports.*", Kind::Port, "", "", "A labelled group of ports: how many, or a table of count and first port."),
+    now("roles.*.ports.*", Kind::Port, "", "1 to 100", "A labelled group of ports: how many, or a table of count and first port."),
     now("roles.*.ports.*.count", Kind::Integer { min: 1, max: 100 }, "1", "1 to 100", "How many ports under this label."),
     now("roles.*.ports.*.begin", Kind::Integer { min: 0, max: 65535 }, "0", "0 to 65535", "The first port, when it must be a certain one; 0 for any that are free."),
     now("services", Kind::Table, "none", "", "Containers beside the tasks that people look at by a browser, such as a notebook; they run as long as the job does, and never end it."),
@@ -241,13 +261,13 @@ pub const KEYS: &[Key] = &[
     now("services.*.env.*", Kind::Scalar, "", "", "One environment variable."),
     now("services.*.resources", Kind::Table, "1 core, 1GiB", "", "What it may use; the job's own do not count for it."),
     now("services.*.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
-    now("services.*.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
-    now("services.*.resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory."),
-    now("services.*.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
-    now("services.*.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
+    now("services.*.resources.cpu", CPU, "1", "0.1 to 10000", "Processor cores."),
+    now("services.*.resources.memory", MEMORY, "\"1GiB\"", "100MB to 1024TiB", "Memory."),
+    now("services.*.resources.shm", SHM, "half of memory", "1MiB to 1024TiB, at most memory", "Size of /dev/shm."),
+    now("services.*.resources.pids", PIDS, "8192", "8 to 4000000", "Processes and threads."),
     now("services.*.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),
     now("services.*.resources.gpu_type", Kind::Text, "any", "part of a card's name", "The kind of card."),
-    now("services.*.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card."),
+    now("services.*.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB to 1024TiB", "A share of one card."),
     now("services.*.resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done if it uses more of a card than its share."),
     now("services.*.resources.mig", Kind::Text, "whole cards", "a profile, as \"1g.10gb\"", "Slices of cards."),
     now("scalars", Kind::Table, "none", "", "Where tasks tell numbers of their training, which are collected in scalars.csv beside their logs."),
@@ -259,13 +279,13 @@ pub const KEYS: &[Key] = &[
     now("tensorboard.image", Kind::Text, "the job's", "", "Its image."),
     now("tensorboard.resources", Kind::Table, "1 core, 1GiB", "", "What it may use."),
     now("tensorboard.resources.spec", Kind::Text, "none", "a name of `trainyard spec ls`", "A size from the administrator's list, by its numbers of cores, memory and graphics cards; keys beside it lie over these."),
-    now("tensorboard.resources.cpu", CPU, "1", "0.1 or more", "Processor cores."),
-    now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "100MB or more", "Memory."),
-    now("tensorboard.resources.shm", SHM, "half of memory", "1MiB or more, at most memory", "Size of /dev/shm."),
-    now("tensorboard.resources.pids", PIDS, "8192", "8 or more", "Processes and threads."),
+    now("tensorboard.resources.cpu", CPU, "1", "0.1 to 10000", "Processor cores."),
+    now("tensorboard.resources.memory", MEMORY, "\"1GiB\"", "100MB to 1024TiB", "Memory."),
+    now("tensorboard.resources.shm", SHM, "half of memory", "1MiB to 1024TiB, at most memory", "Size of /dev/shm."),
+    now("tensorboard.resources.pids", PIDS, "8192", "8 to 4000000", "Processes and threads."),
     now("tensorboard.resources.gpu", GPU, "0; 1 with gpu_memory or mig", "0 to 64", "Graphics cards."),
     now("tensorboard.resources.gpu_type", Kind::Text, "any", "part of a card's name", "The kind of card."),
-    now("tensorboard.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB or more", "A share of one card."),
+    now("tensorboard.resources.gpu_memory", GPU_MEMORY, "whole cards", "64MiB to 1024TiB", "A share of one card."),
     now("tensorboard.resources.gpu_memory_over", OVER, "\"stop\"", "", "What is done if it uses more of a card than its share."),
     now("tensorboard.resources.mig", Kind::Text, "whole cards", "a profile, as \"1g.10gb\"", "Slices of cards."),
 ];

@@ -22,6 +22,7 @@ use crate::ids::JobName;
 
 /// Most overrides of a job.
 pub const OVERRIDES_MAX: usize = 64;
+pub(super) const NOTHING: &str = "has no key, only blanks or comments: was it written half? Write it whole, with a `command` or any other key, or remove it";
 pub(super) const WITH_ALONE: &str = "`with` gives values to a template, but no `template` is named";
 /// Keys that make no new run: what [`JobSpec::meaning`] leaves out.
 const LIVE: [&str; 11] = [
@@ -48,6 +49,12 @@ pub struct Layer {
 impl Layer {
     pub fn new(file: &str, text: &str) -> Self {
         Self { file: file.to_owned(), text: text.to_owned() }
+    }
+
+    /// Whether it has no key.
+    pub(super) fn says_nothing(&self) -> bool {
+        let is_nothing = |line: &str| line.is_empty() || line.starts_with('#');
+        self.text.trim_start_matches('\u{feff}').lines().map(str::trim).all(is_nothing)
     }
 
     /// Text that is not UTF-8 is a diagnostic like any other.
@@ -153,6 +160,11 @@ impl Stack {
 
     /// Puts the files together and reads the job.
     pub fn expand(&self) -> Expanded {
+        // What was written half must not run as a job that only sleeps.
+        if self.own_layers().all(Layer::says_nothing) {
+            let diagnostics = vec![Diagnostic::of_file(&self.job.file, NOTHING.to_owned())];
+            return Expanded { spec: None, text: String::new(), template: None, diagnostics };
+        }
         if self.is_plain() {
             return plain(&self.job);
         }

@@ -175,6 +175,9 @@ impl Template {
         let names: Vec<String> =
             declared.map_or(&[][..], |params| params.node.entries()).iter().map(|param| param.name.clone()).collect();
         let mut found = forbidden(&body, &source);
+        if layer.says_nothing() {
+            found.push(Diagnostic::of_file(&layer.file, super::layers::NOTHING.to_owned()));
+        }
         if let Some(more) = declared.and_then(|params| params.node.entries().get(PARAMS_MAX)) {
             let message = format!("a template has {PARAMS_MAX} parameters at most, this one {}", names.len());
             found.push(source.error(more.at.start..more.at.start, "template.params", message));

@@ -92,8 +92,11 @@ fn every_error_names_its_place_and_what_to_do() {
         ("state = \"go\"", "x.toml:1:9: `state`: is \"go\", must be \"run\" or \"held\" or \"stopped\""),
         (
             "alerts.gpu_idle.for = \"9s\"",
-            "x.toml:1:23: `alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more",
+            "x.toml:1:23: `alerts.gpu_idle.for`: is 9s, must be at least 10s and at most 30d",
         ),
+        ("stop_grace = \"1000d\"", "x.toml:1:14: `stop_grace`: is 1000d, must be at least 0s and at most 1h"),
+        ("max_duration = \"0s\"", "x.toml:1:16: `max_duration`: is 0s, must be at least 1s and at most 3650d"),
+        ("retry.backoff = \"400d\"", "x.toml:1:17: `retry.backoff`: is 400d, must be at least 0s and at most 1h"),
         (
             "on_gpu_failure = \"retry\"",
             "x.toml:1:18: warning: `on_gpu_failure` = \"retry\" makes another attempt only of those that `retries` allows, which is 0",
@@ -104,13 +107,16 @@ fn every_error_names_its_place_and_what_to_do() {
         ),
         (
             "[roles.\"a/b\"]",
-            "x.toml:1:8: \"a/b\" is not a role name: a name holds letters, digits, '-', '_', '.' and '~', not '/'",
+            "x.toml:1:8: \"a/b\" is not a role name: a name holds letters with their marks, digits, '-', '_', '.' and '~', not '/'",
         ),
         (
             "[roles]\na-b = {}\na_b = {}",
             "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one",
         ),
-        ("[resources]\nmemory = \"1KiB\"", "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 100MB"),
+        (
+            "[resources]\nmemory = \"1KiB\"",
+            "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 100MB and at most 1024TiB",
+        ),
         ("command = []", "x.toml:1:11: `command`: the array names no program"),
         (
             "image = \"oci:torch\"",
@@ -286,7 +292,7 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             keys::Kind::Text | keys::Kind::Command | keys::Kind::Scalar | keys::Kind::Param => "\"x\"",
             keys::Kind::Bool => "true",
             keys::Kind::Size { .. } => "\"128MiB\"",
-            keys::Kind::Duration => "\"1h\"",
+            keys::Kind::Duration { .. } => "\"1h\"",
             keys::Kind::Texts => "[\"x\"]",
             keys::Kind::Choice(words) => &format!("{:?}", words[0]),
             keys::Kind::Integer { min: 8, .. } => "8",
@@ -300,6 +306,38 @@ fn every_key_of_the_table_is_read_by_the_wire_types() {
             text.extend(needed.into_iter().filter(|line| !line.contains(&format!("{path} "))));
         }
         job(&text);
+    }
+}
+
+#[test]
+fn bounds_are_told_with_each_number_size_and_duration_and_hold_but_for_what_was_accepted() {
+    for key in keys::KEYS {
+        let beyond = match key.kind {
+            keys::Kind::Integer { min, max } => {
+                [Some((min - 1).to_string()), max.checked_add(1).map(|n| n.to_string())]
+            }
+            keys::Kind::Number { min, max } => [Some((min / 2.0).to_string()), Some((max * 2.0).to_string())],
+            keys::Kind::Size { min, max } => [min - 1, max + 1].map(|bytes| Some(format!("\"{bytes}B\""))),
+            keys::Kind::Duration { min, max } => {
+                [min.checked_sub(1), Some(max + 1)].map(|millis| millis.map(|millis| format!("\"{millis}ms\"")))
+            }
+            _ => continue,
+        };
+        for value in beyond.into_iter().flatten() {
+            let path = key.path.replace('*', "n");
+            let text = format!("{path} = {value}");
+            let (_, found) = parse("x.toml", &text);
+            let told = found.iter().find(|found| found.message.contains("must be at least"));
+            let told = told.unwrap_or_else(|| panic!("{text}: {found:?}")).message.clone();
+            let (_, bounds) = told.split_once("must be at least ").unwrap();
+            let (least, most) = bounds.split_once(" and at most ").unwrap_or((bounds, ""));
+            assert!(key.bounds.starts_with(&format!("{least} ")), "{path}: {:?}, {told}", key.bounds);
+            assert!(key.bounds.split([' ', ',']).any(|word| word == most) || most.is_empty(), "{path}: {told}");
+            if matches!(key.kind, keys::Kind::Duration { .. }) {
+                let accepted = parse_accepted(&text, None).unwrap();
+                assert_eq!(accepted.refused, [], "{text}: what runs goes on");
+            }
+        }
     }
 }
 

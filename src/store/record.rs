@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{AttemptId, GpuUuid, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
 use crate::spec::Diagnostic;
-use crate::status::{EndRecord, State, StopCause, Verdict};
+use crate::status::{EndRecord, State, StopCause, StopHow, Verdict};
 
 /// The version that is written; older ones are read.
 pub const VERSION: u32 = 1;
@@ -167,6 +167,9 @@ pub struct RunRecord {
     pub unprepared: Option<Unprepared>,
     /// Somebody wants it stopped.
     pub stop: Option<StopCause>,
+    /// Whether its tasks get their grace then.
+    #[serde(default, skip_serializing_if = "StopHow::is_with_grace")]
+    pub stop_how: StopHow,
     /// What was added to how long its attempts may take, ms.
     #[serde(default)]
     pub extended_ms: u64,

@@ -28,6 +28,7 @@ fn run(number: u32) -> RunRecord {
         prepared: false,
         unprepared: None,
         stop: None,
+        stop_how: Default::default(),
         extended_ms: 0,
         attempts: Vec::new(),
         ended: None,

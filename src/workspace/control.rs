@@ -13,13 +13,17 @@ use crate::ids::JobKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Word {
     Stop,
+    /// Without its grace.
+    StopNow,
     /// Stops what runs, then as `Rerun`.
     Restart,
     Rerun,
 }
 
 /// What may be written, and what a reader finds.
-const WORDS: [(&str, Word); 3] = [("stop", Word::Stop), ("restart", Word::Restart), ("rerun", Word::Rerun)];
+const WORDS: [(&str, Word); 4] =
+    [("stop", Word::Stop), ("stop now", Word::StopNow), ("restart", Word::Restart), ("rerun", Word::Rerun)];
+
 /// Has the daemon do something for a user.
 pub trait Ask: Send + Sync {
     fn ask(&self, uid: u32, job: &JobKey, word: Word) -> io::Result<()>;
@@ -89,13 +93,14 @@ mod tests {
         let control = Control { job: "lab/digits".parse().unwrap(), uid: 5, gid: 6, ask: asked.clone() };
         control.write(7, b"stop\n").unwrap();
         control.write(8, b"  rerun").unwrap();
+        control.write(9, b"stop now\n").unwrap();
         for wrong in [&b"stopp"[..], b"", b"\n", b"rm\n", b"stop rerun", b"\xff"] {
             assert_eq!(control.write(7, wrong).unwrap_err().raw_os_error(), Some(Errno::EINVAL as i32));
         }
-        assert_eq!(*asked.0.lock().unwrap(), ["7 lab/digits Stop", "8 lab/digits Rerun"]);
+        assert_eq!(*asked.0.lock().unwrap(), ["7 lab/digits Stop", "8 lab/digits Rerun", "9 lab/digits StopNow"]);
         let mut buf = [0; 100];
         let count = control.read_at(0, &mut buf).unwrap();
-        assert_eq!(&buf[..count], b"stop\nrestart\nrerun\n");
+        assert_eq!(&buf[..count], b"stop\nstop now\nrestart\nrerun\n");
         assert_eq!(control.read_at(1000, &mut buf).unwrap(), 0);
     }
 }

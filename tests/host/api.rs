@@ -526,6 +526,8 @@ fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
         path.display().to_string()
     };
     let (page, sendmail) = (script("page", &told), script("sendmail", &mail));
+    let stops = root.join("stops");
+    let stop = script("stop", &stops);
     fs::create_dir_all(root.join("etc/trainyard/secrets")).unwrap();
     fs::write(root.join("etc/trainyard/secrets/hook"), "the key\n").unwrap();
     fs::write(root.join("etc/trainyard/secrets/address"), "http://127.0.0.1:9999/hook/tok3n\n").unwrap();
@@ -533,6 +535,7 @@ fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
         "[limits]\ncpu = 4\nmemory = \"4GiB\"\n\
          [alerts.web]\nurl = \"secret:address\"\nsecret = \"hook\"\non = [\"succeeded\", \"failed\"]\n\
          [alerts.page]\ncommand = [\"{page}\"]\non = [\"all\"]\n\
+         [alerts.stop]\ncommand = [\"{stop}\"]\non = [\"stopped\"]\n\
          [alerts.mail]\nemail = [\"ops@lab.example\"]\nsendmail = \"{sendmail}\"\n"
     );
     let file = root.join("etc/trainyard/trainyard.toml");
@@ -544,8 +547,16 @@ fn alerts_are_signed_tried_again_and_outlive_the_daemon() {
     let fail = "image = \"host\"\ncommand = \"exit 3\"\n";
     // Once the queues have begun: what was before is nobody's.
     let queues = root.join("var/lib/trainyard/alerts");
-    let have_begun = || ["web", "page", "mail"].iter().all(|name| queues.join(format!("{name}.json")).exists());
+    let have_begun = || ["web", "page", "mail", "stop"].iter().all(|name| queues.join(format!("{name}.json")).exists());
     wait_for("the queues", || have_begun().then_some(()));
+    // A slip of the pen that is put right is no stop; the stop behind it is, and the first that is told as one.
+    instance.drop_job("typo", "comand = 'true'");
+    instance.wait_state("typo", "invalid");
+    instance.drop_job("typo", "image = \"host\"\ncommand = \"exec sleep 1000\"\nenv.DATA = \"gs://bucket/data\"\n");
+    instance.wait_state("typo", "running");
+    instance.ok(&["stop", "--now", "typo"]);
+    let first = wait_for("the alert of the stop", || read(&stops).lines().next().map(str::to_owned));
+    assert!(first.contains("\"job\":\"typo\"") && first.contains("\"run\":1,"), "{first}");
     instance.run_job("bad", fail);
     wait_for("the program", || read(&told).contains("\"state\":\"failed\"").then_some(()));
     wait_for("the e-mail", || read(&mail).contains("job default/bad, run 1: failed").then_some(()));

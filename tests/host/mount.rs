@@ -188,7 +188,7 @@ fn a_word_that_is_written_to_ctl_is_done_with_the_rights_of_whoever_writes() {
     let metadata = fs::metadata(&ctl).unwrap();
     assert_eq!((metadata.uid(), metadata.mode() & 0o7777), (4321, 0o600));
     assert!(fs::read_dir(ctl.parent().unwrap()).unwrap().any(|entry| entry.unwrap().file_name() == "ctl"));
-    assert_eq!(fs::read_to_string(&ctl).unwrap(), "stop\nrestart\nrerun\n");
+    assert_eq!(fs::read_to_string(&ctl).unwrap(), "stop\nstop now\nrestart\nrerun\n");
     let by = |uid: u32, text: &str| {
         let script = format!("{text} > {}", ctl.display());
         let id = uid.to_string();

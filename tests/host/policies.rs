@@ -191,7 +191,7 @@ fn the_higher_priority_starts_first_and_an_edit_of_it_counts_at_once() {
 fn a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked() {
     let test = "a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_asked";
     let Some(instance) = Instance::start(test, "") else { return };
-    let text = "command = 'while [ ! -e /output/go ]; do sleep 0.02; done'\nexpected_duration = \"200ms\"\n";
+    let text = "command = 'while [ ! -e /output/go ]; do sleep 0.02; done'\nexpected_duration = \"1s\"\n";
     instance.drop_job("late", text);
     wait_for("the alarm", || instance.report("late").filter(|report| reason(report).contains("longer than expected")));
     fs::write(instance.run_dir("late", 1).join("output/go"), "").unwrap();
@@ -199,7 +199,7 @@ fn a_job_that_takes_longer_than_expected_raises_one_alarm_and_stops_only_if_aske
     assert_eq!(instance.ok(&["events", "late"]).matches("alarm: ").count(), 1);
     let report = instance.run_job("stopped", &format!("{text}on_overrun = \"stop\""));
     assert_eq!(report["state"], "stopped", "{report:#}");
-    assert!(reason(&report).contains("expected_duration of 0.2s"), "{report:#}");
+    assert!(reason(&report).contains("expected_duration of 1.0s"), "{report:#}");
     instance.shutdown();
 }
 

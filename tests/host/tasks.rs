@@ -637,6 +637,19 @@ except OSError:
     wait_for("the command", || (instance.log("deaf", "main-0") == "up\n").then_some(()));
     instance.ok(&["stop", "deaf"]);
     assert_eq!(instance.wait_end("deaf", 1)["state"], "stopped", "its own grace counts, not the machine's ten minutes");
+    let mute = "command = \"trap '' TERM; echo up; while :; do sleep 1; done\"";
+    for (job, is_stopped_before) in [("mute", true), ("shut", false)] {
+        instance.drop_job(job, mute);
+        wait_for("the command", || (instance.log(job, "main-0") == "up\n").then_some(()));
+        if is_stopped_before {
+            instance.ok(&["stop", job]);
+        }
+        let said = instance.ok(&["stop", "--now", job]);
+        assert!(said.contains("killing what runs of it"), "{said}");
+        let report = instance.wait_end(job, 1);
+        assert_eq!(report["state"], "stopped", "without the machine's ten minutes: {report:#}");
+        assert!(text_of_task(&report).contains("stopped by root"), "{report:#}");
+    }
     instance.shutdown();
 }
 

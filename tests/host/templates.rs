@@ -116,11 +116,11 @@ fn a_template_s_error_shows_and_clears_and_its_jobs_stay_as_they_were() {
     let report = instance.report("job").unwrap();
     assert_eq!((text(&report["state"]), report["run"].as_u64()), ("running".into(), Some(1)));
     // What the template says of running jobs is for later runs, what the job says itself acts at once.
-    put(&instance, "say.template.toml", &format!("max_duration = \"1ms\"\n{DDP}"));
+    put(&instance, "say.template.toml", &format!("max_duration = \"1s\"\n{DDP}"));
     wait_for("the new limit", || instance.ok(&["show", "job"]).contains("max_duration").then_some(()));
     instance.run_job("other", "command = \"true\"");
     assert_eq!(instance.state("job"), "running");
-    instance.drop_job("job", "template = \"say\"\nmax_duration = \"2ms\"\n[with]\nword = \"x\"\nseconds = 1000");
+    instance.drop_job("job", "template = \"say\"\nmax_duration = \"1s\"\n[with]\nword = \"x\"\nseconds = 1000");
     assert_eq!(instance.wait_end("job", 1)["state"], "failed", "timed out");
     instance.drop_job("wrong", "template = \"say\"\n[with]\nseconds = \"long\"");
     let reason = text(&instance.wait_state("wrong", "invalid")["reason"]);
@@ -344,7 +344,7 @@ fn new_asks_at_a_terminal_for_what_a_template_or_a_job_takes() {
         "command – What each task runs",
         explained["help"].as_str().unwrap(),
         "[\"1GiB\"]",
-        "100MB or more",
+        "100MB to 1024TiB",
         "say.template.toml is there already",
         "kept: saved",
     ] {

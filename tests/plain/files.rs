@@ -138,6 +138,20 @@ fn a_file_that_is_empty_makes_no_job() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is empty; nothing was written"), "{output:?}");
     assert_eq!(fs::read_dir(dir.path().join("etc/trainyard/jobs.d")).unwrap().count(), 0);
+    // Nor one of comments, as is left where the rest did not fit on the disk.
+    let half = dir.path().join("half.toml");
+    for text in ["", "\n\n", "# train\n#command = 'x'\n"] {
+        fs::write(&half, text).unwrap();
+        let output = trainyard(&["check", half.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1), "{text:?}");
+        assert!(
+            stdout(&output).contains("half.toml: has no key") && stdout(&output).contains("written half?"),
+            "{output:?}"
+        );
+    }
+    fs::create_dir(dir.path().join("half.toml.d")).unwrap();
+    fs::write(dir.path().join("half.toml.d/1.toml"), "command = 'true'").unwrap();
+    assert!(trainyard(&["check", half.to_str().unwrap()]).status.success(), "its overrides say something");
 }
 
 #[test]

@@ -17,8 +17,8 @@ use trainyard::reconcile::{
 };
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
-use trainyard::spec::JobSpec;
-use trainyard::status::{EndRecord, State, TaskEnd};
+use trainyard::spec::{Diagnostic, JobSpec};
+use trainyard::status::{EndRecord, State, StopHow, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
 use trainyard::store::record::{SourceRecord, SweepRecord};
@@ -28,6 +28,7 @@ use super::simulation;
 mod cards;
 
 const HOUR: u64 = 3_600_000;
+const STOP: Verb = Verb::Stop { how: StopHow::WithGrace };
 
 struct Daemon {
     store: MemoryStore,
@@ -360,25 +361,25 @@ fn where_no_limit_is_any_more_after_a_restart_those_that_were_turned_away_are_qu
 #[test]
 fn a_job_that_is_not_queued_yet_is_stopped_and_begins_nothing_by_itself() {
     let mut daemon = full_queue();
-    assert!(daemon.ask("a/two", Verb::Stop).unwrap().contains("run 1 is not queued any more"));
+    assert!(daemon.ask("a/two", STOP).unwrap().contains("run 1 is not queued any more"));
     let two = daemon.report("a/two");
     assert_eq!(two.state, State::Stopped);
     assert!(two.reason.contains("stopped before its run was queued"), "{}", two.reason);
-    assert!(matches!(daemon.ask("a/two", Verb::Stop), Err(Refusal::NotRunning { .. })));
+    assert!(matches!(daemon.ask("a/two", STOP), Err(Refusal::NotRunning { .. })));
     daemon.restart();
     daemon.file("a/two", &cores(8, ""));
     daemon.end("b/holder");
     assert_eq!(daemon.states(ALL), [State::Running, State::Stopped, State::Waiting]);
     let said = daemon.ask("a/two", Verb::Rerun).unwrap();
     assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
-    daemon.ask("a/two", Verb::Stop).unwrap();
+    daemon.ask("a/two", STOP).unwrap();
     daemon.file("a/two", &cores(7, ""));
     assert_eq!(daemon.state("a/two"), State::Held, "a newer version is wanted");
     daemon.end("a/one");
     assert_eq!(daemon.states(ALL), [State::Succeeded, State::Waiting, State::Running]);
     let said = daemon.ask("a/one", Verb::Rerun).unwrap();
     assert!(said.contains("not queued yet: 1 job(s)"), "{said}");
-    assert!(daemon.ask("a/one", Verb::Stop).unwrap().contains("run 2 is not queued any more"));
+    assert!(daemon.ask("a/one", STOP).unwrap().contains("run 2 is not queued any more"));
     daemon.end("a/three");
     daemon.end("a/two");
     assert_eq!((daemon.state("a/one"), daemon.report("a/one").run), (State::Succeeded, 1));
@@ -391,7 +392,7 @@ fn to_stop_a_sweep_is_to_stop_those_of_its_jobs_that_are_not_queued_yet_as_well(
     daemon.files(vec![removed("a/one"), removed("a/two"), removed("a/three")]);
     daemon.files(vec![swept("a/grid", &jobs, &cores(8, ""))]);
     assert_eq!(daemon.states(jobs), [State::Waiting, State::Held]);
-    daemon.ask("a/grid", Verb::Stop).unwrap();
+    daemon.ask("a/grid", STOP).unwrap();
     daemon.end("b/holder");
     assert_eq!(daemon.states(jobs), [State::Stopped, State::Stopped]);
 }
@@ -502,6 +503,52 @@ fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
     assert_eq!(stopped(&daemon.pass()), 1, "job");
     assert_eq!(daemon.state("job"), State::Stopping);
     assert_eq!(daemon.state("free"), State::Running);
+}
+
+#[test]
+fn a_stop_at_once_ends_a_grace_that_runs_and_is_not_forgotten_by_a_restart() {
+    let mut daemon = Daemon::new(Quotas::default());
+    daemon.file("job", "retries = 3");
+    let at_once = Verb::Stop { how: StopHow::AtOnce };
+    let kills = |works: &[Work]| {
+        let how = works.iter().filter_map(|work| match work {
+            Work::Stop { how, .. } => Some(*how),
+            _ => None,
+        });
+        how.collect::<Vec<_>>()
+    };
+    assert!(daemon.ask("job", STOP).unwrap().ends_with("job: stopping"));
+    assert_eq!(daemon.ask("job", at_once).unwrap(), "job: killing what runs of it");
+    daemon.ask("job", at_once).unwrap();
+    assert_eq!(daemon.told("job", "its tasks get no grace: ada wants it stopped at once"), 1);
+    daemon.restart();
+    let task = daemon.task("job");
+    let alive = Ok(Found::Alive { shim: Some(1), running: true });
+    let looked = Outcome::Looked { task, after: trainyard::reconcile::Look::Sign, result: alive };
+    daemon.reconciler.handle(Event::Done(looked), Timestamp(daemon.now));
+    assert_eq!(kills(&daemon.pass()), [StopHow::AtOnce]);
+    // What is not running has nothing to kill.
+    daemon.file("held", "state = 'held'");
+    assert_eq!(daemon.ask("held", at_once).unwrap(), "held: stopping");
+    assert!(matches!(daemon.ask("held", at_once), Err(Refusal::NotRunning { .. })));
+}
+
+#[test]
+fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_them() {
+    let mut daemon = Daemon::new(Quotas::default());
+    let refused = Diagnostic::of_file("job.toml", "no".to_owned());
+    let key: JobKey = "job".parse().unwrap();
+    daemon.files(vec![Arrival::Refused { key: key.clone(), diagnostics: vec![refused] }]);
+    daemon.file("job", "command = 'x'");
+    let Arrival::Accepted { key: warned, mut source, spec } = accepted("warned", "command = 'x'") else { panic!() };
+    source.warnings.push(Diagnostic::of_file("warned.toml", "mind".to_owned()));
+    daemon.files(vec![Arrival::Accepted { key: warned.clone(), source, spec }]);
+    for (key, what) in [(key, "valid again"), (warned, "mind")] {
+        let events = daemon.store.events(&key, 0).unwrap();
+        let told = events.iter().find(|event| event.message.contains(what)).unwrap();
+        assert_eq!((told.run, told.state), (1, State::Waiting), "{events:#?}");
+        assert!(events.iter().all(|event| event.state != State::Stopped), "{events:#?}");
+    }
 }
 
 #[test]

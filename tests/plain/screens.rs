@@ -13,23 +13,23 @@ const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
 
 const GIB: u64 = 1 << 30;
 
-/// Answers at the socket of `root` with what there is for a path, until the test is over.
-fn stand_in(root: &Path, answers: Vec<(&'static str, Value)>) {
+/// Answers at the socket of `root` with what there is for a path, until the test is over; with a text as it is.
+fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, answers: Vec<(S, Value)>) {
     let socket = root.join("run/trainyard/api.sock");
     std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
     std::thread::spawn(move || listener.incoming().flatten().for_each(|client| answer(client, &answers)));
 }
 
-fn answer(mut client: UnixStream, answers: &[(&str, Value)]) {
+fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) {
     let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let asked = first.split(' ').nth(1).unwrap_or_default().to_owned();
     lines.take_while(|line| !line.is_empty()).for_each(drop);
-    let found = answers.iter().find(|(path, _)| asked == *path);
+    let found = answers.iter().find(|(path, _)| asked == path.as_ref());
     let missing = || json!({ "code": "not_found", "error": format!("the stand-in has no answer to {asked}") });
     let (status, body) = found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
-    let body = body.to_string();
+    let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
 }
@@ -190,6 +190,70 @@ fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
         for (name, arguments) in screens {
             insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
         }
+    }
+}
+
+/// Files of jobs as people have them; the models that jobs have left lie in the mounted tree.
+fn put_files(root: &Path) {
+    let put = |path: &str, text: &str| {
+        let path = root.join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    put("etc/trainyard/jobs.d/plain.toml", "command = \"true\"\n");
+    put(
+        "etc/trainyard/jobs.d/ddp.template.toml",
+        "command = \"train --lr ${lr} --data ${data}\"\nroles.worker.count = 2\n[template]\ndescription = \"数据并行训练\"\n\
+         [template.params.lr]\ndefault = 0.1\nmin = 0.0\nhelp = \"the learning rate\"\n[template.params.data]\nhelp = \"哪个数据集\"\n",
+    );
+    put("srv/trainyard/default/models/数字/3/MODEL.toml", "job = \"数字\"\nrun = 3\nimage = \"host\"\n");
+}
+
+#[test]
+fn screens_of_jobs_in_all_states_and_of_what_is_done_to_them_are_as_they_were_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    put_files(root);
+    let answers: serde_json::Map<String, Value> =
+        serde_json::from_str(include_str!("../data/screens/jobs.json")).unwrap();
+    stand_in(root, answers.into_iter().collect());
+    let volcano = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/screens/volcano.yaml");
+    let running = "视觉/训练-图像分类";
+    let screens: &[(&str, &[&str])] = &[
+        ("status_running", &["status", running]),
+        ("status_waiting", &["status", "视觉/等待"]),
+        ("status_failed", &["status", "视觉/失败"]),
+        ("status_run", &["status", "视觉/失败", "--run", "2"]),
+        ("logs", &["logs", running]),
+        ("show", &["show", running]),
+        ("show_effective", &["show", "--effective", running]),
+        ("export", &["export", "--openpai", running]),
+        ("stop", &["stop", running, "视觉/没有"]),
+        ("stop_now", &["stop", "--now", running]),
+        ("rerun", &["rerun", running]),
+        ("restart", &["restart", running]),
+        ("rm", &["rm", "--file", "视觉/失败"]),
+        ("wait", &["wait", "视觉/失败"]),
+        ("image_show", &["image", "show", "视觉基础镜像"]),
+        ("model_show", &["model", "show", "数字"]),
+        ("template_show", &["template", "show", "ddp"]),
+        ("import", &["import", volcano]),
+        ("explain_all", &["explain"]),
+    ];
+    for columns in [80, 120] {
+        for (name, arguments) in screens {
+            let shown = screen(root, columns, arguments).replace(volcano, "FILE");
+            insta::assert_snapshot!(format!("{name}_{columns}"), shown);
+        }
+        let made = [format!("made-{columns}"), format!("copy-{columns}")];
+        insta::assert_snapshot!(
+            format!("new_{columns}"),
+            screen(root, columns, &["new", &made[0], "--template", "ddp"])
+        );
+        let new = ["new", &made[0], "--template", "ddp", "-p", "data=手写数字"];
+        insta::assert_snapshot!(format!("new_made_{columns}"), screen(root, columns, &new));
+        insta::assert_snapshot!(format!("clone_{columns}"), screen(root, columns, &["clone", "plain", &made[1]]));
+        insta::assert_snapshot!(format!("clone_again_{columns}"), screen(root, columns, &["clone", "plain", &made[1]]));
     }
 }
 

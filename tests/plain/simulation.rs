@@ -19,7 +19,7 @@ use trainyard::plan::Amount;
 use trainyard::reconcile::{Caller, Event, Free, Outcome, Reconciler, Refusal, Request, Settings, Verb, Work};
 use trainyard::rundir::{Found, Loss};
 use trainyard::spec::{JobSpec, parse};
-use trainyard::status::{EndRecord, State, StopCause, TaskEnd};
+use trainyard::status::{EndRecord, State, StopCause, StopHow, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::fault::{Fault, FaultStore};
 use trainyard::store::memory::MemoryStore;
@@ -50,6 +50,8 @@ const SPECS: [&str; 15] = [
 const JOBS: usize = 3;
 /// Bytes that are free where new runs may start.
 const MIN_FREE: u64 = 1 << 30;
+const VERBS: [Verb; 4] =
+    [Verb::Stop { how: StopHow::WithGrace }, Verb::Rerun, Verb::Remove, Verb::Stop { how: StopHow::AtOnce }];
 
 /// One thing that the world does.
 #[derive(Debug, Clone)]
@@ -396,7 +398,7 @@ impl World {
                 self.files.remove(&key(*job));
                 self.handle(Event::Files(vec![Arrival::Removed { key: key(*job) }]));
             }
-            Step::Ask { job, verb } => self.ask(key(*job), [Verb::Stop, Verb::Rerun, Verb::Remove][*verb]),
+            Step::Ask { job, verb } => self.ask(key(*job), VERBS[*verb]),
             Step::Work { which } => self.work(*which),
             Step::Task { which, what } => self.task(*which, *what),
             Step::Crash { done } => {
@@ -526,7 +528,7 @@ impl World {
                 }
                 Outcome::Launched { attempt: launch.attempt, failures: Vec::new() }
             }
-            Work::Stop { task, cause } => {
+            Work::Stop { task, cause, .. } => {
                 if let Some(Fake::Alive { stop, .. }) = self.tasks.get_mut(&task) {
                     *stop = Some(cause);
                 }

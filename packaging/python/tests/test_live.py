@@ -190,7 +190,7 @@ class Jobs(Live):
         self.assertIn("queue-2", [job.name for job in self.yard.queue("default")])
         self.assertIsNone(first.waiting())
         for job in (second, first):
-            job.stop()
+            job.stop(now=True)
             self.assertEqual(job.wait(ENOUGH).state, "stopped")
 
     def test_threads_share_a_yard(self) -> None:

@@ -259,9 +259,9 @@ class Job:
                 raise TrainyardError("never_valid", f"{self.key}: {report['reason']}", diagnostics=report["diagnostics"])
         raise AssertionError("what is followed has no end")
 
-    def stop(self) -> str:
-        """Stops what runs of it, or takes it from the queue."""
-        return self._do("POST", "stop")
+    def stop(self, *, now: bool = False) -> str:
+        """Stops what runs of it, or takes it from the queue; `now` kills it, also in the middle of its grace."""
+        return self._do("POST", "stop", query={"now": now})
 
     def rerun(self) -> str:
         """Runs it once more, after what runs of it."""

@@ -102,12 +102,12 @@ impl View {
     fn head(&self) -> Vec<Line<'static>> {
         let machine = &self.seen.machine;
         let part = machine.memory_used as f64 / machine.memory.max(1) as f64;
-        let cpu = machine.cpu_percent.map_or(0.0, |percent| percent / 100.0);
+        let cpu = machine.cpu_percent.map(|percent| percent / 100.0);
         let mut lines = vec![
             self.gauge("CPU", cpu, &format!("of {} cores", machine.cores)),
             self.gauge(
                 "MEM",
-                part,
+                Some(part),
                 &format!("{} of {}", Bytes(machine.memory_used).roughly(), Bytes(machine.memory).roughly()),
             ),
         ];
@@ -136,18 +136,20 @@ impl View {
         let holder = if holders.is_empty() { "free".to_owned() } else { holders.join(", ") };
         let health = if gpu.health == "ok" { String::new() } else { format!("{}  ", gpu.health) };
         let rest = escape(&format!("{health}{memory}/{}GiB  {holder}", gib(gpu.memory)));
-        self.gauge(&format!("GPU{}", gpu.index), f64::from(gpu.utilisation.unwrap_or(0)) / 100.0, &rest)
+        self.gauge(&format!("GPU{}", gpu.index), gpu.utilisation.map(|percent| f64::from(percent) / 100.0), &rest)
     }
 
-    fn gauge(&self, label: &str, part: f64, rest: &str) -> Line<'static> {
-        let part = part.clamp(0.0, 1.0);
+    /// Of what has not been seen for long enough nothing is said: it is not nothing.
+    fn gauge(&self, label: &str, part: Option<f64>, rest: &str) -> Line<'static> {
+        let told = part.map_or_else(|| "-".to_owned(), |part| format!("{:.0}%", part.clamp(0.0, 1.0) * 100.0));
+        let part = part.unwrap_or(0.0).clamp(0.0, 1.0);
         let full = (part * BAR as f64).round() as usize;
         let colour = if part > 0.9 { Color::Red } else { Color::Green };
         Line::from(vec![
             Span::raw(format!("{label:<5}")),
             Span::styled("█".repeat(full), self.colour(colour)),
             Span::raw("░".repeat(BAR - full)),
-            Span::raw(format!(" {:>3.0}%  {rest}", part * 100.0)),
+            Span::raw(format!(" {told:>4}  {rest}")),
         ])
     }
 
@@ -299,6 +301,11 @@ mod tests {
         view.press(KeyCode::Down);
         view.told("the daemon does not answer");
         insta::assert_snapshot!("top_all_80", drawn(&view, 80));
+        let once = Seen { machine: Machine { cpu_percent: None, ..seen().machine }, ..seen() };
+        assert!(
+            drawn(&View::new(once, Colours::None), 80).contains("    -  of 16 cores"),
+            "one look says nothing of it"
+        );
     }
 
     #[test]

@@ -176,14 +176,14 @@ fn what_only_the_template_says_is_not_the_job_s_own() {
         own("# more\nenv = { A = \"1\" }\nparams = {a=1}\ntemplate = \"t\"\nstate = 'held'", "command = 'y'")
     );
     assert_ne!(first, own("template = 't'\nparams.a = 2\n[env]\nA = '1'", "command = 'x'"));
-    let live = |job: &str| Vec::from_iter(stack(job, &[], Some("")).expand().template.unwrap().own_live);
+    let live = |job: &str| Vec::from_iter(stack(job, &[], Some("[template]")).expand().template.unwrap().own_live);
     assert_eq!(live("template = 't'"), Vec::<String>::new());
     assert_eq!(
         live("template = 't'\npriority = 'high'\nmax_duration = '1h'\nretries = 1"),
         ["max_duration", "priority"]
     );
     // No such key makes another run, as without a template.
-    let plain = own("template = 't'\ncommand = 'x'", "");
+    let plain = own("template = 't'\ncommand = 'x'", "[template]");
     for key in [
         "priority = 'high'",
         "expected_duration = '1h'",
@@ -196,7 +196,7 @@ fn what_only_the_template_says_is_not_the_job_s_own() {
         "rerun = 2",
         "description = 'd'",
     ] {
-        assert_eq!(own(&format!("template = 't'\ncommand = 'x'\n{key}"), ""), plain, "{key}");
+        assert_eq!(own(&format!("template = 't'\ncommand = 'x'\n{key}"), "[template]"), plain, "{key}");
         let meaning = |text: &str| parse("j.toml", text).0.unwrap().meaning();
         assert_eq!(meaning(&format!("command = 'x'\n{key}")), meaning("command = 'x'"), "{key}");
     }
@@ -458,4 +458,15 @@ fn a_spec_that_is_edited_is_no_other_word_of_the_job_s() {
     // A word that only looks like one is none.
     let plain = offered("# the spec of it\ncommand = 'spec'", None);
     assert!(plain.template.is_none() && plain.text.starts_with("# the spec"));
+}
+
+#[test]
+fn what_has_no_key_is_neither_a_job_nor_a_template() {
+    for nothing in ["", "\n", "# command = 'x'"] {
+        let found = problems(nothing, &[nothing], None);
+        assert!(found[0].starts_with("j.toml: has no key") && found[0].contains("written half?"), "{found:?}");
+        let found = problems("template = 't'", &[], Some(nothing));
+        assert!(found[0].starts_with("t.template.toml: has no key"), "{found:?}");
+        assert!(stack(nothing, &["command = 'x'"], None).expand().spec.is_some());
+    }
 }

@@ -18,8 +18,6 @@ const DIGITS_MAX: usize = 4;
 /// What counts as idle where the file does not say, in percent, and from how long on.
 const IDLE_BELOW: u32 = 5;
 const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
-/// The least that may be said of that.
-const IDLE_LEAST: Duration = Duration::from_secs(10);
 
 const OVER_NOTHING: &str =
     "`gpu_memory_over` is about shares of a card, of which there is none here: say how much by `gpu_memory`";
@@ -40,16 +38,12 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn gpu_idle(&mut self, wire: &WireAlerts) -> Option<GpuIdle> {
+    pub(super) fn gpu_idle(&self, wire: &WireAlerts) -> Option<GpuIdle> {
         let wire = wire.gpu_idle.as_ref()?;
-        let lasting = wire.lasting.as_ref().and_then(|text| Some((parse_duration(text.get_ref()).ok()?, text.span())));
-        if let Some((_, span)) = lasting.as_ref().filter(|(lasting, _)| *lasting < IDLE_LEAST) {
-            let message = "`alerts.gpu_idle.for`: cards are seen every 5 seconds; give 10s or more";
-            self.error(span.clone(), "alerts.gpu_idle.for", message);
-        }
+        let lasting = wire.lasting.as_ref().and_then(|text| parse_duration(text.get_ref()).ok());
         Some(GpuIdle {
             below: wire.below.unwrap_or(IDLE_BELOW),
-            lasting: lasting.map_or(IDLE_LASTING, |(lasting, _)| lasting),
+            lasting: lasting.unwrap_or(IDLE_LASTING),
             then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
         })
     }

@@ -20,6 +20,7 @@ const OURS: &str = "/run/trainyard";
 const MOUNTS_MAX: usize = 64;
 /// Who copies more often does little else.
 const SYNC_MIN: Duration = Duration::from_secs(10);
+const SYNC_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 
 enum Read {
     Host(HostMount),
@@ -143,8 +144,9 @@ fn remote(kind: &str, rest: &str, mount: &WireMount) -> Result<RemoteMount, Wron
 
 fn every(text: &str) -> Result<Duration, Wrong> {
     match parse_duration(text) {
-        Ok(every) if every >= SYNC_MIN => Ok(every),
-        Ok(_) => Err(("mounts.sync", format!("{text:?} is too often; 10s is the least"))),
+        Ok(every) if (SYNC_MIN..=SYNC_MAX).contains(&every) => Ok(every),
+        Ok(every) if every < SYNC_MIN => Err(("mounts.sync", format!("{text:?} is too often; 10s is the least"))),
+        Ok(_) => Err(("mounts.sync", format!("{text:?} is too seldom; 30d is the most"))),
         Err(error) => {
             Err(("mounts.sync", format!("{text:?} is neither \"end\" nor a duration such as \"5m\": {error}")))
         }

@@ -232,11 +232,13 @@ impl Reader<'_> {
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
         for (role, span) in roles {
             if let Some(other) = seen.insert(role.name.variable(), role.name.as_str()) {
-                let message = format!(
-                    "the roles {other:?} and {:?} would both be {} in the environment; rename one",
-                    role.name.as_str(),
-                    role.name.variable()
-                );
+                let (name, variable) = (role.name.as_str(), role.name.variable());
+                let message = match other == name {
+                    true => format!("a service and a role are both called {name:?}; rename the service"),
+                    false => format!(
+                        "the roles {other:?} and {name:?} would both be {variable} in the environment; rename one"
+                    ),
+                };
                 self.error(span.clone(), &format!("roles.{}", role.name), message);
             }
         }

@@ -13,6 +13,8 @@ use trainyard::spec::{Diagnostic, JobSpec, Layer, Stack, parse};
 pub const TASKS_MAX: usize = 64;
 /// What a job that is too large with its template and overrides is told; it concerns no place.
 pub const TOO_LARGE: &str = "with its template and overrides the job has more than";
+/// What a file is told that has no key, so that it is no job, though each of its letters may be right.
+pub const NO_KEY: &str = "has no key, only blanks or comments";
 
 /// Every finding stands at a place of one of the files, and there is a job exactly when none is an error.
 pub fn assert_placed(spec: Option<&JobSpec>, found: &[Diagnostic], layers: &[&Layer]) {
