@@ -29,7 +29,7 @@ pub(crate) fn torch() -> PathBuf {
 pub(crate) fn horovod() -> PathBuf {
     // Its launcher imports `distutils`, which Python 3.12 and Debian's Python have no more without setuptools.
     let packages = "python3-torch,python3-numpy,python3-setuptools,python3-cloudpickle,python3-psutil,python3-yaml,python3-packaging,python3-cffi,openmpi-bin";
-    made_once("horovod-image", |draft| _ = base(draft, packages, "horovod"))
+    made_once("horovod-with-setuptools-image", |draft| _ = base(draft, packages, "horovod"))
 }
 
 pub(crate) fn torch_is_here() -> bool {
