@@ -8,7 +8,7 @@
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
-//!   `security.capability` before every write. Without it extended attributes are answered `ENOSYS`.
+//!   `security.capability` before every write, but before the first one by way of its cache. Without it extended attributes are answered `ENOSYS`.
 //! - `flush` and `ioctl` are answered `ENOSYS` or `ENOTTY`: the kernel then answers the first itself.
 //! - `poll` never is, since that would be for all files of the mount: who polls a growing log is woken (`growth`).
 
@@ -23,24 +23,25 @@ use std::ffi::OsStr;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use nix::fcntl::OFlag;
 use tracing::{debug, trace_span, warn};
 
+use crate::behind::Told;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
 use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
 use crate::sys;
-use crate::tree::Tree;
+use crate::tree::{RelPath, Tree};
 
 pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
@@ -77,6 +78,18 @@ pub(crate) struct Served<T> {
     agreed: OnceLock<Agreed>,
     /// Begins with the first who polls; `None` where that failed.
     growth: OnceLock<Option<Growth>>,
+    /// To tell the kernel what it does not ask; gone when nobody serves.
+    notifier: Mutex<Weak<Notifier>>,
+}
+
+impl<T: Tree> Told for Served<T> {
+    fn changed(&self, path: &RelPath) {
+        let Some((directory, ino)) = self.ops.known_at(path) else { return };
+        // Who has it open asks what has become of it.
+        ino.into_iter().for_each(|ino| self.forget_attributes(ino));
+        let name = path.name().unwrap_or_default();
+        self.tell(|notifier| notifier.inval_entry(INodeNo(directory), name));
+    }
 }
 
 impl<T> Deref for Fuse<T> {
@@ -171,18 +184,52 @@ impl Write {
         if self.write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             served.ops.clear_set_id(fh)?;
         }
+        let wanted = access(self.flags.0);
+        // Past its cache the kernel leaves that to us; by way of it, it asks for it.
+        if wanted.is_synchronous() && wanted.only_writes() && !is_cache {
+            served.ops.fsync(fh)?;
+        }
         Ok(count)
     }
 }
 
 impl<T: Tree> Served<T> {
     pub(crate) fn new(ops: Ops<T>) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::new()), agreed: OnceLock::new(), growth: OnceLock::new() }
+        Self::with(ops, IoModes::new(), OnceLock::new())
     }
 
     /// On a connection whose other side has agreed already.
     pub(crate) fn go_on(ops: Ops<T>, modes: Vec<KeptMode>, agreed: Agreed) -> Self {
-        Self { ops, modes: Mutex::new(IoModes::go_on(modes)), agreed: OnceLock::from(agreed), growth: OnceLock::new() }
+        Self::with(ops, IoModes::go_on(modes), OnceLock::from(agreed))
+    }
+
+    fn with(ops: Ops<T>, modes: IoModes<BackingId>, agreed: OnceLock<Agreed>) -> Self {
+        Self { ops, modes: Mutex::new(modes), agreed, growth: OnceLock::new(), notifier: Mutex::default() }
+    }
+
+    /// The kernel is told by it from now on.
+    pub(crate) fn tell_by(&self, notifier: &Arc<Notifier>) {
+        *self.notifier.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(notifier);
+    }
+
+    /// The kernel asks for the attributes of `ino` again, if it knows it.
+    fn forget_attributes(&self, ino: u64) {
+        // An offset below zero leaves its pages alone: they go where size or time is another.
+        self.tell(|notifier| notifier.inval_inode(INodeNo(ino), -1, 0));
+    }
+
+    /// What was stored by mappings of these files comes here, and is done by other threads, before this returns: later it would be
+    /// refused.
+    fn write_back(&self, files: &[u64]) {
+        // The kernel writes pages that it is to forget.
+        files.iter().for_each(|ino| self.tell(|notifier| notifier.inval_inode(INodeNo(*ino), 0, 0)));
+    }
+
+    fn tell(&self, word: impl FnOnce(&Notifier) -> io::Result<()>) {
+        let notifier = self.notifier.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+        if let Err(error) = notifier.map_or(Ok(()), |notifier| word(&notifier)) {
+            debug!(%error, "the kernel goes on with what it was told before");
+        }
     }
 
     /// Nothing before there is a session.
@@ -386,6 +433,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
             let (from, to) = ((parent.0, &*name), (newparent.0, &*newname));
+            served.write_back(&served.ops.written_and_frozen(from, to));
             let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
             answer::empty(reply, renamed);
         });
@@ -396,7 +444,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
         let homes = [self.ops.home(ino.0, None), self.ops.home(newparent.0, Some(&newname))];
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("link", ino = ino.0, name = ?newname).entered();
-            answer::entry(reply, served.ops.link(ino.0, newparent.0, &newname));
+            let linked = served.ops.link(ino.0, newparent.0, &newname);
+            // Where names are inodes of their own, the others are not what they were either.
+            if linked.as_ref().is_ok_and(|entry| entry.ino != ino.0) {
+                served.forget_attributes(ino.0);
+            }
+            answer::entry(reply, linked);
         });
     }
 
@@ -439,7 +492,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             match created {
                 Ok((entry, fh)) => {
                     served.modes().open(entry.ino, || None);
-                    answer::created(reply, &entry, fh);
+                    answer::created(reply, &entry, fh, access);
                 }
                 Err(error) => reply.error(refused(&error)),
             }

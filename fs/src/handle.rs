@@ -58,6 +58,11 @@ impl<T> HandleTable<T> {
         self.open.iter().filter(|(_, value)| wanted(value)).map(|(fh, _)| *fh).collect()
     }
 
+    /// What `tell` tells of the values; looks at all of them as well.
+    pub(crate) fn all<R>(&self, tell: impl Fn(&T) -> Option<R>) -> Vec<R> {
+        self.open.values().filter_map(|value| tell(value)).collect()
+    }
+
     /// Any open value that `wanted` accepts; looks at all of them, so only for rare questions.
     pub(crate) fn find(&self, wanted: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         self.open.values().find(|value| wanted(value)).cloned()

@@ -68,7 +68,7 @@ impl Identity {
     }
 
     /// Whether names that lead to it lead to one file for sure.
-    fn has_links(self) -> bool {
+    pub(crate) fn has_links(self) -> bool {
         matches!(self, Self::Stored { kind, born: Some(_), .. } if kind != Kind::Directory)
     }
 }

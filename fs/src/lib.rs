@@ -11,6 +11,7 @@
 //! - `inode`: numbers of the entries that the kernel knows; pure.
 //! - `handle`: numbers of open files and directories; pure.
 //! - `host`: input and output strictly beneath the backing directory.
+//! - `behind`: what is changed behind the mount, told to the kernel.
 //! - `attr`: what `stat` shows.
 //! - `caller`: who asks, and what they may enter.
 //! - `usage`: what a part of the tree takes of the disk, and may.
@@ -21,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod attr;
+mod behind;
 mod caller;
 mod error;
 mod fuse;
@@ -35,6 +37,7 @@ mod sys;
 mod tree;
 mod usage;
 
+pub use behind::Behind;
 pub use kept::{Handed, KeptError, STATES_READ, VERSION as STATE_VERSION};
 pub use ops::xattrs::BACKING;
 pub use session::{

@@ -31,7 +31,8 @@ pub(crate) use directories::Listed;
 pub(crate) use entries::RenameMode;
 pub(crate) use files::{Access, Opened};
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Kind};
+use crate::behind::Behind;
 use crate::error::{Error, Result};
 use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
@@ -155,6 +156,11 @@ impl<T: Tree> Ops<T> {
         Ok(ops)
     }
 
+    /// By whom changes behind the mount are told.
+    pub(crate) fn behind(&self) -> Behind {
+        self.tree.behind()
+    }
+
     /// Who pays for what has lost its name, for the process that goes on.
     pub(crate) fn keep_payers(&self) -> Vec<KeptPayer> {
         lock(&self.nodes).keep_payers()
@@ -196,8 +202,33 @@ impl<T: Tree> Ops<T> {
         let shared = attr.nlink > 1 && self.tree.shares_links(path);
         let ino = lock(&self.nodes).table.lookup(parent, name, identity, shared);
         let ino = ino.ok_or(Error::Stale { ino: parent })?;
-        let ttl = self.tree.attr_ttl(path);
+        let ttl = self.ttl(path, identity, &attr);
         Ok(Entry { ino, attr, ttl })
+    }
+
+    /// Names of one file that are inodes of their own change each other behind the kernel's back.
+    fn ttl(&self, path: &RelPath, identity: Identity, attr: &Attr) -> Duration {
+        let has_others = attr.nlink > 1 && attr.kind != Kind::Directory;
+        let is_apart = has_others && !(identity.has_links() && self.tree.shares_links(path));
+        if is_apart { Duration::ZERO } else { self.tree.attr_ttl(path) }
+    }
+
+    /// The numbers by which the kernel knows the directory of what is at `path`, and that itself.
+    pub(crate) fn known_at(&self, path: &RelPath) -> Option<(u64, Option<u64>)> {
+        let (directory, name) = path.split()?;
+        let nodes = lock(&self.nodes);
+        let directory = directory.components().try_fold(ROOT, |at, name| nodes.table.child(at, name))?;
+        Some((directory, nodes.table.child(directory, name)))
+    }
+
+    /// Files that a rename will freeze and that are open to be written, and perhaps mapped.
+    pub(crate) fn written_and_frozen(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> Vec<u64> {
+        let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return Vec::new() };
+        if !self.tree.freezes(&from, &to) {
+            return Vec::new();
+        }
+        let is_inside = |ino: &u64| self.path(*ino).is_ok_and(|path| path.as_path().starts_with(from.as_path()));
+        self.written().into_iter().filter(is_inside).collect()
     }
 
     /// Directory `ino` held in its place, to look many of its entries up.
@@ -320,7 +351,7 @@ impl<T: Tree> Ops<T> {
         for path in self.paths(ino)? {
             match self.find(&path) {
                 Ok((identity, attr)) if Some(identity) == wanted => {
-                    let ttl = self.tree.attr_ttl(&path);
+                    let ttl = self.ttl(&path, identity, &attr);
                     return Ok(Entry { ino, attr, ttl });
                 }
                 Ok(_) | Err(Error::NotFound) => {}

@@ -108,7 +108,7 @@ struct Running<T: Tree> {
     device: OwnedFd,
     /// The descriptor that the threads read; it is open as long as `_open` is there.
     read: RawFd,
-    _open: Notifier,
+    _open: Arc<Notifier>,
     /// Hears how serving ended. Behind a lock only so that `Mounted` can be shared.
     ended: Mutex<Receiver<io::Result<()>>>,
 }
@@ -519,13 +519,15 @@ fn serve<T: Tree>(
             session
         }
     };
-    let (read, open) = (session.as_fd().as_raw_fd(), session.notifier());
+    let (read, open) = (session.as_fd().as_raw_fd(), Arc::new(session.notifier()));
+    served.tell_by(&open);
     let (sender, ended) = mpsc::channel();
     thread::Builder::new()
         .name("fuse-session".into())
         // Nobody hears it if the mount was only taken out of sight.
         .spawn(move || drop(sender.send(session.run())))
         .map_err(|source| MountError::Threads { source })?;
+    served.ops.behind().connect(&served);
     Ok(Running { served, threads, gate, crew, device, read, _open: open, ended: Mutex::new(ended) })
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use nix::errno::Errno;
 
+use crate::behind::Behind;
 use crate::usage::{Account, Quota};
 
 /// A path below the root of the tree: components separated by one `/`, no leading `/`, none of them
@@ -157,6 +158,11 @@ pub trait Tree: Send + Sync + 'static {
         false
     }
 
+    /// Whether what lies in `from` can be changed no more when it is called `to`.
+    fn freezes(&self, _from: &RelPath, _to: &RelPath) -> bool {
+        false
+    }
+
     /// What [`renaming`](Self::renaming) agreed to has been done, or failed.
     fn renamed(&self, _from: &RelPath, _to: &RelPath, _done: bool) {}
 
@@ -181,8 +187,8 @@ pub trait Tree: Send + Sync + 'static {
         self.open_generated(path)
     }
 
-    /// Whether the names of one file that lie here are shown as one inode. Not where a file is given another inode behind the
-    /// mount: the kernel would take what it knows by one name for the other for as long as it keeps names.
+    /// Whether the names of one file that lie here are shown as one inode. Where a name is given another file behind the mount, that
+    /// must be [told](Self::behind): the kernel would take what it knows by one name for the other for as long as it keeps names.
     fn shares_links(&self, _path: &RelPath) -> bool {
         true
     }
@@ -199,8 +205,14 @@ pub trait Tree: Send + Sync + 'static {
     }
 
     /// How long the kernel may keep the attributes and the name of what is at `path`: zero for what
-    /// others change behind the mount (live logs). A change behind the mount shows after this long.
+    /// others change behind the mount (live logs). A change behind the mount shows after this long, unless it is
+    /// [told](Self::behind).
     fn attr_ttl(&self, path: &RelPath) -> Duration;
+
+    /// By whom changes behind the mount are told.
+    fn behind(&self) -> Behind {
+        Behind::default()
+    }
 }
 
 /// The bytes of one generated file as one open sees them; they may grow while it is open.

@@ -35,8 +35,16 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// When to try again what failed, for instance because the disk is full.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Manifests that have been made for a rename which is under way.
-type Begun = Arc<Mutex<BTreeSet<PathBuf>>>;
+/// Versions that are not complete, by their manifests.
+type Begun = Arc<Mutex<BTreeMap<PathBuf, Stage>>>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The rename is under way.
+    Named,
+    /// Files of it may be replaced.
+    Read,
+}
 
 /// Completes manifests, on a thread for each workspace: what one of them publishes holds up no other.
 #[derive(Debug)]
@@ -45,19 +53,33 @@ pub struct Freezer {
     begun: Begun,
 }
 
-/// Told of `HOME/datasets/NAME` when something may have been published or removed there.
-type Settled = Arc<dyn Fn(&Path) + Send + Sync>;
+/// Told of a path below `workspaces/`.
+type Tell = Arc<dyn Fn(&Path) + Send + Sync>;
+
+/// Who is told what.
+#[derive(Clone)]
+struct Told {
+    /// Of `HOME/datasets/NAME`, when something may have been published or removed there.
+    settled: Tell,
+    /// Of a file, when its name has another one by now.
+    replaced: Tell,
+}
 
 impl Freezer {
-    /// Begins with what was cut short. `settled` is told of each dataset in which something may have changed.
-    pub fn start(workspaces: &Path, settled: impl Fn(&Path) + Send + Sync + 'static) -> io::Result<Self> {
+    /// Begins with what was cut short. `settled` is told of each dataset in which something may have changed, `replaced` of each
+    /// file, below `workspaces`, that was given another inode.
+    pub fn start(
+        workspaces: &Path,
+        settled: impl Fn(&Path) + Send + Sync + 'static,
+        replaced: impl Fn(&Path) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         let (sender, asked) = channel();
         let freezer = Self { asked: sender, begun: Begun::default() };
         let threads = Threads {
             workspaces: workspaces.to_owned(),
             by_home: BTreeMap::new(),
             begun: freezer.begun.clone(),
-            settled: Arc::new(settled),
+            told: Told { settled: Arc::new(settled), replaced: Arc::new(replaced) },
         };
         std::thread::Builder::new().name("publishing".to_owned()).spawn(move || threads.hand_out(&asked))?;
         match Shelf::open(workspaces)?.names(Path::new("")) {
@@ -77,7 +99,7 @@ impl Freezer {
     /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
     pub fn begin(&self, shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
         let manifest = dataset.join(manifest_of(version));
-        lock(&self.begun).insert(manifest.clone());
+        lock(&self.begun).insert(manifest.clone(), Stage::Named);
         begin(shelf, dataset, version).inspect_err(|_| {
             lock(&self.begun).remove(&manifest);
         })
@@ -88,8 +110,19 @@ impl Freezer {
         if !done && let Err(error) = abandon(shelf, dataset, version) {
             tracing::warn!(dataset = %dataset.display(), %error, "a version was not published; what is left of it goes later");
         }
-        lock(&self.begun).remove(&dataset.join(manifest_of(version)));
+        let manifest = dataset.join(manifest_of(version));
+        match done {
+            true => lock(&self.begun).insert(manifest, Stage::Read),
+            false => lock(&self.begun).remove(&manifest),
+        };
         self.ask(dataset.to_owned());
+    }
+
+    /// Whether files of it may be given other inodes.
+    pub fn is_reading(&self, dataset: &Path, version: &OsStr) -> bool {
+        let begun = lock(&self.begun);
+        // Nearly always nothing is published.
+        !begun.is_empty() && begun.contains_key(&dataset.join(manifest_of(version)))
     }
 }
 
@@ -97,7 +130,7 @@ struct Threads {
     workspaces: PathBuf,
     by_home: BTreeMap<OsString, Sender<PathBuf>>,
     begun: Begun,
-    settled: Settled,
+    told: Told,
 }
 
 impl Threads {
@@ -126,8 +159,8 @@ impl Threads {
         // The first of this workspace, or its thread has panicked.
         let (sender, asked) = channel();
         let (shelf, due, begun) = (Shelf::open(&self.workspaces)?, BTreeSet::from([dataset]), self.begun.clone());
-        let settled = self.settled.clone();
-        let work = move || complete_all(&shelf, due, &asked, &begun, &settled);
+        let told = self.told.clone();
+        let work = move || complete_all(&shelf, due, &asked, &begun, &told);
         std::thread::Builder::new().name("publish".to_owned()).spawn(work)?;
         self.by_home.insert(home.to_owned(), sender);
         Ok(())
@@ -148,19 +181,13 @@ fn next(asked: &Receiver<PathBuf>, due: &mut BTreeSet<PathBuf>) -> bool {
 }
 
 /// Settles what is due, and what is asked for; again later what fails.
-fn complete_all(
-    shelf: &Shelf,
-    mut due: BTreeSet<PathBuf>,
-    asked: &Receiver<PathBuf>,
-    begun: &Begun,
-    settled: &Settled,
-) {
+fn complete_all(shelf: &Shelf, mut due: BTreeSet<PathBuf>, asked: &Receiver<PathBuf>, begun: &Begun, told: &Told) {
     loop {
         let mut again = BTreeSet::new();
         for place in std::mem::take(&mut due) {
             match datasets_at(shelf, &place) {
                 Ok(datasets) => {
-                    again.extend(datasets.into_iter().filter(|dataset| !is_settled(shelf, dataset, begun, settled)))
+                    again.extend(datasets.into_iter().filter(|dataset| !is_settled(shelf, dataset, begun, told)))
                 }
                 Err(error) => {
                     tracing::warn!(path = %place.display(), %error, "cannot look for datasets, will try again");
@@ -176,10 +203,10 @@ fn complete_all(
 }
 
 /// `false` if it is to be tried again.
-fn is_settled(shelf: &Shelf, dataset: &Path, begun: &Begun, settled: &Settled) -> bool {
-    let done = settle(shelf, dataset, begun);
+fn is_settled(shelf: &Shelf, dataset: &Path, begun: &Begun, told: &Told) -> bool {
+    let done = settle(shelf, dataset, begun, &told.replaced);
     // Whatever came of it: some of it may be done.
-    settled(dataset);
+    (told.settled)(dataset);
     match done {
         Ok(()) => true,
         Err(error) if is_absent(&error) => true,
@@ -191,7 +218,7 @@ fn is_settled(shelf: &Shelf, dataset: &Path, begun: &Begun, settled: &Settled) -
 }
 
 /// Each change of the set is one call of its own.
-fn lock(begun: &Begun) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+fn lock(begun: &Begun) -> MutexGuard<'_, BTreeMap<PathBuf, Stage>> {
     begun.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -227,7 +254,7 @@ fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
 }
 
 /// Completes what is pending of a dataset, and removes what a crash has left.
-fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
+fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun, replaced: &Tell) -> io::Result<()> {
     let (directory, to_lock) = match pause::work(|| {
         let directory = shelf.directory(dataset)?;
         let to_lock = reopened(&directory)?;
@@ -243,8 +270,9 @@ fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
         remove_own(shelf, dataset, &directory)?;
         let mut first_error = None;
         for version in shelf.versions(dataset)? {
+            let this = Version { shelf, dataset, directory: &directory, version: &version, replaced };
             // One that cannot be published keeps no other from it.
-            if let Err(error) = settle_version(shelf, dataset, &directory, &version, begun) {
+            if let Err(error) = settle_version(&this, begun) {
                 first_error.get_or_insert(error);
             }
         }
@@ -252,10 +280,11 @@ fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun) -> io::Result<()> {
     })
 }
 
-fn settle_version(shelf: &Shelf, dataset: &Path, directory: &File, version: &str, begun: &Begun) -> io::Result<()> {
-    let manifest = dataset.join(manifest_of(OsStr::new(&version)));
+fn settle_version(this: &Version<'_>, begun: &Begun) -> io::Result<()> {
+    let Version { shelf, dataset, directory, version, .. } = *this;
+    let manifest = dataset.join(manifest_of(OsStr::new(version)));
     // Asked before its directory: whoever is not among them has been renamed already.
-    if lock(begun).contains(&manifest) {
+    if lock(begun).get(&manifest) == Some(&Stage::Named) {
         return Ok(());
     }
     if !shelf.is_directory(&dataset.join(version))? {
@@ -270,11 +299,12 @@ fn settle_version(shelf: &Shelf, dataset: &Path, directory: &File, version: &str
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
         Err(error) => return Err(error),
     }
-    let this = Version { shelf, dataset, directory, version };
-    complete(&this).inspect_err(|error| {
+    lock(begun).insert(manifest.clone(), Stage::Read);
+    complete(this).inspect_err(|error| {
         // On a full disk nobody is told there; the journal is.
         let _ = this.tell(&failing(&error.to_string()));
     })?;
+    lock(begun).remove(&manifest);
     tracing::info!(dataset = %dataset.display(), version, "published");
     Ok(())
 }
@@ -297,6 +327,7 @@ struct Version<'a> {
     dataset: &'a Path,
     directory: &'a File,
     version: &'a str,
+    replaced: &'a Tell,
 }
 
 fn complete(this: &Version<'_>) -> io::Result<()> {
@@ -371,6 +402,13 @@ impl Progress<'_> {
 }
 
 impl Version<'_> {
+    /// Gives the item another file, which lies `aside`.
+    fn replace(&self, item: &Item<'_>, aside: &str) -> io::Result<()> {
+        renameat(self.directory, aside, item.directory, item.name)?;
+        (self.replaced)(&self.dataset.join(self.version).join(item.path));
+        Ok(())
+    }
+
     /// What the manifest says until it is complete.
     fn tell(&self, text: &str) -> io::Result<()> {
         let Version { directory, version, .. } = self;
@@ -402,7 +440,7 @@ fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io:
     let times =
         (TimeSpec::new(status.st_atime, status.st_atime_nsec), TimeSpec::new(status.st_mtime, status.st_mtime_nsec));
     futimens(&copy, &times.0, &times.1)?;
-    renameat(this.directory, aside.as_str(), item.directory, item.name)?;
+    this.replace(item, &aside)?;
     open(item.directory, item.name, OFlag::empty()).map(Some)
 }
 
@@ -447,7 +485,10 @@ impl Shared {
             // Its count of names is used up, or the file system has no links: it stays a file of its own.
             Err(_) => return Ok(()),
         }
-        Ok(renameat(this.directory, aside.as_str(), item.directory, item.name)?)
+        this.replace(item, &aside)?;
+        // It has one name more.
+        (this.replaced)(&self.tree.join(item.path));
+        Ok(())
     }
 }
 

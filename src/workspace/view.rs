@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use trainyard_fs::{Account, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
+use trainyard_fs::{Account, Behind, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
 
 use crate::assets::freeze::{Freezer, may_be_version};
 use crate::assets::manifest::{self, State};
@@ -26,10 +26,11 @@ use crate::workspace::quota::Ledger;
 const MERGED_LOG: &str = "log";
 /// Name of the file by which a job is stopped and started again.
 const CONTROL: &str = "ctl";
-/// For what changes through the mount only, and for the directories that lead there.
+/// For the directories that lead to what people change, and where that may be done behind the mount.
 const ATTR_TTL: Duration = Duration::from_secs(1);
-/// In a published version. That it is removed is seen by its own name.
-const FROZEN_TTL: Duration = Duration::from_secs(60);
+/// Of what lies in drafts and versions: it changes through the mount, and what publishing changes behind it is told. That a whole
+/// version is removed is seen by its own name.
+const LONG_TTL: Duration = Duration::from_secs(60);
 
 /// The tree below `workspaces/`.
 pub struct WorkspaceTree {
@@ -40,6 +41,7 @@ pub struct WorkspaceTree {
     ledger: Arc<Ledger>,
     /// Called when something may be published, or be of others, than before.
     told: Arc<dyn Fn() + Send + Sync>,
+    behind: Behind,
 }
 
 impl std::fmt::Debug for WorkspaceTree {
@@ -65,14 +67,14 @@ impl WorkspaceTree {
                 told();
             }
         };
-        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled)?);
-        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger, told })
-    }
-
-    /// It lies in a published version, and so is never another.
-    fn is_frozen(&self, path: &RelPath) -> bool {
-        let inside = in_dataset(path).filter(|at| !at.is_top);
-        inside.is_some_and(|at| self.shelf.is_published(&at.dataset, at.version))
+        let behind = Behind::default();
+        let replaced = {
+            let behind = behind.clone();
+            // What is no path of the mount is not known there either.
+            move |path: &Path| RelPath::new(path).iter().for_each(|path| behind.changed(path))
+        };
+        let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled, replaced)?);
+        Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger, told, behind })
     }
 
     /// The `ctl` in the directory of a job that has ever had a valid file.
@@ -260,6 +262,11 @@ impl Tree for WorkspaceTree {
         dir.is_root()
     }
 
+    fn freezes(&self, from: &RelPath, to: &RelPath) -> bool {
+        let (draft, version) = (in_dataset(from).filter(is_draft), in_dataset(to));
+        draft.zip(version).is_some_and(|(draft, version)| draft.dataset == version.dataset && version.is_top)
+    }
+
     fn renaming(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
         if dataset_of(from).is_some() || dataset_of(to).is_some() {
             return self.move_dataset(from, to);
@@ -340,11 +347,6 @@ impl Tree for WorkspaceTree {
         Ok(log.map(|log| Box::new(MergedLog::go_on(log, place)) as Box<dyn Content>))
     }
 
-    /// Publishing parts names from each other.
-    fn shares_links(&self, path: &RelPath) -> bool {
-        part_of(path) != Part::Datasets
-    }
-
     fn account(&self, path: &RelPath) -> Option<Arc<Account>> {
         self.ledger.account(path)
     }
@@ -356,12 +358,22 @@ impl Tree for WorkspaceTree {
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
-            // They change when publishing is done.
-            Part::Datasets if in_dataset(path).is_some_and(|at| is_told(at.version)) => Duration::ZERO,
-            Part::Datasets if self.is_frozen(path) => FROZEN_TTL,
-            Part::Above | Part::Datasets | Part::Code => ATTR_TTL,
+            Part::Datasets => match in_dataset(path) {
+                // They change when publishing is done.
+                Some(at) if is_told(at.version) => Duration::ZERO,
+                Some(at) if at.is_top => ATTR_TTL,
+                // What is asked about meanwhile may be answered when it has been replaced.
+                Some(at) if self.freezer.is_reading(&at.dataset, at.version) => Duration::ZERO,
+                Some(_) => LONG_TTL,
+                None => ATTR_TTL,
+            },
+            Part::Above | Part::Code => ATTR_TTL,
             _ => Duration::ZERO,
         }
+    }
+
+    fn behind(&self) -> Behind {
+        self.behind.clone()
     }
 }
 

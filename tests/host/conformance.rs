@@ -21,12 +21,15 @@ fn tool(test: &str, name: &str) -> Option<PathBuf> {
 /// All of it by the mount's own hands: shown directly, it would be the file system of the machine that is tested.
 const THROUGH: &str = "[mount]\ndirect = \"none\"\n[limits]\ncpu = 16\nmemory = \"16GiB\"\n";
 
-fn place(instance: &Instance, name: &str) -> PathBuf {
-    let place = instance.mount().join("code").join(name);
-    fs::create_dir(&place).unwrap();
+/// In a draft, or in `code/`.
+fn place(instance: &Instance, part: &str, name: &str) -> PathBuf {
+    let place = instance.mount().join(part).join(name);
+    fs::create_dir_all(&place).unwrap();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).unwrap();
     place
 }
+
+const PARTS: [&str; 2] = ["code", "datasets/d/draft"];
 
 /// A shell in the place; it must succeed.
 fn sh(place: &Path, script: &str) -> String {
@@ -41,18 +44,21 @@ fn pjdfstest_finds_nothing() {
     let test = "pjdfstest_finds_nothing";
     let Some(pjdfstest) = tool(test, "pjdfstest") else { return };
     let Some(instance) = Instance::start(test, THROUGH) else { return };
-    let place = place(&instance, "pjd");
     let config = instance.root().join("pjdfstest.toml");
     let groups = "[dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n";
     // Short sleeps longer than the kernel's tick.
     fs::write(&config, format!("[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutimensat = {{}}\nutime_now = {{}}\n[settings]\nnaptime = 0.02\n{groups}")).unwrap();
-    let ran = Command::new(pjdfstest).arg("-c").arg(config).arg("-s").arg("/dev/shm").arg("-p").arg(&place).output();
-    let said = String::from_utf8_lossy(&ran.unwrap().stdout).into_owned();
-    let count = |end: &str| said.lines().filter(|line| line.ends_with(end)).count();
-    let failed: Vec<&str> = said.lines().filter(|line| line.ends_with("FAILED")).collect();
-    assert_eq!(failed, Vec::<&str>::new(), "{said}");
-    assert_eq!(count(" ok"), 384, "{said}");
-    println!("pjdfstest: {} well, {} skipped", count(" ok"), count("skipped"));
+    for part in PARTS {
+        let place = place(&instance, part, "pjd");
+        let mut command = Command::new(&pjdfstest);
+        let ran = command.arg("-c").arg(&config).arg("-s").arg("/dev/shm").arg("-p").arg(&place).output();
+        let said = String::from_utf8_lossy(&ran.unwrap().stdout).into_owned();
+        let count = |end: &str| said.lines().filter(|line| line.ends_with(end)).count();
+        let failed: Vec<&str> = said.lines().filter(|line| line.ends_with("FAILED")).collect();
+        assert_eq!(failed, Vec::<&str>::new(), "{part}: {said}");
+        assert_eq!(count(" ok"), 384, "{part}: {said}");
+        println!("pjdfstest in {part}: {} well, {} skipped", count(" ok"), count("skipped"));
+    }
     instance.shutdown();
 }
 
@@ -61,14 +67,14 @@ fn a_million_operations_of_fsx_read_what_was_written() {
     let test = "a_million_operations_of_fsx_read_what_was_written";
     let Some(fsx) = tool(test, "fsx") else { return };
     let Some(instance) = Instance::start(test, THROUGH) else { return };
-    let place = place(&instance, "fsx");
+    let places = PARTS.map(|part| place(&instance, part, "fsx"));
     // More than it does by itself, mappings included. In forty parts, each with a seed and a file of its own: it never lets go
     // of mappings that it has read, and the kernel looks at all of them whenever the file is cut or written out.
 
     let config = instance.root().join("fsx.toml");
     let more = "[weights]\nclose_open = 0.2\nmapread = 1\nmapwrite = 1\nread = 1\nwrite = 1\ntruncate = 1\nfsync = 0.05\nposix_fallocate = 0.3\npunch_hole = 0.3\ncopy_file_range = 0.5\n";
     fs::write(&config, more).unwrap();
-    for seed in 1..=40 {
+    for (seed, place) in (1..=40).zip(places.iter().cycle()) {
         let mut command = Command::new(&fsx);
         command.arg("-f").arg(&config).args(["-N", "25000", "-S", &seed.to_string(), "-q", "-P"]).arg(instance.root());
         let output = command.arg(place.join(format!("f{seed}"))).output().unwrap();
@@ -86,7 +92,7 @@ fn git_sqlite_and_rsync_find_nothing_amiss() {
         return;
     }
     let Some(instance) = Instance::start(test, THROUGH) else { return };
-    let place = place(&instance, "tools");
+    let place = place(&instance, PARTS[1], "tools");
     let git = "export GIT_CONFIG_GLOBAL=/dev/null HOME=$PWD; git init -q a; cd a; git config user.email a@b; git config user.name a
         for i in $(seq 50); do mkdir -p d$i; seq $i 2000 > d$i/f; done; git add .; git commit -qm one; git mv d1 e1; git commit -qm two
         cd ..; git clone -q a b; git clone -q --no-hardlinks a c; for i in a b c; do git -C $i fsck --strict; git -C $i status --porcelain; done; git -C a gc -q; git -C a fsck";

@@ -59,8 +59,8 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     std::os::unix::fs::chown(draft.join("train.txt"), Some(12_001), Some(12_002)).unwrap();
     symlink("train/a.bin", draft.join("again")).unwrap();
     let open = File::options().read(true).write(true).open(draft.join("train/a.bin")).unwrap();
-    // A mapping to be written, made before.
-    let script = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nprint('mapped', flush=True)\n\
+    // A mapping to be written, made before, and written to before as well.
+    let script = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nm[8] = 9\nprint('mapped', flush=True)\n\
         sys.stdin.readline()\ntry:\n    m[0] = 1\n    m.flush()\nexcept OSError as error:\n    print(error.errno)";
     let mut mapped = Command::new("/usr/bin/python3")
         .args(["-c", script])
@@ -116,6 +116,7 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     assert_eq!(String::from_utf8_lossy(&mapped.stdout), format!("{}\n", libc::EROFS), "{mapped:?}");
     // The manifest tells of everything, and other programs understand it.
     let manifest = wait_published(&dataset, "v1");
+    assert_eq!(fs::read(&file).unwrap()[..10], [7, 7, 7, 7, 7, 7, 7, 7, 9, 7], "what was stored before is part of it");
     for (from, to) in [("v1", "v2"), ("v1", "draft"), ("v1.MANIFEST", "x"), ("latest", "x")] {
         let found = errno(fs::rename(dataset.join(from), dataset.join(to)));
         assert!(found == Some(libc::EROFS) || found == Some(libc::EBUSY) && from == "v1", "{from} to {to}: {found:?}");
@@ -170,7 +171,9 @@ fn a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it() {
         fs::remove_file(first.join(name)).unwrap();
     }
     let told = instance.ok(&["dataset", "publish", "d", "v1"]);
-    writer.write_at(b"W", 0).unwrap();
+    // Whoever is not refused writes to what is nobody's by now.
+    let written = errno(writer.write_at(b"W", 0));
+    assert!(matches!(written, None | Some(libc::EROFS)), "{written:?}");
     let reopened = File::options().write(true).open(format!("/proc/self/fd/{}", reader.as_raw_fd()));
     assert_eq!(errno(reopened), Some(libc::EROFS));
     assert_eq!(errno(reader.set_permissions(fs::Permissions::from_mode(0o777))), Some(libc::EROFS));
@@ -211,6 +214,101 @@ fn a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it() {
     // What is shown directly is another file system.
     let elsewhere = errno(fs::rename(&dataset, instance.mount().join("code/d")));
     assert!([Some(libc::EROFS), Some(libc::EXDEV)].contains(&elsewhere), "{elsewhere:?}");
+    instance.shutdown();
+}
+
+/// The kernel keeps names and attributes of drafts for a minute; what publishing changes behind it is told.
+#[test]
+fn what_publishing_gives_another_inode_is_seen_at_once_by_whoever_knew_it() {
+    let test = "what_publishing_gives_another_inode_is_seen_at_once_by_whoever_knew_it";
+    let Some(instance) = Instance::start(test, "[mount]\ndirect = \"none\"\n") else { return };
+    let first = draft(&instance, "d");
+    let dataset = first.parent().unwrap().to_owned();
+    fs::create_dir(first.join("sub")).unwrap();
+    fs::write(first.join("sub/same"), "same").unwrap();
+    instance.ok(&["dataset", "publish", "d", "v1"]);
+    let second = draft(&instance, "d");
+    fs::create_dir(second.join("sub")).unwrap();
+    for (name, text) in [("same", "same"), ("linked", "linked"), ("written", "written")] {
+        fs::write(second.join("sub").join(name), text).unwrap();
+    }
+    // A later one than that of the version before.
+    fs::write(second.join("sub/same"), "same").unwrap();
+    fs::hard_link(second.join("sub/linked"), dataset.join("elsewhere")).unwrap();
+    let writer = File::options().read(true).write(true).open(second.join("sub/written")).unwrap();
+    let reader = File::open(second.join("sub/same")).unwrap();
+    // From within, by names that are in use, and known for long.
+    let program = "import os, sys\nnames = ['same', 'linked', 'written', '.']\n\
+        def look():\n    seen = [os.stat(name) for name in names]\n    \
+        print([(s.st_size, s.st_nlink, s.st_mtime_ns, s.st_ctime_ns) for s in seen], flush=True)\n\
+        kept = [open(name) for name in names[:3]]\nlook()\nsys.stdin.readline()\nlook()";
+    let look = |directory: &Path| {
+        Command::new("/usr/bin/python3")
+            .args(["-c", program])
+            .current_dir(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let mut inside = look(&second.join("sub"));
+    let mut answers = BufReader::new(inside.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let before = answers.next().unwrap();
+    fs::rename(&second, dataset.join("v2")).unwrap();
+    wait_published(&dataset, "v2");
+    inside.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    let after = answers.next().unwrap();
+    let stored = look(&backing(&instance).join("default/datasets/d/v2/sub")).wait_with_output().unwrap();
+    let stored = String::from_utf8(stored.stdout).unwrap();
+    assert_eq!(after, stored.lines().next().unwrap(), "{before} before");
+    assert_ne!(after, before);
+    assert!(inside.wait().unwrap().success());
+    let version = dataset.join("v2/sub");
+    let seen =
+        |path: PathBuf| fs::metadata(path).map(|file| (file.mtime_nsec(), file.ctime_nsec(), file.nlink())).unwrap();
+    assert_eq!(
+        seen(version.join("same")),
+        seen(dataset.join("v1/sub/same")),
+        "stored once, also for the version before"
+    );
+    assert_eq!(seen(version.join("same")).2, 2);
+    // Who has them open goes on with what they were, which is no part of the version any more.
+    assert_eq!(fs::read_to_string(version.join("written")).unwrap(), "written");
+    assert_eq!((writer.metadata().unwrap().nlink(), reader.metadata().unwrap().nlink()), (0, 0));
+    fs::write(dataset.join("elsewhere"), "longer than before").unwrap();
+    assert_eq!(fs::read_to_string(version.join("linked")).unwrap(), "linked");
+    instance.shutdown();
+}
+
+#[test]
+fn what_is_done_by_one_name_of_a_file_in_a_draft_is_seen_by_the_other_at_once() {
+    let test = "what_is_done_by_one_name_of_a_file_in_a_draft_is_seen_by_the_other_at_once";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let draft = draft(&instance, "d");
+    let (a, b) = (draft.join("a"), draft.join("b"));
+    fs::write(&a, "one").unwrap();
+    let open = File::open(&a).unwrap();
+    assert_eq!(fs::metadata(&a).unwrap().nlink(), 1, "known for a minute");
+    fs::hard_link(&a, &b).unwrap();
+    assert_eq!(fs::metadata(&a).unwrap().ino(), fs::metadata(&b).unwrap().ino());
+    // Locks are the file's, and so are stores by mappings of either name.
+    let both = "import fcntl, mmap, sys\nfiles = [open(name, 'r+b') for name in 'ab']\n\
+        fcntl.flock(files[0], fcntl.LOCK_EX)\ntry:\n    fcntl.flock(files[1], fcntl.LOCK_EX | fcntl.LOCK_NB)\n    \
+        sys.exit('locked twice')\nexcept BlockingIOError:\n    pass\n\
+        maps = [mmap.mmap(file.fileno(), 2) for file in files]\n\
+        maps[0][0:1], maps[1][1:2] = b'P', b'Q'\nfor m in maps: m.flush()\nassert open('a', 'rb').read() == b'PQe'";
+    let stored = Command::new("/usr/bin/python3").args(["-c", both]).current_dir(&draft).output().unwrap();
+    assert!(stored.status.success(), "{stored:?}");
+    assert_eq!((fs::metadata(&a).unwrap().nlink(), open.metadata().unwrap().nlink()), (2, 2));
+    for text in ["longer", "x", "longer again"] {
+        fs::write(&b, text).unwrap();
+        assert_eq!(fs::metadata(&a).unwrap().len(), text.len() as u64);
+        assert_eq!(fs::read_to_string(&a).unwrap(), text);
+        fs::set_permissions(&a, fs::Permissions::from_mode(0o600 + text.len() as u32 % 8)).unwrap();
+        assert_eq!(fs::metadata(&a).unwrap().mode(), fs::metadata(&b).unwrap().mode());
+    }
+    fs::remove_file(&a).unwrap();
+    assert_eq!((fs::metadata(&b).unwrap().nlink(), open.metadata().unwrap().nlink()), (1, 1));
     instance.shutdown();
 }
 

@@ -77,8 +77,11 @@ pub(super) fn opened_generated(reply: ReplyOpen, fh: u64) {
     reply.opened(FileHandle(fh), flags);
 }
 
-pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64) {
-    let flags = FopenFlags::empty();
+/// Who only writes to what he has made does so past the cache, as each write comes here anyway: the bytes are copied once less, and
+/// the kernel does not ask for `security.capability` before the first one. Not so who opens what is there: others may have mapped
+/// it, and see by the cache at once what is written.
+pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, access: Access) {
+    let flags = if access.only_writes() { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
     let attr = file_attr(entry);
     reply.created(&entry.ttl, &attr, GENERATION, FileHandle(fh), flags);
 }

@@ -59,6 +59,8 @@ struct State {
     ready: VecDeque<(Home, Job)>,
     /// Workers without work.
     idle: usize,
+    /// Somebody waits until nothing is under way: to tell nobody costs a call of the kernel at nearly every request.
+    is_awaited: bool,
 }
 
 /// There is one as long as something of it is under way.
@@ -93,7 +95,9 @@ impl Crew {
     /// requests nothing comes after that.
     pub(crate) fn rests_within(&self, patience: Duration) -> bool {
         let busy = |state: &mut State| !state.parts.is_empty();
-        let waited = self.rested.wait_timeout_while(self.lock(), patience, busy);
+        let mut state = self.lock();
+        state.is_awaited = true;
+        let waited = self.rested.wait_timeout_while(state, patience, busy);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -187,7 +191,7 @@ impl Crew {
         part.under_way -= 1;
         if part.under_way == 0 {
             state.parts.remove(&home);
-            if state.parts.is_empty() {
+            if state.parts.is_empty() && state.is_awaited {
                 self.rested.notify_all();
             }
         }

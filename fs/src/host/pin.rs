@@ -218,13 +218,13 @@ impl Pin {
             | OFlag::O_EXCL
             | OFlag::O_NOFOLLOW
             | OFlag::O_CLOEXEC;
-        let fd = openat(&self.fd, name, flags, Mode::S_IRUSR).map_err(Error::host("openat"))?;
+        let fd = openat(&self.fd, name, flags, first_mode(made.mode)).map_err(Error::host("openat"))?;
         self.hand_over(&fd, made).inspect_err(|_| drop(self.remove_file(name)))?;
         Ok(fd.into())
     }
 
     pub(crate) fn make_dir(&self, name: &OsStr, made: &Made) -> Result<()> {
-        mkdirat(&self.fd, name, Mode::S_IRWXU).map_err(Error::host("mkdirat"))?;
+        mkdirat(&self.fd, name, first_mode(made.mode)).map_err(Error::host("mkdirat"))?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(Error::host("openat"))?;
         let inherited = u32::from(self.seen.stx_mode) & libc::S_ISGID;
@@ -259,13 +259,20 @@ impl Pin {
         unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir).map_err(Error::host("unlinkat"))
     }
 
-    /// Owner first: changing it clears the set-id bits.
+    /// Gives it owner and mode, where it has not been made with them: each costs as much as the making. Owner first: changing it
+    /// clears the set-id bits.
     fn hand_over(&self, fd: &OwnedFd, made: &Made) -> Result<()> {
-        let uid = Some(Uid::from_raw(made.owner.uid));
-        let gid = self.group_for(made.owner).map(Gid::from_raw);
-        fchown(fd, uid, gid).map_err(Error::host("fchown"))?;
-        let mode = Mode::from_bits_truncate(made.mode & 0o7777);
-        fchmod(fd, mode).map_err(Error::host("fchmod"))
+        let is = seen(fd, OsStr::new(""))?;
+        let gid = self.group_for(made.owner);
+        if is.stx_uid != made.owner.uid || gid.is_some_and(|gid| gid != is.stx_gid) {
+            let (uid, gid) = (Some(Uid::from_raw(made.owner.uid)), gid.map(Gid::from_raw));
+            fchown(fd, uid, gid).map_err(Error::host("fchown"))?;
+        }
+        let mode = made.mode & 0o7777;
+        if u32::from(is.stx_mode) & 0o7777 == mode {
+            return Ok(());
+        }
+        fchmod(fd, Mode::from_bits_truncate(mode)).map_err(Error::host("fchmod"))
     }
 
     /// `None` where the directory hands its own group down.
@@ -291,6 +298,11 @@ impl Pin {
 pub(crate) struct Made {
     pub mode: u32,
     pub owner: Owner,
+}
+
+/// Of what is made, until it is its owner's: without bits that would have it run as us.
+fn first_mode(mode: u32) -> Mode {
+    Mode::from_bits_truncate(mode & 0o777)
 }
 
 fn kind_of(listed: nix::dir::Type) -> Kind {

@@ -113,7 +113,7 @@ impl<T: Tree> Ops<T> {
         Ok(())
     }
 
-    fn entry(&self, (parent, name): (u64, &OsStr)) -> Result<RelPath> {
+    pub(super) fn entry(&self, (parent, name): (u64, &OsStr)) -> Result<RelPath> {
         self.path(parent)?.join(name).map_err(Error::Name)
     }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, OFlag, fallocate};
+use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
 use nix::sys::stat::FileStat;
 use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
@@ -34,11 +34,20 @@ const COPY_MAX: usize = 32 << 20;
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Access mode and `O_APPEND`, `O_EXCL`, `O_TRUNC`; others are ignored.
+    /// Access mode and `O_APPEND`, `O_EXCL`, `O_TRUNC`, `O_DSYNC`; others are ignored.
     pub flags: OFlag,
 }
 
 impl Access {
+    pub(crate) fn only_writes(self) -> bool {
+        self.flags & OFlag::O_ACCMODE == OFlag::O_WRONLY
+    }
+
+    /// What is written is to be on disk when that is answered.
+    pub(crate) fn is_synchronous(self) -> bool {
+        self.flags.contains(OFlag::O_DSYNC)
+    }
+
     pub(crate) fn writes(self) -> bool {
         self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || self.flags.contains(OFlag::O_TRUNC)
     }
@@ -280,6 +289,15 @@ impl<T: Tree> Ops<T> {
             KeptSource::Generated { place } => Source::Left { place },
         };
         Ok(OpenFile { ino, source, read_to: kept.read_to.into() })
+    }
+
+    /// Those that somebody has open to be written.
+    pub(super) fn written(&self) -> Vec<u64> {
+        let may_write = |open: &OpenFile| {
+            let flags = open.stored().ok().and_then(|file| fcntl(file, FcntlArg::F_GETFL).ok());
+            flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
+        };
+        lock(&self.files).all(|open| may_write(open).then_some(open.ino))
     }
 
     /// Open files that another process has left and nobody has asked for yet.
