@@ -104,6 +104,7 @@ fn store(paths: &Paths, jobs: usize) {
                 prepared: true,
                 unprepared: None,
                 stop: None,
+                stop_how: Default::default(),
                 extended_ms: 0,
                 attempts: vec![attempt],
                 ended: Some(RunEnd { verdict, at: at(95) }),

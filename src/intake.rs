@@ -14,7 +14,7 @@ use crate::spec::{Diagnostic, JobSpec};
 use crate::store::record::SourceRecord;
 
 pub use read::{Look, Scan, is_ignored, read_path, read_text};
-pub use watch::{Intake, IntakeError};
+pub use watch::{AskSpecs, Intake, IntakeError};
 
 /// One job of a sweep.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::support::{BINARY, Instance, wait_for};
+use super::support::{BINARY, Instance, has_tools, wait_for};
 
 const CONFIG: &str = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[specs.small]\ncpu = 0.5\nmemory = \"512MiB\"\nprice = 0.25\n\
                       description = \"for a look\"\n[workspaces.default]\nstorage = \"unlimited\"\n";
