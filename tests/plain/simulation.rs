@@ -703,7 +703,7 @@ fn what_is_decided_on_a_full_disk_is_done_once_there_is_room_and_its_asker_is_to
     let stored = world.store.load().unwrap();
     let (told, heard) = std::sync::mpsc::channel();
     let answer = Box::new(move |result: Result<String, Refusal>| drop(told.send(result)));
-    let stop = Request::Change { caller: Caller::root(), key: key(0), verb: Verb::Stop, answer };
+    let stop = Request::Change { caller: Caller::root(), key: key(0), verb: VERBS[0], answer };
     world.handle(Event::Request(stop));
     assert_eq!(heard.try_recv().unwrap(), Err(Refusal::NoRoom { is_kept: true }));
     assert!(world.works.is_empty() && world.store.load().unwrap() == stored, "nothing is done that is not recorded");
