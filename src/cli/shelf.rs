@@ -1,8 +1,8 @@
 //! `jobs.d` as the command line sees it: job files and templates by their names, read and written as the calling user.
 
-use std::{fs, io};
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context, bail};
 
@@ -235,7 +235,8 @@ fn replace_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
     if there.uid() != nix::unistd::geteuid().as_raw() {
         bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
     }
-    write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process).map_err(|error| unwritable(path, error))?;
+    write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process)
+        .map_err(|error| unwritable(path, error))?;
     if fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?.gid() != there.gid() {
         let told = || format!("{} was written, but has not the group {} that it had", path.display(), there.gid());
         lchown(way, None, Some(there.gid())).with_context(told)?;

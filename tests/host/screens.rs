@@ -135,7 +135,10 @@ fn what_would_be_done_is_said_and_not_done(instance: &Instance) {
         assert_eq!(said(verb), would.concat());
     }
     let drained = said(&["drain", "--dry-run"]);
-    assert!(drained.starts_with("would start nothing any more: 1 would run on:") && drained.contains("holds"), "{drained}");
+    assert!(
+        drained.starts_with("would start nothing any more: 1 would run on:") && drained.contains("holds"),
+        "{drained}"
+    );
     let made = said(&["new", "made", "--template", "ddp", "-p", "lr=0.5", "--dry-run"]);
     assert!(made.contains("template = \"ddp\"") && made.contains("lr = 0.5"), "{made}");
     assert!(!instance.jobs_d().join("made.toml").exists());
