@@ -352,7 +352,7 @@ impl Bytes {
 
     /// The same, of what is less than `other`: as MiB where one digit would hide that.
     pub fn told_beside(self, other: u64) -> String {
-        let is_near = other.saturating_sub(self.0) < self.0 / 100;
+        let is_near = self.0 >= 1 << 30 && other.saturating_sub(self.0) < self.0 / 100;
         if is_near { format!("{}MiB", self.0 >> 20) } else { self.told() }
     }
 

@@ -86,7 +86,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator, asked: &mut SchemaG
     if route.action == Action::Ready {
         operation["responses"]["503"] = success(route, generator);
     }
-    if route.action == Action::PutJobFile {
+    if matches!(route.action, Action::PutJobFile | Action::PutTemplate) {
         operation["responses"][CREATED] = success(route, generator);
     }
     if route.may != Right::Anyone {

@@ -131,11 +131,11 @@ pub(super) fn names(names: impl Iterator<Item = String>) -> anyhow::Result<()> {
     if names.is_empty() { Ok(()) } else { output::line(&names.join("\n")) }
 }
 
-/// A line of comma-separated values (RFC 4180), without colours.
+/// A line of comma-separated values (RFC 4180), without colours and whatever else gives a terminal orders.
 pub(super) fn csv(cells: &[String]) -> String {
     let quoted = |cell: &String| {
-        let cell = output::unpainted(cell);
-        match cell.contains([',', '"', '\n', '\r']) {
+        let cell = output::plain(&output::unpainted(cell));
+        match cell.contains([',', '"']) {
             true => format!("\"{}\"", cell.replace('"', "\"\"")),
             false => cell,
         }

@@ -372,8 +372,10 @@ mod tests {
         };
         put("v/a.toml", "template = 't'");
         assert!(text().contains("there is no template \"t\""), "{}", text());
-        put("tt.template.toml", "command = 'of default'");
-        assert!(text().ends_with("did you mean \"tt\"?"), "{}", text());
+        put("train.template.toml", "command = 'x'");
+        put("v/a.toml", "template = 'trian'");
+        assert!(text().contains("did you mean \"train\"?"), "{}", text());
+        put("v/a.toml", "template = 't'");
         put("t.template.toml", "command = 'of default'");
         assert!(text().contains("of default"));
         put("v/t.template.toml", "command = 'of v'");

@@ -118,7 +118,7 @@ impl Job {
                 let found = crate::spec::salvage(&source.text, &BTreeMap::new()).map(|unread| unread.refused);
                 let found = found.unwrap_or_default();
                 let told = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                if record.invalid.is_empty() {
+                if record.file_present && record.invalid.is_empty() {
                     record.invalid = found;
                 }
                 (None, Some(told))

@@ -37,7 +37,7 @@ fn a_sweep_runs_a_job_for_each_combination_and_follows_its_file() {
     assert_eq!(jobs(&instance), ["grid~0.1", "grid~0.2", "next"]);
     let waited = instance.ok(&["wait", "grid", "next"]);
     let ended: Vec<&str> = waited.lines().filter_map(|line| line.split(':').next()).collect();
-    assert_eq!(ended, ["default/grid~0.1", "default/grid~0.2", "default/next"], "a sweep is all of its jobs");
+    assert_eq!(ended, ["grid~0.1", "grid~0.2", "next"], "a sweep is all of its jobs");
     assert_eq!(instance.ok(&["wait", "--any", "grid"]).lines().count(), 1);
     assert!(instance.ok(&["status", "grid~0.2"]).contains("lr = 0.2"));
     let told = refusal(&instance, &["show", "grid"]);
