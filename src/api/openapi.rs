@@ -14,7 +14,7 @@ use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, T
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
 
-/// Of a job that was not there before.
+/// Of a job or a template that was not there before.
 const CREATED: &str = "201";
 
 /// The document as it is sent: it says the same for as long as the program runs, and is made once.
@@ -86,7 +86,7 @@ fn operation(route: &Route, generator: &mut SchemaGenerator, asked: &mut SchemaG
     if route.action == Action::Ready {
         operation["responses"]["503"] = success(route, generator);
     }
-    if route.action == Action::PutJobFile {
+    if matches!(route.action, Action::PutJobFile | Action::PutTemplate) {
         operation["responses"][CREATED] = success(route, generator);
     }
     if route.may != Right::Anyone {
