@@ -14,7 +14,7 @@ use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, T
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
 
-/// Of a job that was not there before.
+/// Of a job or a template that was not there before.
 const CREATED: &str = "201";
 
 /// The document as it is sent: it says the same for as long as the program runs, and is made once.
