@@ -6,12 +6,15 @@
 
 #[path = "queue/shares.rs"]
 mod shares_of_cards;
+#[path = "queue/simulation.rs"]
+mod simulation;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use simulation::{Machine, Scheduler, Timed, simulate};
 use trainyard::config::{AddressRange, Quotas};
 use trainyard::gpu::deck::{CARD, Part, Wish};
 use trainyard::ids::{JobKey, Timestamp};
@@ -103,65 +106,37 @@ fn workload(cards: u64, count: usize, said: u64) -> Vec<Job> {
     jobs
 }
 
-/// Decides which of the jobs that wait start now. Jobs are known by their numbers.
-trait Scheduler {
-    fn arrives(&mut self, number: usize, job: &Job);
-    fn ends(&mut self, number: usize, now: u64);
-    /// Those that start.
-    fn decide(&mut self, now: u64) -> Vec<usize>;
-}
-
-struct Result {
-    decisions_per_s: f64,
-    utilisation: f64,
-    mean_wait: Duration,
-    p95_wait: Duration,
-    longest_wait: Duration,
-}
-
-fn simulate(cards: u64, jobs: &[Job], scheduler: &mut dyn Scheduler) -> Result {
-    let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    let mut arriving = jobs.iter().enumerate().peekable();
-    let mut waits = vec![0u64; jobs.len()];
-    let (mut busy, mut free, mut last) = (0u128, cards, 0u64);
-    let mut deciding = Duration::ZERO;
-    let mut started_count = 0;
-    // What is busy while jobs arrive: the end, when the queue runs dry, says nothing of a scheduler.
-    let closes = jobs.last().map_or(0, |job| job.arrives);
-    loop {
-        let next_end = ends.peek().map(|Reverse((end, _))| *end);
-        let next_arrival = arriving.peek().map(|(_, job)| job.arrives);
-        let Some(now) = next_end.into_iter().chain(next_arrival).min() else { break };
-        busy += u128::from(cards - free) * u128::from(now.min(closes).saturating_sub(last.min(closes)));
-        last = now;
-        while let Some(Reverse((_, number))) = ends.peek().copied().filter(|Reverse((end, _))| *end == now) {
-            ends.pop();
-            free += jobs[number].cards;
-            scheduler.ends(number, now);
-        }
-        while let Some((number, job)) = arriving.next_if(|(_, job)| job.arrives == now) {
-            scheduler.arrives(number, job);
-        }
-        let from = Instant::now();
-        let started = scheduler.decide(now);
-        deciding += from.elapsed();
-        for number in started {
-            let job = &jobs[number];
-            free = free.checked_sub(job.cards).expect("no more than there is");
-            waits[number] = now - job.arrives;
-            ends.push(Reverse((now + job.takes, number)));
-            started_count += 1;
-        }
+impl Timed for Job {
+    fn arrives(&self) -> u64 {
+        self.arrives
     }
-    assert_eq!(started_count, jobs.len(), "all have started");
-    waits.sort_unstable();
-    let ms = Duration::from_millis;
-    Result {
-        decisions_per_s: jobs.len() as f64 / deciding.as_secs_f64(),
-        utilisation: busy as f64 / (f64::from(u32::try_from(cards).unwrap()) * closes as f64),
-        mean_wait: ms(waits.iter().sum::<u64>() / waits.len() as u64),
-        p95_wait: ms(waits[waits.len() * 95 / 100]),
-        longest_wait: ms(*waits.last().unwrap()),
+
+    fn takes(&self) -> u64 {
+        self.takes
+    }
+}
+
+/// Cards that are counted.
+struct Cards {
+    all: u64,
+    free: u64,
+}
+
+impl Machine<Job, ()> for Cards {
+    fn start(&mut self, _: usize, job: &Job, (): ()) {
+        self.free = self.free.checked_sub(job.cards).expect("no more than there is");
+    }
+
+    fn end(&mut self, _: usize, job: &Job) {
+        self.free += job.cards;
+    }
+
+    fn held(&self) -> u64 {
+        self.all - self.free
+    }
+
+    fn all(&self) -> u64 {
+        self.all
     }
 }
 
@@ -288,7 +263,7 @@ impl Trainyard {
     }
 }
 
-impl Scheduler for Trainyard {
+impl Scheduler<Job, ()> for Trainyard {
     fn arrives(&mut self, number: usize, job: &Job) {
         let (place, waiting) = waiting(number, job);
         self.numbers.insert(waiting.key.clone(), number);
@@ -302,7 +277,7 @@ impl Scheduler for Trainyard {
         self.shares.add(&live.key.workspace, &live.amount, live.held_since, Timestamp(now));
     }
 
-    fn decide(&mut self, now: u64) -> Vec<usize> {
+    fn decide(&mut self, now: u64) -> Vec<(usize, ())> {
         let snapshot = Snapshot {
             now: Timestamp(now),
             inventory: self.inventory,
@@ -325,7 +300,7 @@ impl Scheduler for Trainyard {
             let number = self.numbers[&key];
             self.queue.remove(&key);
             self.live.push(live(key, &self.jobs[number], now));
-            started.push(number);
+            started.push((number, ()));
         }
         started
     }
@@ -338,7 +313,7 @@ struct Fifo {
     queue: std::collections::VecDeque<usize>,
 }
 
-impl Scheduler for Fifo {
+impl Scheduler<Job, ()> for Fifo {
     fn arrives(&mut self, number: usize, _: &Job) {
         self.queue.push_back(number);
     }
@@ -347,12 +322,12 @@ impl Scheduler for Fifo {
         self.free += self.jobs[number].cards;
     }
 
-    fn decide(&mut self, _: u64) -> Vec<usize> {
+    fn decide(&mut self, _: u64) -> Vec<(usize, ())> {
         let mut started = Vec::new();
         while let Some(first) = self.queue.front().copied().filter(|first| self.jobs[*first].cards <= self.free) {
             self.queue.pop_front();
             self.free -= self.jobs[first].cards;
-            started.push(first);
+            started.push((first, ()));
         }
         started
     }
@@ -393,7 +368,7 @@ impl Easy {
     }
 }
 
-impl Scheduler for Easy {
+impl Scheduler<Job, ()> for Easy {
     fn arrives(&mut self, number: usize, _: &Job) {
         self.queue.push(number);
     }
@@ -403,12 +378,12 @@ impl Scheduler for Easy {
         self.running.remove(&number);
     }
 
-    fn decide(&mut self, now: u64) -> Vec<usize> {
+    fn decide(&mut self, now: u64) -> Vec<(usize, ())> {
         let mut started = Vec::new();
         let mut queue = std::mem::take(&mut self.queue).into_iter().peekable();
         while let Some(first) = queue.next_if(|first| self.jobs[*first].cards <= self.free) {
             self.start(first, now);
-            started.push(first);
+            started.push((first, ()));
         }
         if let Some(first) = queue.next() {
             let (at, mut spare) = self.shadow(first);
@@ -419,7 +394,7 @@ impl Scheduler for Easy {
                 if cards <= self.free && (in_time || cards <= spare) {
                     spare -= if in_time { 0 } else { cards };
                     self.start(number, now);
-                    started.push(number);
+                    started.push((number, ()));
                 } else {
                     self.queue.push(number);
                 }
@@ -439,18 +414,20 @@ fn compare(count: usize, said: u64) {
         let jobs = workload(cards, count, said);
         let fifo = Fifo { free: cards, jobs: jobs.clone(), queue: Default::default() };
         let easy = Easy { free: cards, jobs: jobs.clone(), queue: Vec::new(), running: BTreeMap::new() };
-        let schedulers: [(&str, Box<dyn Scheduler>); 3] =
+        let schedulers: [(&str, Box<dyn Scheduler<Job, ()>>); 3] =
             [("fifo", Box::new(fifo)), ("easy", Box::new(easy)), ("trainyard", Box::new(Trainyard::new(cards, &jobs)))];
         for (name, mut scheduler) in schedulers {
-            let result = simulate(cards, &jobs, scheduler.as_mut());
-            let hours = |wait: Duration| format!("{:.2} h", wait.as_secs_f64() / 3600.0);
+            let mut outcome = simulate(&jobs, scheduler.as_mut(), &mut Cards { all: cards, free: cards });
+            outcome.waits.sort_unstable();
+            let waits = &outcome.waits;
+            let hours = |ms: u64| format!("{:.2} h", ms as f64 / 3_600_000.0);
             println!(
                 "{cards:<7}{name:<12}{:>13.0}{:>12.1}%{:>12}{:>12}{:>14}",
-                result.decisions_per_s,
-                100.0 * result.utilisation,
-                hours(result.mean_wait),
-                hours(result.p95_wait),
-                hours(result.longest_wait)
+                outcome.decisions_per_s,
+                100.0 * outcome.utilisation,
+                hours(outcome.mean_wait().as_millis() as u64),
+                hours(waits[waits.len() * 95 / 100]),
+                hours(*waits.last().unwrap())
             );
         }
     }

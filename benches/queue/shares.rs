@@ -1,8 +1,7 @@
 //! The queue where jobs want whole cards, shares of cards and slices, so that cards are looked at one by one: what a pass costs,
 //! and who waits how long.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use trainyard::gpu::{Card, Driver, Facts, Instances, Inventory, Link, Signs, Sli
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::plan::{Amount, Kept, Live, OneByOne, Place, Plan, Queue, Snapshot, Step, Waiting, Why, plan};
 
+use super::simulation::{Machine, Scheduler, Timed, simulate};
 use super::{LOAD, MINUTE, PASSES, Random, WORKSPACES, addresses, live_with, quotas, shares, waiting_with};
 
 const GIB: u64 = 1 << 30;
@@ -180,11 +180,14 @@ pub(super) fn pass_of_the_plan(count: usize, all_differ: bool) -> Duration {
     from.elapsed() / PASSES
 }
 
-/// Decides which of the jobs that wait start now, and with what.
-trait Scheduler {
-    fn arrives(&mut self, number: usize, job: &Job);
-    fn ends(&mut self, number: usize, now: u64);
-    fn decide(&mut self, now: u64) -> Vec<(usize, Vec<Piece>)>;
+impl Timed for Job {
+    fn arrives(&self) -> u64 {
+        self.arrives
+    }
+
+    fn takes(&self) -> u64 {
+        self.takes
+    }
 }
 
 struct Trainyard {
@@ -198,7 +201,7 @@ struct Trainyard {
     jobs: Vec<Job>,
 }
 
-impl Scheduler for Trainyard {
+impl Scheduler<Job, Vec<Piece>> for Trainyard {
     fn arrives(&mut self, number: usize, job: &Job) {
         let (place, waiting) = waiting(number, job, &self.sizes);
         self.queue.insert(place, waiting);
@@ -247,7 +250,7 @@ struct Fifo {
     queue: VecDeque<(usize, Wish)>,
 }
 
-impl Scheduler for Fifo {
+impl Scheduler<Job, Vec<Piece>> for Fifo {
     fn arrives(&mut self, number: usize, job: &Job) {
         self.queue.push_back((number, job.wish.clone()));
     }
@@ -271,34 +274,40 @@ impl Scheduler for Fifo {
 }
 
 /// What is held of each card, as plainly as can be.
-#[derive(Default)]
-struct Ledger(BTreeMap<usize, Vec<(usize, PieceOf)>>);
+struct Ledger {
+    sizes: Sizes,
+    cards: usize,
+    holders: BTreeMap<usize, Vec<(usize, PieceOf)>>,
+    held: u64,
+}
 
-impl Ledger {
-    fn take(&mut self, number: usize, pieces: &[Piece]) {
+impl Machine<Job, Vec<Piece>> for Ledger {
+    fn start(&mut self, number: usize, job: &Job, pieces: Vec<Piece>) {
+        self.held += weight(&job.wish, &self.sizes);
         for Piece { place, of } in pieces {
-            let holders = self.0.entry(*place).or_default();
-            holders.push((number, of.clone()));
+            let holders = self.holders.entry(place).or_default();
+            let is_twice = matches!(of, PieceOf::Slice { .. }) && holders.iter().any(|(_, other)| *other == of);
+            assert!(!is_twice, "a slice has one holder: {holders:?}");
+            holders.push((number, of));
             let is_whole = holders.iter().any(|(_, of)| *of == PieceOf::Whole);
             assert!(!is_whole || holders.len() == 1, "a whole card has one holder: {holders:?}");
             let bytes = holders.iter().map(|(_, of)| if let PieceOf::Share { bytes, .. } = of { *bytes } else { 0 });
             assert!(bytes.sum::<u64>() <= 80 * GIB, "no more than the card has: {holders:?}");
-            let slices = holders.iter().filter(|(_, other)| matches!(of, PieceOf::Slice { .. }) && other == of);
-            assert!(slices.count() <= 1, "a slice has one holder: {holders:?}");
         }
     }
 
-    fn give_back(&mut self, number: usize) {
-        self.0.values_mut().for_each(|holders| holders.retain(|(holder, _)| *holder != number));
+    fn end(&mut self, number: usize, job: &Job) {
+        self.held -= weight(&job.wish, &self.sizes);
+        self.holders.values_mut().for_each(|holders| holders.retain(|(holder, _)| *holder != number));
     }
-}
 
-struct Waits {
-    decisions_per_s: f64,
-    utilisation: f64,
-    mean: Duration,
-    /// Of those that want a share or a slice, one or two cards, and more.
-    longest: [Duration; 3],
+    fn held(&self) -> u64 {
+        self.held
+    }
+
+    fn all(&self) -> u64 {
+        self.cards as u64 * CARD
+    }
 }
 
 fn sort_of(wish: &Wish) -> usize {
@@ -306,51 +315,6 @@ fn sort_of(wish: &Wish) -> usize {
         Part::Whole if wish.count > 2 => 2,
         Part::Whole => 1,
         Part::Share(_) | Part::Slice(_) => 0,
-    }
-}
-
-fn simulate(cards: usize, jobs: &[Job], scheduler: &mut dyn Scheduler) -> Waits {
-    let sizes = Sizes::of(&inventory(cards));
-    let mut ends: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
-    let mut arriving = jobs.iter().enumerate().peekable();
-    let (mut waits, mut ledger) = (vec![None; jobs.len()], Ledger::default());
-    let (mut busy, mut held, mut last, mut deciding) = (0u128, 0u64, 0u64, Duration::ZERO);
-    let closes = jobs.last().map_or(0, |job| job.arrives);
-    loop {
-        let next_end = ends.peek().map(|Reverse((end, _))| *end);
-        let Some(now) = next_end.into_iter().chain(arriving.peek().map(|(_, job)| job.arrives)).min() else { break };
-        busy += u128::from(held) * u128::from(now.min(closes).saturating_sub(last.min(closes)));
-        last = now;
-        while let Some(Reverse((_, number))) = ends.peek().copied().filter(|Reverse((end, _))| *end == now) {
-            ends.pop();
-            held -= weight(&jobs[number].wish, &sizes);
-            ledger.give_back(number);
-            scheduler.ends(number, now);
-        }
-        while let Some((number, job)) = arriving.next_if(|(_, job)| job.arrives == now) {
-            scheduler.arrives(number, job);
-        }
-        let from = Instant::now();
-        let started = scheduler.decide(now);
-        deciding += from.elapsed();
-        for (number, pieces) in started {
-            let job = &jobs[number];
-            ledger.take(number, &pieces);
-            held += weight(&job.wish, &sizes);
-            waits[number] = Some(now - job.arrives);
-            ends.push(Reverse((now + job.takes, number)));
-        }
-    }
-    let waits: Vec<u64> = waits.into_iter().map(|wait| wait.expect("all have started")).collect();
-    let longest = |sort: usize| {
-        let own = jobs.iter().zip(&waits).filter(|(job, _)| sort_of(&job.wish) == sort);
-        Duration::from_millis(own.map(|(_, wait)| *wait).max().unwrap_or(0))
-    };
-    Waits {
-        decisions_per_s: jobs.len() as f64 / deciding.as_secs_f64(),
-        utilisation: busy as f64 / (cards as f64 * CARD as f64 * closes as f64),
-        mean: Duration::from_millis(waits.iter().sum::<u64>() / waits.len() as u64),
-        longest: [0, 1, 2].map(longest),
     }
 }
 
@@ -376,14 +340,21 @@ pub(super) fn compare(count: usize) {
             kept: None,
             jobs: jobs.clone(),
         };
-        let schedulers: [(&str, Box<dyn Scheduler>); 2] =
+        let schedulers: [(&str, Box<dyn Scheduler<Job, Vec<Piece>>>); 2] =
             [("fifo", Box::new(fifo)), ("trainyard", Box::new(trainyard))];
         for (name, mut scheduler) in schedulers {
-            let waits = simulate(cards, &jobs, scheduler.as_mut());
-            let hours = |wait: &Duration| format!("{:.1} h", wait.as_secs_f64() / 3600.0);
-            let longest = waits.longest.iter().map(hours).collect::<Vec<_>>().join(", ");
-            let (per_s, utilisation) = (waits.decisions_per_s, 100.0 * waits.utilisation);
-            println!("{cards:<7}{name:<12}{per_s:>13.0}{utilisation:>12.1}%{:>12}{longest:>30}", hours(&waits.mean));
+            let sizes = Sizes::of(&inventory(cards));
+            let mut ledger = Ledger { sizes, cards, holders: BTreeMap::new(), held: 0 };
+            let outcome = simulate(&jobs, scheduler.as_mut(), &mut ledger);
+            let hours = |wait: Duration| format!("{:.1} h", wait.as_secs_f64() / 3600.0);
+            // Of those that want a share or a slice, one or two cards, and more.
+            let longest = [0, 1, 2].map(|sort| {
+                let own = jobs.iter().zip(&outcome.waits).filter(|(job, _)| sort_of(&job.wish) == sort);
+                hours(Duration::from_millis(own.map(|(_, wait)| *wait).max().unwrap_or(0)))
+            });
+            let (per_s, utilisation) = (outcome.decisions_per_s, 100.0 * outcome.utilisation);
+            let (mean, longest) = (hours(outcome.mean_wait()), longest.join(", "));
+            println!("{cards:<7}{name:<12}{per_s:>13.0}{utilisation:>12.1}%{mean:>12}{longest:>30}");
         }
     }
 }

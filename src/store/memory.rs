@@ -55,8 +55,11 @@ impl Store for MemoryStore {
     fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
         self.has_room()?;
         self.with(|tables| {
-            tables.runs.retain(|(key, _), _| !batch.forgotten.contains(key));
-            tables.events.retain(|(key, _), _| !batch.forgotten.contains(key));
+            // Nothing is forgotten as a rule, and then nothing need be looked at.
+            if !batch.forgotten.is_empty() {
+                tables.runs.retain(|(key, _), _| !batch.forgotten.contains(key));
+                tables.events.retain(|(key, _), _| !batch.forgotten.contains(key));
+            }
             if let Some(counters) = &batch.counters {
                 tables.counters = counters.clone();
             }
