@@ -16,14 +16,15 @@ use tokio::net::UnixStream;
 
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
+use super::jobs::EVENTS_MAX;
 use super::query::NUMBER_MAX;
 use super::routes::PAGE_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
-    Done, EventQuery, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView, ImportQuery,
-    JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
+    Done, EventQuery, EventView, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView,
+    ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
@@ -145,6 +146,25 @@ impl Client {
 
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
         self.read(Method::GET, &path(key, "")).await
+    }
+
+    /// With this run alone, however old it is.
+    pub async fn job_with_run(&self, key: &JobKey, run: u32) -> Result<JobView, ClientError> {
+        self.read(Method::GET, &path(key, &format!("?run={run}"))).await
+    }
+
+    /// All events of a job, part by part.
+    pub async fn job_events(&self, key: &JobKey) -> Result<Vec<EventView>, ClientError> {
+        let mut all: Vec<EventView> = Vec::new();
+        loop {
+            let from = all.last().map_or(0, |event| event.number.saturating_add(1));
+            let part: JobView = self.read(Method::GET, &path(key, &format!("?events_from={from}"))).await?;
+            let is_last = part.events.len() < EVENTS_MAX;
+            all.extend(part.events);
+            if is_last {
+                return Ok(all);
+            }
+        }
     }
 
     /// Of a job whose file was just dropped: waits until the daemon has read it, for 30 s at most.

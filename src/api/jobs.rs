@@ -19,12 +19,12 @@ use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
 use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
-use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
+use super::wire::{Done, EventView, JobList, JobView, LogQuery, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
 use crate::reconcile::{Caller, JobDetail, Refusal, Request, Verb};
-use crate::store::record::RunRecord;
+use crate::store::record::{EventRecord, RunRecord};
 use crate::sys::rooted::Rooted;
 
 pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
@@ -53,21 +53,59 @@ pub(super) async fn uid_of(user: String) -> Result<u32, ApiError> {
     looked.await.map_err(|_| ApiError::Ending)?
 }
 
-pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey) -> Result<JobView, ApiError> {
+/// So many of a job's runs and events are sent at once: it may have had any number of them.
+const RUNS_MAX: usize = 100;
+pub(super) const EVENTS_MAX: usize = 1000;
+
+/// Which of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Part {
+    run: Option<u32>,
+    events_from: Option<u64>,
+}
+
+impl Part {
+    pub(super) fn read(values: &Values) -> Self {
+        let run = values.number("run").and_then(|number| u32::try_from(number).ok());
+        Self { run, events_from: values.number("events_from") }
+    }
+
+    fn runs(self, runs: &[RunRecord]) -> Vec<RunView> {
+        let is_meant = |run: &&RunRecord| self.run.is_none_or(|number| run.number == number);
+        let from = if self.run.is_none() { runs.len().saturating_sub(RUNS_MAX) } else { 0 };
+        runs.iter().skip(from).filter(is_meant).map(RunView::from).collect()
+    }
+
+    fn events(self, events: Vec<EventRecord>) -> Vec<EventView> {
+        let newest = events.len().saturating_sub(EVENTS_MAX);
+        let from = match self.events_from {
+            Some(number) => events.partition_point(|event| event.number < number),
+            None => newest,
+        };
+        events.into_iter().skip(from).take(EVENTS_MAX).map(Into::into).collect()
+    }
+}
+
+pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey, part: Part) -> Result<JobView, ApiError> {
     let detail = show(context, caller, key).await?;
-    Ok(view(context, detail))
+    Ok(view(context, detail, part))
 }
 
 /// How long it may take until a file that was just dropped is a job: files are looked at every 20 s where the kernel tells nothing.
 const COMES: Duration = Duration::from_secs(30);
 
 /// As [`detail`], but of a job that is not there yet it waits until it is.
-pub(super) async fn detail_when_known(context: &Context, caller: Caller, key: JobKey) -> Result<JobView, ApiError> {
+pub(super) async fn detail_when_known(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    part: Part,
+) -> Result<JobView, ApiError> {
     let mut rounds = context.rounds.clone();
     let known = async {
         loop {
             rounds.mark_unchanged();
-            match detail(context, caller.clone(), key.clone()).await {
+            match detail(context, caller.clone(), key.clone(), part).await {
                 Err(ApiError::Refused(Refusal::Unknown(_))) => {
                     rounds.changed().await.map_err(|_| ApiError::Ending)?;
                 }
@@ -77,7 +115,7 @@ pub(super) async fn detail_when_known(context: &Context, caller: Caller, key: Jo
     };
     match tokio::time::timeout(COMES, known).await {
         Ok(shown) => shown,
-        Err(_) => detail(context, caller.clone(), key.clone()).await,
+        Err(_) => detail(context, caller.clone(), key.clone(), part).await,
     }
 }
 
@@ -389,13 +427,13 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-fn view(context: &Context, detail: JobDetail) -> JobView {
+fn view(context: &Context, detail: JobDetail, part: Part) -> JobView {
     JobView {
         ports: ports(context, &detail.runs),
         gpus: detail.gpus,
         report: detail.report,
-        events: detail.events.into_iter().map(Into::into).collect(),
-        runs: detail.runs.iter().map(RunView::from).collect(),
+        events: part.events(detail.events),
+        runs: part.runs(&detail.runs),
         spec: detail.text,
     }
 }
@@ -415,6 +453,28 @@ fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_many_events_the_newest_are_sent_and_all_can_be_had_in_parts() {
+        let event = |number| EventRecord {
+            number,
+            serial: number,
+            at: crate::ids::Timestamp(0),
+            run: 1,
+            state: crate::status::State::Running,
+            message: String::new(),
+        };
+        // A job of before had this name: its first one has not the number 0.
+        let all: Vec<EventRecord> = (5..2505).map(event).collect();
+        let sent = |events_from| {
+            let events = Part { run: None, events_from }.events(all.clone());
+            (events.len(), events.first().map(|event| event.number), events.last().map(|event| event.number))
+        };
+        assert_eq!(sent(None), (1000, Some(1505), Some(2504)));
+        assert_eq!(sent(Some(0)), (1000, Some(5), Some(1004)));
+        assert_eq!(sent(Some(2005)), (500, Some(2005), Some(2504)));
+        assert_eq!(sent(Some(2505)), (0, None, None));
+    }
 
     #[test]
     fn tables_are_files_of_the_task_s_own_directory() {

@@ -6,7 +6,7 @@ use hyper::{Response, StatusCode};
 
 use super::error::ApiError;
 use super::files::{Place, Wanted};
-use super::jobs::Table;
+use super::jobs::{Part, Table};
 use super::logs::ranges::Asked;
 use super::routes::{self, Action};
 use super::server::{Body, Call, Context, in_full, json, stream, whole};
@@ -41,9 +41,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             answer
         }
         Action::Job if call.query.text("known").is_some() => {
-            ok(&jobs::detail_when_known(context, caller, job()?).await?)
+            ok(&jobs::detail_when_known(context, caller, job()?, Part::read(&call.query)).await?)
         }
-        Action::Job => ok(&jobs::detail(context, caller, job()?).await?),
+        Action::Job => ok(&jobs::detail(context, caller, job()?, Part::read(&call.query)).await?),
         Action::Logs => {
             let asked = Asked::of(&call.request);
             jobs::logs(context, caller, job()?, LogQuery::read(&call.query), &asked).await

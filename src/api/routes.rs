@@ -333,6 +333,19 @@ const METRICS: &[Param] = &[
     param("run", Kind::Number(1, u32::MAX as u64), "This run; the newest when absent."),
     param("attempt", Kind::Number(1, u32::MAX as u64), "This attempt; the newest when absent."),
 ];
+const JOB: &[Param] = &[
+    param(
+        "known",
+        Kind::OneOf(&["wait"]),
+        "`wait`: of a job whose file was just written, wait until the daemon has read it, 30 s at most.",
+    ),
+    param("run", Kind::Number(1, u32::MAX as u64), "Of its runs this one alone; the newest 100 when absent."),
+    param(
+        "events_from",
+        Kind::Number(0, u64::MAX),
+        "Of its events those from this number on, 1,000 at most; the newest 1,000 when absent.",
+    ),
+];
 const STOP: &[Param] = &[param("now", Kind::Flag, "Kill what runs, also in the middle of its grace.")];
 const CLONE: &[Param] = &[
     needed("as", Kind::Name, "The name of the new job."),
@@ -370,11 +383,7 @@ pub static ROUTES: &[Route] = &[
         .asks(LIST),
     route(Action::Job, Verb::Get, "/v1/jobs/{workspace}/{job}", Right::Read, Answers::Json(of::<JobView>))
         .does("Shows a job with its runs, its events and its file.")
-        .asks(&[param(
-            "known",
-            Kind::OneOf(&["wait"]),
-            "`wait`: of a job whose file was just written, wait until the daemon has read it, 30 s at most.",
-        )]),
+        .asks(JOB),
     route(Action::Remove, Verb::Delete, "/v1/jobs/{workspace}/{job}", Right::Jobs, Answers::Json(of::<Done>))
         .does("Removes the record of a job that is over and whose file is gone, or with its file.")
         .asks(&[

@@ -54,7 +54,7 @@ pub(super) async fn run(client: &Client, wanted: Wanted, form: Form) -> anyhow::
 async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> anyhow::Result<()> {
     let written = |time: Option<u64>| time.map(|time| Timestamp(time).to_string());
     let (since, until) = (written(wanted.query.since), written(wanted.query.until));
-    let mut events = client.job(key).await?.events;
+    let mut events = client.job_events(key).await?;
     // Times are written so that they sort as text does.
     events.retain(|event| since.as_ref().is_none_or(|since| event.at >= *since));
     events.retain(|event| until.as_ref().is_none_or(|until| event.at <= *until));

@@ -13,9 +13,11 @@ use crate::report::{GpuReport, JobReport, TaskReport, WaitReport};
 const EARLIER: usize = 10;
 
 pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format: Format) -> anyhow::Result<Exit> {
-    let mut view = client.job(key).await?;
+    let view = match run {
+        Some(number) => client.job_with_run(key, number).await?,
+        None => client.job(key).await?,
+    };
     if let Some(number) = run {
-        view.runs.retain(|run| run.run == number);
         let Some(run) = view.runs.first() else {
             return Err(NotFound(format!("job {key} has no run {number}; its newest is {}", view.report.run)).into());
         };

@@ -119,9 +119,13 @@ class Job:
 
     # What it is
 
-    def view(self) -> JobView:
-        """All of it: report, runs with their attempts and tasks, events, ports, cards, job file."""
-        view = cast(JobView, self._transport.json("GET", self._path()))
+    def view(self, *, run: Optional[int] = None, events_from: Optional[int] = None) -> JobView:
+        """All of it: report, runs with their attempts and tasks, events, ports, cards, job file.
+
+        Of many runs and events the newest 100 and 1,000; `run` asks for one run alone, `events_from` for the 1,000 events from a number on.
+        """
+        query: Dict[str, Value] = {"run": run, "events_from": events_from}
+        view = cast(JobView, self._transport.json("GET", self._path(), query))
         self._seen = view["report"]
         return view
 
@@ -192,7 +196,12 @@ class Job:
 
     def events(self) -> List[EventView]:
         """What has happened to it; `follow` tells what happens."""
-        return self.view()["events"]
+        events: List[EventView] = []
+        while True:
+            part = self.view(events_from=events[-1]["number"] + 1 if events else 0)["events"]
+            if not part:
+                return events
+            events.extend(part)
 
     def follow(self, after: int = 0, *, patience: float = 60.0) -> Iterator[HappeningView]:
         """What has happened to it behind the event `after`, and what happens, for ever; as `Yard.events`."""
