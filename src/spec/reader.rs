@@ -42,7 +42,7 @@ pub(super) fn from_wire(
     reader.kinds = Kinds { contract: contract.unwrap_or(Contract::NATIVE), framework, strategy };
     let retry = reader.retry(&wire.retry);
     let on_gpu_failure = reader.on_gpu_failure(wire.on_gpu_failure.as_ref(), wire.retries);
-    let gpu_idle = reader.gpu_idle(&wire.alerts);
+    let gpu_idle = graphics::gpu_idle(&wire.alerts);
     let after = reader.after(&wire.after);
     let datasets = reader.datasets(&wire.datasets);
     let bounds = bounds::Bounds::of(&wire);

@@ -22,6 +22,16 @@ const IDLE_LASTING: Duration = Duration::from_secs(30 * 60);
 const OVER_NOTHING: &str =
     "`gpu_memory_over` is about shares of a card, of which there is none here: say how much by `gpu_memory`";
 
+pub(super) fn gpu_idle(wire: &WireAlerts) -> Option<GpuIdle> {
+    let wire = wire.gpu_idle.as_ref()?;
+    let lasting = wire.lasting.as_ref().and_then(|text| parse_duration(text.get_ref()).ok());
+    Some(GpuIdle {
+        below: wire.below.unwrap_or(IDLE_BELOW),
+        lasting: lasting.unwrap_or(IDLE_LASTING),
+        then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
+    })
+}
+
 impl Reader<'_> {
     pub(super) fn on_gpu_failure(&mut self, word: Option<&Spanned<String>>, retries: u32) -> OnGpuFailure {
         match word.map(|word| (word.get_ref().as_str(), word.span())) {
@@ -36,16 +46,6 @@ impl Reader<'_> {
             }
             _ => OnGpuFailure::Alert,
         }
-    }
-
-    pub(super) fn gpu_idle(&self, wire: &WireAlerts) -> Option<GpuIdle> {
-        let wire = wire.gpu_idle.as_ref()?;
-        let lasting = wire.lasting.as_ref().and_then(|text| parse_duration(text.get_ref()).ok());
-        Some(GpuIdle {
-            below: wire.below.unwrap_or(IDLE_BELOW),
-            lasting: lasting.unwrap_or(IDLE_LASTING),
-            then: if wire.then.as_deref() == Some("stop") { OnIdle::Stop } else { OnIdle::Alert },
-        })
     }
 
     /// How many, what part of a card each is, and of which kind.
