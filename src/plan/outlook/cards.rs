@@ -86,7 +86,7 @@ impl CardsAhead {
     }
 
     fn pay(&mut self, looks: usize) -> Result<(), Enough> {
-        self.looks_left = self.looks_left.checked_sub(looks).unwrap_or_default();
+        self.looks_left = self.looks_left.saturating_sub(looks);
         if self.looks_left == 0 { Err(Enough) } else { Ok(()) }
     }
 
