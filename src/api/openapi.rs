@@ -182,7 +182,7 @@ fn parameter(param: &Param) -> Value {
 
 /// As `ids` checks names.
 fn name_schema() -> Value {
-    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{Alpha}\p{N}][\p{Alpha}\p{N}._~-]*$" })
+    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{Alpha}\p{N}][\p{Alpha}\p{M}\p{N}._~-]*$" })
 }
 
 /// For a field that holds a name.
@@ -240,8 +240,7 @@ fn body(route: &Route, generator: &mut SchemaGenerator) -> Option<Value> {
     let (kind, schema) = match route.takes {
         Takes::Nothing => return None,
         Takes::Json(schema, _) => ("application/json", schema(generator).into()),
-        Takes::Text(kind, _) => (kind, json!({ "type": "string", "minLength": 1 })),
-        Takes::Stream(kind) => (kind, json!({ "type": "string", "format": "binary", "minLength": 1 })),
+        Takes::Text(kind, _) | Takes::Stream(kind) => (kind, json!({ "type": "string", "minLength": 1 })),
     };
     let mut content = json!({ "schema": schema });
     if kind == "application/toml" {

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import unicodedata
 
 import schemathesis
 import urllib3
@@ -20,8 +21,8 @@ def filter_case(context, case):
 
 def is_name(text):
     """As the document has it, of any script."""
-    first, rest = text[:1], text[1:].translate(dict.fromkeys(map(ord, "._~-")))
-    return len(text) <= 64 and first.isalnum() and (not rest or rest.isalnum())
+    fits = all(letter.isalnum() or letter in "._~-" or unicodedata.category(letter)[0] == "M" for letter in text)
+    return len(text) <= 64 and text[:1].isalnum() and fits
 
 
 @schemathesis.hook
