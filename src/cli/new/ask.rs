@@ -388,7 +388,9 @@ mod tests {
     fn a_strategy_is_asked_for_after_a_framework_and_what_cannot_be_written_ends_nothing() {
         let root = tempfile::tempdir().unwrap();
         let shelf = Shelf::open(root.path()).unwrap();
-        let (job, path) = ("j".parse().unwrap(), root.path().join("j.toml"));
+        let job = "j".parse().unwrap();
+        let path = shelf.job(&job).unwrap();
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, "").unwrap();
         // The framework is the first that is told; then all defaults.
         let typed = format!("\n\n\n\npytorch\nmaster-worker\n{}s\nq\n", "\n".repeat(6));
