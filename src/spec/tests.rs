@@ -445,14 +445,14 @@ fn services_are_roles_of_their_own_size_that_no_peer_is_told_of() {
         ("[services.n]\nport = 1", "`services.n` needs a `command`"),
         ("[services.n]\ncommand = \"x\"", "`services.n` needs a `port`"),
         ("[services.n]\ncommand = \"x\"\nport = 70000", "at most 65535"),
-        ("[services.main]\ncommand = \"x\"\nport = 1", "would both be MAIN"),
+        ("[services.main]\ncommand = \"x\"\nport = 1", "two roles or services are called \"main\""),
         ("[services.n]\ncommand = \"x\"\nport = 1\ncount = 2", "unknown key `services.n.count`"),
         ("[tensorboard]\nlog_dir = \"logs\"", "is a place in the tasks"),
         ("tensorboard.each_task = true\n[roles.w]\ncount = 33", "32 tasks at most, and 33 compute"),
         ("[scalars]\nlog_dir = \"logs\"", "is a place in the tasks"),
         ("[scalars]\nlines = \"loss=([0-9]+)\"", "no named group"),
         ("[scalars]\nlines = \"(?<a>\"", "`scalars.lines`: it is no regular expression: unclosed group"),
-        ("[services.tensorboard]\ncommand = \"x\"\nport = 1\n[tensorboard]", "would both be TENSORBOARD"),
+        ("[services.tensorboard]\ncommand = \"x\"\nport = 1\n[tensorboard]", "are called \"tensorboard\""),
     ] {
         assert!(errors(text).iter().any(|error| error.contains(word)), "{text}: {:?}", errors(text));
     }

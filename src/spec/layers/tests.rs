@@ -224,7 +224,7 @@ fn a_saved_job_is_a_template() {
 
 proptest::proptest! {
     #[test]
-    fn what_is_put_together_reads_back(values in proptest::collection::vec((0..6usize, 0..5usize), 0..12), cut in 0..12usize) {
+    fn what_is_put_together_reads_back(values in proptest::collection::vec((0..6usize, 0..5usize), 1..12), cut in 0..12usize) {
         let paths = ["params.a", "params.b", "env.A", "roles.w.count", "roles.w.params.x", "resources.cpu"];
         let numbers = ["1", "2", "3", "4", "5"];
         let file = |values: &[(usize, usize)]| {

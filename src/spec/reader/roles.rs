@@ -234,7 +234,7 @@ impl Reader<'_> {
             if let Some(other) = seen.insert(role.name.variable(), role.name.as_str()) {
                 let (name, variable) = (role.name.as_str(), role.name.variable());
                 let message = match other == name {
-                    true => format!("a service and a role are both called {name:?}; rename the service"),
+                    true => format!("two roles or services are called {name:?}; rename one"),
                     false => format!(
                         "the roles {other:?} and {name:?} would both be {variable} in the environment; rename one"
                     ),
