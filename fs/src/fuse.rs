@@ -19,6 +19,7 @@ mod crew;
 mod gate;
 mod growth;
 mod iomode;
+mod write;
 
 use std::ffi::OsStr;
 use std::io;
@@ -33,7 +34,6 @@ use fuser::{
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
     ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use nix::fcntl::OFlag;
 use tracing::{debug, trace_span, warn};
 
 use crate::behind::Told;
@@ -52,6 +52,7 @@ use convert::{access, device, file_attr, file_type, made, owner, rename_mode, ti
 use crew::Kind;
 use growth::Growth;
 use iomode::IoModes;
+use write::Write;
 
 const WANTED: [InitFlags; 6] = [
     InitFlags::FUSE_AUTO_INVAL_DATA,
@@ -147,50 +148,6 @@ impl<T: Tree> Fuse<T> {
     /// Who works on its requests, so that it can be waited for.
     pub(crate) fn crew(&self) -> Arc<Crew> {
         self.crew.clone()
-    }
-}
-
-/// A request to write, but for its data.
-struct Write {
-    uid: u32,
-    ino: INodeNo,
-    fh: FileHandle,
-    offset: u64,
-    write_flags: WriteFlags,
-    flags: OpenFlags,
-}
-
-impl Write {
-    fn work<T: Tree>(&self, served: &Served<T>, data: &[u8], reply: ReplyWrite) {
-        let Self { ino, fh, offset, .. } = *self;
-        let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size = data.len()).entered();
-        let written = match served.ops.tell(fh.0, self.uid, data) {
-            Ok(None) => self.write(served, data),
-            told => told.map(|count| count.unwrap_or(data.len())),
-        };
-        match written {
-            // A request is at most 1 MiB.
-            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(refused(&error)),
-        }
-    }
-
-    fn write<T: Tree>(&self, served: &Served<T>, data: &[u8]) -> Result<usize> {
-        let (fh, offset) = (self.fh.0, self.offset);
-        let is_cache = self.write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let count = match self.flags.0 & OFlag::O_APPEND.bits() != 0 && !is_cache {
-            true => served.ops.append(fh, offset, data)?,
-            false => served.ops.write(fh, offset, data)?,
-        };
-        if self.write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-            served.ops.clear_set_id(fh)?;
-        }
-        let wanted = access(self.flags.0);
-        // Past its cache the kernel leaves that to us; by way of it, it asks for it.
-        if wanted.is_synchronous() && wanted.only_writes() && !is_cache {
-            served.ops.fsync(fh)?;
-        }
-        Ok(count)
     }
 }
 
