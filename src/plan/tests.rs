@@ -1,6 +1,7 @@
 mod backfill;
 mod cards;
 mod sharing;
+mod world;
 
 use std::cmp::Reverse;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::limit::{Limit, later};
+use super::world::World;
 use super::*;
 use crate::config::Quota;
 use crate::ids::AttemptId;
@@ -216,63 +217,13 @@ proptest! {
     }
 }
 
-/// Jobs that come and go as time passes.
-struct World {
-    now: u64,
-    live: Vec<(Live, u64)>,
-    queue: Queue,
-    /// How long jobs take, ms.
-    lengths: BTreeMap<JobKey, u64>,
-    shares: Shares,
-    quotas: Quotas,
-    reserved: Option<JobKey>,
-}
-
-impl World {
-    fn snapshot(&self) -> Snapshot<'_> {
-        let live = self.live.iter().map(|(live, _)| live.clone()).collect();
-        let reserved = self.reserved.as_ref();
-        Snapshot { now: Timestamp(self.now), reserved, ..snapshot(live, &self.queue, &self.shares, &self.quotas) }
-    }
-
-    /// Starts what may start; what keeps `big`, and when at the latest there is room for it, where it waits for that.
-    fn pass(&mut self, big: &JobKey) -> Option<(Why, Option<Timestamp>)> {
-        let planned = plan(&self.snapshot());
-        for key in &started(&planned) {
-            let waiting = self.queue.find(key).unwrap().1.clone();
-            let attempt = Live {
-                key: key.clone(),
-                amount: waiting.amount,
-                ports: waiting.ports,
-                expected_duration: waiting.expected,
-                max_duration: waiting.lasts,
-                held_since: Timestamp(self.now),
-                running_since: Some(Timestamp(self.now)),
-                ..live(0, 0)
-            };
-            self.queue.remove(key);
-            self.live.push((attempt, self.now + self.lengths[key]));
-        }
-        let for_room = planned.held_up.iter().find(|held_up| held_up.why == Why::Room);
-        self.reserved = for_room.map(|held_up| held_up.key.clone());
-        let why = planned.held_up.iter().find(|held_up| held_up.key == *big)?.why.clone();
-        let machine = fill::machine(&self.snapshot(), self.snapshot().inventory, attempt::sure_end);
-        let at = machine.fits_at(&self.queue.find(big).unwrap().1.amount).filter(|_| why == Why::Room);
-        Some((why, at))
-    }
-
-    /// Time goes on to the next end; false if nothing runs.
-    fn go_on(&mut self) -> bool {
-        let Some(next) = self.live.iter().map(|(_, end)| *end).min() else { return false };
-        self.now = next;
-        self.live.retain(|(live, end)| {
-            if *end <= next {
-                self.shares.add(&live.key.workspace, &live.amount, live.held_since, Timestamp(next));
-            }
-            *end > next
-        });
-        true
-    }
+/// What keeps `big`, and when at the latest there is room for it, where it waits for that.
+fn kept_by(planned: &Plan, world: &World, big: &JobKey) -> Option<(Why, Option<Timestamp>)> {
+    let why = planned.held_up.iter().find(|held_up| held_up.key == *big)?.why.clone();
+    let snapshot = world.snapshot();
+    let machine = fill::machine(&snapshot, snapshot.inventory, attempt::sure_end);
+    let at = machine.fits_at(&world.queue.find(big).unwrap().1.amount).filter(|_| why == Why::Room);
+    Some((why, at))
 }
 
 /// Longest that a job takes, in ms.
@@ -300,15 +251,7 @@ proptest! {
         quotas in quotas(),
         its_ports in ports(1),
     ) {
-        let mut world = World {
-            now: NOW,
-            live: Vec::new(),
-            queue: Queue::default(),
-            lengths: BTreeMap::new(),
-            shares: Shares::new(Duration::from_secs(3600)),
-            quotas,
-            reserved: None,
-        };
+        let mut world = World::new(Amount { cpu: MACHINE, memory: 1 << 40, gpu: 0 }, None, quotas);
         if let Some(most) = world.quotas.get_mut(&key_in(0, 0).workspace).and_then(|quota| quota.cpu.as_mut()) {
             *most = (*most).max(cores * 1000);
         }
@@ -317,22 +260,20 @@ proptest! {
             number += 1;
             let (place, waiting) = run_of(number, (workspace, 50, cores, may));
             let expected = Some(Duration::from_secs(expected));
-            world.lengths.insert(waiting.key.clone(), may.unwrap_or(takes).min(takes) * 1000);
-            world.queue.insert(place, Waiting { ports, expected, ..waiting });
+            world.drop_in((place, Waiting { ports, expected, ..waiting }), takes);
         };
         let (place, big) = run_of(0, (0, 60, cores, Some(1)));
         let big = Waiting { ports: its_ports.concat(), ..big };
-        world.lengths.insert(big.key.clone(), 1000);
         before.into_iter().for_each(|job| drop_in(&mut world, job));
-        world.pass(&big.key);
+        world.pass();
         world.now += 1;
-        world.queue.insert(place, big.clone());
+        world.drop_in((place, big.clone()), 1);
         let mut promised: Option<Timestamp> = None;
         let mut past_quota = None;
         for job in stream.iter().cycle() {
             drop_in(&mut world, job.clone());
-            let kept = world.pass(&big.key);
-            let Some((why, at)) = kept else { break };
+            let planned = world.pass();
+            let Some((why, at)) = kept_by(&planned, &world, &big.key) else { break };
             prop_assert!(world.now <= NOW + 5 * LONGEST, "it waits for ever, now for {why:?}");
             if why == Why::Quota {
                 prop_assert!(past_quota.is_none(), "others have its part of the quota");
@@ -350,7 +291,7 @@ proptest! {
             promised = at.filter(|_| world.live.iter().all(|(live, _)| live.max_duration.is_some()));
             prop_assert!(world.go_on(), "nothing runs and it does not start");
         }
-        prop_assert!(world.live.iter().any(|(live, _)| live.key == big.key));
+        prop_assert!(world.runs(&big.key));
         prop_assert!(promised.is_none_or(|promised| Timestamp(world.now) <= promised));
     }
 }

@@ -1,9 +1,8 @@
 //! Whole cards, shares of cards and slices within quotas, as time passes: nothing is had twice, no quota is passed, and neither
 //! sort of job starves the other.
 
-use std::collections::BTreeMap;
-
 use super::cards::{GIB, deck, wish};
+use super::world::World;
 use super::*;
 use crate::config::Quota;
 use crate::gpu::deck::{Part, PieceOf};
@@ -71,128 +70,55 @@ fn run_of(number: u64, priority: u8, (workspace, wish, cores, lasts, _): &Shape)
     (Place { priority: Reverse(Priority(priority)), order: number }, run)
 }
 
-struct World {
-    now: u64,
-    /// With when they end.
-    live: Vec<(Live, u64)>,
-    queue: Queue,
-    /// How long jobs take, ms.
-    lengths: BTreeMap<JobKey, u64>,
-    shares: Shares,
-    quotas: Quotas,
-    reserved: Option<JobKey>,
-    kept: Option<Kept>,
-    /// Jobs so far.
+/// Jobs of these sorts, numbered as they come.
+struct Stream {
+    world: World,
     number: u64,
 }
 
-impl World {
+impl Stream {
     fn new(quotas: Quotas) -> Self {
-        Self {
-            now: 5000,
-            live: Vec::new(),
-            queue: Queue::default(),
-            lengths: BTreeMap::new(),
-            shares: Shares::new(Duration::from_secs(3600)),
-            quotas,
-            reserved: None,
-            kept: None,
-            number: 0,
-        }
+        let inventory = Amount { cpu: 12, memory: 12, gpu: WHOLE as u64 * CARD + 284 };
+        Self { world: World::new(inventory, Some(deck(WHOLE)), quotas), number: 0 }
     }
 
     fn drop_in(&mut self, priority: u8, shape: &Shape) -> JobKey {
         self.number += 1;
-        let (place, waiting) = run_of(self.number, priority, shape);
-        let (.., may, takes) = shape;
-        let key = waiting.key.clone();
-        self.lengths.insert(key.clone(), may.unwrap_or(*takes).min(*takes) * 1000);
-        self.queue.insert(place, waiting);
+        let run = run_of(self.number, priority, shape);
+        let key = run.1.key.clone();
+        self.world.drop_in(run, shape.4);
         key
     }
 
     fn pass(&mut self) -> Result<(), TestCaseError> {
-        let inventory = Amount { cpu: 12, memory: 12, gpu: WHOLE as u64 * CARD + 284 };
-        let running = self.live.iter().map(|(live, _)| live.clone()).collect();
-        let cards = OneByOne { all: deck(WHOLE), away: vec![], kept: self.kept.take() };
-        let planned = plan(&Snapshot {
-            one_by_one: Some(cards),
-            reserved: self.reserved.as_ref(),
-            ..snapshot(self.now, inventory, running, &self.queue, (&self.shares, &self.quotas))
-        });
-        for step in &planned.steps {
-            let Step::Start { key, pieces: Some(pieces), .. } = step else { panic!("{step:?}") };
-            let waiting = self.queue.find(key).unwrap().1.clone();
-            self.queue.remove(key);
-            let attempt = Live {
-                key: key.clone(),
-                amount: waiting.amount,
-                pieces: pieces.iter().flatten().cloned().collect(),
-                max_duration: waiting.lasts,
-                held_since: Timestamp(self.now),
-                running_since: Some(Timestamp(self.now)),
-                ..live(0, 0)
-            };
-            self.live.push((attempt, self.now + self.lengths[key]));
-            self.check_cards()?;
-            self.check_quota(&key.workspace)?;
-        }
-        let for_room = planned.held_up.iter().find(|held_up| held_up.why == Why::Room);
-        self.reserved = for_room.map(|held_up| held_up.key.clone());
-        self.kept = planned.kept;
-        Ok(())
+        let planned = self.world.pass();
+        let only_starts = planned.steps.iter().all(|step| matches!(step, Step::Start { pieces: Some(_), .. }));
+        prop_assert!(only_starts, "{:?}", planned.steps);
+        (0..=WHOLE).try_for_each(|place| check_card(place, &self.world.held_of(place)))?;
+        self.world.quotas.iter().try_for_each(|(workspace, quota)| check_quota(quota, &self.world.live_in(workspace)))
     }
+}
 
-    fn pieces(&self) -> impl Iterator<Item = &Piece> {
-        self.live.iter().flat_map(|(live, _)| &live.pieces)
-    }
+/// A whole card has one holder, a slice as well, and shares are no more than there is.
+fn check_card(place: usize, own: &[&PieceOf]) -> Result<(), TestCaseError> {
+    prop_assert!(!own.contains(&&PieceOf::Whole) || own.len() == 1, "card {place} has one holder: {own:?}");
+    let bytes = own.iter().map(|of| if let PieceOf::Share { bytes, .. } = of { *bytes } else { 0 });
+    prop_assert!(bytes.sum::<u64>() <= 80 * GIB, "card {place} has no more: {own:?}");
+    let is_twice = |of: &&PieceOf| own.iter().filter(|other| other == &of).count() > 1;
+    let slices = own.iter().filter(|of| matches!(of, PieceOf::Slice { .. }));
+    prop_assert!(!slices.copied().any(|of| is_twice(&of)), "a slice of card {place} has one holder: {own:?}");
+    prop_assert!(own.iter().all(|of| (place == WHOLE) == matches!(of, PieceOf::Slice { .. })), "{own:?}");
+    Ok(())
+}
 
-    /// A whole card has one holder, a slice as well, and shares are no more than there is.
-    fn check_cards(&self) -> Result<(), TestCaseError> {
-        for place in 0..=WHOLE {
-            let own: Vec<&PieceOf> =
-                self.pieces().filter(|piece| piece.place == place).map(|piece| &piece.of).collect();
-            prop_assert!(!own.contains(&&PieceOf::Whole) || own.len() == 1, "card {place} has one holder: {own:?}");
-            let bytes = own.iter().map(|of| if let PieceOf::Share { bytes, .. } = of { *bytes } else { 0 });
-            prop_assert!(bytes.sum::<u64>() <= 80 * GIB, "card {place} has no more: {own:?}");
-            let is_twice = |of: &&PieceOf| own.iter().filter(|other| other == &of).count() > 1;
-            let slices = own.iter().filter(|of| matches!(of, PieceOf::Slice { .. }));
-            prop_assert!(!slices.copied().any(|of| is_twice(&of)), "a slice of card {place} has one holder: {own:?}");
-            prop_assert!(own.iter().all(|of| (place == WHOLE) == matches!(of, PieceOf::Slice { .. })), "{own:?}");
-        }
-        Ok(())
-    }
-
-    fn check_quota(&self, workspace: &WorkspaceName) -> Result<(), TestCaseError> {
-        let Some(quota) = self.quotas.get(workspace) else { return Ok(()) };
-        let own: Vec<&Live> =
-            self.live.iter().map(|(live, _)| live).filter(|live| live.key.workspace == *workspace).collect();
-        let within = |quota: Option<u64>, held: u64| quota.is_none_or(|most| held <= most);
-        let cards: u64 = own.iter().flat_map(|live| &live.pieces).map(|piece| weight(&piece.of)).sum();
-        prop_assert!(within(quota.gpu.map(|cards| cards * 1000), cards), "{cards} thousandths of {quota:?}");
-        prop_assert!(within(quota.cpu, own.iter().map(|live| live.amount.cpu).sum()), "cores of {quota:?}");
-        prop_assert!(within(quota.memory, own.iter().map(|live| live.amount.memory).sum()), "memory of {quota:?}");
-        prop_assert!(within(quota.running, own.len() as u64), "{} run of {quota:?}", own.len());
-        Ok(())
-    }
-
-    fn runs(&self, key: &JobKey) -> bool {
-        self.live.iter().any(|(live, _)| live.key == *key)
-    }
-
-    /// Time goes on to the next end; false if nothing runs.
-    fn go_on(&mut self) -> bool {
-        let Some(next) = self.live.iter().map(|(_, end)| *end).min() else { return false };
-        self.now = next;
-        let shares = &mut self.shares;
-        self.live.retain(|(live, end)| {
-            if *end <= next {
-                shares.add(&live.key.workspace, &live.amount, live.held_since, Timestamp(next));
-            }
-            *end > next
-        });
-        true
-    }
+fn check_quota(quota: &Quota, own: &[&Live]) -> Result<(), TestCaseError> {
+    let within = |quota: Option<u64>, held: u64| quota.is_none_or(|most| held <= most);
+    let cards: u64 = own.iter().flat_map(|live| &live.pieces).map(|piece| weight(&piece.of)).sum();
+    prop_assert!(within(quota.gpu.map(|cards| cards * 1000), cards), "{cards} thousandths of {quota:?}");
+    prop_assert!(within(quota.cpu, own.iter().map(|live| live.amount.cpu).sum()), "cores of {quota:?}");
+    prop_assert!(within(quota.memory, own.iter().map(|live| live.amount.memory).sum()), "memory of {quota:?}");
+    prop_assert!(within(quota.running, own.len() as u64), "{} run of {quota:?}", own.len());
+    Ok(())
 }
 
 proptest! {
@@ -206,38 +132,37 @@ proptest! {
         first in (any_wish(), 1u64..4),
         quotas in quotas(),
     ) {
-        let mut world = World::new(quotas);
-        before.iter().for_each(|shape| drop(world.drop_in(50, shape)));
-        world.pass()?;
-        world.now += 1;
+        let mut jobs = Stream::new(quotas);
+        before.iter().for_each(|shape| drop(jobs.drop_in(50, shape)));
+        jobs.pass()?;
+        jobs.world.now += 1;
         let (wish, cores) = first;
-        let (came, first) = (world.now, world.drop_in(60, &(0, wish, cores, None, 1)));
+        let (came, first) = (jobs.world.now, jobs.drop_in(60, &(0, wish, cores, None, 1)));
         for shape in stream.iter().cycle() {
-            world.drop_in(50, shape);
-            world.pass()?;
-            if world.runs(&first) {
+            jobs.drop_in(50, shape);
+            jobs.pass()?;
+            if jobs.world.runs(&first) {
                 break;
             }
-            prop_assert!(world.now <= came + 5 * LONGEST, "it waits for ever");
-            prop_assert!(world.go_on(), "nothing runs and it does not start");
+            prop_assert!(jobs.world.now <= came + 5 * LONGEST, "it waits for ever");
+            prop_assert!(jobs.world.go_on(), "nothing runs and it does not start");
         }
     }
 
     /// When no more come, all that wait have started in the end: a job that nobody prefers as well.
     #[test]
     fn everything_that_waits_for_cards_starts_in_the_end(all in shapes(1..40), quotas in quotas()) {
-        let mut world = World::new(quotas);
+        let mut jobs = Stream::new(quotas);
         for shape in &all {
-            world.drop_in(50, shape);
-            world.pass()?;
-            world.now += 500;
-            world.live.retain(|(_, end)| *end > world.now);
+            jobs.drop_in(50, shape);
+            jobs.pass()?;
+            jobs.world.go_on_to(jobs.world.now + 500);
         }
         // What ran may have ended since the last of them came.
-        world.pass()?;
-        while !world.queue.is_empty() {
-            prop_assert!(world.go_on(), "{} wait and nothing runs", world.queue.len());
-            world.pass()?;
+        jobs.pass()?;
+        while !jobs.world.queue.is_empty() {
+            prop_assert!(jobs.world.go_on(), "{} wait and nothing runs", jobs.world.queue.len());
+            jobs.pass()?;
         }
     }
 }
