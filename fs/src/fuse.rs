@@ -8,7 +8,8 @@
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
-//!   `security.capability` before every write, but before the first one by way of its cache. Without it extended attributes are answered `ENOSYS`.
+//!   `security.capability` before every write, but before the first one by way of its cache. Without it extended
+//!   attributes are answered `ENOSYS`.
 //! - `flush` and `ioctl` are answered `ENOSYS` or `ENOTTY`: the kernel then answers the first itself.
 //! - `poll` never is, since that would be for all files of the mount: who polls a growing log is woken (`growth`).
 

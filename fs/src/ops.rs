@@ -216,6 +216,8 @@ impl<T: Tree> Ops<T> {
     /// The numbers by which the kernel knows the directory of what is at `path`, and that itself.
     pub(crate) fn known_at(&self, path: &RelPath) -> Option<(u64, Option<u64>)> {
         let (directory, name) = path.split()?;
+        // Whoever renames what lies above is told of by the disk before the table is.
+        let _names_stay = self.namespace.stay(self.namespace.part(path));
         let nodes = lock(&self.nodes);
         let directory = directory.components().try_fold(ROOT, |at, name| nodes.table.child(at, name))?;
         Some((directory, nodes.table.child(directory, name)))

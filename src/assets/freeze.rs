@@ -293,7 +293,10 @@ fn settle_version(this: &Version<'_>, begun: &Begun) -> io::Result<()> {
         return Ok(());
     }
     match state(BufReader::new(shelf.file(&manifest)?)) {
-        Ok(State::Complete) => return Ok(()),
+        Ok(State::Complete) => {
+            lock(begun).remove(&manifest);
+            return Ok(());
+        }
         Ok(State::Pending { .. } | State::Failing(_)) => {}
         // Empty after a loss of power: only we write there, so it was not complete.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {}
