@@ -12,6 +12,9 @@ use crate::tree::RelPath;
 pub(crate) trait Told: Send + Sync {
     /// What is at `path` may be another by now, and so are the attributes of its directory.
     fn changed(&self, path: &RelPath);
+
+    /// What is at `path` is no more to be changed by whoever has it open, also when the name leads elsewhere.
+    fn frozen(&self, path: &RelPath);
 }
 
 /// Says to the kernel what was changed behind the mount; all copies do so for one mount.
@@ -35,10 +38,19 @@ impl Behind {
     /// What is at `path` has been replaced, or its attributes have changed: nobody is told what was there before when this returns.
     /// Waits until somebody serves: a process that goes on for another one is at work before.
     pub fn changed(&self, path: &RelPath) {
+        self.tell(|told| told.changed(path));
+    }
+
+    /// What is at `path` will be replaced: what has it open then would change what nobody sees, and is refused that instead.
+    pub fn freeze(&self, path: &RelPath) {
+        self.tell(|told| told.frozen(path));
+    }
+
+    fn tell(&self, word: impl FnOnce(&dyn Told)) {
         let waited = self.0.connected.wait_while(self.0.lock(), |told| told.is_none());
         let told = waited.unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Weak::upgrade);
         if let Some(told) = told {
-            told.changed(path);
+            word(&*told);
         }
     }
 
@@ -67,6 +79,8 @@ mod tests {
         fn changed(&self, path: &RelPath) {
             self.0.lock().unwrap().push(path.clone());
         }
+
+        fn frozen(&self, _path: &RelPath) {}
     }
 
     #[test]

@@ -92,6 +92,10 @@ impl<T: Tree> Told for Served<T> {
         let name = path.name().unwrap_or_default();
         self.tell(|notifier| notifier.inval_entry(INodeNo(directory), name));
     }
+
+    fn frozen(&self, path: &RelPath) {
+        self.ops.freeze(path);
+    }
 }
 
 impl<T> Deref for Fuse<T> {

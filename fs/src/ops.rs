@@ -223,6 +223,17 @@ impl<T: Tree> Ops<T> {
         Some((directory, nodes.table.child(directory, name)))
     }
 
+    /// What is at `path` is changed no more by those who have it open, when the name leads elsewhere.
+    pub(crate) fn freeze(&self, path: &RelPath) {
+        if let Some((_, Some(ino))) = self.known_at(path) {
+            lock(&self.nodes).freeze(ino);
+        }
+    }
+
+    fn check_not_frozen(&self, ino: u64) -> Result<()> {
+        if lock(&self.nodes).is_frozen(ino) { Err(Error::ReadOnly) } else { Ok(()) }
+    }
+
     /// Files that a rename will freeze and that are open to be written, and perhaps mapped.
     pub(crate) fn written_and_frozen(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> Vec<u64> {
         let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return Vec::new() };
@@ -305,6 +316,7 @@ impl<T: Tree> Ops<T> {
         most: impl FnOnce(&FileStat) -> u64,
         change: impl FnOnce(&Pin) -> Result<R>,
     ) -> Result<R> {
+        self.check_not_frozen(ino)?;
         let named = self.names_stay(ino, None);
         let pin = match named.as_ref().map_or(Err(Error::Stale { ino }), |_| self.pin_for_change(ino)) {
             Err(error @ Error::Stale { .. }) => check_unlinked(self.pin_nameless(ino).ok_or(error)??)?,

@@ -56,22 +56,32 @@ pub struct Freezer {
 /// Told of a path below `workspaces/`.
 type Tell = Arc<dyn Fn(&Path) + Send + Sync>;
 
+/// Told of a file below `workspaces/` before and after its name is given another one.
+type TellReplaced = Arc<dyn Fn(&Path, Replaced) + Send + Sync>;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replaced {
+    /// It will be: who has it open is to change it no more.
+    Soon,
+    /// Its name leads to another one, or its attributes are others.
+    Now,
+}
+
 /// Who is told what.
 #[derive(Clone)]
 struct Told {
     /// Of `HOME/datasets/NAME`, when something may have been published or removed there.
     settled: Tell,
-    /// Of a file, when its name has another one by now.
-    replaced: Tell,
+    replaced: TellReplaced,
 }
 
 impl Freezer {
     /// Begins with what was cut short. `settled` is told of each dataset in which something may have changed, `replaced` of each
-    /// file, below `workspaces`, that was given another inode.
+    /// file, below `workspaces`, that is given another inode.
     pub fn start(
         workspaces: &Path,
         settled: impl Fn(&Path) + Send + Sync + 'static,
-        replaced: impl Fn(&Path) + Send + Sync + 'static,
+        replaced: impl Fn(&Path, Replaced) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (sender, asked) = channel();
         let freezer = Self { asked: sender, begun: Begun::default() };
@@ -254,7 +264,7 @@ fn abandon(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
 }
 
 /// Completes what is pending of a dataset, and removes what a crash has left.
-fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun, replaced: &Tell) -> io::Result<()> {
+fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun, replaced: &TellReplaced) -> io::Result<()> {
     let (directory, to_lock) = match pause::work(|| {
         let directory = shelf.directory(dataset)?;
         let to_lock = reopened(&directory)?;
@@ -330,7 +340,7 @@ struct Version<'a> {
     dataset: &'a Path,
     directory: &'a File,
     version: &'a str,
-    replaced: &'a Tell,
+    replaced: &'a TellReplaced,
 }
 
 fn complete(this: &Version<'_>) -> io::Result<()> {
@@ -407,8 +417,10 @@ impl Progress<'_> {
 impl Version<'_> {
     /// Gives the item another file, which lies `aside`.
     fn replace(&self, item: &Item<'_>, aside: &str) -> io::Result<()> {
+        let path = self.dataset.join(self.version).join(item.path);
+        (self.replaced)(&path, Replaced::Soon);
         renameat(self.directory, aside, item.directory, item.name)?;
-        (self.replaced)(&self.dataset.join(self.version).join(item.path));
+        (self.replaced)(&path, Replaced::Now);
         Ok(())
     }
 
@@ -490,7 +502,7 @@ impl Shared {
         }
         this.replace(item, &aside)?;
         // It has one name more.
-        (this.replaced)(&self.tree.join(item.path));
+        (this.replaced)(&self.tree.join(item.path), Replaced::Now);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use nix::errno::Errno;
 use trainyard_fs::{Account, Behind, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
 
-use crate::assets::freeze::{Freezer, may_be_version};
+use crate::assets::freeze::{Freezer, Replaced, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::ids::{JobKey, NAME_MAX_CHARS};
@@ -71,7 +71,12 @@ impl WorkspaceTree {
         let replaced = {
             let behind = behind.clone();
             // What is no path of the mount is not known there either.
-            move |path: &Path| RelPath::new(path).iter().for_each(|path| behind.changed(path))
+            move |path: &Path, replaced| {
+                RelPath::new(path).iter().for_each(|path| match replaced {
+                    Replaced::Soon => behind.freeze(path),
+                    Replaced::Now => behind.changed(path),
+                })
+            }
         };
         let (shelf, freezer) = (Shelf::open(backing)?, Freezer::start(backing, settled, replaced)?);
         Ok(Self { backing: backing.to_owned(), shelf, freezer, daemon, ledger, told, behind })

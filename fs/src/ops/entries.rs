@@ -54,6 +54,7 @@ impl<T: Tree> Ops<T> {
     /// Gives `ino` the further name `name`. Refused for
     /// what lies in a read-only place: through another name it could be changed.
     pub(crate) fn link(&self, ino: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+        self.check_not_frozen(ino)?;
         self.meet((ino, OsStr::new("")), (parent, name));
         {
             // Where it is must not become read-only meanwhile, which may be in another part of the tree.

@@ -340,7 +340,7 @@ impl<T: Tree> Ops<T> {
     /// Refuses what the rule of `ino` does not allow, and returns that rule. What has lost its name has none.
     fn check_open(&self, ino: u64, access: Access) -> Result<Option<Rule>> {
         let Ok((_names_stay, path)) = self.names_stay(ino, None) else {
-            return Ok(None);
+            return if access.writes() { self.check_not_frozen(ino).map(|()| None) } else { Ok(None) };
         };
         let rule = self.tree.rule(&path);
         if rule == Rule::Hidden {
@@ -421,6 +421,7 @@ impl<T: Tree> Ops<T> {
     /// The open file, unless its path is read-only by now. What has no path any more may be written.
     fn writable_file(&self, fh: u64) -> Result<Arc<OpenFile>> {
         let open = self.file(fh)?;
+        self.check_not_frozen(open.ino)?;
         let paths = self.paths(open.ino).unwrap_or_default();
         if paths.iter().any(|path| self.tree.rule(path) != Rule::ReadWrite) {
             // What has no name by now may be written.

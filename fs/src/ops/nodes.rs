@@ -5,7 +5,7 @@
 //! `ESTALE`; the kernel tries again once, so a reader of a file that is replaced again and again would fail. A
 //! pin is kept until the kernel forgets the number, which it does soon unless the file is open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -22,6 +22,8 @@ use crate::usage::{Account, Removed};
 pub(super) struct Nodes {
     pub table: InodeTable,
     orphans: HashMap<u64, Orphan>,
+    /// Changed by nobody any more when they have no name.
+    frozen: HashSet<u64>,
 }
 
 /// What has lost a name.
@@ -44,12 +46,12 @@ pub(super) struct Payer {
 
 impl Nodes {
     pub(super) fn new(table: InodeTable) -> Self {
-        Self { table, orphans: HashMap::new() }
+        Self { table, orphans: HashMap::new(), frozen: HashSet::new() }
     }
 
     /// Goes on with what an earlier process has kept.
     pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>) -> Self {
-        Self { table, orphans: orphans.into_iter().collect() }
+        Self { table, orphans: orphans.into_iter().collect(), frozen: HashSet::new() }
     }
 
     /// Handles of what has lost its name.
@@ -69,7 +71,18 @@ impl Nodes {
 
     /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.
     pub(super) fn forget(&mut self, ino: u64, count: u64) -> Vec<(u64, Option<Orphan>)> {
-        self.table.forget(ino, count).into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
+        let gone = self.table.forget(ino, count);
+        self.frozen.retain(|ino| !gone.contains(ino));
+        gone.into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
+    }
+
+    /// `ino` is changed no more, unless it has a name elsewhere.
+    pub(super) fn freeze(&mut self, ino: u64) {
+        self.frozen.insert(ino);
+    }
+
+    pub(super) fn is_frozen(&self, ino: u64) -> bool {
+        !self.frozen.is_empty() && self.frozen.contains(&ino) && self.table.is_nameless(ino)
     }
 
     /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.
