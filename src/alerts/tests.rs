@@ -144,7 +144,7 @@ async fn what_is_refused_for_ever_is_set_aside_and_what_is_away_is_waited_for() 
         "in order; what is said of the address or the login is no refusal"
     );
     assert_eq!((all[4].dropped, all[12].dropped), (1, 0), "it is told that one is missing");
-    let kept = std::fs::read_to_string(Paths::new(dir.path()).unwrap().alerts().join("ops.set-aside.json")).unwrap();
+    let kept = std::fs::read_to_string(Paths::new(dir.path()).unwrap().alerts().join("set-aside/ops.json")).unwrap();
     assert!(kept.contains("the address answered with status 422"), "{kept}");
     assert_eq!(away.first().map(|notice| notice.serial), Some(1));
 }
