@@ -46,7 +46,7 @@ pub(super) struct Receivers {
     past: Past,
     rounds: watch::Receiver<u64>,
     /// Of all that there ever were: a file has one queue.
-    queues: BTreeMap<AssetName, Queue>,
+    pub(super) queues: BTreeMap<AssetName, Queue>,
     told: BTreeMap<AssetName, Told>,
     /// Those that end when what they are delivering has arrived, or not.
     leaving: BTreeMap<AssetName, JoinHandle<()>>,

@@ -609,7 +609,7 @@ fn of_many_events_the_newest_are_sent_and_all_can_be_had_in_parts() {
     assert_eq!(all, (first..=last).collect::<Vec<_>>());
     assert_eq!(told(EventPart::Newest(7)), all[all.len() - 7..]);
     assert_eq!(told(EventPart::Newest(1000)), all);
-    let mut parts = Vec::new();
+    let mut parts: Vec<u64> = Vec::new();
     loop {
         let part = told(EventPart::From(parts.last().map_or(0, |last| last + 1), 7));
         parts.extend(&part);
