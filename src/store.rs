@@ -91,8 +91,8 @@ pub trait Store: Send {
     fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
     /// What happened to a job, from event number `from` on, so many at most.
     fn events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, StoreError>;
-    /// The runs of a job that have these numbers, oldest first.
-    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>) -> Result<Vec<RunRecord>, StoreError>;
+    /// The runs of a job that have these numbers, so many of the newest at most; oldest first.
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError>;
     /// What attempts have used that ended at `from` or later, in the order of their ends.
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError>;
     /// What is left of older records, of days that had not ended at `from`.

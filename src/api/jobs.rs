@@ -54,7 +54,7 @@ pub(super) async fn uid_of(user: String) -> Result<u32, ApiError> {
 }
 
 /// So many of a job's runs and events are sent at once: it may have had any number of them.
-const RUNS_MAX: u32 = 100;
+const RUNS_MAX: usize = 100;
 pub(super) const EVENTS_MAX: usize = 1000;
 
 /// Which of them.

@@ -51,7 +51,7 @@ pub type Answer<T> = Box<dyn FnOnce(Result<T, Refusal>) + Send>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RunPart {
     /// So many at most.
-    pub newest: u32,
+    pub newest: usize,
     /// And this one, however old it is.
     pub also: Option<u32>,
 }
@@ -352,7 +352,7 @@ impl<S: Store> Reconciler<S> {
         let job = self.job_of(caller, key)?;
         let stored = |error: StoreError| Refusal::Store(error.to_string());
         let events = self.events_of(key, job, events).map_err(stored)?;
-        let runs = self.runs_of(key, job, runs).map_err(stored)?;
+        let runs = self.runs_of(key, runs).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
         let text = job.record.source.as_ref().map(|source| source.text.clone());
         let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
@@ -360,14 +360,14 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Of the store no more is read than is told.
-    fn runs_of(&self, key: &JobKey, job: &Job, part: RunPart) -> Result<Vec<RunRecord>, StoreError> {
-        // Numbers have no gaps.
-        let newest = (job.record.last_run + 1).saturating_sub(part.newest)..=u32::MAX;
-        let mut runs = match part.also.filter(|number| number < newest.start()) {
-            Some(number) => self.store.runs(key, number..=number)?,
+    fn runs_of(&self, key: &JobKey, part: RunPart) -> Result<Vec<RunRecord>, StoreError> {
+        let newest = self.store.runs(key, 0..=u32::MAX, part.newest)?;
+        let is_there = |number: &u32| newest.iter().any(|run| run.number == *number);
+        let mut runs = match part.also.filter(|number| !is_there(number)) {
+            Some(number) => self.store.runs(key, number..=number, 1)?,
             None => Vec::new(),
         };
-        runs.extend(self.store.runs(key, newest)?);
+        runs.extend(newest);
         Ok(runs)
     }
 

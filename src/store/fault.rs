@@ -77,8 +77,8 @@ impl<S: Store + Sync> Store for FaultStore<S> {
         self.inner.events(key, from, most)
     }
 
-    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>) -> Result<Vec<RunRecord>, StoreError> {
-        self.inner.runs(key, numbers)
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
+        self.inner.runs(key, numbers, most)
     }
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {

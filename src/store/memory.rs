@@ -81,10 +81,13 @@ impl Store for MemoryStore {
         }))
     }
 
-    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>) -> Result<Vec<RunRecord>, StoreError> {
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
         Ok(self.with(|tables| {
-            let range = tables.runs.range((key.clone(), *numbers.start())..=(key.clone(), *numbers.end()));
-            range.map(|(_, run)| run.clone()).collect()
+            let (first, last) = numbers.into_inner();
+            let range = tables.runs.range((key.clone(), first)..=(key.clone(), last));
+            let mut runs: Vec<RunRecord> = range.rev().take(most).map(|(_, run)| run.clone()).collect();
+            runs.reverse();
+            runs
         }))
     }
 

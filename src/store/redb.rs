@@ -141,13 +141,17 @@ impl RedbStore {
         range.take(most).map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
     }
 
-    fn read_runs(&self, key: &JobKey, numbers: RangeInclusive<u32>) -> Result<Vec<RunRecord>, ReadError> {
+    fn read_runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, ReadError> {
         let transaction = self.0.begin_read()?;
         let table = transaction.open_table(RUNS).map_err(access)?;
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
-        let range =
-            table.range((workspace, job, *numbers.start())..=(workspace, job, *numbers.end())).map_err(access)?;
-        range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+        let (first, last) = numbers.into_inner();
+        let range = table.range((workspace, job, first)..=(workspace, job, last)).map_err(access)?;
+        let newest = range.rev().take(most);
+        let runs = newest.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value()));
+        let mut runs = runs.collect::<Result<Vec<RunRecord>, ReadError>>()?;
+        runs.reverse();
+        Ok(runs)
     }
 
     fn read_usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, ReadError> {
@@ -287,8 +291,8 @@ impl Store for RedbStore {
         self.read_events(key, from, most)
     }
 
-    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>) -> Result<Vec<RunRecord>, StoreError> {
-        self.read_runs(key, numbers)
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
+        self.read_runs(key, numbers, most)
     }
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {

@@ -99,8 +99,9 @@ proptest! {
             for most in [2, usize::MAX] {
                 prop_assert_eq!(disk.events(&key, 1, most).unwrap(), model.events(&key, 1, most).unwrap());
             }
-            for numbers in [0..=u32::MAX, 2..=2] {
-                prop_assert_eq!(disk.runs(&key, numbers.clone()).unwrap(), model.runs(&key, numbers).unwrap());
+            for (numbers, most) in [(0..=u32::MAX, usize::MAX), (2..=2, 1), (0..=u32::MAX, 2)] {
+                let found = disk.runs(&key, numbers.clone(), most).unwrap();
+                prop_assert_eq!(found, model.runs(&key, numbers, most).unwrap());
             }
         }
         let of_job = |key: &JobKey| {

@@ -126,7 +126,7 @@ impl Daemon {
     }
 
     fn task(&self, key: &str) -> TaskId {
-        let runs = self.store.runs(&key.parse().unwrap(), 0..=u32::MAX).unwrap();
+        let runs = self.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0)
     }
 
