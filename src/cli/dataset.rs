@@ -384,3 +384,17 @@ fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_job_can_name_is_no_version() {
+        let dataset = tempfile::tempdir().unwrap();
+        for version in ["v1", "a\u{1b}[2Jb", "$(x)"] {
+            fs::write(manifest_path(dataset.path(), version), "").unwrap();
+        }
+        assert_eq!(look(dataset.path()).unwrap().versions, ["v1"]);
+    }
+}
