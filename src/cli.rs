@@ -90,8 +90,9 @@ pub fn arguments() -> Cli {
             output::aside(&Cli::command().render_help().to_string());
             crate::sys::process::exit_now(2);
         }
+        let typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         if error.use_stderr()
-            && let Some(verb) = first_word(std::env::args().skip(1)).and_then(|verb| inner(&verb))
+            && let Some(verb) = first_word(typed).and_then(|verb| inner(&verb))
         {
             refuse_by_hand(verb);
         }

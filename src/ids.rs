@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 use serde::{Deserialize, Serialize};
+use unicode_normalization::{UnicodeNormalization, is_nfc};
 
 /// Longest name, in characters.
 pub const NAME_MAX_CHARS: usize = 64;
@@ -28,20 +29,24 @@ pub enum NameError {
     Start(char),
     #[error("a name holds letters with their marks, digits, '-', '_', '.' and '~', not {0:?}")]
     Character(char),
+    #[error("a name is in Unicode's composed form (NFC), this one is not; write {composed:?}, which looks the same")]
+    Decomposed { composed: String },
     #[error("{0:?} is kept for Trainyard itself")]
     Reserved(String),
 }
 
-/// Marks upon letters of any script, as vowel signs and accents; without those that nobody sees, by which names that look alike
-/// would differ.
-static MARK: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"^[\p{M}--\p{Default_Ignorable_Code_Point}]$").expect("it is tested"));
+/// Letters and digits of any script with the marks upon them, as vowel signs and accents; without what nobody sees, by which names
+/// that look alike would differ.
+static SEEN: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^[[\p{Alphabetic}\p{N}\p{M}]--\p{Default_Ignorable_Code_Point}]$").expect("it is tested")
+});
 
-fn is_mark(letter: char) -> bool {
-    !letter.is_ascii() && MARK.is_match(letter.encode_utf8(&mut [0; 4]))
+fn is_seen(letter: char) -> bool {
+    if letter.is_ascii() { letter.is_ascii_alphanumeric() } else { SEEN.is_match(letter.encode_utf8(&mut [0; 4])) }
 }
 
-/// 1–64 letters, marks and digits of any script, `-` `_` `.` `~`; the first one a letter or digit.
+/// 1–64 letters, marks and digits of any script, `-` `_` `.` `~`; the first one a letter or digit. Composed: the same letters are the
+/// same name, however a keyboard or a file system writes them.
 fn check_name(text: &str) -> Result<(), NameError> {
     let first = text.chars().next().ok_or(NameError::Empty)?;
     let count = text.chars().count();
@@ -54,9 +59,12 @@ fn check_name(text: &str) -> Result<(), NameError> {
     if !first.is_alphanumeric() {
         return Err(NameError::Start(first));
     }
-    match text.chars().find(|c| !(c.is_alphanumeric() || "-_.~".contains(*c) || is_mark(*c))) {
-        Some(bad) => Err(NameError::Character(bad)),
-        None => Ok(()),
+    if let Some(bad) = text.chars().find(|c| !(is_seen(*c) || "-_.~".contains(*c))) {
+        return Err(NameError::Character(bad));
+    }
+    match is_nfc(text) {
+        true => Ok(()),
+        false => Err(NameError::Decomposed { composed: text.nfc().collect() }),
     }
 }
 
@@ -563,7 +571,7 @@ mod tests {
 
     #[test]
     fn names_of_any_script_are_names_and_path_tricks_are_not() {
-        let signs = ["हिन्दी", "தமிழ்", "ไทยที่", "u\u{308}ber", "שָׁלוֹם"];
+        let signs = ["हिन्दी", "தமிழ்", "ไทยที่", "\u{fc}ber", "שָׁלוֹם"];
         for good in ["digits", "训练_a-1", "a", "1.5~b", &"x".repeat(64), &"训".repeat(64)].into_iter().chain(signs)
         {
             assert!(good.parse::<JobName>().is_ok(), "{good}");
@@ -572,8 +580,20 @@ mod tests {
             assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
         }
         // A mark begins nothing, and what nobody sees makes no other name of one that looks alike.
-        for bad in ["\u{301}a", "a\u{200d}b", "a\u{fe0f}", "a\u{34f}b", &"𠀀".repeat(49)] {
+        for bad in ["\u{301}a", "a\u{200d}b", "a\u{fe0f}", "a\u{34f}b", "a\u{3164}", "\u{ffa0}", &"𠀀".repeat(49)] {
             assert!(bad.parse::<JobName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_not_composed_is_refused_with_the_one_to_write() {
+        for (apart, composed) in
+            [("u\u{308}ber", "\u{fc}ber"), ("\u{1112}\u{1161}\u{11ab}", "\u{d55c}"), ("\u{212b}", "\u{c5}")]
+        {
+            let refused = apart.parse::<JobName>().unwrap_err();
+            assert_eq!(refused, NameError::Decomposed { composed: composed.to_owned() });
+            assert!(refused.to_string().contains(composed), "{refused}");
+            assert!(composed.parse::<JobName>().is_ok());
         }
     }
 

@@ -49,7 +49,7 @@ use idle::Idleness;
 pub use past::Past;
 use publishing::Unrecorded;
 use queue::Waiters;
-pub use requests::{Answer, Caller, JobDetail, Lease, Listing, Refusal, Request, Used, Verb};
+pub use requests::{Answer, Caller, EventPart, JobDetail, Lease, Listing, Refusal, Request, RunPart, Used, Verb};
 use world::Job;
 
 pub struct Reconciler<S> {

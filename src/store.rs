@@ -11,6 +11,7 @@ pub mod redb;
 pub mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use crate::ids::{JobKey, Timestamp};
 use record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum};
@@ -88,10 +89,10 @@ pub trait Store: Send {
     fn load(&self) -> Result<Contents, StoreError>;
     /// Makes the whole batch durable.
     fn commit(&self, batch: &Batch) -> Result<(), StoreError>;
-    /// What happened to a job, from event number `from` on.
-    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError>;
-    /// All runs of a job, oldest first.
-    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError>;
+    /// What happened to a job, from event number `from` on, so many at most.
+    fn events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, StoreError>;
+    /// The runs of a job that have these numbers, so many of the newest at most; oldest first.
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError>;
     /// What attempts have used that ended at `from` or later, in the order of their ends.
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError>;
     /// What is left of older records, of days that had not ended at `from`.

@@ -53,6 +53,11 @@ impl Notice {
             dropped: 0,
         }
     }
+
+    /// By all that is told of it: serial numbers come again after a restore.
+    fn is_of_event_of(&self, other: &Self) -> bool {
+        Self { dropped: 0, ..self.clone() } == Self { dropped: 0, ..other.clone() }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -74,9 +79,9 @@ struct SetAside {
     reason: String,
 }
 
-/// Where that of an alert lies.
+/// Where that of an alert lies: apart from the queues, since an alert may have any name.
 pub(super) fn aside_of(directory: &Path, name: &AssetName) -> PathBuf {
-    directory.join(format!("{name}.set-aside.json"))
+    directory.join("set-aside").join(format!("{name}.json"))
 }
 
 /// How many were set aside.
@@ -97,10 +102,13 @@ fn put_aside(path: &Path, more: Vec<SetAside>) -> io::Result<()> {
     });
     all.extend(
         more.into_iter()
-            .filter(|one| all.iter().all(|known| known.notice.serial != one.notice.serial))
+            .filter(|one| all.iter().all(|known| !known.notice.is_of_event_of(&one.notice)))
             .collect::<Vec<_>>(),
     );
     all.drain(..all.len().saturating_sub(SET_ASIDE_MAX));
+    if let Some(directory) = path.parent() {
+        create_dir(directory, 0o700)?;
+    }
     write_whole(path, &serde_json::to_vec(&all).map_err(io::Error::other)?, 0o600, Durability::Machine)
 }
 
@@ -353,12 +361,28 @@ mod tests {
         assert_eq!(read_aside(again.aside()).unwrap(), [aside(1)]);
         put_aside(again.aside(), vec![aside(1), aside(2)]).unwrap();
         assert_eq!(count_aside(again.aside()).unwrap(), 2, "none is there twice");
+        let restored = SetAside { notice: Notice { job: "other".to_owned(), ..notice(1) }, ..aside(1) };
+        put_aside(again.aside(), vec![restored]).unwrap();
+        assert_eq!(count_aside(again.aside()).unwrap(), 3, "after a restore a number is another event's");
         put_aside(again.aside(), (10..10 + 2 * u64::try_from(SET_ASIDE_MAX).unwrap()).map(aside).collect()).unwrap();
         assert_eq!(count_aside(again.aside()).unwrap(), SET_ASIDE_MAX);
         // Whoever has looked after it removes the file.
         std::fs::remove_file(again.aside()).unwrap();
         again.set_aside(&notice(2), "status 422".to_owned()).await.unwrap();
         assert_eq!((serials(&again), read_aside(again.aside()).unwrap()), (vec![], vec![aside(2)]));
+    }
+
+    #[tokio::test]
+    async fn no_name_of_an_alert_leads_to_what_another_has_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        let queue = open(dir.path());
+        for name in ["ops.set-aside", "set-aside", "set-aside.ops"] {
+            let other = Queue::open(dir.path(), &name.parse().unwrap()).unwrap();
+            other.begin(0).await.unwrap();
+            queue.set_aside(&notice(1), "status 422".to_owned()).await.unwrap();
+            assert_eq!(Queue::open(dir.path(), &name.parse().unwrap()).unwrap().seen(), Some(0), "{name}");
+        }
+        assert_eq!(read_aside(queue.aside()).unwrap(), [aside(1)]);
     }
 
     fn aside(serial: u64) -> SetAside {

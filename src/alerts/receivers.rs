@@ -46,7 +46,7 @@ pub(super) struct Receivers {
     past: Past,
     rounds: watch::Receiver<u64>,
     /// Of all that there ever were: a file has one queue.
-    queues: BTreeMap<AssetName, Queue>,
+    pub(super) queues: BTreeMap<AssetName, Queue>,
     told: BTreeMap<AssetName, Told>,
     /// Those that end when what they are delivering has arrived, or not.
     leaving: BTreeMap<AssetName, JoinHandle<()>>,
@@ -131,6 +131,8 @@ impl Receivers {
             Some(Sink { queue: self.queues.get(&name)?.clone(), name, config, grown })
         };
         let sinks: Vec<Sink> = self.told.iter().filter_map(sink).collect();
+        // What came into a queue just before the sorting was stopped may not have been told to its courier.
+        sinks.iter().for_each(|sink| sink.grown.notify_one());
         if !sinks.is_empty() {
             self.sorting = Some(tokio::spawn(take_in(sinks, self.past.clone(), self.rounds.clone())));
         }

@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc as std_mpsc;
 
+use super::receivers::Receivers;
 use crate::config::{AlertTo, Given};
 use crate::ids::Timestamp;
+use crate::store::redb::RedbStore;
 
 const QUICK: Pace = Pace { first_wait: Duration::from_millis(1), last_wait: Duration::from_millis(2), refusals: 3 };
 
@@ -144,7 +146,7 @@ async fn what_is_refused_for_ever_is_set_aside_and_what_is_away_is_waited_for() 
         "in order; what is said of the address or the login is no refusal"
     );
     assert_eq!((all[4].dropped, all[12].dropped), (1, 0), "it is told that one is missing");
-    let kept = std::fs::read_to_string(Paths::new(dir.path()).unwrap().alerts().join("ops.set-aside.json")).unwrap();
+    let kept = std::fs::read_to_string(Paths::new(dir.path()).unwrap().alerts().join("set-aside/ops.json")).unwrap();
     assert!(kept.contains("the address answered with status 422"), "{kept}");
     assert_eq!(away.first().map(|notice| notice.serial), Some(1));
 }
@@ -206,6 +208,26 @@ async fn a_program_that_fails_is_run_again_and_one_that_will_never_take_it_is_no
     let absent = Delivery::Program(vec!["/nowhere/page".to_owned()]);
     let error = absent.deliver(&notice(1)).await.unwrap_err();
     assert!(error.to_string().contains("/nowhere/page cannot be run") && !error.is_refusal(), "{error}");
+}
+
+/// On one thread: its courier waits for more when the notice comes.
+#[tokio::test]
+async fn what_came_as_the_sorting_was_stopped_for_a_reload_is_delivered() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(&dir.path().join("state.redb")).unwrap();
+    // Nobody answers what is asked of the loop: nothing is sorted.
+    let (events, _heard) = tokio::sync::mpsc::unbounded_channel();
+    let (_rounds, rounds) = watch::channel(0);
+    let mut receivers = Receivers::new(Paths::new(dir.path()).unwrap(), Past::new(events, store.reader()), rounds);
+    let name: AssetName = "ops".parse().unwrap();
+    let wanted = [(name.clone(), to(AlertTo::Command(vec!["/bin/true".to_owned()])))].into();
+    receivers.become_those(&wanted).await.unwrap();
+    let queue = receivers.queues[&name].clone();
+    queue.begin(0).await.unwrap();
+    // And nobody is told of it, as where the sorting is stopped while that is written.
+    queue.take_in(vec![notice(1)], 1).await.unwrap();
+    receivers.become_those(&wanted).await.unwrap();
+    empty(&queue).await;
 }
 
 /// Until it is; a minute at most.

@@ -62,7 +62,7 @@ pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body
     let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
     let order = wanted.order().map_err(ApiError::Bad)?;
     let session = context.sessions.begin(Who::User(caller.uid)).map_err(ApiError::TooMany)?;
-    let detail = show(context, caller, key.clone()).await?;
+    let detail = show(context, caller, key.clone(), None).await?;
     let task = choose(&key, &detail, wanted.task.as_deref()).map_err(ApiError::Conflict)?;
     let ends = if order.terminal().is_some() { Ends::Terminal } else { Ends::Pipes };
     let engine = context.engine.clone();

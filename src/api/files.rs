@@ -201,7 +201,7 @@ pub(super) async fn until_known(context: &Context, caller: &Caller, written: &Wr
     let known = async {
         loop {
             rounds.mark_unchanged();
-            match super::jobs::show(context, caller.clone(), key.clone()).await {
+            match super::jobs::show(context, caller.clone(), key.clone(), None).await {
                 Ok(detail) if detail.text.as_ref() == Some(text) => return Ok(()),
                 Ok(_) | Err(ApiError::Refused(_)) => rounds.changed().await.map_err(|_| ApiError::Ending)?,
                 Err(error) => return Err(error),

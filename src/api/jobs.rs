@@ -19,12 +19,12 @@ use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
 use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
-use super::wire::{Done, EventView, JobList, JobView, LogQuery, PortView, RunView};
+use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
-use crate::reconcile::{Caller, JobDetail, Refusal, Request, Verb};
-use crate::store::record::{EventRecord, RunRecord};
+use crate::reconcile::{Caller, EventPart, JobDetail, Refusal, Request, RunPart, Verb};
+use crate::store::record::RunRecord;
 use crate::sys::rooted::Rooted;
 
 pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
@@ -70,24 +70,27 @@ impl Part {
         Self { run, events_from: values.number("events_from") }
     }
 
-    fn runs(self, runs: &[RunRecord]) -> Vec<RunView> {
-        let is_meant = |run: &&RunRecord| self.run.is_none_or(|number| run.number == number);
-        let from = if self.run.is_none() { runs.len().saturating_sub(RUNS_MAX) } else { 0 };
-        runs.iter().skip(from).filter(is_meant).map(RunView::from).collect()
+    fn runs(self) -> RunPart {
+        // What the newest one does is told in any case.
+        RunPart { newest: if self.run.is_none() { RUNS_MAX } else { 1 }, also: self.run }
     }
 
-    fn events(self, events: Vec<EventRecord>) -> Vec<EventView> {
-        let newest = events.len().saturating_sub(EVENTS_MAX);
-        let from = match self.events_from {
-            Some(number) => events.partition_point(|event| event.number < number),
-            None => newest,
-        };
-        events.into_iter().skip(from).take(EVENTS_MAX).map(Into::into).collect()
+    fn views(self, runs: &[RunRecord]) -> Vec<RunView> {
+        let is_meant = |run: &&RunRecord| self.run.is_none_or(|number| run.number == number);
+        runs.iter().filter(is_meant).map(RunView::from).collect()
+    }
+
+    fn events(self) -> EventPart {
+        match self.events_from {
+            Some(number) => EventPart::From(number, EVENTS_MAX),
+            None => EventPart::Newest(EVENTS_MAX),
+        }
     }
 }
 
 pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey, part: Part) -> Result<JobView, ApiError> {
-    let detail = show(context, caller, key).await?;
+    let (runs, events) = (part.runs(), part.events());
+    let detail = ask(context, |answer| Request::Show { caller, key, runs, events, answer }).await?;
     Ok(view(context, detail, part))
 }
 
@@ -119,8 +122,15 @@ pub(super) async fn detail_when_known(
     }
 }
 
-pub(super) async fn show(context: &Context, caller: Caller, key: JobKey) -> Result<JobDetail, ApiError> {
-    ask(context, |answer| Request::Show { caller, key, answer }).await
+/// With its newest run, and one that is asked for; without its events.
+pub(super) async fn show(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    run: Option<u32>,
+) -> Result<JobDetail, ApiError> {
+    let runs = RunPart { newest: 1, also: run };
+    ask(context, |answer| Request::Show { caller, key, runs, events: EventPart::None, answer }).await
 }
 
 pub(super) async fn change(
@@ -199,11 +209,11 @@ fn waits_for_file(refusal: &Refusal) -> bool {
 
 /// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
 async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
-    let detail = match show(context, caller.clone(), key.clone()).await {
+    let detail = match show(context, caller.clone(), key.clone(), None).await {
         Err(ApiError::Refused(Refusal::Sweep { jobs, .. })) => {
             for job in jobs {
                 let job = job.parse().map_err(|_| ApiError::NotFound(format!("there is no job {job}")))?;
-                if show(context, caller.clone(), job).await?.is_open {
+                if show(context, caller.clone(), job, None).await?.is_open {
                     return Ok(false);
                 }
             }
@@ -228,17 +238,17 @@ pub(super) async fn logs(
     query: LogQuery,
     asked: &Asked,
 ) -> Result<Response<Body>, ApiError> {
-    let detail = show(context, caller.clone(), key.clone()).await?;
+    let detail = show(context, caller.clone(), key.clone(), query.run).await?;
     logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
     let name = format!("{}-{}.log", key.job, query.run.unwrap_or(detail.report.run));
     if query.as_text && !query.follow {
         return download(context, &caller, query, detail, asked, &name).await;
     }
     let (flow, body) = Flow::new(logs::QUEUE);
-    let own = context.clone();
+    let (own, run) = (context.clone(), query.run);
     let fetch = move || {
         let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
-        async move { show(&context, caller, key).await }
+        async move { show(&context, caller, key, run).await }
     };
     let as_text = query.as_text;
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone(), context.growth.clone());
@@ -364,8 +374,8 @@ pub(super) async fn table(
     values: &Values,
     table: Table,
 ) -> Result<Response<Body>, ApiError> {
-    let detail = show(context, caller, key.clone()).await?;
     let small = |name| values.number(name).and_then(|number| u32::try_from(number).ok());
+    let detail = show(context, caller, key.clone(), small("run")).await?;
     let task = values.needed("task")?;
     let wanted =
         LogQuery { task: Some(task.to_owned()), run: small("run"), attempt: small("attempt"), ..LogQuery::default() };
@@ -432,8 +442,8 @@ fn view(context: &Context, detail: JobDetail, part: Part) -> JobView {
         ports: ports(context, &detail.runs),
         gpus: detail.gpus,
         report: detail.report,
-        events: part.events(detail.events),
-        runs: part.runs(&detail.runs),
+        events: detail.events.into_iter().map(Into::into).collect(),
+        runs: part.views(&detail.runs),
         spec: detail.text,
     }
 }
@@ -453,28 +463,6 @@ fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn of_many_events_the_newest_are_sent_and_all_can_be_had_in_parts() {
-        let event = |number| EventRecord {
-            number,
-            serial: number,
-            at: crate::ids::Timestamp(0),
-            run: 1,
-            state: crate::status::State::Running,
-            message: String::new(),
-        };
-        // A job of before had this name: its first one has not the number 0.
-        let all: Vec<EventRecord> = (5..2505).map(event).collect();
-        let sent = |events_from| {
-            let events = Part { run: None, events_from }.events(all.clone());
-            (events.len(), events.first().map(|event| event.number), events.last().map(|event| event.number))
-        };
-        assert_eq!(sent(None), (1000, Some(1505), Some(2504)));
-        assert_eq!(sent(Some(0)), (1000, Some(5), Some(1004)));
-        assert_eq!(sent(Some(2005)), (500, Some(2005), Some(2504)));
-        assert_eq!(sent(Some(2505)), (0, None, None));
-    }
 
     #[test]
     fn tables_are_files_of_the_task_s_own_directory() {

@@ -13,6 +13,7 @@ use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
 use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
+use crate::ids::{NAME_MAX_BYTES, NAME_MAX_CHARS};
 
 /// Of a job or a template that was not there before.
 const CREATED: &str = "201";
@@ -159,6 +160,10 @@ fn name_of(action: Action) -> String {
 }
 
 fn place(name: &str) -> Value {
+    if name == "run" {
+        let number = json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX });
+        return json!({ "name": name, "in": "path", "required": true, "schema": number, "example": 1 });
+    }
     let example = match name {
         "job" => "hello",
         "dataset" => "flowers",
@@ -180,9 +185,16 @@ fn parameter(param: &Param) -> Value {
     })
 }
 
-/// As `ids` checks names.
+/// As `ids` checks names; what no pattern can say, in words.
 fn name_schema() -> Value {
-    json!({ "type": "string", "maxLength": 64, "pattern": r"^[\p{Alpha}\p{N}][\p{Alpha}\p{M}\p{N}._~-]*$" })
+    let says = format!(
+        "At most {NAME_MAX_CHARS} characters and {NAME_MAX_BYTES} bytes of UTF-8, in Unicode's composed form (NFC), without \
+         characters that nobody sees (Default_Ignorable_Code_Point)."
+    );
+    json!({
+        "type": "string", "minLength": 1, "maxLength": NAME_MAX_CHARS, "description": says,
+        "pattern": r"^[\p{Alpha}\p{N}][\p{Alpha}\p{M}\p{N}._~-]*$",
+    })
 }
 
 /// For a field that holds a name.
@@ -273,6 +285,15 @@ mod tests {
         let (first, second) = (first.await.unwrap().to_bytes(), second.await.unwrap().to_bytes());
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert_eq!(serde_json::from_slice::<Value>(&first).unwrap(), document());
+    }
+
+    #[test]
+    fn a_run_is_a_number_wherever_it_stands() {
+        let remove = &document()["paths"]["/v1/models/{workspace}/{job}/{run}"]["delete"];
+        let places = remove["parameters"].as_array().unwrap();
+        let run = places.iter().find(|place| place["name"] == "run").unwrap();
+        assert_eq!(run["schema"], json!({ "type": "integer", "minimum": 1, "maximum": u32::MAX }));
+        assert_eq!(run["example"], 1);
     }
 
     #[test]

@@ -179,7 +179,7 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
             return done(message);
         }
         Action::CloneJob => {
-            let detail = jobs::show(context, caller.clone(), key.clone()).await?;
+            let detail = jobs::show(context, caller.clone(), key.clone(), None).await?;
             let text =
                 detail.text.ok_or_else(|| ApiError::Conflict(format!("job {key} has never had a valid file")))?;
             let to = query.text("to").unwrap_or(key.workspace.as_str());

@@ -75,7 +75,6 @@ pub struct Context {
     /// Which logs have grown.
     pub growth: Growth,
     pub measures: Arc<Measures>,
-    /// Sizes that job files may name.
     /// What is in force.
     pub config: InForce,
     /// For backups.

@@ -249,7 +249,6 @@ fn encode<const N: usize>(pairs: [(&str, Option<String>); N]) -> String {
     parts.collect::<Vec<_>>().join("&")
 }
 
-/// What of a job's logs is wanted; the query of `…/logs`.
 /// Which events are told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventQuery {

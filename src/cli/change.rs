@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::confirm::{Bulk, some_of};
 use super::output::{self, Format};
+use super::wait::of_sweep;
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{Done, JobQuery};
 use crate::ids::JobKey;
@@ -120,13 +121,24 @@ pub(super) async fn remove(
         }
         return Ok(exit);
     }
-    let names: Vec<String> = keys.iter().map(ToString::to_string).collect();
-    let is_bulk = with_file && keys.len() > 1;
-    if is_bulk && !bulk.agreed(&format!("Remove {} jobs with their files: {}?", keys.len(), some_of(&names)))? {
+    let meant = if with_file && bulk == Bulk::Ask { each_of(client, keys).await? } else { Vec::new() };
+    let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
+    let is_bulk = names.len() > 1;
+    if is_bulk && !bulk.agreed(&format!("Remove {} jobs with their files: {}?", names.len(), some_of(&names)))? {
         output::error("nothing was removed");
         return Ok(Exit::Failure);
     }
     run(client, Change::Remove { with_file }, keys, format).await
+}
+
+/// The jobs; of a sweep all of them.
+async fn each_of(client: &Client, keys: &[JobKey]) -> anyhow::Result<Vec<JobKey>> {
+    let mut all = Vec::new();
+    for key in keys {
+        let made = of_sweep(client, key).await?;
+        if made.is_empty() { all.push(key.clone()) } else { all.extend(made) }
+    }
+    Ok(all)
 }
 
 /// Tells what came of one of several; a refusal ends no more than that one. `what`: the thing and what was done to it, for programs.

@@ -14,7 +14,7 @@ use crate::api::client::{Client, ClientError};
 use crate::api::wire::JobQuery;
 use crate::assets::{DRAFT, MANIFEST, SHARED};
 use crate::config::Paths;
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{AssetName, JobKey, JobName, WorkspaceName};
 use crate::report::JobReport;
 use crate::secrets::Secrets;
 
@@ -50,7 +50,7 @@ impl Named {
     fn candidates(self, typed: &OsStr) -> Vec<CompletionCandidate> {
         let Some(typed) = typed.to_str() else { return Vec::new() };
         let all = self.all(&Line::typed(), typed).unwrap_or_default().into_iter();
-        let fitting = all.filter(|(name, _)| name.starts_with(typed));
+        let fitting = all.filter(|(name, _)| name.starts_with(typed) && is_plain_word(name));
         fitting.map(|(name, help)| CompletionCandidate::new(name).help(help.map(Into::into))).collect()
     }
 
@@ -86,6 +86,13 @@ impl Named {
             }
         })
     }
+}
+
+/// Bash takes what is offered into its line as it stands: what others have named must not be code there.
+fn is_plain_word(name: &str) -> bool {
+    let is_plain =
+        |letter: char| !letter.is_ascii() || letter.is_ascii_alphanumeric() || "-_.~/:@+,=%".contains(letter);
+    name.chars().all(is_plain) && !name.chars().any(|letter| letter.is_control() || letter.is_whitespace())
 }
 
 type Candidates = Vec<(String, Option<String>)>;
@@ -165,12 +172,14 @@ impl Line {
         let mut found = Vec::new();
         for home in [home.as_str()].into_iter().chain(SHARED) {
             let place = paths.mount_point().join(home).join("datasets");
-            for name in entries(&place) {
+            for name in entries(&place).into_iter().filter(|name| is_name(name)) {
                 let versions = entries(&place.join(&name));
                 if with_versions {
                     let versions = versions.iter().filter_map(|entry| entry.strip_suffix(MANIFEST));
                     found.extend(
-                        versions.filter(|version| *version != DRAFT).map(|version| format!("{name}@{version}")),
+                        versions
+                            .filter(|version| *version != DRAFT && is_name(version))
+                            .map(|version| format!("{name}@{version}")),
                     );
                 }
                 found.push(name);
@@ -182,11 +191,17 @@ impl Line {
     fn models(&self) -> Option<Vec<String>> {
         let place = Paths::new(&self.root).ok()?.mount_point().join(self.home()?.as_str()).join("models");
         let of_job = |job: String| {
-            let runs = entries(&place.join(&job));
-            runs.iter().map(|run| format!("{job}@{run}")).chain([job.clone()]).collect::<Vec<_>>()
+            let runs = entries(&place.join(&job)).into_iter().filter(|run| run.parse::<u32>().is_ok());
+            runs.map(|run| format!("{job}@{run}")).chain([job.clone()]).collect::<Vec<_>>()
         };
-        Some(entries(&place).into_iter().flat_map(of_job).collect())
+        let jobs = entries(&place).into_iter().filter(|job| job.parse::<JobName>().is_ok());
+        Some(jobs.flat_map(of_job).collect())
     }
+}
+
+/// Of a dataset, or a version: in what all may write to, anything may lie.
+fn is_name(text: &str) -> bool {
+    text.parse::<AssetName>().is_ok()
 }
 
 /// Names in a directory; none where it cannot be read.
@@ -259,13 +274,31 @@ mod tests {
     }
 
     #[test]
+    fn nothing_that_is_offered_is_code_for_a_shell() {
+        for plain in ["digits", "训练/a-0:", "ghcr.io/o/r:1.0@sha256:ab", "mnist@v1", "हिन्दी", "1.5~b"] {
+            assert!(is_plain_word(plain), "{plain}");
+        }
+        for code in
+            ["a$(x)", "a`x`", "a;x", "a b", "a\nb", "a\u{9b}b", "a\u{a0}b", "a'b", "a&b", "a>b", "{a,b}", "a*", "a\\b"]
+        {
+            assert!(!is_plain_word(code), "{code:?}");
+        }
+    }
+
+    #[test]
     fn datasets_and_models_are_found_where_they_are_mounted() {
         let root = tempfile::tempdir().unwrap();
         let mount = Paths::new(root.path()).unwrap().mount_point();
+        let evil = "a$(touch${IFS}pwned)";
         for place in ["default/datasets/mnist/v1", "public/datasets/words", "vision/models/net/3"] {
             std::fs::create_dir_all(mount.join(place)).unwrap();
         }
-        std::fs::write(mount.join(format!("default/datasets/mnist/v1{MANIFEST}")), "").unwrap();
+        for place in ["public/datasets", "vision/models", "vision/models/net"] {
+            std::fs::create_dir_all(mount.join(place).join(evil)).unwrap();
+        }
+        for version in ["v1", evil] {
+            std::fs::write(mount.join(format!("default/datasets/mnist/{version}{MANIFEST}")), "").unwrap();
+        }
         let line = |workspace: Option<&str>| Line {
             root: root.path().to_owned(),
             workspace: workspace.map(str::to_owned),

@@ -150,6 +150,11 @@ fn split(dataset: &str) -> anyhow::Result<(AssetName, Option<AssetName>)> {
     Ok((parse(name)?, version.map(parse).transpose()?))
 }
 
+/// Whether a job could name it: where all may write, anything may lie.
+fn is_name(text: &str) -> bool {
+    text.parse::<AssetName>().is_ok()
+}
+
 /// What a dataset's directory holds.
 struct Found {
     versions: Vec<String>,
@@ -161,7 +166,8 @@ fn look(dataset: &Path) -> io::Result<Found> {
     let names = fs::read_dir(dataset)?.map(|entry| entry.map(|entry| entry.file_name()));
     let names = names.collect::<io::Result<Vec<_>>>()?;
     let text = names.iter().filter_map(|name| name.to_str());
-    let mut versions: Vec<_> = text.filter_map(|name| name.strip_suffix(MANIFEST)).map(str::to_owned).collect();
+    let versions = text.filter_map(|name| name.strip_suffix(MANIFEST)).filter(|version| is_name(version));
+    let mut versions: Vec<_> = versions.map(str::to_owned).collect();
     versions.sort();
     let latest = fs::read_link(dataset.join(LATEST)).ok().and_then(|latest| latest.to_str().map(str::to_owned));
     Ok(Found { versions, latest, has_draft: names.iter().any(|name| name == DRAFT) })
@@ -174,7 +180,8 @@ fn list(root: &Path, workspace: &WorkspaceName, text: &str, form: Form) -> anyho
         let entries = fs::read_dir(&place)?.map(|entry| entry.map(|entry| entry.file_name()));
         let mut names = entries.collect::<io::Result<Vec<_>>>()?;
         names.sort();
-        for name in names.iter().filter_map(|name| name.to_str()).filter(|name| name.contains(text)) {
+        let texts = names.iter().filter_map(|name| name.to_str()).filter(|name| name.contains(text));
+        for name in texts.filter(|name| is_name(name)) {
             let kind = if home == workspace.as_str() { "mine" } else { home };
             // Somebody's own that others may not look into, or just a file.
             let Ok(found) = look(&place.join(name)) else { continue };
@@ -376,4 +383,18 @@ fn broken_off(directory: &Path) -> io::Result<Option<PathBuf>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_job_can_name_is_no_version() {
+        let dataset = tempfile::tempdir().unwrap();
+        for version in ["v1", "a\u{1b}[2Jb", "$(x)"] {
+            fs::write(manifest_path(dataset.path(), version), "").unwrap();
+        }
+        assert_eq!(look(dataset.path()).unwrap().versions, ["v1"]);
+    }
 }

@@ -68,13 +68,12 @@ impl Watch {
     /// On a terminal in the place of what was printed before, elsewhere below it.
     pub(super) async fn each(self, mut print: impl AsyncFnMut() -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
         loop {
-            if self.watch && output::clears() {
-                output::line("\x1b[H\x1b[2J\x1b[3J")?;
-            }
-            let exit = print().await?;
             if !self.watch {
-                return Ok(exit);
+                return print().await;
             }
+            output::clear_with_next();
+            print().await?;
+            output::clear_if_nothing_came()?;
             tokio::time::sleep(WATCH_EVERY).await;
         }
     }
@@ -125,9 +124,9 @@ impl<T> Listing<'_, T> {
     }
 }
 
-/// One a line; nothing where there is none, so that `trainyard stop $(trainyard ps -q …)` says so.
+/// One a line, without what gives a terminal orders; nothing where there is none, so that `trainyard stop $(trainyard ps -q …)` says so.
 pub(super) fn names(names: impl Iterator<Item = String>) -> anyhow::Result<()> {
-    let names: Vec<String> = names.collect();
+    let names: Vec<String> = names.map(|name| output::plain(&name)).collect();
     if names.is_empty() { Ok(()) } else { output::line(&names.join("\n")) }
 }
 

@@ -103,17 +103,24 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
     match writes {
         Writes::Over if path.exists() => shelf.replace(&path, &text)?,
         Writes::Over | Writes::New => shelf.put(&path, &text)?,
-        Writes::Nothing { over } => return would_write(job, &path, &text, over, format),
+        Writes::Nothing { over } => {
+            may_write(&shelf, &path, over)?;
+            return would_write(job, &path, &text, format);
+        }
     }
     written(job, &path, format)
 }
 
-/// What would be written, or why it would not be.
-fn would_write(job: &JobKey, path: &Path, text: &str, over: bool, format: Format) -> anyhow::Result<Exit> {
-    let is_there = path.symlink_metadata().is_ok();
-    if is_there && !over {
+/// What is refused when it is written is refused before.
+fn may_write(shelf: &Shelf, path: &Path, over: bool) -> anyhow::Result<()> {
+    if !over && path.symlink_metadata().is_ok() {
         bail!("{} is there already; nothing would be written without --replace", path.display());
     }
+    shelf.would_write(path)
+}
+
+fn would_write(job: &JobKey, path: &Path, text: &str, format: Format) -> anyhow::Result<Exit> {
+    let is_there = path.exists();
     match format {
         Format::Json => {
             output::json(&json!({ "job": job.to_string(), "would_write": path, "over": is_there, "text": text }))?

@@ -24,7 +24,11 @@ impl Format {
 
 /// Prints a line; the end of the reader is the end of the printing.
 pub(super) fn line(text: &str) -> anyhow::Result<()> {
-    match writeln!(io::stdout(), "{text}") {
+    written(format!("{}{text}\n", clearing()).as_bytes())
+}
+
+fn written(bytes: &[u8]) -> anyhow::Result<()> {
+    match io::stdout().write_all(bytes) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => crate::sys::process::exit_now(0),
         other => Ok(other?),
     }
@@ -32,6 +36,23 @@ pub(super) fn line(text: &str) -> anyhow::Result<()> {
 
 pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     line(&serde_json::to_string(value)?)
+}
+
+static CLEARS_NEXT: AtomicBool = AtomicBool::new(false);
+
+/// What is printed next takes the place of what the terminal shows, together with which it goes; what was scrolled away stays.
+pub(super) fn clear_with_next() {
+    CLEARS_NEXT.store(clears(), Ordering::Relaxed);
+}
+
+/// Where nothing has come since then.
+pub(super) fn clear_if_nothing_came() -> anyhow::Result<()> {
+    written(clearing().as_bytes()).and_then(|()| Ok(io::stdout().flush()?))
+}
+
+/// Once for each time that it is asked for.
+fn clearing() -> &'static str {
+    if CLEARS_NEXT.swap(false, Ordering::Relaxed) { "\x1b[H\x1b[2J" } else { "" }
 }
 
 /// What is said beside what is printed, so that this can be taken as it is.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use anyhow::{Context, bail};
+use nix::unistd::AccessFlags;
 
 use super::{NotFound, output};
 use crate::config::{Config, Paths};
@@ -144,6 +145,17 @@ impl Shelf {
         put_at(path, &way, text)
     }
 
+    /// Whether [`Self::put`], or [`Self::replace`] of what is there, would write; nothing is written.
+    pub(super) fn would_write(&self, path: &Path) -> anyhow::Result<()> {
+        let (_held, way) = self.way_to(path)?;
+        if way.symlink_metadata().is_ok() {
+            replaceable(path, &way)?;
+        }
+        let directory = way.parent().unwrap_or(&way);
+        nix::unistd::eaccess(directory, AccessFlags::W_OK | AccessFlags::X_OK)
+            .map_err(|errno| unwritable(path, errno.into()))
+    }
+
     /// Writes over a file, which stays its owner's: that is whose job it is.
     pub(super) fn replace(&self, path: &Path, text: &str) -> anyhow::Result<()> {
         let (_held, way) = self.way_to(path)?;
@@ -228,13 +240,7 @@ fn put_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn replace_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
-    let there = fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?;
-    if !there.is_file() {
-        bail!("{} is a link or no file; nothing was written", path.display());
-    }
-    if there.uid() != nix::unistd::geteuid().as_raw() {
-        bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
-    }
+    let there = replaceable(path, way)?;
     write_whole(way, text.as_bytes(), there.mode() & 0o777, Durability::Process)
         .map_err(|error| unwritable(path, error))?;
     if fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?.gid() != there.gid() {
@@ -242,6 +248,18 @@ fn replace_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
         lchown(way, None, Some(there.gid())).with_context(told)?;
     }
     Ok(())
+}
+
+/// What is written over: a file of who calls.
+fn replaceable(path: &Path, way: &Path) -> anyhow::Result<fs::Metadata> {
+    let there = fs::symlink_metadata(way).map_err(|error| unwritable(path, error))?;
+    if !there.is_file() {
+        bail!("{} is a link or no file; nothing was written", path.display());
+    }
+    if there.uid() != nix::unistd::geteuid().as_raw() {
+        bail!("{} belongs to user {}, whose job it is; nothing was written", path.display(), there.uid());
+    }
+    Ok(there)
 }
 
 /// With what to do about it, where that is known.
@@ -272,6 +290,7 @@ mod tests {
         for path in [shelf.template(&key("planted/new")), shelf.job(&key("planted/new")).unwrap()] {
             assert!(format!("{:#}", shelf.put(&path, "x").unwrap_err()).contains("a link lies on the way"));
             assert!(shelf.replace(&path, "x").is_err());
+            assert!(format!("{:#}", shelf.would_write(&path).unwrap_err()).contains("a link lies on the way"));
         }
         assert!(shelf.remove_template(&key("planted/there")).is_err());
         let (own, planted) = (shelf.job(&key("own/a")).unwrap(), shelf.job(&key("planted/a")).unwrap());
@@ -280,9 +299,18 @@ mod tests {
         assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
         for key in ["own/a", "b"].map(key) {
             let path = shelf.job(&key).unwrap();
+            shelf.would_write(&path).unwrap();
+            assert!(!path.exists());
             shelf.put(&path, "x").unwrap();
+            shelf.would_write(&path).unwrap();
             shelf.replace(&path, "y").unwrap();
             assert_eq!(fs::read_to_string(path).unwrap(), "y");
+        }
+        let link = shelf.job(&key("link")).unwrap();
+        std::os::unix::fs::symlink(shelf.job(&key("b")).unwrap(), &link).unwrap();
+        for path in [link, shelf.job(&key("nowhere/a")).unwrap()] {
+            let said = shelf.would_write(&path).unwrap_err().to_string();
+            assert!(said.contains("is a link or no file") || said.contains("has no directory in jobs.d"), "{said}");
         }
     }
 }

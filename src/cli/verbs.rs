@@ -254,7 +254,7 @@ pub enum Verb {
         /// Their files in jobs.d as well
         #[arg(long)]
         file: bool,
-        /// Do not ask before files of several jobs are removed; without a terminal nothing is asked
+        /// Do not ask before files of several jobs, or of a sweep, are removed; without a terminal nothing is asked
         #[arg(short, long, requires = "file")]
         yes: bool,
         /// Say what would be removed or is refused, and remove nothing
@@ -447,7 +447,7 @@ pub enum Verb {
     /// upgrade, but not the machine's next start: after a reboot jobs start again. Root's alone.
     Drain {
         /// Return when nothing runs any more
-        #[arg(short, long)]
+        #[arg(long)]
         wait: bool,
         /// Let jobs start again
         #[arg(long, conflicts_with = "wait")]

@@ -74,7 +74,8 @@ async fn each_of(client: &Client, paths: &Paths, keys: &[JobKey]) -> Vec<JobKey>
     all
 }
 
-async fn of_sweep(client: &Client, sweep: &JobKey) -> Result<Vec<JobKey>, ClientError> {
+/// What the file of a sweep has made; nothing of what is none.
+pub(super) async fn of_sweep(client: &Client, sweep: &JobKey) -> Result<Vec<JobKey>, ClientError> {
     let query = JobQuery { workspace: Some(sweep.workspace.to_string()), ..JobQuery::default() };
     let prefix = format!("{}~", sweep.job);
     let jobs = client.jobs(&query).await?.jobs.into_iter();

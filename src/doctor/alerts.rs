@@ -102,7 +102,7 @@ mod tests {
         assert!(look(&program(&file)).found.contains("no program that can be run"));
         assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
         let aside = set_aside(&paths, &"ops".parse().unwrap());
-        std::fs::create_dir_all(paths.alerts()).unwrap();
+        std::fs::create_dir_all(aside.parent().unwrap()).unwrap();
         std::fs::write(&aside, SET_ASIDE).unwrap();
         let told = look(&program(Path::new("/bin/sh")));
         assert_eq!(told.found, format!("alerts.ops: 1 set aside in {}", aside.display()));

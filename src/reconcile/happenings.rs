@@ -122,7 +122,7 @@ impl<S: Store> Reconciler<S> {
         let mut count = 1;
         loop {
             let from = job.record.next_event.saturating_sub(count).max(first);
-            let events = self.store.events(key, from)?;
+            let events = self.store.events(key, from, usize::MAX)?;
             let last = events.iter().rev().find(|event| event.serial <= serial);
             if last.is_some() || from == first {
                 return Ok(last.map(|event| event.state));

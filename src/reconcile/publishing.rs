@@ -123,7 +123,7 @@ impl<S: Store> Reconciler<S> {
             if job.record.removed {
                 return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run })));
             }
-            let events = self.store.events(key, job.record.first_event)?;
+            let events = self.store.events(key, job.record.first_event, usize::MAX)?;
             let publication = self.publication(key, events, Vec::new());
             Ok(publication.map(|publication| (key.clone(), Change::Published(Box::new(publication)))))
         };

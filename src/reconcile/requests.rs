@@ -47,6 +47,25 @@ impl Caller {
 /// Where an answer goes; nobody may be left to hear it.
 pub type Answer<T> = Box<dyn FnOnce(Result<T, Refusal>) + Send>;
 
+/// Which of a job's runs are told: it may have had any number, and whoever owns the state reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunPart {
+    /// So many at most.
+    pub newest: usize,
+    /// And this one, however old it is.
+    pub also: Option<u32>,
+}
+
+/// And which of its events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventPart {
+    None,
+    /// So many at most.
+    Newest(usize),
+    /// From this number on, so many at most.
+    From(u64, usize),
+}
+
 /// A request and where its answer goes. Answers to changes go out when the change is recorded.
 pub enum Request {
     List {
@@ -56,6 +75,8 @@ pub enum Request {
     Show {
         caller: Caller,
         key: JobKey,
+        runs: RunPart,
+        events: EventPart,
         answer: Answer<JobDetail>,
     },
     Change {
@@ -256,7 +277,7 @@ impl<S: Store> Reconciler<S> {
             Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
-            Request::Show { caller, key, answer } => answer(self.show(&caller, &key)),
+            Request::Show { caller, key, runs, events, answer } => answer(self.show(&caller, &key, runs, events)),
             Request::Unrecorded { answer } => answer(Ok(self.unrecorded.is_some())),
             Request::Change { answer, .. } if self.takes_no_more() => {
                 answer(Err(Refusal::NoRoom { is_kept: false }));
@@ -327,16 +348,45 @@ impl<S: Store> Reconciler<S> {
         if may(caller, key, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
     }
 
-    fn show(&self, caller: &Caller, key: &JobKey) -> Result<JobDetail, Refusal> {
+    fn show(&self, caller: &Caller, key: &JobKey, runs: RunPart, events: EventPart) -> Result<JobDetail, Refusal> {
         let job = self.job_of(caller, key)?;
         let stored = |error: StoreError| Refusal::Store(error.to_string());
-        let mut events = self.store.events(key, job.record.first_event).map_err(stored)?;
-        events.extend(self.events.iter().filter(|(other, _)| other == key).map(|(_, event)| event.clone()));
-        let runs = self.store.runs(key).map_err(stored)?;
+        let events = self.events_of(key, job, events).map_err(stored)?;
+        let runs = self.runs_of(key, runs).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
         let text = job.record.source.as_ref().map(|source| source.text.clone());
         let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
         Ok(JobDetail { report, is_open, gpus, events, runs, text })
+    }
+
+    /// Of the store no more is read than is told.
+    fn runs_of(&self, key: &JobKey, part: RunPart) -> Result<Vec<RunRecord>, StoreError> {
+        let newest = self.store.runs(key, 0..=u32::MAX, part.newest)?;
+        let is_there = |number: &u32| newest.iter().any(|run| run.number == *number);
+        let mut runs = match part.also.filter(|number| !is_there(number)) {
+            Some(number) => self.store.runs(key, number..=number, 1)?,
+            None => Vec::new(),
+        };
+        runs.extend(newest);
+        Ok(runs)
+    }
+
+    /// The same of its events.
+    fn events_of(&self, key: &JobKey, job: &Job, part: EventPart) -> Result<Vec<EventRecord>, StoreError> {
+        let (from, most) = match part {
+            EventPart::None => return Ok(Vec::new()),
+            // Numbers have no gaps.
+            EventPart::Newest(most) => {
+                (job.record.next_event.saturating_sub(u64::try_from(most).unwrap_or(u64::MAX)), most)
+            }
+            EventPart::From(number, most) => (number, most),
+        };
+        let from = from.max(job.record.first_event);
+        let mut events = self.store.events(key, from, most)?;
+        let unrecorded = self.events.iter().filter(|(other, event)| other == key && event.number >= from);
+        events.extend(unrecorded.map(|(_, event)| event.clone()));
+        events.truncate(most);
+        Ok(events)
     }
 
     fn stop(&mut self, caller: &Caller, key: &JobKey, how: StopHow) -> Result<String, Refusal> {

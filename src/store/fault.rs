@@ -1,5 +1,6 @@
 //! A store that fails, or ends the process, at a chosen commit: how the tests kill the daemon at every recorded step.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -72,12 +73,12 @@ impl<S: Store + Sync> Store for FaultStore<S> {
         Ok(())
     }
 
-    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
-        self.inner.events(key, from)
+    fn events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, StoreError> {
+        self.inner.events(key, from, most)
     }
 
-    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
-        self.inner.runs(key)
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
+        self.inner.runs(key, numbers, most)
     }
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {

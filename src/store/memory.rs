@@ -1,6 +1,7 @@
 //! A store in memory: the model that the one on disk is tested against, and what daemon tests run on.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::record::{Counters, EventRecord, JobRecord, RunRecord, UsageRecord, UsageSum};
@@ -73,17 +74,20 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
+    fn events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, StoreError> {
         Ok(self.with(|tables| {
             let range = tables.events.range((key.clone(), from)..=(key.clone(), u64::MAX));
-            range.map(|(_, event)| event.clone()).collect()
+            range.take(most).map(|(_, event)| event.clone()).collect()
         }))
     }
 
-    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
         Ok(self.with(|tables| {
-            let range = tables.runs.range((key.clone(), 0)..=(key.clone(), u32::MAX));
-            range.map(|(_, run)| run.clone()).collect()
+            let (first, last) = numbers.into_inner();
+            let range = tables.runs.range((key.clone(), first)..=(key.clone(), last));
+            let mut runs: Vec<RunRecord> = range.rev().take(most).map(|(_, run)| run.clone()).collect();
+            runs.reverse();
+            runs
         }))
     }
 

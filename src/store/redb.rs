@@ -5,6 +5,7 @@ mod serials;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -132,20 +133,25 @@ impl RedbStore {
         Ok(Contents { counters, jobs, runs })
     }
 
-    fn read_events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, ReadError> {
+    fn read_events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, ReadError> {
         let transaction = self.0.begin_read()?;
         let table = transaction.open_table(EVENTS).map_err(access)?;
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
         let range = table.range((workspace, job, from)..=(workspace, job, u64::MAX)).map_err(access)?;
-        range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+        range.take(most).map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
     }
 
-    fn read_runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, ReadError> {
+    fn read_runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, ReadError> {
         let transaction = self.0.begin_read()?;
         let table = transaction.open_table(RUNS).map_err(access)?;
         let (workspace, job) = (key.workspace.as_str(), key.job.as_str());
-        let range = table.range((workspace, job, 0)..=(workspace, job, u32::MAX)).map_err(access)?;
-        range.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value())).collect()
+        let (first, last) = numbers.into_inner();
+        let range = table.range((workspace, job, first)..=(workspace, job, last)).map_err(access)?;
+        let newest = range.rev().take(most);
+        let runs = newest.map(|entry| decode(&key.to_string(), entry.map_err(access)?.1.value()));
+        let mut runs = runs.collect::<Result<Vec<RunRecord>, ReadError>>()?;
+        runs.reverse();
+        Ok(runs)
     }
 
     fn read_usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, ReadError> {
@@ -281,12 +287,12 @@ impl Store for RedbStore {
         self.0.write(|transaction| write(transaction, batch))
     }
 
-    fn events(&self, key: &JobKey, from: u64) -> Result<Vec<EventRecord>, StoreError> {
-        self.read_events(key, from)
+    fn events(&self, key: &JobKey, from: u64, most: usize) -> Result<Vec<EventRecord>, StoreError> {
+        self.read_events(key, from, most)
     }
 
-    fn runs(&self, key: &JobKey) -> Result<Vec<RunRecord>, StoreError> {
-        self.read_runs(key)
+    fn runs(&self, key: &JobKey, numbers: RangeInclusive<u32>, most: usize) -> Result<Vec<RunRecord>, StoreError> {
+        self.read_runs(key, numbers, most)
     }
 
     fn usage(&self, from: Timestamp) -> Result<Vec<UsageRecord>, StoreError> {

@@ -96,11 +96,16 @@ proptest! {
         let disk = RedbStore::open(&path).unwrap();
         prop_assert_eq!(disk.load().unwrap(), model.load().unwrap());
         for key in ["a", "b", "w/a"].map(|text| text.parse::<JobKey>().unwrap()) {
-            prop_assert_eq!(disk.events(&key, 1).unwrap(), model.events(&key, 1).unwrap());
-            prop_assert_eq!(disk.runs(&key).unwrap(), model.runs(&key).unwrap());
+            for most in [2, usize::MAX] {
+                prop_assert_eq!(disk.events(&key, 1, most).unwrap(), model.events(&key, 1, most).unwrap());
+            }
+            for (numbers, most) in [(0..=u32::MAX, usize::MAX), (2..=2, 1), (0..=u32::MAX, 2)] {
+                let found = disk.runs(&key, numbers.clone(), most).unwrap();
+                prop_assert_eq!(found, model.runs(&key, numbers, most).unwrap());
+            }
         }
         let of_job = |key: &JobKey| {
-            let events = model.events(key, 0).unwrap();
+            let events = model.events(key, 0, usize::MAX).unwrap();
             events.into_iter().map(|event| (key.clone(), event)).collect::<Vec<_>>()
         };
         let mut wanted: Vec<_> =
@@ -271,7 +276,7 @@ fn a_commit_that_finds_the_disk_full_at_any_page_leaves_nothing_and_is_made_when
             model.commit(&large).unwrap();
             let key = "a".parse().unwrap();
             assert_eq!(store.load().unwrap(), model.load().unwrap());
-            assert_eq!(store.events(&key, 0).unwrap(), model.events(&key, 0).unwrap());
+            assert_eq!(store.events(&key, 0, usize::MAX).unwrap(), model.events(&key, 0, usize::MAX).unwrap());
             drop(store);
             let again = RedbStore::open(&path).unwrap();
             assert_eq!((again.load().unwrap(), by_serial(&again, 0, 7).len()), (model.load().unwrap(), 61));
@@ -293,7 +298,7 @@ fn the_store_s_reserve_lasts_for_many_commits_on_a_disk_that_others_have_filled(
         for number in 0..500 {
             store.commit(&large("a", number, 1)).unwrap_or_else(|error| panic!("{number}: {error:?}"));
         }
-        assert_eq!(store.events(&"a".parse().unwrap(), 0).unwrap().len(), 500);
+        assert_eq!(store.events(&"a".parse().unwrap(), 0, usize::MAX).unwrap().len(), 500);
     });
 }
 

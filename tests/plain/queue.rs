@@ -13,7 +13,8 @@ use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{
-    Answer, Caller, Event, Happened, Outcome, Recent, Reconciler, Refusal, Request, Settings, Verb, Work,
+    Answer, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart, Settings, Verb,
+    Work,
 };
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
@@ -27,6 +28,7 @@ use super::simulation;
 
 mod cards;
 
+const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };
 const HOUR: u64 = 3_600_000;
 const STOP: Verb = Verb::Stop { how: StopHow::WithGrace };
 
@@ -89,7 +91,7 @@ impl Daemon {
 
     /// How often its events say so.
     fn told(&self, key: &str, what: &str) -> usize {
-        let events = self.store.events(&key.parse().unwrap(), 0).unwrap();
+        let events = self.store.events(&key.parse().unwrap(), 0, usize::MAX).unwrap();
         events.iter().filter(|event| event.message.contains(what)).count()
     }
 
@@ -124,7 +126,7 @@ impl Daemon {
     }
 
     fn task(&self, key: &str) -> TaskId {
-        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        let runs = self.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         TaskId::first(runs.last().unwrap().attempts.last().unwrap().id, 0)
     }
 
@@ -491,7 +493,7 @@ fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
     assert!(
         daemon.report("job").toml().contains("limit     = \"3h0m (2h0m of it added), until 1970-01-01T03:00:01.000Z\"")
     );
-    let events = daemon.store.events(&"job".parse().unwrap(), 0).unwrap();
+    let events = daemon.store.events(&"job".parse().unwrap(), 0, usize::MAX).unwrap();
     assert!(events.iter().any(|event| event.message.contains("ada has extended it by 2h0m")), "{events:?}");
     daemon.now = 1000 + 2 * HOUR - 1;
     assert_eq!(daemon.pass().len(), 0, "an hour has passed and nothing is stopped");
@@ -544,7 +546,7 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
     source.warnings.push(Diagnostic::of_file("warned.toml", "mind".to_owned()));
     daemon.files(vec![Arrival::Accepted { key: warned.clone(), source, spec }]);
     for (key, what) in [(key, "valid again"), (warned, "mind")] {
-        let events = daemon.store.events(&key, 0).unwrap();
+        let events = daemon.store.events(&key, 0, usize::MAX).unwrap();
         let told = events.iter().find(|event| event.message.contains(what)).unwrap();
         assert_eq!((told.run, told.state), (1, State::Waiting), "{events:#?}");
         assert!(events.iter().all(|event| event.state != State::Stopped), "{events:#?}");
@@ -576,10 +578,69 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     let answered = shown.clone();
     let answer = Box::new(move |detail| drop(answered.lock().unwrap().replace(detail)));
     let key = "a/j1199".parse().unwrap();
-    let request = Request::Show { caller: caller(), key, answer };
+    let request = Request::Show { caller: caller(), key, runs: NEWEST_RUN, events: EventPart::None, answer };
     daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
     let detail = shown.lock().unwrap().take().unwrap().unwrap();
     assert_eq!(place(&detail.report), Some(1199));
+}
+
+#[test]
+fn of_many_events_the_newest_are_sent_and_all_can_be_had_in_parts() {
+    let mut daemon = Daemon::new(Quotas::default());
+    let ended = |daemon: &mut Daemon, text: &str| {
+        daemon.now += 1;
+        daemon.file("a/job", text);
+        daemon.end("a/job");
+    };
+    // A job of before had this name: its events are not told, and the first one has not the number 0.
+    ended(&mut daemon, "description = 'before'");
+    daemon.files(vec![removed("a/job")]);
+    daemon.ask("a/job", Verb::Remove).unwrap();
+    (0..10).for_each(|time| ended(&mut daemon, &format!("description = '{time}'")));
+    let mut told = |events| {
+        let key = "a/job".parse().unwrap();
+        let shown =
+            daemon.request(|answer| Request::Show { caller: Caller::root(), key, runs: NEWEST_RUN, events, answer });
+        shown.events.iter().map(|event| event.number).collect::<Vec<_>>()
+    };
+    let all = told(EventPart::From(0, usize::MAX));
+    let (first, last) = (all[0], *all.last().unwrap());
+    assert!(first > 0 && all.len() > 20, "{all:?}");
+    assert_eq!(all, (first..=last).collect::<Vec<_>>());
+    assert_eq!(told(EventPart::Newest(7)), all[all.len() - 7..]);
+    assert_eq!(told(EventPart::Newest(1000)), all);
+    let mut parts: Vec<u64> = Vec::new();
+    loop {
+        let part = told(EventPart::From(parts.last().map_or(0, |last| last + 1), 7));
+        parts.extend(&part);
+        if part.len() < 7 {
+            break;
+        }
+    }
+    assert_eq!(parts, all);
+    assert!(told(EventPart::From(last + 1, 7)).is_empty());
+    assert!(told(EventPart::None).is_empty());
+}
+
+#[test]
+fn of_many_runs_the_newest_are_sent_and_any_can_be_had() {
+    let mut daemon = Daemon::new(Quotas::default());
+    for time in 0..6 {
+        daemon.now += 1;
+        daemon.file("a/job", &format!("description = '{time}'"));
+        daemon.end("a/job");
+    }
+    let mut told = |newest, also| {
+        let (key, runs) = ("a/job".parse().unwrap(), RunPart { newest, also });
+        let caller = Caller::root();
+        let shown = daemon.request(|answer| Request::Show { caller, key, runs, events: EventPart::None, answer });
+        shown.runs.iter().map(|run| run.number).collect::<Vec<_>>()
+    };
+    assert_eq!(told(100, None), [1, 2, 3, 4, 5, 6]);
+    assert_eq!(told(2, None), [5, 6]);
+    assert_eq!(told(2, Some(1)), [1, 5, 6]);
+    assert_eq!(told(2, Some(6)), [5, 6]);
+    assert_eq!(told(1, Some(7)), [6]);
 }
 
 #[test]

@@ -508,7 +508,7 @@ impl World {
         match work {
             Work::Prepare { key, run, .. } => Outcome::Prepared { key, run, result: Ok(()) },
             Work::Launch(launch) => {
-                let runs = self.store.runs(&launch.identity.key).unwrap();
+                let runs = self.store.runs(&launch.identity.key, 0..=u32::MAX, usize::MAX).unwrap();
                 invariants::every_start_was_recorded(launch.attempt, &runs);
                 if self.busy && !self.held.contains_key(&launch.attempt) {
                     let (attempt, reason) = (launch.attempt, "a port is in use".to_owned());
@@ -647,8 +647,8 @@ impl World {
         assert_eq!(self.held, BTreeMap::new(), "everything was given back");
         assert_eq!(self.cards.held, [], "every card was given back");
         for (key, job) in &self.store.load().unwrap().jobs {
-            self.store.runs(key).unwrap().iter().for_each(invariants::every_task_ended_once);
-            invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0).unwrap());
+            self.store.runs(key, 0..=u32::MAX, usize::MAX).unwrap().iter().for_each(invariants::every_task_ended_once);
+            invariants::no_event_is_lost_or_doubled(job.first_event, &self.store.events(key, 0, usize::MAX).unwrap());
             let report = self.daemon.as_ref().unwrap().report(key);
             assert_eq!(report.is_none(), job.removed);
             assert!(report.is_none_or(|report| report.state.is_terminal()), "{key}");

@@ -35,7 +35,7 @@ impl Daemon {
 
     /// The cards of the newest attempt of a job with one task.
     fn cards_of(&self, key: &str) -> Vec<GpuUuid> {
-        let runs = self.store.runs(&key.parse().unwrap()).unwrap();
+        let runs = self.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         let task = &runs.last().unwrap().attempts.last().unwrap().tasks[0];
         task.gpus.iter().map(|lease| lease.uuid.clone()).collect()
     }
@@ -287,7 +287,7 @@ fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_els
 fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
     let mut seen = idle(1, daemon.now);
     let process = |(key, memory): &(&str, u64)| {
-        let runs = daemon.store.runs(&key.parse().unwrap()).unwrap();
+        let runs = daemon.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         let task = runs.last().and_then(|run| Some(TaskId::first(run.attempts.last()?.id, 0)));
         Process { pid: 7, uid: Some(1000), program: None, memory: Some(memory << 30), slice: None, task }
     };
@@ -390,7 +390,7 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
     daemon.file("a/stops", &share(20, ""));
     daemon.file("a/alerts", &share(40, ", gpu_memory_over = \"alert\""));
     let told = |daemon: &Daemon, key: &str| {
-        let events = daemon.store.events(&key.parse().unwrap(), 0).unwrap();
+        let events = daemon.store.events(&key.parse().unwrap(), 0, usize::MAX).unwrap();
         events
             .iter()
             .filter(|event| event.message.starts_with("alarm: "))
