@@ -11,6 +11,7 @@ fn a_model_tells_where_it_comes_from_and_other_jobs_see_it() {
     let (code, data) = (instance.mount().join("code/train"), instance.mount().join("datasets/numbers"));
     fs::create_dir_all(&code).unwrap();
     fs::create_dir_all(&data).unwrap();
+    fs::write(data.join("one"), "1").unwrap();
     fs::write(code.join("train.sh"), "echo $TRAINYARD_RUN > /model/weights\n").unwrap();
     let job = "code = \"train\"\ndatasets = [\"numbers\"]\ncommand = \"sh train.sh\"\nparams.lr = 1e-4\n";
     assert_eq!(instance.run_job("train", job)["state"], "succeeded");
