@@ -109,6 +109,7 @@ const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
 
 /// Runs the daemon until it is told to end. `fault` is for tests alone.
 pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
+    config.tell_warnings();
     start_and_serve(config, fault).map_err(|error| disk::wait_if_full(error, &config.paths))
 }
 
