@@ -78,6 +78,8 @@ pub struct Config {
     pub alerts: BTreeMap<AssetName, AlertConfig>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
+    /// What is not taken as the file says it, each by its key.
+    pub warnings: Vec<String>,
     /// What the file says of that which acts after a restart only, to tell whether it was edited.
     until_restart: BTreeMap<&'static str, toml::Value>,
 }
@@ -310,6 +312,7 @@ impl Config {
             ConfigError::Value { path: path.to_owned(), key: key.into(), message }
         }
         Ok(Self {
+            warnings: warnings(&wire.limits),
             limits: limits(&wire.limits).map_err(|(key, message)| value(&path, key, message))?,
             network: network(&wire.network, &paths).map_err(|(key, message)| value(&path, key, message))?,
             images: images(&wire.images).map_err(|(key, message)| value(&path, key, message))?,
@@ -328,6 +331,12 @@ impl Config {
             until_restart: until_restart(text),
             paths,
         })
+    }
+
+    /// For the journal.
+    pub fn tell_warnings(&self) {
+        let path = self.paths.config_file().display().to_string();
+        self.warnings.iter().for_each(|warning| tracing::warn!(path, "{warning}"));
     }
 
     /// Bytes that the workspace may keep on the disk; as much as there is room for when `None`.
@@ -410,6 +419,15 @@ fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
     }
 }
 
+const STOP_GRACE_MAX: Duration = Duration::from_millis(STOP_GRACE_MAX_MS);
+
+/// Earlier versions knew no bound of it, and a daemon is to start after an upgrade.
+fn warnings(wire: &WireLimits) -> Vec<String> {
+    let is_too_long = |text: &&String| parse_duration(text).is_ok_and(|grace| grace > STOP_GRACE_MAX);
+    let grace = wire.stop_grace.as_ref().filter(is_too_long);
+    grace.map(|text| format!("limits.stop_grace is {text:?} and is taken as 1h, the most")).into_iter().collect()
+}
+
 fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     if wire.cpu.is_some_and(|cpu| !(0.1..=100_000.0).contains(&cpu)) {
         return Err(("limits.cpu", "must be at least 0.1".to_owned()));
@@ -417,9 +435,6 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     let memory = wire.memory.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let free = wire.min_free.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let grace = wire.stop_grace.as_ref().map(|text| parse_duration(text)).transpose();
-    if matches!(&grace, Ok(Some(grace)) if grace.as_millis() > u128::from(STOP_GRACE_MAX_MS)) {
-        return Err(("limits.stop_grace", "must be at most 1h".to_owned()));
-    }
     let keep = wire.debug_keep.as_ref().map(|text| parse_duration(text)).transpose();
     let debug_keep = keep.map_err(|error| ("limits.debug_keep", error.to_string()))?.unwrap_or(DEBUG_KEEP_MAX);
     if debug_keep.is_zero() || debug_keep > DEBUG_KEEP_MAX {
@@ -428,7 +443,9 @@ fn limits(wire: &WireLimits) -> Result<Limits, BadValue> {
     Ok(Limits {
         cpu: wire.cpu,
         memory: memory.map_err(|error| ("limits.memory", error.to_string()))?.map(|bytes| bytes.0),
-        stop_grace: grace.map_err(|error| ("limits.stop_grace", error.to_string()))?.unwrap_or(DEFAULT_STOP_GRACE),
+        stop_grace: grace
+            .map_err(|error| ("limits.stop_grace", error.to_string()))?
+            .map_or(DEFAULT_STOP_GRACE, |grace| grace.min(STOP_GRACE_MAX)),
         debug_keep,
         min_free: free
             .map_err(|error| ("limits.min_free", error.to_string()))?

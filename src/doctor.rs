@@ -126,6 +126,10 @@ fn config(machine: &Machine) -> Verdict {
             error.to_string(),
             "correct it; until then a daemon that runs goes on with what was in force, and none can be started",
         ),
+        None if !machine.config.warnings.is_empty() => {
+            let found = format!("{}: {}", path.display(), machine.config.warnings.join("; "));
+            warning(found, "write what is meant; the daemon goes by what is said here")
+        }
         None if path.exists() => ok(format!("{} is right", path.display())),
         None => ok(format!("{} is not there: everything has its default", path.display())),
     }
@@ -160,5 +164,9 @@ mod tests {
         let found = examine(dir.path(), &["config".to_owned(), "disk".to_owned()]).unwrap();
         assert_eq!((found.len(), found[0].level), (2, Level::Failed));
         assert!(found[0].found.contains("unknown field `cpus`"), "{found:?}");
+        std::fs::write(place.join("trainyard.toml"), "[limits]\nstop_grace = \"2h\"\n").unwrap();
+        let found = examine(dir.path(), &["config".to_owned()]).unwrap();
+        assert_eq!(found[0].level, Level::Warning);
+        assert!(found[0].found.contains("limits.stop_grace"), "{found:?}");
     }
 }

@@ -87,6 +87,17 @@ fn wrong_values_and_unknown_keys_are_told_with_their_key() {
 }
 
 #[test]
+fn a_grace_beyond_the_bound_is_the_bound_and_told_by_its_key() {
+    let of = |grace: &str| load(&format!("[limits]\nstop_grace = \"{grace}\"")).unwrap();
+    let (most, more) = (of("1h"), of("61m"));
+    let hour = Duration::from_secs(3600);
+    assert_eq!((most.limits.stop_grace, more.limits.stop_grace), (hour, hour));
+    assert_eq!((most.warnings.len(), more.warnings.len()), (0, 1));
+    assert!(more.warnings[0].contains("limits.stop_grace is \"61m\""), "{:?}", more.warnings);
+    assert!(load("[limits]\nstop_grace = \"long\"").is_err());
+}
+
+#[test]
 fn storage_is_that_of_the_workspace_else_that_of_all() {
     let name = |text: &str| text.parse::<WorkspaceName>().unwrap();
     assert_eq!(load("").unwrap().storage_of(&name("default")), None);
