@@ -49,6 +49,7 @@ fn listed_packages_are_installed_once_and_seen_by_every_task() {
     let (code, wheels) = (instance.mount().join("code/tiny"), instance.mount().join("datasets/wheels"));
     fs::create_dir_all(&code).unwrap();
     fs::create_dir_all(&wheels).unwrap();
+    fs::write(wheels.join("README"), "packages come here").unwrap();
     let imports = "command = \"python3 -c 'import tiny; print(tiny.WORD)' && /usr/bin/python3 -c 'import tiny' && \
                    tiny-says; touch /run/trainyard/requirements/x\"\n";
     let three = "[roles.worker]\ncount = 3\n";

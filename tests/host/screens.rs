@@ -145,7 +145,7 @@ fn what_would_be_done_is_said_and_not_done(instance: &Instance) {
     let refused = instance.cli(&["rm", "--dry-run", "wrong", "holds"]);
     let told = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && told.contains("the file of job wrong") && told.contains("holds is still"),
+        !refused.status.success() && told.contains("the file of job wrong") && told.contains("job holds is running"),
         "{told}"
     );
     assert!(said(&["rm", "--dry-run", "--file", "wrong"]).contains("wrong: its file, and its record"));

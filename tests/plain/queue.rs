@@ -541,8 +541,8 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
     let refused = Diagnostic::of_file("job.toml", "no".to_owned());
     let key: JobKey = "job".parse().unwrap();
     daemon.files(vec![Arrival::Refused { key: key.clone(), diagnostics: vec![refused] }]);
-    daemon.file("job", "command = 'x'");
-    let Arrival::Accepted { key: warned, mut source, spec } = accepted("warned", "command = 'x'") else { panic!() };
+    daemon.file("job", "env.A = 'x'");
+    let Arrival::Accepted { key: warned, mut source, spec } = accepted("warned", "env.A = 'x'") else { panic!() };
     source.warnings.push(Diagnostic::of_file("warned.toml", "mind".to_owned()));
     daemon.files(vec![Arrival::Accepted { key: warned.clone(), source, spec }]);
     for (key, what) in [(key, "valid again"), (warned, "mind")] {
