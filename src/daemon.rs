@@ -51,7 +51,7 @@ use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
 use configuration::Heed;
 
-use disk::Disks;
+use disk::{Disks, Watch};
 use storage::Storage;
 
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +73,14 @@ pub enum DaemonError {
         address: std::net::SocketAddr,
         #[source]
         source: io::Error,
+    },
+    #[error(
+        "something is full that cannot be seen: there is room in {places}, so look for a quota, or for another disk; `trainyard doctor disk` helps"
+    )]
+    NoRoom {
+        places: String,
+        #[source]
+        source: Box<DaemonError>,
     },
     #[error("cannot make the directory {path}")]
     Directory {
@@ -252,6 +260,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     reconciler.handle(Event::Full(opened.full()), crate::sys::now());
     let disks = Disks::of(&config.paths);
     disks.least_free().into_iter().for_each(|free| reconciler.handle(Event::Free(free), crate::sys::now()));
+    let disks = Watch::start(disks, in_force.clone(), events.clone()).map_err(failed("watch the disks"))?;
     let drained = drain::ordered(&config.paths).map_err(failed("see whether the machine is drained"))?;
     reconciler.handle(Event::Drain(drained), crate::sys::now());
     let images = Arc::new(open_images(config)?);
@@ -499,7 +508,7 @@ struct Driver<S> {
     publisher: Publisher,
     rounds: watch::Sender<u64>,
     storage: Storage,
-    disks: Disks,
+    disks: Watch,
     measures: Arc<Measures>,
     events: UnboundedSender<Event>,
     inbox: UnboundedReceiver<Event>,
@@ -552,10 +561,6 @@ impl<S: Store> Driver<S> {
 
     fn take(&mut self, first: Option<Event>) {
         let now = self.now();
-        // Before anything that may want to start.
-        if let Some(free) = self.disks.least_free() {
-            self.reconciler.handle(Event::Free(free), now);
-        }
         self.reconciler.handle(Event::Tick, now);
         if let Some(event) = first {
             self.reconciler.handle(event, now);
@@ -574,6 +579,9 @@ impl<S: Store> Driver<S> {
         let now = self.now();
         let round = tokio::task::block_in_place(|| self.reconciler.pass(now))?;
         self.measures.round(begun.elapsed());
+        if !round.works.is_empty() {
+            self.disks.ring();
+        }
         for work in round.works {
             let (engine, events) = (self.engine.clone(), self.events.clone());
             match work {

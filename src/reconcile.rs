@@ -295,20 +295,19 @@ impl<S: Store> Reconciler<S> {
             self.admit();
         }
         let look_at_cards = self.look_at_cards();
-        let measure_at = self.measure_cards();
         let look_again = self.look_ahead();
         match self.commit() {
             Ok(()) => self.recorded(),
             Err(error) if error.is_no_room() => return Ok(self.put_off(&error)),
             Err(error) => return Err(error),
         }
+        // Only now: while nothing can be recorded nothing is handed out, and each sample asked for meanwhile would lie here.
+        let measure_at = self.measure_cards();
         let fold_more_at = self.fold_usage();
         self.answers.drain(..).for_each(|answer| answer(None));
         let published = self.publications();
         let next = self.backing_off.values().min().copied();
-        let look_for_room = self.look_for_room();
-        let wake_at =
-            [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at, fold_more_at, look_for_room];
+        let wake_at = [wake_at, self.retry_at, next, look_again, look_at_cards, measure_at, fold_more_at];
         let wake_at = wake_at.into_iter().flatten().min();
         Ok(Round { works: std::mem::take(&mut self.works), published, wake_at })
     }

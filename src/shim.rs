@@ -215,12 +215,7 @@ impl Task {
 
     fn start_and_watch(&self, container: &Container, pumps: &mut Pumps) -> Result<EndRecord, ShimError> {
         if let Some(cause) = self.stop_cause()? {
-            return Ok(EndRecord {
-                end: TaskEnd::Stopped { cause },
-                at: crate::sys::now(),
-                memory_peak: None,
-                note: None,
-            });
+            return Ok(EndRecord { end: cause.judge(None), at: crate::sys::now(), memory_peak: None, note: None });
         }
         // What is there was told before the command begins.
         let scalars = self.launch.scalars.as_ref().map(|record| Scalars::new(record, &self.launch.log_dir));

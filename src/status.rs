@@ -106,6 +106,19 @@ pub enum StopCause {
     Newer,
 }
 
+impl StopCause {
+    /// How a task has ended that was stopped for this, by what its command exited with, if it did.
+    pub fn judge(&self, code: Option<i32>) -> TaskEnd {
+        match self {
+            // It was ending well by itself when the attempt was decided.
+            Self::Decided if code == Some(0) => TaskEnd::Exited { code: 0 },
+            Self::TimedOut { limit_ms } => TaskEnd::TimedOut { limit_ms: *limit_ms },
+            Self::ShimSignalled => TaskEnd::Stopped { cause: self.clone(), code },
+            _ => TaskEnd::Stopped { cause: self.clone(), code: None },
+        }
+    }
+}
+
 impl fmt::Display for StopCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -191,6 +204,9 @@ pub enum TaskEnd {
     },
     Stopped {
         cause: StopCause,
+        /// What its command exited with, where its shim could not be told the cause, which the daemon knows.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
     },
     /// Its shim or the machine went away; how the task ended is not known.
     Lost {
@@ -210,7 +226,7 @@ impl TaskEnd {
 
     /// Counts as failed; a task that we stopped counts as neither.
     pub fn is_failure(&self) -> bool {
-        let stopped_by_us = matches!(self, TaskEnd::Stopped { cause } if *cause != StopCause::ShimSignalled);
+        let stopped_by_us = matches!(self, TaskEnd::Stopped { cause, .. } if *cause != StopCause::ShimSignalled);
         !self.is_success() && !stopped_by_us
     }
 }
@@ -231,7 +247,7 @@ impl fmt::Display for TaskEnd {
             }
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),
             TaskEnd::TimedOut { limit_ms } => StopCause::TimedOut { limit_ms: *limit_ms }.fmt(f),
-            TaskEnd::Stopped { cause } => cause.fmt(f),
+            TaskEnd::Stopped { cause, .. } => cause.fmt(f),
             TaskEnd::Lost { reason } => write!(f, "lost: {reason}; `retries` in the job file tries again by itself"),
         }
     }

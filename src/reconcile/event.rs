@@ -89,7 +89,7 @@ pub enum Work {
 }
 
 /// Why a task is looked at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Look {
     /// It, or its shim, gave a sign.
     Sign,
@@ -154,6 +154,13 @@ pub struct Settings {
 pub struct Free {
     pub place: PathBuf,
     pub bytes: u64,
+}
+
+impl Free {
+    /// Where it was low some more than the floor is needed, so that what is begun does not hold up the next at once, and over again.
+    pub fn is_low(&self, floor: u64, was_low: bool) -> bool {
+        self.bytes < if was_low { floor.saturating_add(floor / 8) } else { floor }
+    }
 }
 
 /// The result of a round.

@@ -1,9 +1,9 @@
 //! What a round has changed: into the store in one commit, then to be published.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::world::Job;
-use super::{Reconciler, Refusal, Round};
+use super::{Reconciler, Refusal, Round, Work};
 use crate::ids::{JobKey, Timestamp};
 use crate::report::{Change, JobReport, Publication};
 use crate::store::record::EventRecord;
@@ -64,8 +64,18 @@ impl<S: Store> Reconciler<S> {
         }
         let pause_ms = self.unrecorded.map_or(RETRY_MS, |before| (before.pause_ms * 2).min(RETRY_MAX_MS));
         self.unrecorded = Some(Unrecorded { pause_ms });
+        self.look_once();
         self.answers.drain(..).for_each(|answer| answer(Some(Refusal::NoRoom { is_kept: true })));
         Round { wake_at: Some(Timestamp(self.now.0.saturating_add(pause_ms))), ..Round::default() }
+    }
+
+    /// However often a task gives a sign before works are handed out again.
+    fn look_once(&mut self) {
+        let mut looks = BTreeSet::new();
+        self.works.retain(|work| match work {
+            Work::Look { task, after } => looks.insert((*task, *after)),
+            _ => true,
+        });
     }
 
     pub(super) fn recorded(&mut self) {

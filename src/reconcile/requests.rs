@@ -150,6 +150,13 @@ pub enum Verb {
     KeepUnsent,
 }
 
+impl Verb {
+    /// Whether something changes by it, which is recorded before it is answered.
+    fn is_recorded(self) -> bool {
+        !matches!(self, Self::WouldRemove { .. })
+    }
+}
+
 impl std::fmt::Debug for Request {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Request")
@@ -279,7 +286,7 @@ impl<S: Store> Reconciler<S> {
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::Show { caller, key, runs, events, answer } => answer(self.show(&caller, &key, runs, events)),
             Request::Unrecorded { answer } => answer(Ok(self.unrecorded.is_some())),
-            Request::Change { answer, .. } if self.takes_no_more() => {
+            Request::Change { verb, answer, .. } if self.takes_no_more() && verb.is_recorded() => {
                 answer(Err(Refusal::NoRoom { is_kept: false }));
             }
             Request::Change { caller, key, verb, answer } => {
@@ -301,6 +308,9 @@ impl<S: Store> Reconciler<S> {
                         self.of_each(&key, &caller, |this, caller, key| this.send(caller, key, Delivery::Never))
                     }
                 };
+                if !verb.is_recorded() {
+                    return answer(result);
+                }
                 let tell = move |unrecorded: Option<Refusal>| {
                     answer(result.and_then(|done| unrecorded.map_or(Ok(done), Err)));
                 };

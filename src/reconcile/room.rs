@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::world::{Job, Run};
+use super::world::{Job, NoRoom, Run};
 use super::{Free, Reconciler, Work};
-use crate::ids::{Bytes, JobKey, Timestamp, WorkspaceName};
+use crate::ids::{Bytes, JobKey, WorkspaceName};
 use crate::spec::DesiredState;
 use crate::store::Store;
 
@@ -22,13 +22,11 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// What is free now, as it was looked at before this round.
+    /// What is free now.
     pub(super) fn free(&mut self, free: Free) {
         let floor = self.settings.min_free;
         let was_low = self.low.is_some();
-        // Some more than the floor, so that what is begun does not hold up the next at once, and over again.
-        let enough = if was_low { floor.saturating_add(floor / 8) } else { floor };
-        let is_low = free.bytes < enough;
+        let is_low = free.is_low(floor, was_low);
         let (place, bytes) = (free.place.display().to_string(), Bytes(free.bytes));
         self.low = is_low.then_some(free);
         if is_low == was_low {
@@ -41,13 +39,24 @@ impl<S: Store> Reconciler<S> {
             false => tracing::info!(place, free = %bytes, "there is room on the disk again"),
         }
         self.put_off_preparations();
+        self.queue_changed = true;
         let waiting = self.jobs.iter().filter(|(key, job)| job.open_run().is_some() && !self.live.contains(*key));
         for key in waiting.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            if self.jobs.get(&key).and_then(Job::open_run).is_some_and(Run::is_unprepared) {
+            let now = self.now;
+            let is_due = |run: &Run| run.is_unprepared() && run.backs_off_until(now).is_none();
+            if self.jobs.get(&key).and_then(Job::open_run).is_some_and(is_due) {
                 self.prepare(&key);
             }
-            self.settle(&key);
+            self.see_room(&key);
         }
+    }
+
+    /// What is said of the disk is the same for all that wait, and comes and goes: it is shown, and nothing of it is recorded.
+    fn see_room(&mut self, key: &JobKey) {
+        self.await_room(key);
+        self.wait_for_its_time(key);
+        self.queue_in(key);
+        self.shown.insert(key.clone());
     }
 
     /// Those that were not handed out yet, where there is little room.
@@ -67,11 +76,6 @@ impl<S: Store> Reconciler<S> {
         self.low.is_some()
     }
 
-    /// Nobody tells when a disk has room again: when to look.
-    pub(super) fn look_for_room(&self) -> Option<Timestamp> {
-        self.low.as_ref().map(|_| Timestamp(self.now.0.saturating_add(LOOK_MS)))
-    }
-
     /// What runs goes on, and may fail where it writes.
     fn tell_those_that_run(&mut self, key: &JobKey, was_told: bool) {
         self.shown.insert(key.clone());
@@ -80,15 +84,17 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// Looks whether there is room for what the run may write.
+    /// Looks whether there is room for what the run may write. That its workspace has none is an event of it.
     pub(super) fn await_room(&mut self, key: &JobKey) {
-        let said = self.full.get(&key.workspace).cloned().or_else(|| self.why_low());
+        let of_workspace = self.full.get(&key.workspace).cloned().map(NoRoom::Workspace);
+        let no_room = of_workspace.or_else(|| self.low.as_ref().map(|_| NoRoom::Disk));
         let Some(job) = self.jobs.get_mut(key) else { return };
         let is_held = job.desired() == DesiredState::Held;
         let Some(run) = job.open_run_mut() else { return };
-        let was_told = run.no_room.is_some();
-        run.no_room = said;
-        if run.no_room.is_some() && !was_told && run.live_attempt().is_none() && !is_held {
+        let is_event = |no_room: &Option<NoRoom>| matches!(no_room, Some(NoRoom::Workspace(_)));
+        let was_told = is_event(&run.no_room);
+        run.no_room = no_room;
+        if is_event(&run.no_room) && !was_told && run.live_attempt().is_none() && !is_held {
             let why = self.why_no_room(key).unwrap_or_default();
             self.note(key, why);
         }
@@ -96,18 +102,20 @@ impl<S: Store> Reconciler<S> {
 
     /// Why a run does not start, and what helps.
     pub(super) fn why_no_room(&self, key: &JobKey) -> Option<String> {
-        let said = self.jobs.get(key)?.open_run()?.no_room.as_ref()?;
         let workspace = &key.workspace;
-        if let Some(low) = self.why_low().filter(|_| !self.full.contains_key(workspace)) {
-            return Some(format!(
-                "waits for room: {low}; remove what is not needed (`trainyard workspace {workspace}` tells what is large, \
-                 `trainyard image prune` removes images)"
-            ));
-        }
-        Some(format!(
-            "waits for room: {said}; remove what is not needed (`trainyard workspace {workspace}` tells what is large), or \
-             have `workspaces.{workspace}.storage` raised in trainyard.toml"
-        ))
+        Some(match self.jobs.get(key)?.open_run()?.no_room.as_ref()? {
+            NoRoom::Disk => {
+                let low = self.why_low()?;
+                format!(
+                    "waits for room: {low}; remove what is not needed (`trainyard workspace {workspace}` tells what is \
+                     large, `trainyard image prune` removes images)"
+                )
+            }
+            NoRoom::Workspace(said) => format!(
+                "waits for room: {said}; remove what is not needed (`trainyard workspace {workspace}` tells what is large), \
+                 or have `workspaces.{workspace}.storage` raised in trainyard.toml"
+            ),
+        })
     }
 
     fn why_low(&self) -> Option<String> {
@@ -130,7 +138,5 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-/// How often a disk with little room is looked at.
-const LOOK_MS: u64 = 2000;
 /// With less, bytes, logs are not written any more, or soon not.
 const OUTPUT_MIN: u64 = 1 << 20;

@@ -55,10 +55,7 @@ impl<S: Store> Reconciler<S> {
         self.begin_run(key);
         self.await_others(key);
         self.await_room(key);
-        self.backing_off.remove(key);
-        if let Some(until) = self.put_off_until(key) {
-            self.backing_off.insert(key.clone(), until);
-        }
+        self.wait_for_its_time(key);
         self.queue_in(key);
     }
 

@@ -161,7 +161,7 @@ impl<S: Store> Reconciler<S> {
         let Some(key) = self.attempts.get(&task.attempt).cloned() else { return };
         let stopping = self.task_attempt(task).and_then(|attempt| attempt.stopping.clone());
         let end = match (stopping, after) {
-            (Some(cause), _) => TaskEnd::Stopped { cause },
+            (Some(cause), _) => cause.judge(None),
             (None, Look::Restart) => return self.launch(&key, vec![task.ordinal]),
             (None, Look::Sign) => TaskEnd::FailedToStart { reason: "its shim ended before the command ran".to_owned() },
         };
@@ -230,10 +230,10 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         // On a full disk its shim could not be told why.
-        if let (TaskEnd::Stopped { cause: cause @ StopCause::ShimSignalled }, Some(stopping)) =
-            (&mut end.end, &attempt.stopping)
+        if let (TaskEnd::Stopped { cause: StopCause::ShimSignalled, code }, Some(stopping)) =
+            (&end.end, &attempt.stopping)
         {
-            *cause = stopping.clone();
+            end.end = stopping.judge(*code);
         }
         let message = format!("{} {end}", record.name());
         record.phase = TaskPhase::Ended(end);

@@ -8,13 +8,22 @@ use crate::status::Verdict;
 use crate::store::Store;
 
 impl<S: Store> Reconciler<S> {
-    /// When a tick is to see to the job again. What waits to be prepared is due also when its time has come already.
-    pub(super) fn put_off_until(&self, key: &JobKey) -> Option<Timestamp> {
+    /// When a tick is to see to the job again. What waits to be prepared is due also when its time has come already, but not while
+    /// there is little room: then it is seen to when there is more.
+    fn put_off_until(&self, key: &JobKey) -> Option<Timestamp> {
         let run = self.jobs.get(key).and_then(Job::open_run)?;
         if run.awaits_preparation() {
-            return run.next_try().map(|(_, due)| due);
+            let due = run.next_try().map(|(_, due)| due);
+            return due.filter(|due| *due > self.now || !self.is_low_on_disk());
         }
         run.backs_off_until(self.now)
+    }
+
+    pub(super) fn wait_for_its_time(&mut self, key: &JobKey) {
+        match self.put_off_until(key) {
+            Some(until) => drop(self.backing_off.insert(key.clone(), until)),
+            None => drop(self.backing_off.remove(key)),
+        }
     }
 
     /// Looks whether the jobs that come before this one have succeeded.

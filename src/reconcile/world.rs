@@ -43,8 +43,8 @@ pub(super) struct Run {
     pub(super) held_back: Option<String>,
     /// What its owner has been told of that.
     pub(super) held_back_told: Option<String>,
-    /// Its workspace has no room, and what is said of that.
-    pub(super) no_room: Option<String>,
+    /// Where there is no room for what it may write.
+    pub(super) no_room: Option<NoRoom>,
     /// The job that must have succeeded first, and what keeps it from that.
     pub(super) awaited: Option<(JobKey, String)>,
     /// Its preparation, while that is under way.
@@ -53,6 +53,15 @@ pub(super) struct Run {
     pub(super) preparing: Option<String>,
     /// Its owner has been told of that.
     pub(super) release_told: bool,
+}
+
+/// Where a run that waits has no room.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NoRoom {
+    /// In its workspace, and what is said of that.
+    Workspace(String),
+    /// On the disk, of which the same is to be said of all.
+    Disk,
 }
 
 /// What a stored text means now, and what this version refuses in it.

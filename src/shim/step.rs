@@ -189,20 +189,14 @@ pub fn judge_end(
         Some(InitReport::Ended(end)) => end,
         None => init.into(),
     };
-    let succeeded = end == CommandEnd::Exited(0);
+    let code = match end {
+        CommandEnd::Exited(code) => Some(code),
+        CommandEnd::Signalled { .. } => None,
+    };
     match cause {
-        // It was ending well by itself when the attempt was decided.
-        Some(StopCause::Decided) if succeeded => TaskEnd::Exited { code: 0 },
-        Some(StopCause::TimedOut { limit_ms }) => TaskEnd::TimedOut { limit_ms: *limit_ms },
-        Some(cause) => TaskEnd::Stopped { cause: cause.clone() },
+        Some(cause) => cause.judge(code),
         // Whatever the command made of it: its work is not what it would have been.
-        None if memory.kills > 0 => {
-            let code = match end {
-                CommandEnd::Exited(code) => Some(code),
-                CommandEnd::Signalled { .. } => None,
-            };
-            TaskEnd::Oom { limit: memory.limit, peak: memory.peak, code }
-        }
+        None if memory.kills > 0 => TaskEnd::Oom { limit: memory.limit, peak: memory.peak, code },
         None => match end {
             CommandEnd::Exited(code) => TaskEnd::Exited { code },
             CommandEnd::Signalled { signal, core } => TaskEnd::Signalled { signal, core },
@@ -295,9 +289,15 @@ mod tests {
         assert_eq!(end(&seven, None, 1), oom(Some(7)));
         assert_eq!(end(&zero, None, 1), oom(Some(0)));
         assert_eq!(end(&zero, Some(&StopCause::Decided), 1), TaskEnd::Exited { code: 0 });
-        assert_eq!(end(&nine, Some(&user), 0), TaskEnd::Stopped { cause: user.clone() });
+        assert_eq!(end(&nine, Some(&user), 0), TaskEnd::Stopped { cause: user.clone(), code: None });
+        let untold = Some(&StopCause::ShimSignalled);
+        assert_eq!(end(&zero, untold, 0), TaskEnd::Stopped { cause: StopCause::ShimSignalled, code: Some(0) });
+        assert_eq!(end(&nine, untold, 0), TaskEnd::Stopped { cause: StopCause::ShimSignalled, code: None });
         assert_eq!(end(&zero, Some(&StopCause::Decided), 0), TaskEnd::Exited { code: 0 });
         assert_eq!(end(&nine, Some(&StopCause::TimedOut { limit_ms: 5 }), 0), TaskEnd::TimedOut { limit_ms: 5 });
+        let judge = |code| StopCause::Decided.judge(code);
+        assert_eq!(judge(Some(0)), TaskEnd::Exited { code: 0 });
+        assert_eq!(judge(Some(1)), TaskEnd::Stopped { cause: StopCause::Decided, code: None });
         let missing = Some(InitReport::NotExecuted { reason: "it is not there".into() });
         assert!(matches!(end(&missing, None, 0), TaskEnd::FailedToStart { .. }));
     }

@@ -217,8 +217,9 @@ proptest! {
 }
 
 /// Does `work` on a disk of so many bytes that this thread alone sees; not without root.
-fn on_a_small_disk(size: u64, work: impl FnOnce(&std::path::Path) + Send) {
+fn on_a_small_disk(test: &str, size: u64, work: impl FnOnce(&std::path::Path) + Send) {
     if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: {test} needs root");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -256,7 +257,8 @@ fn large(key: &str, first: u64, events: u64) -> Batch {
 
 #[test]
 fn a_commit_that_finds_the_disk_full_at_any_page_leaves_nothing_and_is_made_when_there_is_room() {
-    on_a_small_disk(2 << 20, |disk| {
+    let test = "a_commit_that_finds_the_disk_full_at_any_page_leaves_nothing_and_is_made_when_there_is_room";
+    on_a_small_disk(test, 2 << 20, |disk| {
         let mut failures = 0;
         for free in (0..).map(|pages| pages * 8192) {
             let path = disk.join(format!("{free}.redb"));
@@ -292,7 +294,8 @@ fn a_commit_that_finds_the_disk_full_at_any_page_leaves_nothing_and_is_made_when
 
 #[test]
 fn the_store_s_reserve_lasts_for_many_commits_on_a_disk_that_others_have_filled() {
-    on_a_small_disk(24 << 20, |disk| {
+    let test = "the_store_s_reserve_lasts_for_many_commits_on_a_disk_that_others_have_filled";
+    on_a_small_disk(test, 24 << 20, |disk| {
         let store = RedbStore::open(&disk.join("state.redb")).unwrap();
         fill(disk, 0);
         for number in 0..500 {

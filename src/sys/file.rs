@@ -367,6 +367,11 @@ pub fn has_room_for_root(path: &Path, bytes: u64) -> bool {
     !matches!(free_for_all_and_root(path), Ok(Some((_, free))) if free < bytes)
 }
 
+/// Whether root may still make so many files there, as far as it is known: some file systems do not count them.
+pub fn has_files_for_root(path: &Path, count: u64) -> bool {
+    !matches!(nix::sys::statvfs::statvfs(path), Ok(status) if status.files() > 0 && status.files_free() < count)
+}
+
 /// That a disk, or a quota, is full: it can be tried again when there is room.
 pub fn has_no_room(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)

@@ -160,6 +160,8 @@ struct World {
     disk_full: bool,
     /// What was decided while the disk was full may not be recorded yet.
     unrecorded: bool,
+    /// When the daemon wants its next round at the latest.
+    wake_at: Option<Timestamp>,
     cards: Cards,
     stranger_came: bool,
     quotas: Quotas,
@@ -318,6 +320,7 @@ impl World {
             low: false,
             disk_full: false,
             unrecorded: false,
+            wake_at: None,
             cards: Cards::default(),
             starts: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -378,7 +381,10 @@ impl World {
         let before = ((self.full || self.low) && !self.unrecorded).then(|| self.last_attempt());
         let Some(daemon) = &mut self.daemon else { return };
         match daemon.pass(Timestamp(self.now)) {
-            Ok(round) => self.works.extend(round.works),
+            Ok(round) => {
+                self.works.extend(round.works);
+                self.wake_at = round.wake_at;
+            }
             Err(_) => self.start_daemon(Fault::Fail(0)),
         }
         self.unrecorded = self.disk_full;
@@ -585,7 +591,9 @@ impl World {
         let Some(Fake::Alive { stop, running }) = self.tasks.get(&task).cloned() else { return };
         let end = |end| Fake::Ended(EndRecord { end, at: Timestamp(self.now), memory_peak: None, note: None });
         let next = match (stop, what) {
-            (Some(cause), _) => end(TaskEnd::Stopped { cause }),
+            // Its shim cannot be told why.
+            (Some(_), _) if self.disk_full => end(TaskEnd::Stopped { cause: StopCause::ShimSignalled, code: Some(0) }),
+            (Some(cause), _) => end(cause.judge(None)),
             (None, 0 | 1) => Fake::Alive { running: true, stop: None },
             (None, 2 | 3) if running => end(TaskEnd::Exited { code: 0 }),
             (None, 4) if running => end(TaskEnd::Exited { code: 3 }),
@@ -722,6 +730,93 @@ fn what_is_decided_on_a_full_disk_is_done_once_there_is_room_and_its_asker_is_to
     world.step(&Step::Free { low: false });
     world.settle();
     assert_eq!(world.state(1), State::Succeeded);
+}
+
+#[test]
+fn what_could_not_be_made_ready_is_tried_again_when_its_time_has_come_and_there_is_room_and_takes_no_round_before() {
+    let mut world = World::new(Quota::default());
+    let text = "command = 'a'\nimage = 'registry.example/x'\nretries = 5\nretry = { on = ['image'], backoff = '10s' }";
+    let (source, spec) = source(text.to_owned(), 0);
+    world.handle(Event::Files(vec![Arrival::Accepted { key: key(0), source, spec: Box::new(spec) }]));
+    let Some(Work::Prepare { key: job, run, .. }) = world.works.pop_front() else { panic!("it is made ready") };
+    let result = Err(EngineError("the registry is away".to_owned()));
+    world.handle(Event::Done(Outcome::Prepared { key: job, run, result }));
+    let stored = |world: &World| (world.store.load().unwrap(), world.store.events(&key(0), 0, usize::MAX).unwrap());
+    let before = stored(&world);
+    // That there is room again does not make it due.
+    for low in [true, false, true] {
+        world.step(&Step::Free { low });
+        assert!(world.works.is_empty(), "{:?}", world.works);
+    }
+    for _ in 0..3 {
+        world.step(&Step::Wait { ms: 11_000 });
+        assert!(world.works.is_empty(), "{:?}", world.works);
+        assert!(world.wake_at.is_none_or(|at| at.0 > world.now), "{:?} at {}", world.wake_at, world.now);
+    }
+    let report = world.daemon.as_ref().unwrap().report(&key(0)).unwrap();
+    assert!(report.reason.starts_with("waits for room: "), "{}", report.reason);
+    assert_eq!(stored(&world), before, "of a disk that has little room nothing is recorded for each job");
+    world.step(&Step::Free { low: false });
+    assert!(matches!(world.works.front(), Some(Work::Prepare { .. })), "{:?}", world.works);
+    world.settle();
+    assert_eq!(world.state(0), State::Succeeded);
+}
+
+#[test]
+fn what_is_asked_and_looked_at_while_nothing_can_be_recorded_is_answered_and_does_not_pile_up() {
+    let mut world = World::new(Quota::default());
+    world.step(&Step::Drop { job: 0, spec: 0 });
+    world.settle();
+    world.step(&Step::Drop { job: 1, spec: 5 });
+    world.work_without_looks();
+    world.look_at_cards();
+    world.work_without_looks();
+    world.task(0, 1);
+    world.work_without_looks();
+    assert_eq!(world.state(1), State::Running);
+    let task = *world.tasks.keys().next_back().unwrap();
+    world.works.clear();
+    world.step(&Step::Disk { full: true });
+    world.step(&Step::Drop { job: 2, spec: 0 });
+    for _ in 0..20 {
+        world.step(&Step::Wait { ms: 6000 });
+        world.handle(Event::News(task));
+    }
+    // Nothing is recorded of what would be done.
+    let (told, heard) = std::sync::mpsc::channel();
+    let answer = Box::new(move |result: Result<String, Refusal>| drop(told.send(result)));
+    let verb = Verb::WouldRemove { with_file: true };
+    world.handle(Event::Request(Request::Change { caller: Caller::root(), key: key(0), verb, answer }));
+    assert!(heard.try_recv().unwrap().unwrap().contains("would be removed"));
+    world.step(&Step::Disk { full: false });
+    let count = |is_one: fn(&Work) -> bool| world.works.iter().filter(|work| is_one(work)).count();
+    assert_eq!(count(|work| matches!(work, Work::Measure { .. })), 1, "{:?}", world.works);
+    assert_eq!(count(|work| matches!(work, Work::Look { .. })), 1, "{:?}", world.works);
+    world.settle();
+    world.check_end();
+}
+
+#[test]
+fn a_task_whose_shim_could_not_be_told_why_it_is_stopped_ends_as_any_other() {
+    let mut world = World::new(Quota::default());
+    world.step(&Step::Drop { job: 0, spec: 14 });
+    world.work_without_looks();
+    while world.state(0) != State::Running {
+        for which in 0..3 {
+            world.task(which, 1);
+        }
+        world.work_without_looks();
+    }
+    world.step(&Step::Wait { ms: 1500 });
+    world.work_without_looks();
+    world.disk_full = true;
+    world.task(0, 2);
+    world.work_without_looks();
+    let attempt = world.store.load().unwrap().runs[&key(0)].attempts[0].clone();
+    let end = attempt.tasks.iter().find_map(|task| task.phase.end()).unwrap();
+    assert_eq!(end.end, TaskEnd::TimedOut { limit_ms: 1000 });
+    world.settle();
+    world.check_end();
 }
 
 #[test]
