@@ -39,6 +39,7 @@ impl<S: Store> Reconciler<S> {
             false => tracing::info!(place, free = %bytes, "there is room on the disk again"),
         }
         self.put_off_preparations();
+        self.queue_changed = true;
         let waiting = self.jobs.iter().filter(|(key, job)| job.open_run().is_some() && !self.live.contains(*key));
         for key in waiting.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let now = self.now;

@@ -741,7 +741,7 @@ fn what_could_not_be_made_ready_is_tried_again_when_its_time_has_come_and_there_
     let Some(Work::Prepare { key: job, run, .. }) = world.works.pop_front() else { panic!("it is made ready") };
     let result = Err(EngineError("the registry is away".to_owned()));
     world.handle(Event::Done(Outcome::Prepared { key: job, run, result }));
-    let stored = |world: &World| (world.store.load().unwrap(), world.store.events(&key(0), 0).unwrap());
+    let stored = |world: &World| (world.store.load().unwrap(), world.store.events(&key(0), 0, usize::MAX).unwrap());
     let before = stored(&world);
     // That there is room again does not make it due.
     for low in [true, false, true] {
