@@ -112,10 +112,11 @@ impl Bringing<'_> {
             match FileType::from_raw_mode(status.st_mode) {
                 FileType::Directory => {
                     let below = source.open(name).with_context(at)?;
-                    let mode = below.metadata().with_context(at)?.permissions().mode();
-                    let into = target.made(name).with_context(at)?;
+                    let permissions = below.metadata().with_context(at)?.permissions();
+                    // Nobody but the caller looks into it until all of it has come.
+                    let into = target.made_private(name).with_context(at)?;
                     self.below(&Source { held: below.into(), shown: &from }, &into)?;
-                    into.set_mode(mode & 0o7777).with_context(at)?;
+                    into.set_mode(plain_mode(&permissions)).with_context(at)?;
                 }
                 FileType::Symlink => {
                     let leads = readlinkat(&source.held, name, Vec::new()).with_context(at)?;
@@ -202,6 +203,22 @@ mod tests {
     use super::*;
     use std::fs;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn directories_get_their_rights_without_set_id_bits_and_are_private_until_all_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, draft) = (dir.path().join("source"), dir.path().join("draft"));
+        fs::create_dir_all(source.join("private")).unwrap();
+        fs::create_dir(&draft).unwrap();
+        fs::write(source.join("private/file"), "text").unwrap();
+        fs::set_permissions(source.join("private"), PermissionsExt::from_mode(0o7750)).unwrap();
+        let mode = || fs::metadata(draft.join("private")).unwrap().permissions().mode() & 0o7777;
+        let directory = Directory::open(&draft).unwrap();
+        let mut seen = Vec::new();
+        bring(&source, &directory, &mut Brought::default(), &mut |_| seen.push(mode())).unwrap();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == 0o700), "{seen:?}");
+        assert_eq!(mode(), 0o750);
+    }
 
     #[test]
     fn holes_are_not_filled_and_what_came_of_them_is_gone_on_with() {
