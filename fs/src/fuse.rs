@@ -52,7 +52,7 @@ use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
-use iomode::IoModes;
+use iomode::{IoMode, IoModes};
 use write::Write;
 
 const WANTED: [InitFlags; 6] = [
@@ -427,6 +427,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
             match served.ops.open(ino.0, access) {
                 Ok(Opened::Stored { fh }) => {
                     let mode = served.modes().open(ino.0, || None);
+                    if access.writes() && matches!(mode, IoMode::Passthrough(_)) {
+                        served.ops.go_past_cache(fh);
+                    }
                     answer::opened(reply, fh, access, &mode, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -458,7 +461,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
             match created {
                 Ok((entry, fh)) => {
                     served.modes().open(entry.ino, || None);
-                    answer::created(reply, &entry, fh, access);
+                    let past_cache = answer::goes_past_cache(access, served.agreed());
+                    if past_cache {
+                        served.ops.go_past_cache(fh);
+                    }
+                    answer::created(reply, &entry, fh, past_cache);
                 }
                 Err(error) => reply.error(refused(&error)),
             }

@@ -392,10 +392,7 @@ fn complete(this: &Version<'_>) -> io::Result<()> {
 
 pub(super) fn point_latest(directory: &File, version: &str) -> io::Result<()> {
     let link = format!("{OWN}{LATEST}");
-    match unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(errno.into()),
-    }
+    ignore_absent(unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir))?;
     symlinkat(version, directory, link.as_str())?;
     Ok(renameat(directory, link.as_str(), directory, LATEST)?)
 }
@@ -595,32 +592,53 @@ pub fn remove(
             Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by })
         }
     };
-    unused()?;
     // The mount process may be publishing another version, and clean up.
     let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
     let Ok(_held) = held else {
+        unused()?;
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
-    let gone = format!("{OWN}gone-{version}");
-    renameat(&directory, version.as_str(), &directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
-    // A job may have chosen it meanwhile; the next one finds it gone.
-    if let Err(error) = unused() {
-        renameat(&directory, gone.as_str(), &directory, version.as_str()).map_err(|errno| io(errno.into()))?;
-        return Err(error);
-    }
+    let gone = put_aside(&directory, &version, unused, io)?;
     let taken_out = || -> io::Result<()> {
         unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
         match newest(shelf, &path)? {
             Some(newest) => point_latest(&directory, &newest)?,
-            None => match unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            },
+            None => ignore_absent(unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir))?,
         }
         directory.sync_all()?;
         remove_below(&directory, &gone)
     };
     taken_out().map_err(io)
+}
+
+/// What is called so while it is being removed.
+pub(super) fn gone(name: &str) -> String {
+    format!("{OWN}gone-{name}")
+}
+
+/// Takes what is to be removed out of sight, unless `unused` refuses. Returns how it is called then.
+pub(super) fn put_aside<E>(
+    directory: &File,
+    name: &str,
+    unused: impl Fn() -> Result<(), E>,
+    io: impl Fn(io::Error) -> E,
+) -> Result<String, E> {
+    unused()?;
+    let gone = gone(name);
+    renameat(directory, name, directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
+    // A job may have chosen it meanwhile; the next one finds it gone.
+    if let Err(error) = unused() {
+        renameat(directory, gone.as_str(), directory, name).map_err(|errno| io(errno.into()))?;
+        return Err(error);
+    }
+    Ok(gone)
+}
+
+pub(super) fn ignore_absent(done: nix::Result<()>) -> io::Result<()> {
+    match done {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Another open file of the same directory.
