@@ -160,19 +160,26 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     create_mount_point(&path).map_err(|source| DaemonError::Directory { path, source })
 }
 
-/// What of models was being removed when the daemon was killed goes.
+/// What of models was being removed when the daemon was killed goes, whatever else the daemon does: they may be large.
 fn clear_models(paths: &Paths) {
-    let shelf = assets::Shelf::open(&paths.workspaces());
-    let cleared = shelf.and_then(|shelf| {
-        let names = shelf.names(Path::new(""))?;
+    let workspaces = paths.workspaces();
+    let clear = move || {
+        let shelf = assets::Shelf::open(&workspaces);
+        let homes = shelf.and_then(|shelf| Ok((shelf.names(Path::new(""))?, shelf)));
+        let Ok((names, shelf)) = homes.inspect_err(|error| tracing::warn!(%error, "{MODELS_LEFT}")) else { return };
         let own = names.iter().filter(|name| !assets::SHARED.contains(&name.as_str()));
-        own.filter(|name| paths.workspaces().join(name).join("models").is_dir())
-            .try_for_each(|name| assets::models::clear_all(&shelf, name))
-    });
-    if let Err(error) = cleared {
-        tracing::warn!(%error, "cannot remove what is left of models, the next start tries again");
+        for name in own.filter(|name| workspaces.join(name).join("models").is_dir()) {
+            if let Err(error) = assets::models::clear_all(&shelf, name) {
+                tracing::warn!(workspace = %name, %error, "{MODELS_LEFT}");
+            }
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("models".to_owned()).spawn(clear) {
+        tracing::warn!(%error, "{MODELS_LEFT}");
     }
 }
+
+const MODELS_LEFT: &str = "cannot remove what is left of models, the next start tries again";
 
 /// Those that have a directory for job files.
 fn workspaces(paths: &Paths) -> Vec<WorkspaceName> {

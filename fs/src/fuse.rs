@@ -46,12 +46,13 @@ use crate::tree::{RelPath, Tree};
 
 pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
+use gate::Turn;
 
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
-use iomode::IoModes;
+use iomode::{IoMode, IoModes};
 use write::Write;
 
 const WANTED: [InitFlags; 6] = [
@@ -65,6 +66,9 @@ const WANTED: [InitFlags; 6] = [
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 const WRITABLE: PollEvents = PollEvents::POLLOUT.union(PollEvents::POLLWRNORM);
+
+/// How a request comes through the gate.
+type Way = fn(&Arc<Gate>) -> Option<Turn>;
 
 /// One session's handlers.
 pub(crate) struct Fuse<T> {
@@ -135,15 +139,15 @@ impl<T: Tree> Fuse<T> {
                 let Some(_turn) = self.gate.enter() else { return };
                 job(&self.served);
             }
-            None => self.hand_over(kind, home, job),
+            None => self.hand_over(kind, home, Gate::enter, job),
         }
     }
 
-    /// To another thread.
-    fn hand_over(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    /// To another thread, which comes through the gate by `way`.
+    fn hand_over(&self, kind: Kind, home: Home, way: Way, job: impl FnOnce(&Served<T>) + Send + 'static) {
         let (served, gate) = (self.served.clone(), self.gate.clone());
         let work = move || {
-            let Some(_turn) = gate.enter() else { return };
+            let Some(_turn) = way(&gate) else { return };
             job(&served);
         };
         self.crew.hand_over(home, kind, Box::new(work));
@@ -423,6 +427,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
             match served.ops.open(ino.0, access) {
                 Ok(Opened::Stored { fh }) => {
                     let mode = served.modes().open(ino.0, || None);
+                    if access.writes() && matches!(mode, IoMode::Passthrough(_)) {
+                        served.ops.go_past_cache(fh);
+                    }
                     answer::opened(reply, fh, access, &mode, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -454,7 +461,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
             match created {
                 Ok((entry, fh)) => {
                     served.modes().open(entry.ino, || None);
-                    answer::created(reply, &entry, fh, access);
+                    let past_cache = answer::goes_past_cache(access, served.agreed());
+                    if past_cache {
+                        served.ops.go_past_cache(fh);
+                    }
+                    answer::created(reply, &entry, fh, past_cache);
                 }
                 Err(error) => reply.error(refused(&error)),
             }
@@ -496,12 +507,17 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let write = Write { uid: req.uid(), ino, fh, offset, write_flags, flags };
         let home = self.ops.home(ino.0, None);
+        // A rename that publishes waits for what the kernel writes back: neither others like it nor a closed gate hold that up.
+        let (home, way): (_, Way) = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            true => (home.written_back(), Gate::enter_closed),
+            false => (home, Gate::enter),
+        };
         if let Some(_here) = self.crew.here(home) {
-            let Some(_turn) = self.gate.enter() else { return };
+            let Some(_turn) = way(&self.gate) else { return };
             return write.work(&self.served, data, reply);
         }
         let data = data.to_vec();
-        self.hand_over(Kind::Asks { bytes: data.len() }, home, move |served| write.work(served, &data, reply));
+        self.hand_over(Kind::Asks { bytes: data.len() }, home, way, move |served| write.work(served, &data, reply));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {

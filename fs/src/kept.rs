@@ -5,14 +5,15 @@
 //! was removed while it is open, and positions, locks and append modes, need not be made again.
 //!
 //! ```text
-//! 8 bytes "TYMOUNT\n" | version, 4 bytes, little endian | `Kept` as postcard writes it | `Vec<KeptPayer>` likewise
+//! 8 bytes "TYMOUNT\n" | version, 4 bytes, little endian | `Kept` as postcard writes it | `Vec<KeptPayer>` likewise |
+//! numbers of the files that are written past the kernel's cache, likewise
 //! ```
 //! What comes last may be missing, and a reader leaves alone what it does not know there: so programs of before and after it
 //! go on with each other.
 //! A version that is not ours is not read: [`VERSION`] rises with any change of these types, and of what was agreed with the
 //! kernel that the handlers count on.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Seek, Write};
 use std::os::fd::{OwnedFd, RawFd};
@@ -120,6 +121,8 @@ pub(crate) struct KeptFile {
     pub ino: u64,
     pub read_to: u64,
     pub source: KeptSource,
+    #[serde(skip)]
+    pub past_cache: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -149,7 +152,10 @@ impl Kept {
         file.write_all(MAGIC)?;
         file.write_all(&VERSION.to_le_bytes())?;
         postcard::to_io(self, &mut file).map_err(io::Error::other)?;
-        postcard::to_io(&self.payers, &mut file).map_err(io::Error::other)?.flush()
+        postcard::to_io(&self.payers, &mut file).map_err(io::Error::other)?;
+        let files = self.ops.files.open.iter().filter(|(_, file)| file.past_cache);
+        let past_cache: BTreeSet<u64> = files.map(|(fh, _)| *fh).collect();
+        postcard::to_io(&past_cache, &mut file).map_err(io::Error::other)?.flush()
     }
 
     fn read(mut file: File) -> Result<Self, KeptError> {
@@ -164,9 +170,14 @@ impl Kept {
     }
 
     fn understand(bytes: &[u8]) -> Result<Self, postcard::Error> {
-        let (mut kept, rest) = postcard::take_from_bytes::<Self>(bytes)?;
+        let (mut kept, mut rest) = postcard::take_from_bytes::<Self>(bytes)?;
         if !rest.is_empty() {
-            kept.payers = postcard::take_from_bytes(rest)?.0;
+            (kept.payers, rest) = postcard::take_from_bytes(rest)?;
+        }
+        // Of a program that did not tell all may be: what is on disk twice is no harm.
+        let past_cache: Option<BTreeSet<u64>> = if rest.is_empty() { None } else { Some(postcard::from_bytes(rest)?) };
+        for (fh, file) in &mut kept.ops.files.open {
+            file.past_cache = past_cache.as_ref().is_none_or(|past_cache| past_cache.contains(fh));
         }
         Ok(kept)
     }
@@ -254,6 +265,29 @@ mod tests {
             directories: KeptHandles { next: 7, open: Vec::new() },
         };
         Kept { device: 9, place: "0:77".to_owned(), agreed: Agreed::default(), modes: Vec::new(), ops, payers }
+    }
+
+    #[test]
+    fn what_is_written_past_the_cache_is_kept_and_taken_for_granted_where_that_was_not_told() {
+        let file = tempfile::tempfile().unwrap();
+        let mut written = kept(Vec::new());
+        let open = |past_cache| KeptFile {
+            ino: 5,
+            read_to: 0,
+            source: KeptSource::Generated { place: Vec::new() },
+            past_cache,
+        };
+        written.ops.files.open = vec![(3, open(true)), (4, open(false))];
+        written.write(&file).unwrap();
+        let read = || -> Vec<bool> {
+            let read = Kept::read(file.try_clone().unwrap()).unwrap();
+            read.ops.files.open.iter().map(|(_, file)| file.past_cache).collect()
+        };
+        assert_eq!(read(), [true, false]);
+        let of_before = postcard::to_allocvec(&written).unwrap();
+        let payers = postcard::to_allocvec(&written.payers).unwrap();
+        file.set_len((MAGIC.len() + 4 + of_before.len() + payers.len()) as u64).unwrap();
+        assert_eq!(read(), [true, true]);
     }
 
     #[test]

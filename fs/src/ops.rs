@@ -69,6 +69,11 @@ impl Home {
     pub(crate) fn both([one, other]: [Self; 2]) -> Self {
         if one == other { one } else { Self(one.0.rotate_left(1) ^ other.0) }
     }
+
+    /// That of what is written back there: requests of this one wait for it.
+    pub(crate) fn written_back(self) -> Self {
+        Self(self.0 ^ 1)
+    }
 }
 
 /// An entry as the kernel is told of it.
@@ -240,7 +245,9 @@ impl<T: Tree> Ops<T> {
         if !self.tree.freezes(&from, &to) {
             return Vec::new();
         }
-        let is_inside = |ino: &u64| self.path(*ino).is_ok_and(|path| path.as_path().starts_with(from.as_path()));
+        // By any of its names, wherever the one that was looked up last is.
+        let is_below = |path: &RelPath| path.as_path().starts_with(from.as_path());
+        let is_inside = |ino: &u64| self.paths(*ino).is_ok_and(|paths| paths.iter().any(is_below));
         self.written().into_iter().filter(is_inside).collect()
     }
 

@@ -1,8 +1,8 @@
 //! Which version of a dataset a job sees.
 
 use std::io::{self, BufReader};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::manifest::{State, state};
 use super::{DRAFT, LATEST, MANIFEST, MissingError, OWN, Part, Place, Shelf, is_absent, manifest_of};
@@ -38,8 +38,7 @@ impl Shelf {
         }
     }
 
-    /// The version that was made last. One is frozen from the first moment, so also while its manifest is being made, when `latest`
-    /// does not lead to it yet.
+    /// The version that was frozen last: that may be one whose manifest is being made, when `latest` does not lead to it yet.
     fn newest(&self, dataset: &Path) -> io::Result<Option<String>> {
         let latest = match self.latest(dataset) {
             // Without its directory it is being removed.
@@ -48,22 +47,29 @@ impl Shelf {
         };
         let mut newest = None;
         for version in self.versions(dataset)? {
-            let is_known = latest.is_some() && self.is_complete(dataset, &version);
+            // Those that are complete were there when `latest` was made to lead to the newest of them.
+            let is_left =
+                latest.as_ref().is_some_and(|latest| *latest != version) && self.is_complete(dataset, &version);
             // Without its directory it is about to get that name, or to be removed.
-            let directory = match self.directory(&dataset.join(&version)) {
-                Ok(directory) if !is_known => directory,
-                Ok(_) => continue,
-                Err(error) if is_absent(&error) => continue,
+            if is_left || !self.is_directory(&dataset.join(&version))? {
+                continue;
+            }
+            match self.frozen_at(dataset, &version) {
+                Ok(at) => newest = newest.max(Some((at, version))),
+                // It has been removed meanwhile.
+                Err(error) if is_absent(&error) => {}
                 Err(error) => return Err(error),
-            };
-            let status = directory.metadata()?;
-            // By its rename.
-            newest = newest.max(Some(((status.ctime(), status.ctime_nsec()), version)));
+            }
         }
         Ok(newest.map(|(_, version)| version).or(latest))
     }
 
-    fn is_complete(&self, dataset: &Path, version: &str) -> bool {
+    /// When a version was frozen: the time of its manifest, which keeps it through all that is written there.
+    pub(super) fn frozen_at(&self, dataset: &Path, version: &str) -> io::Result<SystemTime> {
+        self.file(&dataset.join(manifest_of(version.as_ref())))?.metadata()?.modified()
+    }
+
+    pub(super) fn is_complete(&self, dataset: &Path, version: &str) -> bool {
         let manifest = self.file(&dataset.join(manifest_of(version.as_ref())));
         matches!(manifest.and_then(|file| state(BufReader::new(file))), Ok(State::Complete))
     }
@@ -94,6 +100,36 @@ mod tests {
         place.map(|place| place.version).map_err(|error| error.to_string())
     }
 
+    fn frozen(dataset: &Path, version: &str, second: u64) {
+        let manifest = fs::File::options().write(true).open(dataset.join(manifest_of(version.as_ref()))).unwrap();
+        manifest.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(second)).unwrap();
+    }
+
+    #[test]
+    fn what_was_frozen_before_latest_and_is_not_complete_yet_is_not_the_newest() {
+        let dir = tempfile::tempdir().unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let complete = pending(0, 0).replace("pending", "complete");
+        for (version, second, manifest) in
+            [("v1", 1, crate::assets::manifest::failing("a disk")), ("v2", 3, complete.clone()), ("w", 9, complete)]
+        {
+            fs::create_dir_all(dataset.join(version)).unwrap();
+            fs::write(dataset.join(manifest_of(version.as_ref())), manifest).unwrap();
+            frozen(&dataset, version, second);
+        }
+        std::os::unix::fs::symlink("v2", dataset.join("latest")).unwrap();
+        // Files of it are replaced.
+        fs::write(dataset.join("v1/x"), "").unwrap();
+        assert_eq!(seen(&shelf, None), Ok(Some("v2".to_owned())));
+        // One that came later, however its directory's times lie.
+        fs::create_dir(dataset.join("v10")).unwrap();
+        fs::write(dataset.join("v10.MANIFEST"), pending(0, 0)).unwrap();
+        frozen(&dataset, "v10", 4);
+        fs::write(dataset.join("v2/x"), "").unwrap();
+        assert_eq!(seen(&shelf, None), Ok(Some("v10".to_owned())));
+    }
+
     #[test]
     fn a_version_is_seen_from_its_first_moment_and_never_what_it_lies_in() {
         let dir = tempfile::tempdir().unwrap();
@@ -107,11 +143,13 @@ mod tests {
         assert_eq!(seen(&shelf, Some("draft")), some("draft"));
         // As `mv draft v1` goes on: first what freezes it, then the name; `latest` comes when all has been read.
         fs::write(dataset.join("v1.MANIFEST"), pending(0, 0)).unwrap();
+        frozen(&dataset, "v1", 1);
         assert!(seen(&shelf, None).unwrap_err().contains("a draft and no version"));
         fs::rename(dataset.join("draft"), dataset.join("v1")).unwrap();
         assert_eq!((seen(&shelf, None), seen(&shelf, Some("latest"))), (some("v1"), some("v1")));
         let complete = fs::read_to_string(dataset.join("v1.MANIFEST")).unwrap().replace("pending", "complete");
         fs::write(dataset.join("v1.MANIFEST"), complete).unwrap();
+        frozen(&dataset, "v1", 1);
         assert!(shelf.is_complete(Path::new("default/datasets/d"), "v1"));
         assert_eq!(seen(&shelf, None), some("v1"));
         std::os::unix::fs::symlink("v1", dataset.join("latest")).unwrap();
@@ -119,6 +157,7 @@ mod tests {
         // The next one, by whichever name.
         fs::create_dir(dataset.join("draft")).unwrap();
         fs::write(dataset.join("a.MANIFEST"), pending(0, 0)).unwrap();
+        frozen(&dataset, "a", 2);
         assert_eq!(seen(&shelf, None), some("v1"));
         fs::rename(dataset.join("draft"), dataset.join("a")).unwrap();
         assert_eq!((seen(&shelf, None), seen(&shelf, Some("v1"))), (some("a"), some("v1")));

@@ -1,7 +1,7 @@
 //! Publishing: `mv draft v1` freezes a version at once, its manifest is made afterwards, and what a crash cut short goes on.
 //!
 //! ```text
-//! v1.MANIFEST "pending"   made before the rename, durable: from here on nobody may change v1
+//! v1.MANIFEST "pending"   made before the rename, durable: from here on nobody may change v1; its time stays that of this moment
 //! draft → v1              the rename itself
 //! v1.MANIFEST "complete"  when all is on disk and read; `latest` follows
 //! ```
@@ -16,7 +16,7 @@ use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
@@ -250,7 +250,9 @@ fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
     let name = manifest_of(version);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(&directory, &name, flags, Mode::from_bits_truncate(0o644))?);
-    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.sync_all());
+    // By our own clock: that of a file system is coarser than two renames may be apart.
+    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.set_modified(SystemTime::now()));
+    let written = written.and_then(|()| file.sync_all());
     written.and_then(|()| directory.sync_all()).inspect_err(|_| {
         // The first error is the one to tell; what stays is taken away when it is settled.
         let _ = unlinkat(&directory, &name, UnlinkatFlags::NoRemoveDir);
@@ -377,20 +379,20 @@ fn complete(this: &Version<'_>) -> io::Result<()> {
         writer.add(&entry)
     })?;
     let file = writer.end()?.into_inner().map_err(|error| error.into_error())?;
+    file.set_modified(this.frozen_at()?)?;
     // What the manifest tells of is on disk before it.
     nix::unistd::syncfs(&tree)?;
     file.sync_all()?;
     renameat(this.directory, draft.as_str(), this.directory, &manifest_of(OsStr::new(this.version)))?;
-    point_latest(this.directory, this.version)?;
+    if !this.is_older_than_latest()? {
+        point_latest(this.directory, this.version)?;
+    }
     this.directory.sync_all()
 }
 
 pub(super) fn point_latest(directory: &File, version: &str) -> io::Result<()> {
     let link = format!("{OWN}{LATEST}");
-    match unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => return Err(errno.into()),
-    }
+    ignore_absent(unlinkat(directory, link.as_str(), UnlinkatFlags::NoRemoveDir))?;
     symlinkat(version, directory, link.as_str())?;
     Ok(renameat(directory, link.as_str(), directory, LATEST)?)
 }
@@ -424,6 +426,20 @@ impl Version<'_> {
         Ok(())
     }
 
+    fn frozen_at(&self) -> io::Result<SystemTime> {
+        self.shelf.frozen_at(self.dataset, self.version)
+    }
+
+    /// Whether one that was frozen later has been completed before it.
+    fn is_older_than_latest(&self) -> io::Result<bool> {
+        let Some(latest) = self.shelf.latest(self.dataset) else { return Ok(false) };
+        match self.shelf.frozen_at(self.dataset, &latest) {
+            Ok(latest) => Ok(self.frozen_at()? < latest),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// What the manifest says until it is complete.
     fn tell(&self, text: &str) -> io::Result<()> {
         let Version { directory, version, .. } = self;
@@ -431,6 +447,7 @@ impl Version<'_> {
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(*directory, aside.as_str(), flags, Mode::from_bits_truncate(0o644))?);
         file.write_all(text.as_bytes())?;
+        file.set_modified(self.frozen_at()?)?;
         Ok(renameat(*directory, aside.as_str(), *directory, &manifest_of(OsStr::new(version)))?)
     }
 }
@@ -575,32 +592,53 @@ pub fn remove(
             Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by })
         }
     };
-    unused()?;
     // The mount process may be publishing another version, and clean up.
     let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
     let Ok(_held) = held else {
+        unused()?;
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
-    let gone = format!("{OWN}gone-{version}");
-    renameat(&directory, version.as_str(), &directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
-    // A job may have chosen it meanwhile; the next one finds it gone.
-    if let Err(error) = unused() {
-        renameat(&directory, gone.as_str(), &directory, version.as_str()).map_err(|errno| io(errno.into()))?;
-        return Err(error);
-    }
+    let gone = put_aside(&directory, &version, unused, io)?;
     let taken_out = || -> io::Result<()> {
         unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
         match newest(shelf, &path)? {
             Some(newest) => point_latest(&directory, &newest)?,
-            None => match unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => return Err(errno.into()),
-            },
+            None => ignore_absent(unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir))?,
         }
         directory.sync_all()?;
         remove_below(&directory, &gone)
     };
     taken_out().map_err(io)
+}
+
+/// What is called so while it is being removed.
+pub(super) fn gone(name: &str) -> String {
+    format!("{OWN}gone-{name}")
+}
+
+/// Takes what is to be removed out of sight, unless `unused` refuses. Returns how it is called then.
+pub(super) fn put_aside<E>(
+    directory: &File,
+    name: &str,
+    unused: impl Fn() -> Result<(), E>,
+    io: impl Fn(io::Error) -> E,
+) -> Result<String, E> {
+    unused()?;
+    let gone = gone(name);
+    renameat(directory, name, directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
+    // A job may have chosen it meanwhile; the next one finds it gone.
+    if let Err(error) = unused() {
+        renameat(directory, gone.as_str(), directory, name).map_err(|errno| io(errno.into()))?;
+        return Err(error);
+    }
+    Ok(gone)
+}
+
+pub(super) fn ignore_absent(done: nix::Result<()>) -> io::Result<()> {
+    match done {
+        Ok(()) | Err(Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Another open file of the same directory.
@@ -609,13 +647,13 @@ pub(super) fn reopened(directory: &File) -> io::Result<File> {
     Ok(File::from(openat(directory, ".", flags, Mode::empty())?))
 }
 
-/// The version whose manifest was completed last.
+/// Of the versions that are complete the one that was frozen last.
 fn newest(shelf: &Shelf, dataset: &Path) -> io::Result<Option<String>> {
     let mut newest = None;
     for version in shelf.versions(dataset)? {
-        let file = shelf.file(&dataset.join(manifest_of(OsStr::new(&version))))?;
-        let modified = file.metadata()?.modified()?;
-        newest = newest.max(Some((modified, version)));
+        if shelf.is_complete(dataset, &version) {
+            newest = newest.max(Some((shelf.frozen_at(dataset, &version)?, version)));
+        }
     }
     Ok(newest.map(|(_, version)| version))
 }
@@ -629,4 +667,36 @@ pub fn may_be_version(name: &str) -> bool {
 /// Whether `home` is no workspace, but seen by all of them.
 pub fn is_shared(home: &str) -> bool {
     SHARED.contains(&home)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn latest_leads_to_what_was_frozen_last_in_whichever_order_manifests_are_completed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("default/datasets/d");
+        fs::create_dir_all(&path).unwrap();
+        let (shelf, dataset) = (Shelf::open(dir.path()).unwrap(), Path::new("default/datasets/d"));
+        let frozen_at = |version: &str| shelf.frozen_at(dataset, version).unwrap();
+        // As a restart finds them; `v10` is settled before `v9`.
+        for version in ["v9", "v10", "v8"] {
+            begin(&shelf, dataset, OsStr::new(version)).unwrap();
+            fs::create_dir(path.join(version)).unwrap();
+            fs::write(path.join(version).join("file"), version).unwrap();
+        }
+        let before = ["v9", "v10", "v8"].map(frozen_at);
+        assert!(before.is_sorted());
+        let (directory, replaced): (_, TellReplaced) = (shelf.directory(dataset).unwrap(), Arc::new(|_, _| ()));
+        let told = Version { shelf: &shelf, dataset, directory: &directory, version: "v9", replaced: &replaced };
+        told.tell(&pending(1, 2)).unwrap();
+        told.tell(&failing("a disk")).unwrap();
+        settle(&shelf, dataset, &Begun::default(), &replaced).unwrap();
+        assert_eq!(["v9", "v10", "v8"].map(frozen_at), before, "they keep the time through all of it");
+        assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v8"));
+        remove(&shelf, "default", "d", "v8", 0, |_| true).unwrap();
+        assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v10"));
+    }
 }

@@ -15,18 +15,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, openat, readlinkat, renameat};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::freeze::{point_latest, remove_below, reopened, told};
-use super::{LATEST, OWN, Shelf, is_absent};
+use super::freeze::{gone, ignore_absent, point_latest, put_aside, remove_below, reopened, told};
+use super::{LATEST, Shelf, is_absent};
 use crate::ids::{JobKey, JobName, WorkspaceName};
-
-/// Begins the name of what is being removed.
-fn gone() -> String {
-    format!("{OWN}gone-")
-}
 
 /// In `jobs/JOB/runs/`, which models and outputs run `number` sees: the run of each, by [`newest_of`] and [`one_of`].
 pub fn models_file(number: impl std::fmt::Display) -> String {
@@ -134,38 +129,38 @@ pub fn remove(
             Err(ModelError::InUse { model: model.clone(), by })
         }
     };
-    unused()?;
     clear(shelf, &model.home(), &directory).map_err(io)?;
-    let gone = format!("{}{number}", gone());
-    renameat(&directory, number.as_str(), &directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
-    // A job may have chosen it meanwhile; the next one finds it gone.
-    if let Err(error) = unused() {
-        renameat(&directory, gone.as_str(), &directory, number.as_str()).map_err(|errno| io(errno.into()))?;
-        return Err(error);
-    }
-    unlink_from_run(shelf, model).and_then(|()| clear(shelf, &model.home(), &directory)).map_err(io)
+    put_aside(&directory, &number, unused, io)?;
+    clear(shelf, &model.home(), &directory).map_err(io)
 }
 
-/// Ends removals in a workspace that were cut short.
+/// Ends removals in a workspace that were cut short; those of one job that cannot be ended keep no others from it.
 pub fn clear_all(shelf: &Shelf, workspace: &str) -> io::Result<()> {
     let models = Path::new(workspace).join("models");
-    for job in shelf.names(&models)? {
-        let home = models.join(job);
-        match shelf.directory(&home) {
-            Ok(directory) if has_gone(shelf, &home)? => clear(shelf, &home, &directory)?,
-            Ok(_) => {}
-            Err(error) if is_absent(&error) => {}
-            Err(error) => return Err(error),
+    let jobs = shelf.names(&models)?;
+    jobs.into_iter().map(|job| clear_job(shelf, &models.join(job))).fold(Ok(()), io::Result::and)
+}
+
+fn clear_job(shelf: &Shelf, home: &Path) -> io::Result<()> {
+    let cleared = shelf.directory(home).and_then(|directory| {
+        if !has_gone(shelf, home)? {
+            return Ok(());
         }
+        // One that is being removed now comes back if a job has chosen it.
+        let _held = Flock::lock(reopened(&directory)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        clear(shelf, home, &directory)
+    });
+    match cleared {
+        Err(error) if is_absent(&error) => Ok(()),
+        cleared => cleared,
     }
-    Ok(())
 }
 
 fn has_gone(shelf: &Shelf, home: &Path) -> io::Result<bool> {
-    Ok(shelf.names(home)?.iter().any(|name| name.starts_with(&gone())))
+    Ok(shelf.names(home)?.iter().any(|name| name.starts_with(&gone(""))))
 }
 
-/// `latest` leads to the newest that is left; what is being removed goes.
+/// `latest` leads to the newest that is left; what is being removed goes, and the links to it before.
 fn clear(shelf: &Shelf, home: &Path, directory: &File) -> io::Result<()> {
     loop {
         let newest = shelf.newest_model(home)?;
@@ -179,19 +174,23 @@ fn clear(shelf: &Shelf, home: &Path, directory: &File) -> io::Result<()> {
         }
     }
     directory.sync_all()?;
-    for name in shelf.names(home)?.iter().filter(|name| name.starts_with(&gone())) {
-        remove_below(directory, name)?;
+    let mut done = Ok(());
+    for name in shelf.names(home)? {
+        let Some(run) = name.strip_prefix(&gone("")) else { continue };
+        done = done.and(unlink_from_run(shelf, home, run).and_then(|()| remove_below(directory, &name)));
     }
+    done?;
     // Not while there are others.
     let above = shelf.directory(home.parent().unwrap_or(Path::new("")))?;
     let _ = unlinkat(&above, home.file_name().unwrap_or_default(), UnlinkatFlags::RemoveDir);
     Ok(())
 }
 
-/// In the directory of its run a link leads to it.
-fn unlink_from_run(shelf: &Shelf, model: &Model) -> io::Result<()> {
-    let runs = Path::new(model.workspace.as_str()).join("jobs").join(model.job.as_str()).join("runs");
-    let run = match shelf.directory(&runs.join(model.run.to_string())) {
+/// In the directory of its run a link leads to it. `home` is `WS/models/JOB`.
+fn unlink_from_run(shelf: &Shelf, home: &Path, run: &str) -> io::Result<()> {
+    let (workspace, job) = (home.iter().next().unwrap_or_default(), home.file_name().unwrap_or_default());
+    let run = Path::new(workspace).join("jobs").join(job).join("runs").join(run);
+    let run = match shelf.directory(&run) {
         Ok(run) => run,
         Err(error) if is_absent(&error) => return Ok(()),
         Err(error) => return Err(error),
@@ -199,13 +198,6 @@ fn unlink_from_run(shelf: &Shelf, model: &Model) -> io::Result<()> {
     match readlinkat(&run, "model") {
         Ok(_) => ignore_absent(unlinkat(&run, OsStr::new("model"), UnlinkatFlags::NoRemoveDir)),
         Err(Errno::EINVAL | Errno::ENOENT) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
-fn ignore_absent(done: nix::Result<()>) -> io::Result<()> {
-    match done {
-        Ok(()) | Err(Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -218,6 +210,21 @@ mod tests {
 
     fn model(run: u32) -> Model {
         Model { workspace: "default".parse().unwrap(), job: "train".parse().unwrap(), run }
+    }
+
+    #[test]
+    fn a_removal_that_cannot_be_ended_keeps_no_other_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let models = dir.path().join("default/models");
+        for job in ["a", "b", "c"] {
+            fs::create_dir_all(models.join(job).join(".trainyard-gone-1")).unwrap();
+        }
+        // No link, which could be taken away.
+        fs::create_dir(models.join("b/latest")).unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        assert!(clear_all(&shelf, "default").is_err());
+        let left: Vec<_> = ["a", "b", "c"].map(|job| models.join(job).exists()).into();
+        assert_eq!(left, [false, true, false]);
     }
 
     #[test]
@@ -255,7 +262,9 @@ mod tests {
         assert_eq!(latest().as_deref(), Some("2"));
         // A removal that was cut short.
         fs::rename(home.join("2"), home.join(".trainyard-gone-2")).unwrap();
+        assert!(jobs.join("train/runs/2/model").symlink_metadata().is_ok());
         clear_all(&shelf, "default").unwrap();
+        assert!(jobs.join("train/runs/2/model").symlink_metadata().is_err(), "no link leads to nothing");
         assert_eq!((latest().as_deref(), fs::read_dir(&home).unwrap().count()), (Some("1"), 2));
         remove(1, 0).unwrap();
         assert!(!home.exists(), "nothing is left of them");

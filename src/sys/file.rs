@@ -473,7 +473,7 @@ fn copy_file(source: File, to: &Path) -> io::Result<()> {
 /// where the file system can, else what is data is copied.
 pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(target, source).is_err() {
-        copy_data(source, target)?;
+        copy_data(source, target, 0, &mut |_| ())?;
     }
     copy_user_attributes(source, target)
 }
@@ -481,28 +481,33 @@ pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
 /// So many bytes are copied before it may be held.
 const PIECE: u64 = 64 << 20;
 
-fn copy_data(source: &File, target: &File) -> io::Result<()> {
+/// Copies from byte `at` on; holes stay holes. `came` is told of bytes, also of those in holes.
+pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut(u64)) -> io::Result<()> {
     use rustix::fs::{SeekFrom, seek};
     let (mut source_at, mut target_at) = (source, target);
-    let length = source.metadata()?.len();
-    let mut end = 0;
     loop {
-        let start = match seek(source, SeekFrom::Data(end)) {
-            Ok(start) => start,
+        let (start, end) = match seek(source, SeekFrom::Data(at)) {
+            Ok(start) => (start, seek(source, SeekFrom::Hole(start)).unwrap_or(u64::MAX)),
             // Nothing but a hole is left.
-            Err(Errno::NXIO) => return target.set_len(length),
-            // A file system without such places.
-            Err(Errno::INVAL | Errno::NOTSUP) => return io::copy(&mut source_at, &mut target_at).map(drop),
+            Err(Errno::NXIO) => {
+                let length = source.metadata()?.len().max(at);
+                came(length - at);
+                return target.set_len(length);
+            }
+            // A file system without such places: up to its end.
+            Err(Errno::INVAL | Errno::NOTSUP) => (at, u64::MAX),
             Err(errno) => return Err(errno.into()),
         };
         super::pause::point();
-        end = seek(source, SeekFrom::Hole(start)).unwrap_or(length).min(start + PIECE);
+        let most = (end - start).min(PIECE);
         seek(source, SeekFrom::Start(start))?;
         seek(target, SeekFrom::Start(start))?;
-        let copied = io::copy(&mut Read::by_ref(&mut source_at).take(end - start), &mut target_at)?;
-        if copied < end - start {
-            // It has been cut meanwhile.
-            return target.set_len(start + copied);
+        let copied = io::copy(&mut Read::by_ref(&mut source_at).take(most), &mut target_at)?;
+        came(start + copied - at);
+        at = start + copied;
+        if copied < most {
+            // Its end, also where it has been cut meanwhile.
+            return target.set_len(at);
         }
     }
 }

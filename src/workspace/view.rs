@@ -16,7 +16,7 @@ use trainyard_fs::{Account, Behind, Content, ContentMetadata, Quota, Refusal, Re
 use crate::assets::freeze::{Freezer, Replaced, may_be_version};
 use crate::assets::manifest::{self, State};
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
-use crate::ids::{JobKey, NAME_MAX_CHARS};
+use crate::ids::{JobKey, NAME_MAX_BYTES, NAME_MAX_CHARS};
 use crate::logs::{INDEX_FILE, LogReader};
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
@@ -178,7 +178,9 @@ impl WorkspaceTree {
             return Err(errno(Errno::EPERM));
         }
         match to.version.to_str() {
-            Some(name) if name.chars().count() > NAME_MAX_CHARS => return Err(errno(Errno::ENAMETOOLONG)),
+            Some(name) if name.chars().count() > NAME_MAX_CHARS || name.len() > NAME_MAX_BYTES => {
+                return Err(errno(Errno::ENAMETOOLONG));
+            }
             Some(name) if may_be_version(name) => {}
             _ => return Err(errno(Errno::EPERM)),
         }

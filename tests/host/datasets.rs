@@ -58,24 +58,31 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     fs::set_permissions(draft.join("train.txt"), fs::Permissions::from_mode(0o640)).unwrap();
     std::os::unix::fs::chown(draft.join("train.txt"), Some(12_001), Some(12_002)).unwrap();
     symlink("train/a.bin", draft.join("again")).unwrap();
+    // One that has a name elsewhere as well, by which it was looked up last.
+    fs::write(draft.join("train/linked.bin"), vec![7; 4096]).unwrap();
     let open = File::options().read(true).write(true).open(draft.join("train/a.bin")).unwrap();
     // A mapping to be written, made before, and written to before as well.
-    let script = "import mmap, sys\nf = open(sys.argv[1], 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nm[8] = 9\nprint('mapped', flush=True)\n\
+    let script = "import mmap, sys\nfiles = [open(name, 'r+b') for name in sys.argv[1:]]\n\
+        m, linked = [mmap.mmap(f.fileno(), 4096) for f in files]\nm[8] = linked[8] = 9\nprint('mapped', flush=True)\n\
         sys.stdin.readline()\ntry:\n    m[0] = 1\n    m.flush()\nexcept OSError as error:\n    print(error.errno)";
     let mut mapped = Command::new("/usr/bin/python3")
         .args(["-c", script])
-        .arg(draft.join("train/a.bin"))
+        .args(["train/a.bin", "train/linked.bin"].map(|name| draft.join(name)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut first = [0; 7];
     mapped.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    fs::hard_link(draft.join("train/linked.bin"), dataset.join("linked.bin")).unwrap();
+    assert_eq!(fs::metadata(dataset.join("linked.bin")).unwrap().nlink(), 2);
     // Names that no job file could say are no versions'.
     for name in ["with space", "-x", ".hid", "a@b"].map(OsStr::new).into_iter().chain([OsStr::from_bytes(b"\xff")]) {
         assert_eq!(errno(fs::rename(&draft, dataset.join(name))), Some(libc::EPERM), "{name:?}");
     }
-    assert_eq!(errno(fs::rename(&draft, dataset.join("v".repeat(65)))), Some(libc::ENAMETOOLONG));
+    for long in ["v".repeat(65), "\u{20000}".repeat(50)] {
+        assert_eq!(errno(fs::rename(&draft, dataset.join(&long))), Some(libc::ENAMETOOLONG), "{long}");
+    }
     assert_eq!(errno(fs::rename(&draft, dataset.join("v1.MANIFEST"))), Some(libc::EROFS));
     let moved = Command::new("mv").arg(&draft).arg(dataset.join("v1")).output().unwrap();
     assert!(moved.status.success(), "{moved:?}");
@@ -114,6 +121,7 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     // The manifest tells of everything, and other programs understand it.
     let manifest = wait_published(&dataset, "v1");
     assert_eq!(fs::read(&file).unwrap()[..10], [7, 7, 7, 7, 7, 7, 7, 7, 9, 7], "what was stored before is part of it");
+    assert_eq!(fs::read(version.join("train/linked.bin")).unwrap()[..10], [7, 7, 7, 7, 7, 7, 7, 7, 9, 7]);
     for (from, to) in [("v1", "v2"), ("v1", "draft"), ("v1.MANIFEST", "x"), ("latest", "x")] {
         let found = errno(fs::rename(dataset.join(from), dataset.join(to)));
         assert!(found == Some(libc::EROFS) || found == Some(libc::EBUSY) && from == "v1", "{from} to {to}: {found:?}");
@@ -123,7 +131,7 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
         "# size 100000\n",
         "# link again\n# target train/a.bin\n",
         "# directory train/empty\n",
-        "# total 3 files, 100003 bytes\n",
+        "# total 4 files, 104099 bytes\n",
     ] {
         assert!(manifest.contains(line), "{line:?}: {manifest}");
     }
@@ -131,8 +139,8 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
         Command::new("sha256sum").args(["--check", "--strict", "../v1.MANIFEST"]).current_dir(&version).output();
     let summed = summed.unwrap();
     assert!(summed.status.success(), "{summed:?}");
-    assert_eq!(String::from_utf8_lossy(&summed.stdout).matches(": OK").count(), 3, "{summed:?}");
-    assert_eq!(instance.ok(&["dataset", "verify", "mnist"]), "mnist@v1 is as it was published: 3 file(s), 100003B\n");
+    assert_eq!(String::from_utf8_lossy(&summed.stdout).matches(": OK").count(), 4, "{summed:?}");
+    assert_eq!(instance.ok(&["dataset", "verify", "mnist"]), "mnist@v1 is as it was published: 4 file(s), 104099B\n");
     let kept = fs::metadata(version.join("train.txt")).unwrap();
     assert_eq!((kept.uid(), kept.gid(), kept.mode() & 0o7777), (12_001, 12_002, 0o640), "owner and mode stay");
     // Damage behind the mount is found.
@@ -168,9 +176,7 @@ fn a_version_costs_only_what_changed_and_no_other_name_of_a_file_reaches_it() {
         fs::remove_file(first.join(name)).unwrap();
     }
     let told = instance.ok(&["dataset", "publish", "d", "v1"]);
-    // Whoever is not refused writes to what is nobody's by now.
-    let written = errno(writer.write_at(b"W", 0));
-    assert!(matches!(written, None | Some(libc::EROFS)), "{written:?}");
+    assert_eq!(errno(writer.write_at(b"W", 0)), Some(libc::EROFS));
     let reopened = File::options().write(true).open(format!("/proc/self/fd/{}", reader.as_raw_fd()));
     assert_eq!(errno(reopened), Some(libc::EROFS));
     assert_eq!(errno(reader.set_permissions(fs::Permissions::from_mode(0o777))), Some(libc::EROFS));
@@ -625,6 +631,14 @@ fn an_import_goes_on_where_it_broke_off() {
     assert!(why.contains("f g.bin broke off after 4 bytes") && !why.contains("secret"), "{why}");
     instance.ok(&["dataset", "import", &format!("http://{address}/data/f%20g.bin"), "d"]);
     assert_eq!(fs::read(draft.join("f g.bin")).unwrap(), b"0123456789");
+    for (address, why) in [
+        (format!("http://u:secret@{address}/data/?token=secret"), "/data/ names no file"),
+        ("http://u:secret@host:port/file?token=secret".to_owned(), "no http(s) address"),
+    ] {
+        let refused = instance.cli(&["dataset", "import", &address, "d"]);
+        let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(told.contains(why) && !told.contains("secret"), "{told}");
+    }
     let missing = instance.cli(&["dataset", "import", &format!("http://{address}/missing"), "d"]);
     assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
     let nothing = instance.cli(&["dataset", "import", "/nope", "e"]);

@@ -9,6 +9,7 @@ use tracing::debug;
 use super::convert::file_attr;
 use super::iomode::IoMode;
 use crate::error::{Error, Result};
+use crate::kept::Agreed;
 use crate::ops::{Access, Entry};
 
 /// Numbers are never used twice, so their generation never changes.
@@ -79,9 +80,14 @@ pub(super) fn opened_generated(reply: ReplyOpen, fh: u64) {
 
 /// Who only writes to what he has made does so past the cache, as each write comes here anyway: the bytes are copied once less, and
 /// the kernel does not ask for `security.capability` before the first one. Not so who opens what is there: others may have mapped
-/// it, and see by the cache at once what is written.
-pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, access: Access) {
-    let flags = if access.only_writes() { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+/// it, and see by the cache at once what is written. Before Linux 6.6 who maps it later would not see what is written so.
+pub(super) fn goes_past_cache(access: Access, agreed: Agreed) -> bool {
+    // Linux 6.9.
+    access.only_writes() && agreed.passthrough
+}
+
+pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, past_cache: bool) {
+    let flags = if past_cache { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
     let attr = file_attr(entry);
     reply.created(&entry.ttl, &attr, GENERATION, FileHandle(fh), flags);
 }
@@ -90,4 +96,18 @@ pub(super) fn refused(error: &Error) -> Errno {
     let errno = error.errno();
     debug!(%errno, %error, "refused");
     Errno::from_i32(errno as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::fcntl::OFlag;
+
+    #[test]
+    fn only_writers_go_past_the_cache_and_only_where_mappings_of_others_see_it() {
+        let agreed = |passthrough| Agreed { passthrough, ..Agreed::default() };
+        let goes = |flags, newer| goes_past_cache(Access { flags }, agreed(newer));
+        assert!(goes(OFlag::O_WRONLY, true) && !goes(OFlag::O_RDWR, true));
+        assert!(!goes(OFlag::O_WRONLY, false), "an older kernel");
+    }
 }

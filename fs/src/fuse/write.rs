@@ -45,9 +45,8 @@ impl Write {
         if self.write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             served.ops.clear_set_id(fh)?;
         }
-        let wanted = access(self.flags.0);
         // Past its cache the kernel leaves that to us; by way of it, it asks for it.
-        if wanted.is_synchronous() && wanted.only_writes() && !is_cache {
+        if access(self.flags.0).is_synchronous() && !is_cache && served.ops.goes_past_cache(fh)? {
             served.ops.fsync(fh)?;
         }
         Ok(count)

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, fallocate, fcntl};
@@ -73,6 +73,8 @@ pub(super) struct OpenFile {
     source: Source,
     /// Up to where it was read last.
     read_to: AtomicU64,
+    /// The kernel sends here what is written, past its cache.
+    past_cache: AtomicBool,
 }
 
 enum Source {
@@ -105,7 +107,12 @@ impl OpenFile {
             Source::Generated(content) => KeptSource::Generated { place: content.place() },
             Source::Left { place } => KeptSource::Generated { place: place.clone() },
         };
-        KeptFile { ino: self.ino, read_to: self.read_to.load(Ordering::Relaxed), source }
+        KeptFile {
+            ino: self.ino,
+            read_to: self.read_to.load(Ordering::Relaxed),
+            source,
+            past_cache: self.past_cache.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -211,6 +218,17 @@ impl<T: Tree> Ops<T> {
         })
     }
 
+    /// The kernel is told that what is written by `fh` goes past its cache.
+    pub(crate) fn go_past_cache(&self, fh: u64) {
+        if let Some(open) = lock(&self.files).get(fh) {
+            open.past_cache.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn goes_past_cache(&self, fh: u64) -> Result<bool> {
+        Ok(self.file(fh)?.past_cache.load(Ordering::Relaxed))
+    }
+
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
         match &self.file(fh)?.source {
             Source::Stored { file, .. } => file.sync_all().map_err(Error::io("fsync")),
@@ -288,7 +306,7 @@ impl<T: Tree> Ops<T> {
             }
             KeptSource::Generated { place } => Source::Left { place },
         };
-        Ok(OpenFile { ino, source, read_to: kept.read_to.into() })
+        Ok(OpenFile { ino, source, read_to: kept.read_to.into(), past_cache: kept.past_cache.into() })
     }
 
     /// Those that somebody has open to be written.
@@ -404,7 +422,12 @@ impl<T: Tree> Ops<T> {
     }
 
     fn keep_open(&self, ino: u64, source: Source) -> u64 {
-        lock(&self.files).insert(Arc::new(OpenFile { ino, source, read_to: AtomicU64::new(0) }))
+        lock(&self.files).insert(Arc::new(OpenFile {
+            ino,
+            source,
+            read_to: AtomicU64::new(0),
+            past_cache: AtomicBool::new(false),
+        }))
     }
 
     fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
@@ -414,7 +437,11 @@ impl<T: Tree> Ops<T> {
         let source = Source::Generated(self.content_again(ino, place)?);
         // Somebody else may have opened it meanwhile, and read on.
         let is_left = |open: &OpenFile| matches!(open.source, Source::Left { .. });
-        let opened = lock(&self.files).replace(fh, is_left, Arc::new(OpenFile { ino, source, read_to }));
+        let opened = lock(&self.files).replace(
+            fh,
+            is_left,
+            Arc::new(OpenFile { ino, source, read_to, past_cache: AtomicBool::new(false) }),
+        );
         opened.ok_or(Error::BadHandle { fh })
     }
 

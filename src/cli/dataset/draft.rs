@@ -57,7 +57,16 @@ impl Directory {
 
     /// The directory `name`, made if it is missing.
     pub(super) fn made(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
-        match mkdirat(&self.held, name.as_ref(), Mode::from_raw_mode(0o777)) {
+        self.made_with(name, 0o777)
+    }
+
+    /// As [`Self::made`], for its owner alone until it is [given its mode](Self::set_mode).
+    pub(super) fn made_private(&self, name: impl AsRef<OsStr>) -> io::Result<Self> {
+        self.made_with(name, 0o700)
+    }
+
+    fn made_with(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<Self> {
+        match mkdirat(&self.held, name.as_ref(), Mode::from_raw_mode(mode)) {
             Ok(()) | Err(Errno::EXIST) => self.existing(name),
             Err(errno) => Err(errno.into()),
         }

@@ -22,29 +22,30 @@ pub(super) async fn fetch(
     brought: &mut Brought,
     told: &mut impl FnMut(&Brought),
 ) -> anyhow::Result<()> {
-    let url = Url::parse(address).with_context(|| format!("{address} is no address"))?;
+    // An address may hold a password or a token: nothing of it is told but its host and path.
+    let url = Url::parse(address).context("what is to be fetched is no http(s) address that can be read")?;
     let name = url.path_segments().and_then(|mut parts| parts.next_back()).unwrap_or_default().to_owned();
     let name = crate::api::wire::unescape(&name).unwrap_or(name);
     if matches!(name.as_str(), "" | "." | "..") || name.contains('/') {
-        bail!("{address} names no file: its path ends without one");
+        bail!("{}{} names no file: its path ends without one", url.host_str().unwrap_or_default(), url.path());
     }
     // Its state is what the server calls it.
     let mut coming = draft.coming(OsStr::new(&name));
     let has = coming.length();
     let host = url.host_str().unwrap_or_default().to_owned();
     let mut request = client()?.get(url);
-    if has > 0 && !coming.state.is_empty() {
+    let asks_for_rest = has > 0 && !coming.state.is_empty();
+    if asks_for_rest {
         request = request.header(RANGE, format!("bytes={has}-")).header(IF_RANGE, &coming.state);
     }
-    // An address may hold a password or a token: what is told of it is its file's name.
     let failed = |error: reqwest::Error| anyhow::Error::new(error.without_url());
     let mut response =
         request.send().await.map_err(failed).with_context(|| format!("cannot fetch {name} from {host}"))?;
     let begins = match response.status() {
         StatusCode::PARTIAL_CONTENT => begin_of(response.headers()).filter(|begin| *begin == has),
         StatusCode::OK => Some(0),
-        // All of it was there, or the file has become shorter: which of the two, the whole of it tells.
-        StatusCode::RANGE_NOT_SATISFIABLE => {
+        // All of it was there, or the file has become shorter: which of the two, the whole of it tells. That is asked for once.
+        StatusCode::RANGE_NOT_SATISFIABLE if asks_for_rest => {
             coming.forget()?;
             return Box::pin(fetch(address, draft, brought, told)).await;
         }
@@ -98,4 +99,37 @@ fn client() -> anyhow::Result<Client> {
         || Client::builder().user_agent(concat!("trainyard/", env!("CARGO_PKG_VERSION"))).connect_timeout(CONNECT);
     // A machine without any certificates can still speak plain http.
     builder().build().or_else(|_| builder().tls_certs_only([]).build()).context("the TLS library does not start")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::net::TcpListener;
+
+    #[tokio::test]
+    async fn a_server_that_never_has_the_part_is_asked_for_the_whole_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("http://{}/file", listener.local_addr().unwrap());
+        // Two of the first call, one of the second; nobody answers more.
+        let server = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for _ in 0..3 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines().map(Result::unwrap);
+                asked.push(lines.take_while(|line| !line.is_empty()).any(|line| line.starts_with("range:")));
+                let answer = "HTTP/1.1 416 Range Not Satisfiable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+            asked
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let draft = Directory::open(dir.path()).unwrap();
+        draft.coming(OsStr::new("file")).begin(0, "\"tag\"", 0o600).unwrap().write_all(b"part").unwrap();
+        for _ in 0..2 {
+            let failed = fetch(&address, &draft, &mut Brought::default(), &mut |_| ()).await.unwrap_err();
+            assert!(failed.to_string().contains("the server answers 416"), "{failed:#}");
+        }
+        assert_eq!(server.join().unwrap(), [true, false, false], "which asked for a part");
+    }
 }

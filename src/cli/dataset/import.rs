@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -19,6 +19,7 @@ use super::draft::{Directory, plain_mode};
 use super::{fetch, tell};
 use crate::assets::DRAFT;
 use crate::ids::{AssetName, Bytes};
+use crate::sys::file::copy_data;
 
 /// What has come.
 #[derive(Debug, Default)]
@@ -112,10 +113,11 @@ impl Bringing<'_> {
             match FileType::from_raw_mode(status.st_mode) {
                 FileType::Directory => {
                     let below = source.open(name).with_context(at)?;
-                    let mode = below.metadata().with_context(at)?.permissions().mode();
-                    let into = target.made(name).with_context(at)?;
+                    let permissions = below.metadata().with_context(at)?.permissions();
+                    // Nobody but the caller looks into it until all of it has come.
+                    let into = target.made_private(name).with_context(at)?;
                     self.below(&Source { held: below.into(), shown: &from }, &into)?;
-                    into.set_mode(mode & 0o7777).with_context(at)?;
+                    into.set_mode(plain_mode(&permissions)).with_context(at)?;
                 }
                 FileType::Symlink => {
                     let leads = readlinkat(&source.held, name, Vec::new()).with_context(at)?;
@@ -146,37 +148,12 @@ impl Bringing<'_> {
         // Nobody but the caller reads in it until it is whole.
         let to = coming.begin(has, &state, 0o600)?;
         self.brought.bytes += has;
-        self.copy(from, &to, has)?;
+        copy_data(&from, &to, has, &mut |count| self.came(count))?;
         to.set_permissions(PermissionsExt::from_mode(plain_mode(&metadata.permissions())))?;
         to.set_modified(time)?;
         coming.finish()?;
         self.brought.files += 1;
         Ok(())
-    }
-
-    /// From byte `at` on; holes stay holes.
-    fn copy(&mut self, mut from: File, mut to: &File, mut at: u64) -> io::Result<()> {
-        let mut buffer = vec![0; 1 << 20];
-        while let Some((start, end)) = data_from(&from, at)? {
-            from.seek(SeekFrom::Start(start))?;
-            to.seek(SeekFrom::Start(start))?;
-            self.came(start - at);
-            at = start;
-            while at < end {
-                let room = usize::try_from(end - at).unwrap_or(usize::MAX).min(buffer.len());
-                let count = from.read(buffer.get_mut(..room).unwrap_or_default())?;
-                if count == 0 {
-                    // Its end, also where it has become shorter meanwhile.
-                    return to.set_len(at);
-                }
-                to.write_all(buffer.get(..count).unwrap_or_default())?;
-                self.came(count as u64);
-                at += count as u64;
-            }
-        }
-        let length = from.metadata()?.len().max(at);
-        self.came(length - at);
-        to.set_len(length)
     }
 
     fn came(&mut self, count: u64) {
@@ -185,23 +162,28 @@ impl Bringing<'_> {
     }
 }
 
-/// Where the next bytes lie that are no hole, and where they end; none where nothing but a hole is left.
-fn data_from(file: &File, at: u64) -> io::Result<Option<(u64, u64)>> {
-    use rustix::fs::{SeekFrom, seek};
-    match seek(file, SeekFrom::Data(at)) {
-        Ok(start) => Ok(Some((start, seek(file, SeekFrom::Hole(start)).unwrap_or(u64::MAX)))),
-        Err(Errno::NXIO) => Ok(None),
-        // A file system without such places: up to its end.
-        Err(Errno::INVAL | Errno::NOTSUP) => Ok(Some((at, u64::MAX))),
-        Err(errno) => Err(errno.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs;
+    use std::io::Write;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn directories_get_their_rights_without_set_id_bits_and_are_private_until_all_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, draft) = (dir.path().join("source"), dir.path().join("draft"));
+        fs::create_dir_all(source.join("private")).unwrap();
+        fs::create_dir(&draft).unwrap();
+        fs::write(source.join("private/file"), "text").unwrap();
+        fs::set_permissions(source.join("private"), PermissionsExt::from_mode(0o7750)).unwrap();
+        let mode = || fs::metadata(draft.join("private")).unwrap().permissions().mode() & 0o7777;
+        let directory = Directory::open(&draft).unwrap();
+        let mut seen = Vec::new();
+        bring(&source, &directory, &mut Brought::default(), &mut |_| seen.push(mode())).unwrap();
+        assert!(!seen.is_empty() && seen.iter().all(|seen| *seen == 0o700), "{seen:?}");
+        assert_eq!(mode(), 0o750);
+    }
 
     #[test]
     fn holes_are_not_filled_and_what_came_of_them_is_gone_on_with() {
