@@ -121,7 +121,7 @@ pub(super) async fn remove(
         }
         return Ok(exit);
     }
-    let meant = if with_file && bulk == Bulk::Ask { each_of(client, keys).await? } else { Vec::new() };
+    let meant = if with_file && bulk.asks() { each_of(client, keys).await? } else { Vec::new() };
     let names: Vec<String> = meant.iter().map(ToString::to_string).collect();
     let is_bulk = names.len() > 1;
     if is_bulk && !bulk.agreed(&format!("Remove {} jobs with their files: {}?", names.len(), some_of(&names)))? {

@@ -21,9 +21,14 @@ impl Bulk {
         }
     }
 
+    /// Whether somebody is asked, who can answer.
+    pub(super) fn asks(self) -> bool {
+        self == Self::Ask && io::stdin().is_terminal() && io::stderr().is_terminal()
+    }
+
     /// Asks where somebody can answer: anything but `y` or `yes` is no.
     pub(super) fn agreed(self, question: &str) -> io::Result<bool> {
-        if self != Self::Ask || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        if !self.asks() {
             return Ok(true);
         }
         write!(io::stderr(), "{question} [y/N] ")?;

@@ -34,7 +34,7 @@ pub(super) async fn run(client: &Client, paths: &Paths, bulk: Bulk, format: Form
 
 /// A daemon in which nothing runs is nobody's work.
 async fn agreed(client: &Client, bulk: Bulk) -> anyhow::Result<bool> {
-    if bulk != Bulk::Ask {
+    if !bulk.asks() {
         return Ok(true);
     }
     let open = change::open_jobs(client).await?;

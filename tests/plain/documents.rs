@@ -205,16 +205,21 @@ fn every_system_has_a_row_whose_examples_and_tests_exist() {
     }
 }
 
-/// Each sentence about the mount is held by a test that is named with it.
-#[test]
-fn every_sentence_about_the_mount_names_a_test_that_exists() {
-    let text = fs::read_to_string(repository().join("docs/FILESYSTEM.md")).unwrap();
-    let sources: String = ["tests/host", "tests/plain", "fs/tests", "fs/src", "src"]
+/// What tests and benchmarks are written in.
+fn sources() -> String {
+    ["tests/host", "tests/plain", "benches", "fs/tests", "fs/src", "src"]
         .iter()
         .flat_map(|directory| walkdir(&repository().join(directory)))
         .filter(|file| file.extension().is_some_and(|end| end == "rs"))
         .map(|file| fs::read_to_string(file).unwrap())
-        .collect();
+        .collect()
+}
+
+/// Each sentence about the mount is held by a test that is named with it.
+#[test]
+fn every_sentence_about_the_mount_names_a_test_that_exists() {
+    let text = fs::read_to_string(repository().join("docs/FILESYSTEM.md")).unwrap();
+    let sources = sources();
     let sentences: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
     assert!(sentences.len() > 60);
     for sentence in sentences {
@@ -233,14 +238,7 @@ fn every_sentence_about_the_mount_names_a_test_that_exists() {
 fn every_promise_names_a_test_or_a_benchmark_that_exists() {
     let text = fs::read_to_string(repository().join("docs/PROMISES.md")).unwrap();
     let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise"));
-    let mut sources = String::new();
-    for directory in ["tests/host", "tests/plain", "benches"] {
-        for file in walkdir(&repository().join(directory)) {
-            sources.push_str(&fs::read_to_string(file).unwrap());
-        }
-    }
-    let units = walkdir(&repository().join("src"));
-    units.iter().for_each(|file| sources.push_str(&fs::read_to_string(file).unwrap()));
+    let sources = sources();
     for row in rows {
         for proof in row.split('|').nth(3).unwrap().split(',').map(|proof| proof.trim().trim_matches('`')) {
             let exists = sources.contains(&format!("fn {proof}(")) || repository().join(proof).exists();

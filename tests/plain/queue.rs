@@ -593,10 +593,10 @@ fn of_many_events_the_newest_are_sent_and_all_can_be_had_in_parts() {
         daemon.end("a/job");
     };
     // A job of before had this name: its events are not told, and the first one has not the number 0.
-    ended(&mut daemon, "description = 'before'");
+    ended(&mut daemon, "env.A = 'before'");
     daemon.files(vec![removed("a/job")]);
     daemon.ask("a/job", Verb::Remove).unwrap();
-    (0..10).for_each(|time| ended(&mut daemon, &format!("description = '{time}'")));
+    (0..10).for_each(|time| ended(&mut daemon, &format!("env.A = '{time}'")));
     let mut told = |events| {
         let key = "a/job".parse().unwrap();
         let shown =
@@ -627,7 +627,7 @@ fn of_many_runs_the_newest_are_sent_and_any_can_be_had() {
     let mut daemon = Daemon::new(Quotas::default());
     for time in 0..6 {
         daemon.now += 1;
-        daemon.file("a/job", &format!("description = '{time}'"));
+        daemon.file("a/job", &format!("env.A = '{time}'"));
         daemon.end("a/job");
     }
     let mut told = |newest, also| {
