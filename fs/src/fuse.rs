@@ -13,6 +13,7 @@
 //! - `flush` and `ioctl` are answered `ENOSYS` or `ENOTTY`: the kernel then answers the first itself.
 //! - `poll` never is, since that would be for all files of the mount: who polls a growing log is woken (`growth`).
 
+mod agree;
 mod answer;
 mod convert;
 mod crew;
@@ -29,10 +30,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::SystemTime;
 
 use fuser::{
-    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags, IoctlFlags, KernelConfig,
-    LockOwner, Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags, KernelConfig, LockOwner,
+    Notifier, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use tracing::{debug, trace_span, warn};
 
@@ -48,21 +49,13 @@ pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
 use gate::Turn;
 
+use agree::agree;
 use answer::{Cache, GENERATION, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
 use iomode::{IoMode, IoModes};
 use write::Write;
-
-const WANTED: [InitFlags; 6] = [
-    InitFlags::FUSE_AUTO_INVAL_DATA,
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_ASYNC_DIO,
-];
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 const WRITABLE: PollEvents = PollEvents::POLLOUT.union(PollEvents::POLLWRNORM);
@@ -779,27 +772,6 @@ impl<T: Tree> Filesystem for Fuse<T> {
                 Err(error) => reply.error(refused(&error)),
             }
         });
-    }
-}
-
-fn agree(config: &mut KernelConfig) -> Agreed {
-    for flag in WANTED {
-        if let Err(missing) = config.add_capabilities(flag) {
-            debug!(?missing, "kernel lacks a capability");
-        }
-    }
-    let killpriv = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
-    // Depth 2, so that the backing directory may lie on an overlay.
-    let depth = config.set_max_stack_depth(2);
-    let passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH);
-    // What is read ahead and given back: beyond it the kernel asks nothing more for anybody, so it is not for what hangs.
-    if let Err(most) = config.set_max_background(u16::MAX) {
-        debug!(most, "fewer requests in the background");
-    }
-    Agreed {
-        passthrough: depth.is_ok() && passthrough.is_ok(),
-        keeps_xattrs: killpriv.is_ok(),
-        asks_again: config.capabilities().contains(InitFlags::FUSE_HAS_RESEND),
     }
 }
 
