@@ -122,7 +122,7 @@ fn a_workspace_keeps_no_more_than_its_quota_which_grows_while_it_is_used() {
     let line = instance.wait_for_log("what was in force stays");
     assert!(line.contains("workspaces.default.storage"), "{line}");
     assert_eq!(df(&mount).0, 64 * MIB);
-    edit(&instance, "[workspaces.default]\nstorage = \"12MiB\"\n[network]\nmasquerade = false");
+    edit(&instance, "[workspaces.default]\nstorage = \"12MiB\"\n[gpu]\ncdi = [\"/etc/cdi\"]");
     instance.wait_for_log("these keys act when the daemon is restarted");
     wait_for("the smaller quota", || (df(&mount).2 == 0).then_some(()));
     assert_eq!(errno(fs::write(mount.join("code/third"), "x")), FULL);
