@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use simulation::{Machine, Scheduler, Timed, simulate};
+use simulation::{Machine, Named, Scheduler, Timed, simulate};
 use trainyard::config::{AddressRange, Quotas};
 use trainyard::gpu::deck::{CARD, Part, Wish};
 use trainyard::ids::{JobKey, Timestamp};
@@ -414,7 +414,7 @@ fn compare(count: usize, said: u64) {
         let jobs = workload(cards, count, said);
         let fifo = Fifo { free: cards, jobs: jobs.clone(), queue: Default::default() };
         let easy = Easy { free: cards, jobs: jobs.clone(), queue: Vec::new(), running: BTreeMap::new() };
-        let schedulers: [(&str, Box<dyn Scheduler<Job, ()>>); 3] =
+        let schedulers: [Named<Job, ()>; 3] =
             [("fifo", Box::new(fifo)), ("easy", Box::new(easy)), ("trainyard", Box::new(Trainyard::new(cards, &jobs)))];
         for (name, mut scheduler) in schedulers {
             let mut outcome = simulate(&jobs, scheduler.as_mut(), &mut Cards { all: cards, free: cards });

@@ -137,7 +137,7 @@ fn refuse_by_hand((verb, instead): (&str, &str)) -> ! {
 
 /// Ends here where somebody has typed a verb that is not for people: what a process of ours is given is missing.
 pub fn refuse_inner(verb: &Verb) {
-    let of_ours = || crate::sys::file::is_pipe(&std::io::stdin());
+    let of_ours = || crate::sys::file::is_pipe(std::io::stdin());
     let name = match verb {
         Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false } => "mount",
         Verb::Direct if !of_ours() => "direct",

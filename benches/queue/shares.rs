@@ -10,7 +10,7 @@ use trainyard::gpu::{Card, Driver, Facts, Instances, Inventory, Link, Signs, Sli
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::plan::{Amount, Kept, Live, OneByOne, Place, Plan, Queue, Snapshot, Step, Waiting, Why, plan};
 
-use super::simulation::{Machine, Scheduler, Timed, simulate};
+use super::simulation::{Machine, Named, Scheduler, Timed, simulate};
 use super::{LOAD, MINUTE, PASSES, Random, WORKSPACES, addresses, live_with, quotas, shares, waiting_with};
 
 const GIB: u64 = 1 << 30;
@@ -340,8 +340,7 @@ pub(super) fn compare(count: usize) {
             kept: None,
             jobs: jobs.clone(),
         };
-        let schedulers: [(&str, Box<dyn Scheduler<Job, Vec<Piece>>>); 2] =
-            [("fifo", Box::new(fifo)), ("trainyard", Box::new(trainyard))];
+        let schedulers: [Named<Job, Vec<Piece>>; 2] = [("fifo", Box::new(fifo)), ("trainyard", Box::new(trainyard))];
         for (name, mut scheduler) in schedulers {
             let sizes = Sizes::of(&inventory(cards));
             let mut ledger = Ledger { sizes, cards, holders: BTreeMap::new(), held: 0 };

@@ -10,6 +10,9 @@ pub(super) trait Timed {
     fn takes(&self) -> u64;
 }
 
+/// One to compare, with its name.
+pub(super) type Named<Job, Given> = (&'static str, Box<dyn Scheduler<Job, Given>>);
+
 /// Decides which of the jobs that wait start now, and what they are given. Jobs are known by their numbers.
 pub(super) trait Scheduler<Job, Given> {
     fn arrives(&mut self, number: usize, job: &Job);

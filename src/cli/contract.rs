@@ -28,7 +28,7 @@ pub(super) fn list(form: Form) -> anyhow::Result<Exit> {
         ABOUT.iter().try_for_each(|about| output::line(&format!("{:width$}  {}", about.name, about.serves)))?;
         return Ok(Exit::Success);
     }
-    listing.print(&ABOUT, form)?;
+    listing.print(ABOUT, form)?;
     Ok(Exit::Success)
 }
 

@@ -85,6 +85,7 @@ const START_FILES_MIN: u64 = 64;
 /// A start that has met a full disk waits for room and begins anew, as another program in the same process: the service manager,
 /// and whoever has started us, see one daemon. Other errors are handed back, also of a place where no room is missing that can be
 /// seen (a quota, another disk): who has started us tries again as often as is good.
+#[expect(clippy::disallowed_methods, reason = "nothing tells that there is room on a disk again")]
 pub(super) fn wait_if_full(error: DaemonError, paths: &Paths) -> DaemonError {
     if !is_no_room(&error) {
         return error;

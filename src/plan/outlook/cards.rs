@@ -14,6 +14,9 @@ use crate::plan::{Kept, Waiting};
 /// enough for all, and where a machine had a thousand for the first few.
 const LOOKS: usize = 2_000_000;
 
+/// What is wanted, and for how long.
+type Alike = (Arc<[Wish]>, Option<Duration>);
+
 pub(super) struct CardsAhead {
     now: Timestamp,
     /// What is free from which time on, until the next.
@@ -21,7 +24,7 @@ pub(super) struct CardsAhead {
     /// All but what is left to runs of which nobody knows when they start.
     unpromised: Deck,
     /// From when on to look for those who want the same for as long, since what is free only becomes less; `None`: never.
-    sooner: BTreeMap<(Arc<[Wish]>, Option<Duration>), Option<Timestamp>>,
+    sooner: BTreeMap<Alike, Option<Timestamp>>,
     looks_left: usize,
 }
 
