@@ -85,7 +85,10 @@ impl<T: Tree> Told for Served<T> {
     fn changed(&self, path: &RelPath) {
         let Some((directory, ino)) = self.ops.known_at(path) else { return };
         // Who has it open asks what has become of it.
-        ino.into_iter().for_each(|ino| self.forget_attributes(ino));
+        if let Some(ino) = ino {
+            self.ops.replaced(ino);
+            self.forget_attributes(ino);
+        }
         let name = path.name().unwrap_or_default();
         self.tell(|notifier| notifier.inval_entry(INodeNo(directory), name));
     }
@@ -389,10 +392,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let (name, newname) = (name.to_owned(), newname.to_owned());
         let homes = [self.ops.home(parent.0, Some(&name)), self.ops.home(newparent.0, Some(&newname))];
+        let gate = self.gate.clone();
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
             let (from, to) = ((parent.0, &*name), (newparent.0, &*newname));
-            served.write_back(&served.ops.written_and_frozen(from, to));
+            let stored = served.ops.written_and_frozen(from, to);
+            gate.waiting_inside(|| served.write_back(&stored));
             let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
             answer::empty(reply, renamed);
         });
@@ -501,7 +506,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
         let write = Write { uid: req.uid(), ino, fh, offset, write_flags, flags };
         let home = self.ops.home(ino.0, None);
         // A rename that publishes waits for what the kernel writes back: neither others like it nor a closed gate hold that up.
-        let (home, way): (_, Way) = match write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        let is_written_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let (home, way): (_, Way) = match is_written_back {
             true => (home.written_back(), Gate::enter_closed),
             false => (home, Gate::enter),
         };
@@ -510,7 +516,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
             return write.work(&self.served, data, reply);
         }
         let data = data.to_vec();
-        self.hand_over(Kind::Asks { bytes: data.len() }, home, way, move |served| write.work(served, &data, reply));
+        // The kernel has given up the pages that it writes back, and bounds them itself: nothing of that is refused.
+        let kind = if is_written_back { Kind::Tells } else { Kind::Asks { bytes: data.len() } };
+        self.hand_over(kind, home, way, move |served| write.work(served, &data, reply));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {

@@ -60,6 +60,9 @@ pub(crate) struct Kept {
     pub ops: KeptOps,
     #[serde(skip)]
     pub payers: Vec<KeptPayer>,
+    /// Changed by nobody any more when they have no name.
+    #[serde(skip)]
+    pub frozen: Vec<u64>,
 }
 
 /// Who pays for what has lost its name.
@@ -155,7 +158,8 @@ impl Kept {
         postcard::to_io(&self.payers, &mut file).map_err(io::Error::other)?;
         let files = self.ops.files.open.iter().filter(|(_, file)| file.past_cache);
         let past_cache: BTreeSet<u64> = files.map(|(fh, _)| *fh).collect();
-        postcard::to_io(&past_cache, &mut file).map_err(io::Error::other)?.flush()
+        postcard::to_io(&past_cache, &mut file).map_err(io::Error::other)?;
+        postcard::to_io(&self.frozen, &mut file).map_err(io::Error::other)?.flush()
     }
 
     fn read(mut file: File) -> Result<Self, KeptError> {
@@ -175,7 +179,14 @@ impl Kept {
             (kept.payers, rest) = postcard::take_from_bytes(rest)?;
         }
         // Of a program that did not tell all may be: what is on disk twice is no harm.
-        let past_cache: Option<BTreeSet<u64>> = if rest.is_empty() { None } else { Some(postcard::from_bytes(rest)?) };
+        let mut past_cache: Option<BTreeSet<u64>> = None;
+        if !rest.is_empty() {
+            let (told, more) = postcard::take_from_bytes(rest)?;
+            (past_cache, rest) = (Some(told), more);
+        }
+        if !rest.is_empty() {
+            kept.frozen = postcard::from_bytes(rest)?;
+        }
         for (fh, file) in &mut kept.ops.files.open {
             file.past_cache = past_cache.as_ref().is_none_or(|past_cache| past_cache.contains(fh));
         }
@@ -264,7 +275,15 @@ mod tests {
             files: none(),
             directories: KeptHandles { next: 7, open: Vec::new() },
         };
-        Kept { device: 9, place: "0:77".to_owned(), agreed: Agreed::default(), modes: Vec::new(), ops, payers }
+        Kept {
+            device: 9,
+            place: "0:77".to_owned(),
+            agreed: Agreed::default(),
+            modes: Vec::new(),
+            ops,
+            payers,
+            frozen: vec![3],
+        }
     }
 
     #[test]
@@ -298,7 +317,7 @@ mod tests {
         written.write(&file).unwrap();
         let length = file.metadata().unwrap().len();
         let read = Kept::read(file.try_clone().unwrap()).unwrap();
-        assert_eq!((read.payers, read.ops.directories.next), (payers, 7));
+        assert_eq!((read.payers, read.frozen, read.ops.directories.next), (payers, vec![3], 7));
         // As a program of before has written it.
         let of_before = postcard::to_allocvec(&written).unwrap();
         let head = (MAGIC.len() + 4 + of_before.len()) as u64;

@@ -122,7 +122,7 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn go_on(
         host: Host,
         tree: T,
-        (kept, payers): (KeptOps, &[KeptPayer]),
+        (kept, payers, frozen): (KeptOps, &[KeptPayer], &[u64]),
         inherited: &mut Inherited,
     ) -> Result<Self> {
         let table = InodeTable::go_on(kept.inodes).ok_or(Error::Kept)?;
@@ -144,7 +144,7 @@ impl<T: Tree> Ops<T> {
             tree,
             namespace: Namespace::new(),
             homes: RandomState::new(),
-            nodes: Mutex::new(Nodes::go_on(table, orphans)),
+            nodes: Mutex::new(Nodes::go_on(table, orphans, frozen)),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
             directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
@@ -169,6 +169,11 @@ impl<T: Tree> Ops<T> {
     /// Who pays for what has lost its name, for the process that goes on.
     pub(crate) fn keep_payers(&self) -> Vec<KeptPayer> {
         lock(&self.nodes).keep_payers()
+    }
+
+    /// What is changed no more without a name, for the process that goes on.
+    pub(crate) fn keep_frozen(&self) -> Vec<u64> {
+        lock(&self.nodes).keep_frozen()
     }
 
     /// For the process that goes on; while nobody serves.
@@ -232,6 +237,14 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn freeze(&self, path: &RelPath) {
         if let Some((_, Some(ino))) = self.known_at(path) {
             lock(&self.nodes).freeze(ino);
+        }
+    }
+
+    /// The name leads elsewhere by now.
+    pub(crate) fn replaced(&self, ino: u64) {
+        let is_nobodys = self.pin_of_open(ino).and_then(Result::ok).is_some_and(|pin| !pin.is_linked());
+        if !is_nobodys {
+            lock(&self.nodes).thaw(ino);
         }
     }
 

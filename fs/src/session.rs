@@ -185,10 +185,10 @@ pub fn take_over<T: Tree>(
 ) -> Result<Mounted<T>, MountError> {
     let path = || backing.to_path_buf();
     let host = Host::open(backing).map_err(|source| MountError::Backing { path: path(), source })?;
-    let Kept { device, place, agreed, modes, ops, payers } = handed.kept;
+    let Kept { device, place, agreed, modes, ops, payers, frozen } = handed.kept;
     let device = handed.inherited.take(device).map_err(|source| MountError::Connection { source })?;
     let place = Place::again(mountpoint, place)?;
-    let ops = Ops::go_on(host, tree, (ops, &payers), &mut handed.inherited);
+    let ops = Ops::go_on(host, tree, (ops, &payers, &frozen), &mut handed.inherited);
     let ops = ops.map_err(|error| MountError::Root { path: path(), source: error.errno() })?;
     let served = Arc::new(Served::go_on(ops, modes, agreed));
     let running = serve(served, device, options.threads.max(1), Start::Again)?;
@@ -357,6 +357,7 @@ impl<T: Tree> Paused<T> {
             modes: served.give_modes_away(),
             ops: served.ops.keep(),
             payers: served.ops.keep_payers(),
+            frozen: served.ops.keep_frozen(),
         };
         Self { place, served, threads, kept, device }
     }

@@ -245,8 +245,8 @@ pub(super) async fn logs(
         return download(context, &caller, query, detail, asked, &name).await;
     }
     let (flow, body) = Flow::new(logs::QUEUE);
-    let (own, run) = (context.clone(), query.run);
-    let fetch = move || {
+    let own = context.clone();
+    let fetch = move |run| {
         let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
         async move { show(&context, caller, key, run).await }
     };

@@ -99,7 +99,7 @@ impl Follower {
     /// Sends until all is sent and, when following, the run has ended; or until nobody listens. What cannot be read on breaks off.
     pub(super) async fn run<F, D>(self, mut flow: Flow, fetch: F)
     where
-        F: Fn() -> D,
+        F: Fn(Option<u32>) -> D,
         D: Future<Output = Result<JobDetail, ApiError>>,
     {
         match self.send_to_end(&mut flow, fetch).await {
@@ -114,7 +114,7 @@ impl Follower {
 
     async fn send_to_end<F, D>(mut self, flow: &mut Flow, fetch: F) -> Result<(), Broken>
     where
-        F: Fn() -> D,
+        F: Fn(Option<u32>) -> D,
         D: Future<Output = Result<JobDetail, ApiError>>,
     {
         loop {
@@ -122,7 +122,8 @@ impl Follower {
             self.rounds.mark_unchanged();
             let grown = self.grown.clone();
             let grown = grown.notified();
-            let detail = match fetch().await {
+            // That run alone: a job may have begun the next one by now.
+            let detail = match fetch(self.run).await {
                 Ok(detail) => detail,
                 // It was removed, as only what is over can be: nothing more comes.
                 Err(ApiError::Refused(Refusal::Unknown(_))) => return Ok(()),

@@ -246,17 +246,30 @@ fn datasets_at(shelf: &Shelf, place: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
-    let directory = shelf.directory(dataset)?;
+    let (directory, frozen) = (shelf.directory(dataset)?, after_all(shelf, dataset)?);
     let name = manifest_of(version);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(&directory, &name, flags, Mode::from_bits_truncate(0o644))?);
-    // By our own clock: that of a file system is coarser than two renames may be apart.
-    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.set_modified(SystemTime::now()));
+    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.set_modified(frozen));
     let written = written.and_then(|()| file.sync_all());
     written.and_then(|()| directory.sync_all()).inspect_err(|_| {
         // The first error is the one to tell; what stays is taken away when it is settled.
         let _ = unlinkat(&directory, &name, UnlinkatFlags::NoRemoveDir);
     })
+}
+
+/// Now, by our own clock: that of a file system is coarser than two renames may be apart. Later than all versions that are there,
+/// also where a clock was ahead when they were frozen.
+fn after_all(shelf: &Shelf, dataset: &Path) -> io::Result<SystemTime> {
+    let mut frozen = SystemTime::now();
+    for version in shelf.versions(dataset)? {
+        match shelf.frozen_at(dataset, &version) {
+            Ok(at) => frozen = frozen.max(at + Duration::from_nanos(1)),
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(frozen)
 }
 
 /// Takes back [`begin`], whose rename failed.
@@ -698,5 +711,10 @@ mod tests {
         assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v8"));
         remove(&shelf, "default", "d", "v8", 0, |_| true).unwrap();
         assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v10"));
+        // A clock that was ahead keeps what comes after it from being the newest no more than order does.
+        let ahead = SystemTime::now() + Duration::from_secs(3600);
+        File::options().write(true).open(path.join("v10.MANIFEST")).unwrap().set_modified(ahead).unwrap();
+        begin(&shelf, dataset, OsStr::new("v11")).unwrap();
+        assert!(frozen_at("v11") > ahead);
     }
 }

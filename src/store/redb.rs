@@ -254,9 +254,12 @@ fn restrict(path: &Path) -> std::io::Result<()> {
 }
 
 fn job_key(workspace: &str, job: &str) -> Option<JobKey> {
-    let workspace: WorkspaceName = workspace.parse().ok()?;
-    let job: JobName = job.parse().ok()?;
-    Some(JobKey::new(workspace, job))
+    let key =
+        workspace.parse::<WorkspaceName>().and_then(|workspace| Ok(JobKey::new(workspace, job.parse::<JobName>()?)));
+    key.inspect_err(
+        |error| tracing::error!(workspace, job, %error, "a stored job has a name that none may have: it is left out"),
+    )
+    .ok()
 }
 
 fn encode<T: Serialize>(record: &T) -> Result<Vec<u8>, BoxError> {

@@ -72,6 +72,29 @@ fn a_log_is_kept_by_size_and_count_and_followed_across_rotations() {
 }
 
 #[test]
+fn who_follows_a_run_is_done_with_it_when_the_next_one_has_begun() {
+    let Some(instance) = Instance::start("who_follows_a_run_is_done_with_it_when_the_next_one_has_begun", "") else {
+        return;
+    };
+    instance
+        .drop_job("goes-on", "command = \"trap 'echo last; exit 0' TERM; echo first; while :; do sleep 0.05; done\"");
+    instance.wait_state("goes-on", "running");
+    let mut follower = Command::new(BINARY)
+        .arg("--root")
+        .arg(instance.root())
+        .args(["logs", "-f", "goes-on"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut followed = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(followed.next().as_deref(), Some("main-0 | first"));
+    instance.drop_job("goes-on", "command = \"echo other; exec sleep 1000\"");
+    assert_eq!(followed.collect::<Vec<_>>(), ["main-0 | last"], "it ends, with what that run still says");
+    assert!(follower.wait().unwrap().success());
+    instance.shutdown();
+}
+
+#[test]
 fn binary_output_and_a_line_of_ten_mebibytes_survive() {
     let test = "binary_output_and_a_line_of_ten_mebibytes_survive";
     let Some(instance) = Instance::start(test, "") else { return };

@@ -23,6 +23,8 @@ struct State {
     door: Door,
     /// Requests that are worked on.
     inside: usize,
+    /// Those of them that wait for others to be worked on.
+    waiting: usize,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -54,9 +56,18 @@ impl Gate {
         self.enter_unless_over(self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// For what a request that is worked on waits for: held up by a closed gate, it would keep that one inside.
+    /// For what a request that is worked on [waits for](Self::waiting_inside): held up by a closed gate, it would keep that one inside.
     pub(super) fn enter_closed(self: &Arc<Self>) -> Option<Turn> {
-        self.enter_unless_over(self.lock())
+        let closed = |state: &mut State| state.door == Door::Closed && state.waiting == 0;
+        self.enter_unless_over(self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does what others must come through a closed gate for.
+    pub(super) fn waiting_inside(&self, work: impl FnOnce()) {
+        self.lock().waiting += 1;
+        self.changed.notify_all();
+        work();
+        self.lock().waiting -= 1;
     }
 
     fn enter_unless_over(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Option<Turn> {
@@ -125,7 +136,7 @@ mod tests {
         while gate.lock().door == Door::Open {
             std::thread::yield_now();
         }
-        drop(gate.enter_closed().unwrap());
+        gate.waiting_inside(|| drop(gate.enter_closed().unwrap()));
         drop(renames);
         assert!(closing.join().unwrap());
         gate.end();

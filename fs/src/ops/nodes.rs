@@ -50,8 +50,8 @@ impl Nodes {
     }
 
     /// Goes on with what an earlier process has kept.
-    pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>) -> Self {
-        Self { table, orphans: orphans.into_iter().collect(), frozen: HashSet::new() }
+    pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>, frozen: &[u64]) -> Self {
+        Self { table, orphans: orphans.into_iter().collect(), frozen: frozen.iter().copied().collect() }
     }
 
     /// Handles of what has lost its name.
@@ -72,13 +72,24 @@ impl Nodes {
     /// Returns the numbers that stand for nothing any more, with what nobody can reach by its name either.
     pub(super) fn forget(&mut self, ino: u64, count: u64) -> Vec<(u64, Option<Orphan>)> {
         let gone = self.table.forget(ino, count);
-        self.frozen.retain(|ino| !gone.contains(ino));
+        for gone in &gone {
+            self.frozen.remove(gone);
+        }
         gone.into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
 
     /// `ino` is changed no more, unless it has a name elsewhere.
     pub(super) fn freeze(&mut self, ino: u64) {
         self.frozen.insert(ino);
+    }
+
+    /// It has another name, or nobody has it open: by that it is changed as ever.
+    pub(super) fn thaw(&mut self, ino: u64) {
+        self.frozen.remove(&ino);
+    }
+
+    pub(super) fn keep_frozen(&self) -> Vec<u64> {
+        self.frozen.iter().copied().collect()
     }
 
     pub(super) fn is_frozen(&self, ino: u64) -> bool {

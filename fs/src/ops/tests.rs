@@ -648,7 +648,7 @@ fn next(bench: &Bench, account: &Arc<Account>, payers: &[KeptPayer]) -> Ops<Fake
     let kept = bench.ops.keep();
     let mut inherited = Inherited::reopened(&kept);
     let tree = FakeTree { account: Some(account.clone()), ..bench.tree.clone() };
-    Ops::go_on(Host::open(bench.dir.path()).unwrap(), tree, (kept, payers), &mut inherited).unwrap()
+    Ops::go_on(Host::open(bench.dir.path()).unwrap(), tree, (kept, payers, &[]), &mut inherited).unwrap()
 }
 
 #[test]
