@@ -73,11 +73,10 @@ fn a_log_is_kept_by_size_and_count_and_followed_across_rotations() {
 
 #[test]
 fn who_follows_a_run_is_done_with_it_when_the_next_one_has_begun() {
-    let Some(instance) = Instance::start("who_follows_a_run_is_done_with_it_when_the_next_one_has_begun", "") else {
-        return;
-    };
-    instance
-        .drop_job("goes-on", "command = \"trap 'echo last; exit 0' TERM; echo first; while :; do sleep 0.05; done\"");
+    let test = "who_follows_a_run_is_done_with_it_when_the_next_one_has_begun";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let command = "echo first; while [ ! -e /output/go ]; do sleep 0.02; done; echo last";
+    instance.drop_job("goes-on", &format!("command = \"{command}\""));
     instance.wait_state("goes-on", "running");
     let mut follower = Command::new(BINARY)
         .arg("--root")
@@ -88,7 +87,12 @@ fn who_follows_a_run_is_done_with_it_when_the_next_one_has_begun() {
         .unwrap();
     let mut followed = BufReader::new(follower.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert_eq!(followed.next().as_deref(), Some("main-0 | first"));
+    // It begins as soon as the first one is over.
     instance.drop_job("goes-on", "command = \"echo other; exec sleep 1000\"");
+    wait_for("the next run", || {
+        instance.report("goes-on")?["reason"].as_str()?.contains("run 2 follows").then_some(())
+    });
+    fs::write(instance.run_dir("goes-on", 1).join("output/go"), "").unwrap();
     assert_eq!(followed.collect::<Vec<_>>(), ["main-0 | last"], "it ends, with what that run still says");
     assert!(follower.wait().unwrap().success());
     instance.shutdown();
