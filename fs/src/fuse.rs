@@ -242,13 +242,13 @@ impl<T: Tree> Served<T> {
 
     /// The entry of one row; `None` for what is gone since the listing was taken. Another error must not make a listing that
     /// seems whole.
-    fn entry_of<'a>(&'a self, ino: u64, held: &mut Option<Listing<'a>>, row: &Listed) -> Result<Option<Entry>> {
+    fn entry_of<'a>(&'a self, ino: u64, held: &mut Option<Listing<'a>>, row: &Listed<'_>) -> Result<Option<Entry>> {
         let entry = match (is_dot(row), held.as_ref()) {
             (true, _) => self.ops.getattr(row.ino),
-            (false, Some(listing)) => self.ops.lookup_in(listing, &row.name),
+            (false, Some(listing)) => self.ops.lookup_in(listing, row.name),
             (false, None) => {
                 let listing = held.insert(self.ops.listing(ino)?);
-                self.ops.lookup_in(listing, &row.name)
+                self.ops.lookup_in(listing, row.name)
             }
         };
         match entry {
@@ -569,8 +569,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
                 Ok(rows) => rows,
                 Err(error) => return reply.error(refused(&error)),
             };
-            for (next, row) in from(&rows, offset) {
-                if reply.add(INodeNo(row.ino), next, file_type(row.kind), &row.name) {
+            for (next, row) in rows.from(offset) {
+                if reply.add(INodeNo(row.ino), next, file_type(row.kind), row.name) {
                     break;
                 }
             }
@@ -588,8 +588,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             // The dots come first, and are asked for before names are held.
             let mut listing = None;
             let mut told = false;
-            for (next, row) in from(&rows, offset) {
-                let entry = match served.entry_of(ino.0, &mut listing, row) {
+            for (next, row) in rows.from(offset) {
+                let entry = match served.entry_of(ino.0, &mut listing, &row) {
                     Ok(Some(entry)) => entry,
                     Ok(None) => continue,
                     // The rows before it are told first; then it is met again.
@@ -597,10 +597,10 @@ impl<T: Tree> Filesystem for Fuse<T> {
                     Err(error) => return reply.error(refused(&error)),
                 };
                 let (number, attr) = (INodeNo(entry.ino), file_attr(&entry));
-                if reply.add(number, next, &row.name, &entry.ttl, &attr, GENERATION) {
+                if reply.add(number, next, row.name, &entry.ttl, &attr, GENERATION) {
                     // The kernel will not see this row, so it will not forget its lookup either; it counts
                     // none for the dots.
-                    if !is_dot(row) {
+                    if !is_dot(&row) {
                         served.ops.forget(entry.ino, 1);
                     }
                     break;
@@ -783,12 +783,6 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 }
 
-/// The rows from `offset` on, each with the offset of the next.
-fn from(rows: &[Listed], offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
-    let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-    (1..).zip(rows).skip(skip)
-}
-
-fn is_dot(row: &Listed) -> bool {
+fn is_dot(row: &Listed<'_>) -> bool {
     row.name == "." || row.name == ".."
 }

@@ -271,6 +271,16 @@ impl InodeTable {
         children.find(hash, is_it).map(|child| child.ino)
     }
 
+    /// The numbers of names in `parent` that the kernel knows, for a listing: by their hashes alone, so that not each name's node
+    /// is gone to. That two names have the same happens once in 2^64.
+    pub(crate) fn numbers_in(&self, parent: u64) -> impl Fn(&OsStr) -> Option<u64> + '_ {
+        let children = self.nodes.get(&parent).and_then(|node| node.children.as_deref());
+        move |name| {
+            let hash = children.map(|_| self.by.hash_one(name))?;
+            children?.find(hash, |child| child.hash == hash).map(|child| child.ino)
+        }
+    }
+
     pub(crate) fn identity(&self, ino: u64) -> Option<Identity> {
         self.nodes.get(&ino).map(|node| node.identity)
     }

@@ -140,6 +140,11 @@ pub trait Tree: Send + Sync + 'static {
         self.rule(path) == Rule::Hidden
     }
 
+    /// Whether anything in `dir` may be hidden. Asked once for a listing, of which no row is asked about where nothing is.
+    fn may_hide_in(&self, _dir: &RelPath) -> bool {
+        true
+    }
+
     /// Whether directories in `dir` are listed for those alone who may go into them. Who names one is still told that it
     /// is there: names are shared by all who have asked for them.
     fn lists_what_may_be_entered(&self, _dir: &RelPath) -> bool {

@@ -1,5 +1,8 @@
 //! `trainyard ps`
 
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Deserialize;
@@ -111,9 +114,13 @@ fn uid(user: &str) -> anyhow::Result<u32> {
     named.or_else(|| user.parse().ok()).with_context(|| format!("there is no user {user:?} on this machine"))
 }
 
-/// A user by name, or by number where it has none here.
+/// A user by name, or by number where it has none here. Looked up once: in a list of thousands the same few come again and again,
+/// and each look opens and reads the machine's list of users.
 pub(super) fn user_name(uid: u32) -> String {
-    nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name)
+    static KNOWN: Mutex<BTreeMap<u32, String>> = Mutex::new(BTreeMap::new());
+    let look =
+        || nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_insert_with(look).clone()
 }
 
 /// What of a job a table shows. To read the rest of thousands of jobs takes longer than to print them.

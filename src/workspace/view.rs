@@ -264,6 +264,15 @@ impl Tree for WorkspaceTree {
         }
     }
 
+    fn may_hide_in(&self, dir: &RelPath) -> bool {
+        match part_of(dir) {
+            Part::Code => false,
+            // What is in a version is there with it.
+            Part::Datasets => in_dataset(dir).is_none(),
+            _ => true,
+        }
+    }
+
     /// Other people's workspaces are nobody's business.
     fn lists_what_may_be_entered(&self, dir: &RelPath) -> bool {
         dir.is_root()
@@ -536,6 +545,14 @@ mod tests {
         assert!(tree.is_hidden(&RelPath::new("ws/datasets/d/.trainyard-x/f").unwrap()), "{OWN}");
         for path in ["ws/jobs/j/.status.1.tmp", "ws/jobs/j/runs/1/attempts/1/main-0/.log.index", "ws/other/x"] {
             assert_eq!(rule(path), Rule::Hidden, "{path}");
+        }
+        // Of a listing each row is asked about where something may be hidden, and nowhere else.
+        let may_hide_in = |path: &str| tree.may_hide_in(&RelPath::new(path).unwrap());
+        for path in ["ws/datasets/d", "ws/jobs/j", "ws/models/j/1", "ws", ""] {
+            assert!(may_hide_in(path), "{path}");
+        }
+        for path in ["ws/datasets/d/draft", "ws/datasets/d/v1/x", "ws/code/x"] {
+            assert!(!may_hide_in(path), "{path}");
         }
     }
 

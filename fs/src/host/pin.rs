@@ -11,17 +11,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use nix::dir::Dir;
 use nix::fcntl::{AtFlags, OFlag, openat, readlinkat};
 use nix::libc;
 use nix::sys::stat::{FchmodatFlags, Mode, SFlag, UtimensatFlags, fchmod, fchmodat, mkdirat, mknodat, utimensat};
 use nix::sys::time::TimeSpec;
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, fchownat, fsync, linkat, symlinkat, truncate, unlinkat};
-use rustix::fs::{AtFlags as RustixAtFlags, Statx, StatxFlags, statx};
+use rustix::fs::{AtFlags as RustixAtFlags, FileType, RawDir, Statx, StatxFlags, statx};
 
 use crate::attr::{Attr, Kind};
 use crate::error::{Error, Result};
 use crate::inode::Identity;
+
+/// Of a listing, by one call: bytes.
+const LISTED_AT_ONCE: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(crate) struct Pin {
@@ -34,7 +36,11 @@ fn seen(dir: impl AsFd, name: &OsStr) -> Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let flags = RustixAtFlags::SYMLINK_NOFOLLOW | RustixAtFlags::NO_AUTOMOUNT | RustixAtFlags::EMPTY_PATH;
     let seen = statx(dir, name, flags, wanted);
-    seen.map_err(|errno| Error::host("statx")(nix::errno::Errno::from_raw(errno.raw_os_error())))
+    seen.map_err(|errno| Error::host("statx")(from_rustix(errno)))
+}
+
+fn from_rustix(errno: rustix::io::Errno) -> nix::errno::Errno {
+    nix::errno::Errno::from_raw(errno.raw_os_error())
 }
 
 /// What an open file is, without holding it a second time.
@@ -157,29 +163,29 @@ impl Pin {
         readlinkat(&self.fd, "").map_err(Error::host("readlinkat"))
     }
 
-    /// Names and kinds in this directory, without `.` and `..`.
-    pub(crate) fn list(&self) -> Result<Vec<(OsString, Kind)>> {
+    /// Tells the names and kinds in this directory, without `.` and `..`.
+    pub(crate) fn list(&self, mut tell: impl FnMut(&OsStr, Kind)) -> Result<()> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, ".", flags, Mode::empty()).map_err(Error::host("openat"))?;
-        let mut dir = Dir::from_fd(fd).map_err(Error::host("fdopendir"))?;
-        let mut entries = Vec::new();
-        for entry in dir.iter() {
-            let entry = entry.map_err(Error::host("readdir"))?;
+        let mut buffer = Vec::with_capacity(LISTED_AT_ONCE);
+        let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(|errno| Error::host("getdents64")(from_rustix(errno)))?;
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
-            if name != "." && name != ".." {
-                let kind = match entry.file_type() {
-                    Some(kind) => kind_of(kind),
-                    // A file system that does not tell kinds in its listing.
-                    None => match self.child(name) {
-                        Ok(child) => child.attr().kind,
-                        Err(Error::NotFound) => continue,
-                        Err(error) => return Err(error),
-                    },
-                };
-                entries.push((name.to_os_string(), kind));
+            if name == "." || name == ".." {
+                continue;
+            }
+            match entry.file_type() {
+                // A file system that does not tell kinds in its listing.
+                FileType::Unknown => match self.child(name) {
+                    Ok(child) => tell(name, child.attr().kind),
+                    Err(Error::NotFound) => {}
+                    Err(error) => return Err(error),
+                },
+                kind => tell(name, Kind::from_mode(kind.as_raw_mode())),
             }
         }
-        Ok(entries)
+        Ok(())
     }
 
     pub(crate) fn sync_directory(&self) -> Result<()> {
@@ -303,17 +309,4 @@ pub(crate) struct Made {
 /// Of what is made, until it is its owner's: without bits that would have it run as us.
 fn first_mode(mode: u32) -> Mode {
     Mode::from_bits_truncate(mode & 0o777)
-}
-
-fn kind_of(listed: nix::dir::Type) -> Kind {
-    use nix::dir::Type;
-    match listed {
-        Type::File => Kind::File,
-        Type::Directory => Kind::Directory,
-        Type::Symlink => Kind::Symlink,
-        Type::Fifo => Kind::Fifo,
-        Type::Socket => Kind::Socket,
-        Type::CharacterDevice => Kind::CharDevice,
-        Type::BlockDevice => Kind::BlockDevice,
-    }
 }
