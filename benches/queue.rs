@@ -223,6 +223,7 @@ fn live_with(key: JobKey, amount: Amount, says: Option<u64>, now: u64) -> Live {
     Live {
         key,
         amount,
+        lost: 0,
         pieces: Vec::new(),
         over_share: None,
         block: None,

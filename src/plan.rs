@@ -134,6 +134,8 @@ pub fn beyond_quota(wanted: &Amount, workspace: &WorkspaceName, quota: &Quota) -
 pub struct Live {
     pub key: JobKey,
     pub amount: Amount,
+    /// Of its amount of cards, what nobody is given after it: they have failed.
+    pub lost: u64,
     /// What its amount of cards is of, one by one.
     pub pieces: Vec<Piece>,
     /// One of its tasks uses more of a card than its share, for so long that it is stopped.
@@ -171,6 +173,13 @@ pub struct Live {
     pub attempts_left: u32,
     /// A failure of this kind is tried again.
     pub retried: bool,
+}
+
+impl Live {
+    /// What others have when it is over.
+    fn gives_back(&self) -> Amount {
+        Amount { gpu: self.amount.gpu.saturating_sub(self.lost), ..self.amount }
+    }
 }
 
 /// That the cards of a job are idle.

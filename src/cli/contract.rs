@@ -22,12 +22,6 @@ pub(super) fn list(form: Form) -> anyhow::Result<Exit> {
         json: |about| Ok(as_json(about)),
         nothing: "no contracts",
     };
-    if form == Form::Table {
-        // For people who choose one: without a head, as a list of words.
-        let width = ABOUT.iter().map(|about| about.name.len()).max().unwrap_or(0);
-        ABOUT.iter().try_for_each(|about| output::line(&format!("{:width$}  {}", about.name, about.serves)))?;
-        return Ok(Exit::Success);
-    }
     listing.print(ABOUT, form)?;
     Ok(Exit::Success)
 }

@@ -2,8 +2,8 @@
 
 use super::Exit;
 use super::listing::{self, Form};
-use super::logs::when;
 use super::output;
+use super::ps::when;
 use crate::api::client::{Client, Follow};
 use crate::api::wire::{EventQuery, EventView, HappeningView};
 use crate::ids::{JobKey, Timestamp};

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::ps::before_now;
+use super::ps::when;
 use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
@@ -89,14 +89,6 @@ async fn which(client: &Client, first: &str, second: &str) -> anyhow::Result<(Op
         return Ok((Some(second.to_owned()), other));
     }
     Ok((Some(first.to_owned()), last))
-}
-
-/// A time, or one so long ago, ms since 1970.
-pub(super) fn when(text: &str) -> anyhow::Result<u64> {
-    if let Ok(time) = text.parse::<jiff::Timestamp>() {
-        return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
-    }
-    Ok(before_now(text).with_context(|| format!("{text:?} is no time, as in 10m or 2026-03-01T12:00:00Z"))?.0)
 }
 
 fn print(line: &LogLine, several: bool, format: Format) -> anyhow::Result<()> {

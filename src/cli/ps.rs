@@ -46,10 +46,10 @@ pub(super) struct Origin {
     /// Only those of this user, by name or number
     #[arg(long)]
     user: Option<String>,
-    /// Only those submitted or changed within this time, as in 2h or 7d
+    /// Only those submitted or changed within this time, as in 2h or 7d, or since a day or time, as in 2026-03-01
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
-    /// Only those submitted or changed longer ago than this
+    /// Only those submitted or changed longer ago than this, or before this day or time
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Origin {
 impl Origin {
     /// Keeps those of `all` of which it is true, by their owners and times, which are written so that they sort as text does.
     pub(super) fn retain<T>(&self, all: &mut Vec<T>, of: impl Fn(&T) -> (u32, String)) -> anyhow::Result<()> {
-        let written = |age: &str| before_now(age).map(|time| time.to_string());
+        let written = |time: &str| when(time).map(|time| Timestamp(time).to_string());
         let owner = self.user.as_deref().map(uid).transpose()?;
         let since = self.since.as_deref().map(written).transpose()?;
         let until = self.until.as_deref().map(written).transpose()?;
@@ -81,7 +81,7 @@ impl Filter {
         if let Some(wanted) = self.state.iter().find(|wanted| !known(wanted)) {
             bail!("there is no state {wanted:?}; the states are {}", State::ALL.map(State::name).join(", "));
         }
-        let written = |age: &String| before_now(age).map(|time| time.0);
+        let written = |time: &String| when(time);
         let user = self.origin.user.as_deref().map(|user| uid(user).map(|uid| uid.to_string())).transpose()?;
         Ok(JobQuery {
             states: self.state.clone(),
@@ -102,10 +102,15 @@ impl Filter {
     }
 }
 
-/// The time that is so long ago.
-pub(super) fn before_now(age: &str) -> anyhow::Result<Timestamp> {
-    let age = u64::try_from(parse_duration(age)?.as_millis()).unwrap_or(u64::MAX);
-    Ok(Timestamp(crate::sys::now().0.saturating_sub(age)))
+/// A time, a day as it begins in UTC, or a time so long ago, ms since 1970.
+pub(super) fn when(text: &str) -> anyhow::Result<u64> {
+    let day = || Some(text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp());
+    if let Some(time) = text.parse::<jiff::Timestamp>().ok().or_else(day) {
+        return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
+    }
+    let age = parse_duration(text);
+    let age = age.with_context(|| format!("{text:?} is no time, as in 10m, 2026-03-01 or 2026-03-01T12:00:00Z"))?;
+    Ok(crate::sys::now().0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// A user by name or number.

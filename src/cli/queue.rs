@@ -7,20 +7,23 @@ use super::ps::{name, seconds, user_name};
 use crate::api::client::Client;
 use crate::api::wire::JobQuery;
 use crate::report::JobReport;
+use crate::status::State;
 
 pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) -> anyhow::Result<Exit> {
     let mut jobs = client.jobs(&JobQuery::default()).await?.jobs;
     let places = jobs.iter().filter_map(|job| job.waiting.as_ref()).map(|waiting| waiting.of);
     let (all, told) = (places.clone().max().unwrap_or(0), places.count());
-    jobs.retain(|job| job.waiting.is_some() && workspace.is_none_or(|workspace| workspace == job.workspace));
+    // A machine that starts nothing has no queue, but some who wait.
+    jobs.retain(|job| job.waiting.is_some() || (told == 0 && job.state == State::Waiting));
+    jobs.retain(|job| workspace.is_none_or(|workspace| workspace == job.workspace));
     jobs.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
     let listing = Listing {
-        heads: &["PLACE", "JOB", "STARTS BY", "NEEDS", "SINCE", "USER", "FOR WHAT"],
-        wide: &["SINCE", "USER"],
+        heads: &["PLACE", "JOB", "STARTS BY", "SINCE", "USER", "NEEDS", "FOR WHAT"],
+        wide: &["SINCE", "USER", "NEEDS"],
         cells: row,
         name,
         json: whole,
-        nothing: "nothing waits for its turn; `trainyard ps` lists all jobs",
+        nothing: "no job that you may see waits for its turn; `trainyard ps` lists them all",
     };
     listing.print(&jobs, form)?;
     // Places of many are not reckoned for a list.
@@ -41,9 +44,9 @@ fn row(job: &JobReport) -> Vec<String> {
         place.map_or("-".to_owned(), |place| place.to_string()),
         name(job),
         start,
-        needs.unwrap_or_default(),
         seconds(&job.created),
         user_name(job.owner),
+        needs.unwrap_or_default(),
         job.reason.clone(),
     ]
 }

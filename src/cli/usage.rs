@@ -3,7 +3,7 @@
 use super::Exit;
 use super::listing::{self, Form};
 use super::output;
-use super::ps::{before_now, user_name};
+use super::ps::{user_name, when};
 use crate::api::client::Client;
 use crate::api::usage::{By, UsageView};
 
@@ -11,7 +11,7 @@ const HEADS: [&str; 6] = ["ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS", "PR
 const COLUMNS: &str = "attempts,gpu_hours,cpu_hours,memory_gib_hours,price,unpriced";
 
 pub(super) async fn run(client: &Client, by: By, since: Option<&str>, form: Form) -> anyhow::Result<Exit> {
-    let since = since.map(before_now).transpose()?.map_or(0, |since| since.0);
+    let since = since.map(when).transpose()?.unwrap_or(0);
     let mut rows = client.usage(by, since).await?;
     if by == By::User {
         rows.iter_mut().for_each(|row| row.name = row.name.parse().map_or_else(|_| row.name.clone(), user_name));

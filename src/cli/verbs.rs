@@ -127,7 +127,7 @@ pub enum Verb {
         /// Only the last lines of each task
         #[arg(short = 'n', long, alias = "tail")]
         lines: Option<u64>,
-        /// Only what came in the last while, as in 10m, or since a time, as in 2026-03-01T12:00:00Z
+        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or 2026-03-01T12:00:00Z
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only what came before that
@@ -187,7 +187,7 @@ pub enum Verb {
         /// Only the last ones of the job
         #[arg(short = 'n', long, requires = "job", conflicts_with_all = ["follow", "after"])]
         lines: Option<usize>,
-        /// Only what came in the last while, as in 10m, or since a time, as in 2026-03-01T12:00:00Z
+        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or 2026-03-01T12:00:00Z
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only what came before that
@@ -382,7 +382,7 @@ pub enum Verb {
         /// Add up by user, workspace or job
         #[arg(long, default_value = "workspace", value_name = "user|workspace|job")]
         by: crate::api::usage::By,
-        /// Only what was used within this time, as in 30d
+        /// Only what was used within this time, as in 30d, or since a day or time, as in 2026-03-01
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Print comma-separated values, as -o csv

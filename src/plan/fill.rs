@@ -72,7 +72,7 @@ struct Filling<'a> {
 pub(super) fn machine(snapshot: &Snapshot<'_>, has: Amount, ends: Ends) -> Limit {
     let mut machine = Limit::new(Load { amount: has, runs: u64::MAX }, snapshot.now);
     for live in snapshot.live.iter().filter(|live| !live.released) {
-        machine.hold(&live.amount, ends(live, snapshot.now));
+        machine.hold(&live.gives_back(), ends(live, snapshot.now));
     }
     for since in &snapshot.away {
         machine.hold(&Amount { gpu: CARD, ..Amount::default() }, attempt::guessed_end(*since, snapshot.now));

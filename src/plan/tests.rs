@@ -39,6 +39,7 @@ fn live(number: u64, cpu: u64) -> Live {
     Live {
         key: key(number),
         amount: Amount { cpu, memory: cpu, gpu: 0 },
+        lost: 0,
         pieces: Vec::new(),
         over_share: None,
         block: None,

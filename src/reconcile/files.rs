@@ -218,6 +218,9 @@ fn state_without_run(job: &Job) -> (State, String) {
         None if job.desired() != DesiredState::Stopped && job.record.file_present => {
             (State::Stopped, "stopped before its run was queued; `trainyard rerun` queues it".to_owned())
         }
+        None if !job.record.file_present => {
+            (State::Stopped, "its job file was removed before a run was queued".to_owned())
+        }
         None => (State::Stopped, "state = \"stopped\" in its job file".to_owned()),
     }
 }

@@ -93,7 +93,7 @@ impl<S: Store> Reconciler<S> {
     fn live_of(&self, key: &JobKey) -> Option<Live> {
         let live = self.jobs.get(key)?.live(key)?;
         let (idle, gpu_failure) = (self.idle(key), self.failure_to_stop_for(key));
-        Some(Live { idle, gpu_failure, over_share: self.over_share(key), ..live })
+        Some(Live { idle, gpu_failure, over_share: self.over_share(key), lost: self.lost_by(key), ..live })
     }
 
     pub(super) fn quota(&self, workspace: &WorkspaceName) -> Option<&Quota> {

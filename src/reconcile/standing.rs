@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Reconciler;
 use crate::gpu::deck::{CARD, Wish};
-use crate::ids::{CardAmount, Cpu, JobKey, WorkspaceName};
+use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
 use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing};
 use crate::plan::{self, Amount, Holding, Why};
 use crate::report::{AmountReport, HolderReport, WaitReport};
@@ -161,23 +161,31 @@ fn cards(standing: &Standing, others: &str) -> String {
     )
 }
 
+/// What there is too little of and who has it come first: a list of many shows only the beginning.
 fn room(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
     let holders = lacking(outlook, standing);
     let held = if holders.is_empty() { "jobs that are starting".to_owned() } else { named(&key.workspace, &holders) };
-    if is_plain(&standing.wishes) {
-        return format!("waits for {}; free: {}; the rest is held by {held}", standing.wanted, outlook.free);
+    format!("waits for {}, held by {held}; free: {}", scarce(outlook, standing), free(outlook, standing))
+}
+
+fn scarce(outlook: &Outlook, standing: &Standing) -> String {
+    let (wanted, free) = (&standing.wanted, &outlook.free);
+    let cpu = (wanted.cpu > free.cpu).then(|| format!("{} cpu", Cpu(wanted.cpu)));
+    let memory = (wanted.memory > free.memory).then(|| format!("{} of memory", Bytes(wanted.memory).told()));
+    let cards = (standing.cards != CardsFor::Free).then(|| plan::described(&standing.wishes));
+    let scarce: Vec<String> = [cards, cpu, memory].into_iter().flatten().collect();
+    // More has changed than has been looked at.
+    if scarce.is_empty() { standing.wanted.to_string() } else { scarce.join(" and ") }
+}
+
+/// Of cards where these are what it waits for, also if there are none.
+fn free(outlook: &Outlook, standing: &Standing) -> String {
+    let rest = Amount { gpu: 0, ..outlook.free };
+    match standing.cards {
+        CardsFor::Held { free } if is_plain(&standing.wishes) => format!("{rest}, {free} GPU(s)"),
+        CardsFor::Held { free } => format!("{rest}, {free} of these"),
+        CardsFor::Free | CardsFor::Lacking { .. } => rest.to_string(),
     }
-    let without_cards = |amount: &Amount| Amount { gpu: 0, ..*amount };
-    let such = match standing.cards {
-        CardsFor::Held { free } => format!(", {free} of these"),
-        _ => String::new(),
-    };
-    format!(
-        "waits for {}, {}; free: {}{such}; the rest is held by {held}",
-        without_cards(&standing.wanted),
-        plan::described(&standing.wishes),
-        without_cards(&outlook.free)
-    )
 }
 
 /// It wants whole cards, of whatever kind.

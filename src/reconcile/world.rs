@@ -318,7 +318,8 @@ impl Job {
         Some(Live {
             key: key.clone(),
             amount: amount_of(&run.spec, attempt),
-            // Where the cards are now is for the reconciler to say.
+            // Where the cards are now, and how they are, is for the reconciler to say.
+            lost: 0,
             pieces: Vec::new(),
             over_share: None,
             block: attempt.block,

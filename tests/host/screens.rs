@@ -93,7 +93,7 @@ fn lists_take_the_same_forms(instance: &Instance) {
     let with = |verb: &[&str], more: &[&str]| instance.ok(&[verb, more].concat());
     let lists: [(&[&str], &str, &str); 9] = [
         (&["ps"], "job,state,run,submitted,user,time,why", "holds\nwaits\nwrong\n训练-图像分类\n"),
-        (&["queue"], "place,job,starts by,needs,since,user,for what", "waits\n"),
+        (&["queue"], "place,job,starts by,since,user,needs,for what", "waits\n"),
         (&["dataset", "ls"], "name,kind,latest,versions", "手写数字\n"),
         (&["template", "ls"], "template,changed,user,parameters,description", "ddp\n"),
         (&["spec", "ls"], "spec,cpu,memory,gpu,shm,price/h,description", "small\n"),

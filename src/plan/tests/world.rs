@@ -65,6 +65,7 @@ impl World {
             let attempt = Live {
                 key: key.clone(),
                 amount: waiting.amount,
+                lost: 0,
                 pieces: pieces.iter().flatten().flatten().cloned().collect(),
                 ports: waiting.ports,
                 expected_duration: waiting.expected,
