@@ -305,6 +305,7 @@ fn files(task: &Task<'_>) -> Vec<SeenFile> {
         Platform::SageMaker => sagemaker::files(task),
         Platform::Tione => tione::files(task),
         Platform::Pai => pai::files(task),
+        Platform::ModelArts => modelarts::files(task),
         Platform::Paddle => paddle::files(task),
         Platform::Volcano => volcano::files(task),
         _ => Vec::new(),

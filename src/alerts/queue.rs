@@ -154,6 +154,12 @@ impl Queue {
         Ok(Self(Arc::new(Shared { path, aside, kept: Mutex::new(kept), writing: Mutex::new(()), seen_on_disk })))
     }
 
+    /// Where it lies.
+    #[cfg(test)]
+    pub(super) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
     /// Where lies what was set aside.
     pub(super) fn aside(&self) -> &Path {
         &self.0.aside

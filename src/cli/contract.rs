@@ -10,6 +10,7 @@ use super::listing::{Form, Listing};
 use super::output::{self, Format};
 use super::{Exit, NotFound};
 use crate::contract::catalogue::{ABOUT, About, Example, example, of};
+use crate::contract::layout::in_run;
 use crate::contract::{Access, View, command, requirements, view};
 use crate::spec::Contract;
 
@@ -48,6 +49,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
                     json!({
                         "task": task, "installs": installs, "args": seen.args, "env": env, "directory": seen.working_directory,
                         "places": seen.places.iter().map(|place| &place.path).collect::<Vec<_>>(),
+                        "directories": seen.directories,
                         "files": seen.files.iter().map(|file| json!([file.path, file.content])).collect::<Vec<_>>(),
                     }),
                 );
@@ -86,6 +88,10 @@ fn as_text(about: &About, (task, kind): (&str, &str), seen: &View, installs: Opt
             Access::Scratch => "changes are the task's own",
         };
         let _ = writeln!(out, "  {:44} {}, {access}", place.path, place.content);
+    }
+    for path in &seen.directories {
+        let kept = if in_run(&seen.places, path).is_some() { "kept" } else { "goes with the task" };
+        let _ = writeln!(out, "  {path:44} a directory, {kept}");
     }
     for file in &seen.files {
         let _ = writeln!(out, "  {}", file.path);

@@ -52,6 +52,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(lost::roles(spec));
     out.extend(lost::unknown_role(spec));
     out.extend(lost::params(spec));
+    out.extend(lost::namesake(spec));
     out
 }
 
@@ -270,6 +271,11 @@ mod tests {
         let old = crate::spec::parse("j.toml", &twice.replace("modelarts", "modelarts/1")).0.unwrap();
         assert!(refusals(&"j".parse().unwrap(), &old).is_empty(), "there it is a directory's name alone");
         assert!(told("contract = \"modelarts\"\ncommand = \"x\"\nenv.MA_X = \"1\"").contains("MA_X begins as"));
+        assert!(
+            told("command = \"python3 -m pip install -q moxing && python3 t.py\"")
+                .contains("nothing to do with Huawei")
+        );
+        assert_eq!(told("command = \"pip install moxing-lite && python3 t.py --backend moxing\""), "", "others are");
         assert_eq!(told("contract = \"google\"\ncommand = \"x\"\nenv.MA_X = \"1\""), "");
     }
 

@@ -49,6 +49,17 @@ fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     })
 }
 
+/// The script that the role's own command runs.
+pub(super) fn script(task: &Task<'_>) -> Option<String> {
+    let text = match &task.role.command {
+        Command::Shell(text) => text.clone(),
+        Command::Exec(words) => words.join(" "),
+        Command::Default => return None,
+    };
+    let mut words = text.split(|c: char| c.is_whitespace() || ";&|()\"'".contains(c));
+    words.find(|word| word.ends_with(".py")).map(str::to_owned)
+}
+
 /// Programs that start processes themselves.
 const STARTERS: &[&str] =
     &["mpirun", "mpiexec", "horovodrun", "torchrun", "torch.distributed", "accelerate", "deepspeed", "pdsh"];

@@ -18,7 +18,7 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
     let says_where = task.role.params.iter().any(|(key, _)| key == "job-dir");
     if task.spec.contract.profile == Profile::Plain && !says_where {
-        out.push(format!("--job-dir={JOB}"));
+        out.extend(["--job-dir".to_owned(), JOB.to_owned()]);
     }
     out
 }

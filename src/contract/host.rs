@@ -9,9 +9,8 @@ use crate::spec::{Platform, Profile};
 pub(super) fn primary(task: &Task<'_>) -> String {
     let contract = task.spec.contract;
     match (contract.platform, contract.profile) {
-        (Platform::OpenPai | Platform::Paddle | Platform::AzureMl, _) | (Platform::Volcano, Profile::Octopus) => {
-            address(task).to_string()
-        }
+        (Platform::OpenPai | Platform::Paddle | Platform::AzureMl | Platform::Uai, _)
+        | (Platform::Volcano, Profile::Octopus) => address(task).to_string(),
         _ => names(task).into_iter().next().unwrap_or_default(),
     }
 }

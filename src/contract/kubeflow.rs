@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::topology::{self, Environment, Pairs, TfConfig, pair};
 use super::{Task, host, join, paddle, parameters};
-use crate::spec::{Framework, Profile};
+use crate::spec::{Command, Framework, Profile, Role};
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     let mut out = parameters::with_equals(&task.role.params);
@@ -121,6 +121,21 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     out
 }
 
+/// Where the job's TensorBoard looks or, where each task has one of its own, the task's.
+fn board_log_dir<'a>(task: &Task<'a>) -> Option<&'a str> {
+    let looks_at = |role: &'a Role| match &role.command {
+        Command::Exec(words) => match words.as_slice() {
+            [program, flag, place, ..] if program == "tensorboard" && flag == "--logdir" => Some(place.as_str()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let boards = task.spec.roles.iter().filter(|role| role.is_service);
+    let own = format!("/{}-{}", task.role.name, task.index);
+    let is_for = |(role, place): &(&Role, &str)| role.name.as_str() == "tensorboard" || place.ends_with(&own);
+    boards.filter_map(|role| Some((role, looks_at(role)?))).find(is_for).map(|(_, place)| place)
+}
+
 fn of_profile(task: &Task<'_>) -> Pairs {
     match task.spec.contract.profile {
         Profile::Arena if task.role.resources.gpu == 0 => vec![pair("NVIDIA_VISIBLE_DEVICES", "void")],
@@ -146,9 +161,7 @@ fn of_profile(task: &Task<'_>) -> Pairs {
                 pair("AIHC_JOB_NAME", &task.identity.key.job),
                 pair("NPROC_PER_NODE", task.role.resources.gpu.max(1)),
             ]);
-            if task.spec.roles.iter().any(|role| role.is_service && role.name.as_str() == "tensorboard") {
-                out.push(pair("AIHC_TENSORBOARD_LOG_PATH", "/output/training_logs"));
-            }
+            out.extend(board_log_dir(task).map(|place| pair("AIHC_TENSORBOARD_LOG_PATH", place)));
             out
         }
         _ => Vec::new(),

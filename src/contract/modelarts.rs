@@ -1,7 +1,7 @@
 //! Huawei ModelArts: `MA_*` and `VC_*`, `--data_url` and `--train_url`; the first version with `DLS_*` and `BATCH_*`.
 
 use super::topology::{self, Pairs, pair};
-use super::{Task, host, join, parameters};
+use super::{SeenFile, Task, host, join, parameters};
 use crate::spec::{Code, Dataset, Framework, Profile, Strategy};
 
 const OUTPUT: &str = "/home/ma-user/modelarts/outputs/train_url_0";
@@ -97,6 +97,12 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 
 fn task_name(task: &Task<'_>) -> &'static str {
     if task.role.name.as_str().eq_ignore_ascii_case("ps") { "ps" } else { "worker" }
+}
+
+/// Commands of the first version are begun by a program of its images, which brings the code and runs the rest.
+pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
+    let begins = || SeenFile::program("/home/work/run_train.sh", "#!/bin/sh\nexec \"$@\"\n");
+    is_old(task).then(begins).into_iter().collect()
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {

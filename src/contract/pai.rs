@@ -57,9 +57,9 @@ fn user_args(task: &Task<'_>) -> String {
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let mut out = vec![
         pair("PAI_WORKING_DIR", "/ml/usercode/"),
-        pair("PAI_OUTPUT_MODEL", "/ml/output/model/"),
-        pair("PAI_OUTPUT_CHECKPOINTS", "/ml/output/checkpoints/"),
-        pair("PAI_OUTPUT_LOGS", "/ml/output/logs/"),
+        pair("PAI_OUTPUT_MODEL", "/ml/output/model"),
+        pair("PAI_OUTPUT_CHECKPOINTS", "/ml/output/checkpoints"),
+        pair("PAI_OUTPUT_LOGS", "/ml/output/logs"),
         pair("PAI_HPS", parameters::texts(&task.role.params)),
         pair("PAI_USER_ARGS", user_args(task)),
         pair("PAI_TRAINING_JOB_ID", &task.identity.key.job),

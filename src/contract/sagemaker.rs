@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, parameters, servers};
+use super::{SeenFile, Task, command, host, parameters, servers};
 use crate::spec::{Framework, Strategy};
 
 /// Keys that the platform keeps for itself.
@@ -94,7 +94,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let group = json!([{
         "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
     }]);
-    let program = program(task).unwrap_or_default();
+    let program = program(task).or_else(|| command::script(task)).unwrap_or_default();
     let resources = &task.role.resources;
     let plain = [
         ("SM_INPUT_DIR", "/opt/ml/input"),

@@ -168,6 +168,8 @@ fn sagemaker_is_what_its_own_toolkit_tells() {
             ("SM_CHANNEL_TRAIN", "/opt/ml/input/data/train"),
             ("SM_MODEL_DIR", "/opt/ml/model"),
             ("SM_OUTPUT_DATA_DIR", "/opt/ml/output/data"),
+            ("SM_USER_ENTRY_POINT", "t.py"),
+            ("SM_MODULE_NAME", "t"),
         ],
     );
     assert_eq!(
@@ -238,7 +240,7 @@ fn pai_tells_by_variables_and_leaves_the_command_alone() {
             ("PAI_HPS_LR", "0.1"),
             ("PAI_HPS", r#"{"lr":"0.1","name":"a b"}"#),
             ("PAI_USER_ARGS", r"--lr 0.1 --name ''\''a b'\'''"),
-            ("PAI_OUTPUT_MODEL", "/ml/output/model/"),
+            ("PAI_OUTPUT_MODEL", "/ml/output/model"),
         ],
     );
     let dlc =
@@ -279,7 +281,7 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
                "worker":["cmle-training-worker-digits-0:2222","cmle-training-worker-digits-1:2222"]})
     );
     assert_eq!(config["task"], json!({"cloud":"digits","index":0,"trial":"1","type":"worker"}));
-    assert_eq!(arguments(&worker).last().unwrap(), "--job-dir=/gcs/job");
+    assert_eq!(arguments(&worker), ["trainer.task", "--job-dir", "/gcs/job"]);
     let vertex = seen(&job("google/vertex", "command = \"x\"\n[roles.chief]\n[roles.worker]\ncount = 2\n"), 2);
     let spec: Value = serde_json::from_str(&variable(&vertex, "CLUSTER_SPEC").unwrap()).unwrap();
     assert_eq!(
@@ -396,6 +398,8 @@ fn modelarts_adds_task_names_for_parameter_servers_alone() {
         &old,
         &[("DLS_TASK_INDEX", "1"), ("DLS_TASK_NUMBER", "2"), ("BATCH_CUSTOM0_HOSTS", "digits-worker-0.digits:6666")],
     );
+    let begins = old.files.iter().find(|file| file.path == "/home/work/run_train.sh");
+    assert_eq!(begins.map(|file| file.kind), Some(FileKind::Program));
 }
 
 #[test]
@@ -408,7 +412,7 @@ fn uai_puts_a_parameter_server_beside_each_node() {
     );
     assert_eq!(
         tf_config(&first),
-        json!({"cluster":{"master":["worker-0:2222"],"ps":["worker-0:2223","worker-1:2223"],"worker":["worker-1:2222"]},
+        json!({"cluster":{"master":["10.213.0.2:2222"],"ps":["10.213.0.2:2223","10.213.0.3:2223"],"worker":["10.213.0.3:2222"]},
                "task":{"type":"master","index":0},"environment":"cloud"})
     );
     assert!(places(&first).contains(&"/data/data") && places(&first).contains(&"/data/output"));
@@ -618,7 +622,7 @@ fn ranks_are_started_under_any_contract_that_has_a_launcher() {
     assert_eq!(list("tione", "NODE_LIST"), "worker-0:2,worker-1:2");
     assert_eq!(list("modelarts", "MA_NUM_HOSTS"), "2");
     assert_eq!(list("sagemaker", "SM_HOSTS"), r#"["algo-1","algo-2"]"#);
-    assert_eq!(list("uai", "UAI_HOSTS"), "worker-0,worker-1");
+    assert_eq!(list("uai", "UAI_HOSTS"), "10.213.0.3,10.213.0.4");
     let spec = parse("a.toml", text).0.unwrap();
     assert_eq!(
         spec.roles.iter().map(|role| role.resources.gpu).collect::<Vec<_>>(),

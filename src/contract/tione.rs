@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, join, parameters, sagemaker, servers};
+use super::{SeenFile, Task, command, host, join, parameters, sagemaker, servers};
 use crate::spec::{Framework, Param};
 
 /// Keys that the platform keeps for itself.
@@ -62,7 +62,7 @@ pub(super) fn first(task: &Task<'_>) -> Pairs {
     let mut out = vec![
         pair("TI_TRAINING_FRAMEWORK", framework),
         pair("TM_NETWORK_INTERFACE_NAME", super::native::interface(task).unwrap_or("eth0")),
-        pair("TM_USER_ENTRY_POINT", program(task).unwrap_or_default()),
+        pair("TM_USER_ENTRY_POINT", program(task).or_else(|| command::script(task)).unwrap_or_default()),
         pair("TM_HPS", spaced(&hps)),
         pair("TM_CHANNELS", spaced(&json!(channels))),
         pair("TM_NUM_CPUS", task.role.resources.cpu.0.div_ceil(1000)),

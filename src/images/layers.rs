@@ -50,7 +50,7 @@ impl LayerRecord {
 pub(super) struct Layers {
     layers: PathBuf,
     drafts: PathBuf,
-    /// Being unpacked now.
+    /// Being unpacked, or looked at whether they are what they are called, now.
     busy: Mutex<BTreeSet<Digest>>,
     freed: Condvar,
     /// Which layers a workspace has brought itself or sees by name. Naming a layer is not having it: its digest is no
@@ -152,9 +152,8 @@ impl Layers {
         let work = || {
             while lock(&failure).is_none() {
                 let Some((layer, blob)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                match self.unpack_one(layer, blob, workspace, limits, progress) {
-                    Ok(()) => self.prove(workspace, [layer.clone()]),
-                    Err(error) => drop(lock(&failure).get_or_insert(error)),
+                if let Err(error) = self.unpack_one(layer, blob, workspace, limits, progress) {
+                    lock(&failure).get_or_insert(error);
                 }
                 Progress::add(&progress.layers_done, 1);
             }
@@ -164,7 +163,7 @@ impl Layers {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Unpacks a layer, unless it is there or somebody else is just at it.
+    /// Unpacks a layer, unless it is there; whoever wants one that somebody is just at has what comes of that.
     fn unpack_one(
         &self,
         layer: &Digest,
@@ -173,23 +172,30 @@ impl Layers {
         limits: &Limits,
         progress: &Arc<Progress>,
     ) -> Result<(), ImageError> {
-        let mut busy = lock(&self.busy);
-        while busy.contains(layer) {
-            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
-        }
+        let _busy = self.turn(layer);
         if self.is_had(workspace, layer) {
             Progress::add(&progress.bytes_done, blob.size);
             return Ok(());
         }
         if self.is_there(layer) {
-            drop(busy);
-            return verify(layer, blob, limits, progress);
+            verify(layer, blob, limits, progress)?;
+        } else {
+            let draft = self.drafts.join(format!("{}-{}", layer.short(), self.number.fetch_add(1, Ordering::Relaxed)));
+            self.unpack_into(&draft, layer, blob, limits, progress).map_err(|error| self.give_up(&draft, error))?;
+        }
+        // While it is busy still: who waits for it would read all of it again.
+        self.prove(workspace, [layer.clone()]);
+        Ok(())
+    }
+
+    /// Waits until nobody else is at this layer.
+    fn turn<'a>(&'a self, layer: &'a Digest) -> Busy<'a> {
+        let mut busy = lock(&self.busy);
+        while busy.contains(layer) {
+            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
         busy.insert(layer.clone());
-        drop(busy);
-        let _busy = Busy { layers: self, layer };
-        let draft = self.drafts.join(format!("{}-{}", layer.short(), self.number.fetch_add(1, Ordering::Relaxed)));
-        self.unpack_into(&draft, layer, blob, limits, progress).map_err(|error| self.give_up(&draft, error))
+        Busy { layers: self, layer }
     }
 
     /// Removes what has come of a draft. A full disk is told with what is free then, and what the draft had taken.
@@ -348,7 +354,7 @@ fn verify(layer: &Digest, blob: &Blob, limits: &Limits, progress: &Arc<Progress>
     check(blob.digest.as_ref(), &blob_sum.sum().sha256)
 }
 
-/// That a layer is being unpacked, until it is dropped.
+/// That somebody is at a layer, until it is dropped.
 struct Busy<'a> {
     layers: &'a Layers,
     layer: &'a Digest,

@@ -1,4 +1,5 @@
-//! Getting images from registries: what is here already is not fetched again, and two pulls of one blob fetch it once.
+//! Getting images from registries: what is here already is not fetched again, and pulls that want one blob at the same time fetch it once,
+//! whatever workspaces they are for.
 
 use std::fs::{self, File};
 use std::io;
@@ -36,6 +37,8 @@ impl Images {
         let fetched = given.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
         let (config, layers) = config::read(&fetched.config)?;
         let pin = self.layers.pin();
+        let made_of = layers.iter().cloned().zip(fetched.layers.iter().map(|blob| blob.digest.clone()));
+        let _claims = Claims::of(self, wanted.workspace, made_of);
         self.prove_seen(wanted.workspace)?;
         let missing: Vec<_> = layers
             .iter()
@@ -54,13 +57,11 @@ impl Images {
             other => other,
         })?;
         let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &given.limits, progress);
-        let mut downloaded: Vec<_> = blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()).collect();
-        if unpacked.is_ok() {
-            // A pull that was killed after its layers were there has left what they were made of.
-            downloaded.extend(fetched.layers.iter().map(|blob| &blob.digest));
-        }
-        for blob in downloaded {
-            remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
+        if unpacked.is_err() {
+            // What makes no layer is not what a later pull goes on from.
+            for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
+                remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
+            }
         }
         unpacked?;
         let image = self.commit(fetched.digest, config, layers, &pin)?;
@@ -81,7 +82,7 @@ impl Images {
     }
 
     /// Whose turn it is to fetch a blob.
-    fn turn_for(&self, blob: &Digest) -> Arc<tokio::sync::Mutex<()>> {
+    fn turn_for(&self, blob: &Digest) -> Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody waits for or holds is only a line in the list.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -146,6 +147,47 @@ impl Images {
             }
         }
         Ok(())
+    }
+}
+
+/// Held by who fetches a blob.
+type Turn = Arc<tokio::sync::Mutex<()>>;
+
+/// What a pull wants. What was downloaded of it goes with the last that wants it and has its layer: a pull for another workspace has to
+/// bring the layer as well, and need not fetch it again. So does what a pull that was killed has left.
+struct Claims<'a> {
+    images: &'a Images,
+    workspace: &'a str,
+    /// Layers, and what they are made of.
+    wanted: Vec<(Digest, Digest, Turn)>,
+}
+
+impl<'a> Claims<'a> {
+    fn of(images: &'a Images, workspace: &'a str, wanted: impl Iterator<Item = (Digest, Digest)>) -> Self {
+        let one = |(layer, blob): (Digest, Digest)| {
+            let turn = images.turn_for(&blob);
+            (layer, blob, turn)
+        };
+        Self { images, workspace, wanted: wanted.map(one).collect() }
+    }
+}
+
+impl Drop for Claims<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.images.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        for (layer, blob, turn) in self.wanted.drain(..) {
+            drop(turn);
+            // The list has one itself. While it is locked nobody comes to want it.
+            let is_wanted = turns.get(&blob).is_some_and(|turn| Arc::strong_count(turn) > 1);
+            if is_wanted || !self.images.layers.is_had(self.workspace, &layer) {
+                continue;
+            }
+            turns.remove(&blob);
+            let path = self.images.download(&blob);
+            if let Err(error) = remove_if_there(&path) {
+                tracing::warn!(path = %path.display(), %error, "what was downloaded of an image cannot be removed");
+            }
+        }
     }
 }
 

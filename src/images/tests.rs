@@ -218,3 +218,26 @@ fn the_same_image_may_come_in_many_times_at_once() {
     assert_eq!(fs::read_dir(fixture.dir.path().join("images/drafts")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(fixture.dir.path().join("images/layers")).unwrap().count(), 2);
 }
+
+#[test]
+fn who_waits_for_a_layer_that_comes_in_does_not_read_it_again() {
+    let Some(fixture) = store() else { return };
+    let drafts = || fs::read_dir(fixture.dir.path().join("images/drafts")).unwrap().count();
+    for number in 0..10 {
+        let content = layer(&[(&format!("file-{number}"), &vec![7; 1 << 19])]);
+        let id = Digest::of(&content);
+        let whole = fixture.layout(&format!("whole-{number}"), &content, &id);
+        // It would not be what it is called, if somebody looked.
+        let unread = fixture.layout(&format!("unread-{number}"), &layer(&[("x", b"x")]), &id);
+        let there = fixture.dir.path().join("images/layers").join(id.hex());
+        std::thread::scope(|scope| {
+            scope.spawn(|| fixture.import(&whole, "lab").unwrap());
+            let deadline = std::time::Instant::now() + Duration::from_secs(60);
+            while drafts() == 0 && !there.exists() {
+                assert!(std::time::Instant::now() < deadline, "nobody has begun with layer {number}");
+                std::thread::yield_now();
+            }
+            (0..4).for_each(|_| drop(scope.spawn(|| fixture.import(&unread, "lab").unwrap())));
+        });
+    }
+}

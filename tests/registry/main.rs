@@ -12,5 +12,6 @@ mod support;
 
 mod blobs;
 mod manifests;
+mod pulls;
 mod real;
 mod server;

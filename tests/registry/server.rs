@@ -35,6 +35,8 @@ impl Request {
 pub struct Reply {
     bytes: Vec<u8>,
     hangs: bool,
+    /// It comes when this has returned; others are answered meanwhile.
+    after: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Reply {
@@ -49,7 +51,7 @@ impl Reply {
         }
         bytes.extend(b"\r\n");
         bytes.extend(body);
-        Self { bytes, hangs: false }
+        Self { bytes, hangs: false, after: None }
     }
 
     pub fn ok(body: &[u8]) -> Self {
@@ -82,6 +84,11 @@ impl Reply {
     pub fn cut(mut self, body: usize) -> Self {
         let head = self.bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
         self.bytes.truncate(head + body);
+        self
+    }
+
+    pub fn after(mut self, wait: impl FnOnce() + Send + 'static) -> Self {
+        self.after = Some(Box::new(wait));
         self
     }
 
@@ -128,6 +135,13 @@ impl Server {
                     their_seen.lock().expect("no panic").push(request.clone());
                 }
                 let reply = if is_greeting { Reply::ok(b"") } else { answer(&request) };
+                if let Some(wait) = reply.after {
+                    std::thread::spawn(move || {
+                        wait();
+                        let _ = connection.write_all(&reply.bytes);
+                    });
+                    continue;
+                }
                 // Who is cut off does not read to the end.
                 let _ = connection.write_all(&reply.bytes);
                 if reply.hangs {

@@ -62,6 +62,26 @@ pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
     Some(Advice { key: "params", text })
 }
 
+/// Packages that PyPI has under the names of platforms' own, which are not there.
+const NAMESAKES: [(&str, &str); 2] = [("moxing", "Huawei's MoXing"), ("uai-sdk", "UCloud's SDK")];
+
+/// What somebody else's package would be installed for.
+pub(super) fn namesake(spec: &JobSpec) -> Option<Advice> {
+    let named = |role: &Role| {
+        let Command::Shell(text) = &role.command else { return None };
+        let (_, behind) = text.split_once("pip install").or_else(|| text.split_once("pip3 install"))?;
+        let packages = behind.split([';', '&', '|', '\n']).next()?;
+        let words: Vec<&str> = packages.split(|c: char| c.is_whitespace() || "=<>~\"'".contains(c)).collect();
+        NAMESAKES.into_iter().find(|(name, _)| words.contains(name))
+    };
+    let (name, meant) = spec.members().find_map(named)?;
+    let text = format!(
+        "`pip install {name}` gets a package that has nothing to do with {meant}, which is not on PyPI: scripts that need it do not \
+         run here as they are"
+    );
+    Some(Advice { key: "command", text })
+}
+
 fn is_deaf(command: &Command, image: &Image) -> bool {
     match command {
         Command::Shell(text) => ends_in_comment(text) || ends_in_pipe(text),

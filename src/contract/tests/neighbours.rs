@@ -36,6 +36,14 @@ fn bml_is_its_sister_s_or_paddle_s() {
         &seen(&job("kubeflow/aihc", NODES), 1),
         &[("AIHC_JOB_NAME", "digits"), ("WORLD_SIZE", "2"), ("RANK", "1"), ("NPROC_PER_NODE", "1")],
     );
+    let boards = |more: &str| {
+        let text = job("kubeflow/aihc", &format!("{NODES}{more}"));
+        variable(&seen(&text, 1), "AIHC_TENSORBOARD_LOG_PATH")
+    };
+    assert_eq!(boards(""), None);
+    assert_eq!(boards("[tensorboard]\nlog_dir = \"/output/logs\"\n").as_deref(), Some("/output/logs"));
+    let each = "[tensorboard]\nlog_dir = \"/output/logs\"\neach_task = true\n";
+    assert_eq!(boards(each).as_deref(), Some("/output/logs/worker-1"));
     let paddle = seen(&job("paddle", &format!("framework = \"paddle\"\n{NODES}")), 1);
     assert_variables(&paddle, &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_TRAINERS_NUM", "2")]);
 }

@@ -2,15 +2,21 @@
 //! name: logins, terminals, desktops, notebooks, TensorBoard.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::super::support::images::run as run_tool;
-use super::super::support::{Instance, has_tools, wait_at_most, wait_for};
+use super::super::support::{BINARY, Instance, has_tools};
 use super::{CONFIG, OFFLINE, PATIENCE, lay, offer, wheels};
+
+/// Between two questions to a program that is on its way.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(250);
 
 /// Somebody at the machine who goes to what jobs offer.
 struct Visitor {
@@ -26,9 +32,59 @@ impl Visitor {
         Self { instance, inside }
     }
 
+    /// Asks until there is an answer, with pauses that leave the cores to who is asked; in vain, or when the job is over before, it
+    /// tells what the task has said.
+    fn wait<T>(&self, what: &str, (job, task): (&str, &str), mut ask: impl FnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        let is_over = || ["succeeded", "failed", "stopped"].contains(&self.instance.state(job).as_str());
+        loop {
+            match ask() {
+                Some(answer) => return answer,
+                None if Instant::now() < deadline && !is_over() => std::thread::park_timeout(BETWEEN_QUESTIONS),
+                None => panic!("waited in vain for {what}\n{}", self.said_by(job, task)),
+            }
+        }
+    }
+
+    /// All that is known of why a task is not as it should be.
+    fn said_by(&self, job: &str, task: &str) -> String {
+        let told = |words: &[&str]| {
+            let output = self.instance.cli(words);
+            format!(
+                "trainyard {}:\n{}{}",
+                words.join(" "),
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr)
+            )
+        };
+        [told(&["status", job]), told(&["events", job]), told(&["logs", task, job])].concat()
+    }
+
+    /// What a task says behind `before`, up to a blank, as soon as it does.
+    fn hears(&self, job: &str, task: &str, before: &str) -> String {
+        let mut follower = Command::new(BINARY);
+        follower.arg("--root").arg(self.instance.root()).args(["logs", "-f", task, job]);
+        let mut follower = Follower(follower.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+        let lines = BufReader::new(follower.0.stdout.take().unwrap()).lines();
+        let (sender, heard) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let why = match heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => match line.split_once(before) {
+                    Some((_, said)) => return said.split_whitespace().next().unwrap_or_default().to_owned(),
+                    None => continue,
+                },
+                Err(RecvTimeoutError::Timeout) => "in time",
+                Err(RecvTimeoutError::Disconnected) => "before it ended",
+            };
+            panic!("{task} of {job} never said {before:?} {why}\n{}", self.said_by(job, task));
+        }
+    }
+
     /// As `trainyard status` tells it.
     fn port_of(&self, job: &str, service: &str) -> String {
-        wait_for("its port", || {
+        self.wait("its port", (job, &format!("{service}-0")), || {
             let report = self.instance.report(job)?;
             let ports = report["ports"].as_array()?.clone();
             let found = ports.into_iter().find(|port| port["task"] == format!("{service}-0"))?;
@@ -50,7 +106,9 @@ impl Visitor {
     /// The words of an `ssh` that goes there, but for what it is to do.
     fn ssh<'a>(port: &'a str, key: &'a str) -> Vec<&'a str> {
         let trusting = ["ssh", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"];
-        [&trusting[..], &["-i", key, "-p", port]].concat()
+        // Who does not answer is asked again, not waited for.
+        let bounded = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=10"];
+        [&trusting[..], &bounded, &["-i", key, "-p", port]].concat()
     }
 
     fn by_ssh(&self, job: &str, key: &str, command: &str) -> String {
@@ -59,13 +117,13 @@ impl Visitor {
     }
 
     fn log_in(&self, job: &str, key: &str, command: &str, told: &str) {
-        wait_for("a login", || (self.by_ssh(job, key, command) == told).then_some(()));
+        self.wait("a login", (job, "ssh-0"), || (self.by_ssh(job, key, command) == told).then_some(()));
     }
 
     /// The key that the template makes for the job, which only its owner can read.
     fn own_key(&self, job: &str) -> String {
         let made = self.instance.mount().join(format!("jobs/{job}/latest/output/ssh/key"));
-        wait_at_most(PATIENCE, "the job's own key", || made.with_extension("pub").exists().then_some(()));
+        self.wait("the job's own key", (job, "ssh-0"), || made.with_extension("pub").exists().then_some(()));
         let metadata = fs::metadata(&made).unwrap();
         let owner = fs::metadata(self.instance.jobs_d().join(format!("{job}.toml"))).unwrap().uid();
         assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o600, owner));
@@ -74,10 +132,11 @@ impl Visitor {
         own.display().to_string()
     }
 
-    /// What the TensorBoard at this port shows of `loss`: steps and values.
-    fn loss(&self, port: &str) -> Vec<(u64, f64)> {
+    /// What a TensorBoard of the job shows of `loss`: steps and values.
+    fn loss(&self, job: &str, board: &str) -> Vec<(u64, f64)> {
+        let port = self.port_of(job, board);
         let address = format!("http://localhost:{port}/data/plugin/scalars/scalars?tag=loss&run=.");
-        wait_at_most(PATIENCE, "what TensorBoard shows", || {
+        self.wait("what TensorBoard shows", (job, &format!("{board}-0")), || {
             let shown: Value = serde_json::from_str(&self.said(&["curl", "-s", "-m", "5", &address])).ok()?;
             let points = shown.as_array().filter(|points| points.len() == 3)?;
             points.iter().map(|point| Some((point[1].as_u64()?, point[2].as_f64()?))).collect()
@@ -85,18 +144,20 @@ impl Visitor {
     }
 
     /// Opens a notebook's page as a browser does, and has a cell run.
-    fn run_cell(&self, client: &Path, address: &str, token: &str, code: &str) -> String {
-        let words = ["/usr/bin/python3", "-c", BROWSER, address, token, code];
+    fn run_cell(&self, client: &Path, (job, task): (&str, &str), address: &str, token: &str, code: &str) -> String {
+        let patience = PATIENCE.as_secs().to_string();
+        let words = ["/usr/bin/python3", "-c", BROWSER, address, token, code, &patience];
         let output = self.command(&words).env("PYTHONPATH", client).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "no cell was run at {address}: {told}\n{}", self.said_by(job, task));
         String::from_utf8(output.stdout).unwrap()
     }
 }
 
 /// Ends with the test.
-struct Tunnel(Child);
+struct Follower(Child);
 
-impl Drop for Tunnel {
+impl Drop for Follower {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -136,7 +197,7 @@ fn a_login_by_ssh_a_terminal_and_a_desktop_come_with_a_job() {
     let pages = |job: &str, key: &str| {
         for page in ["7681/", "6080/vnc.html"] {
             let asked = format!("curl -s -m 5 http://localhost:{page}");
-            wait_for("a page", || visitor.by_ssh(job, key, &asked).contains("<html").then_some(()));
+            visitor.wait("a page", (job, "ssh-0"), || visitor.by_ssh(job, key, &asked).contains("<html").then_some(()));
         }
         // Nobody gets there without the key.
         let listening = visitor.by_ssh(job, key, "cat /proc/net/tcp /proc/net/tcp6");
@@ -175,9 +236,15 @@ writer.close()
 signal.pause()
 "#;
 
-/// The page with its cookies, a kernel, a cell, as JupyterLab does it; prints what the cell prints.
-const BROWSER: &str = r#"import http.cookiejar, json, sys, urllib.request, uuid, websocket
-address, token, code = sys.argv[1:]
+/// The page with its cookies, a kernel, a cell, as JupyterLab does it; prints what the cell prints. However much is said meanwhile
+/// that is nothing of the cell (the server greets every 30 s), it ends in time, and tells what it was at.
+const BROWSER: &str = r#"import http.cookiejar, json, signal, sys, urllib.request, uuid, websocket
+address, token, code, patience = sys.argv[1:]
+heard = ["nothing yet"]
+def in_vain(*_):
+    sys.exit(f"the cell has not ended within {patience} s; of the kernel was heard: {heard[-20:]}")
+signal.signal(signal.SIGALRM, in_vain)
+signal.alarm(int(patience))
 cookies = http.cookiejar.CookieJar()
 browser = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor(cookies))
 page = browser.open(f"http://{address}/lab?token={token}").read().decode()
@@ -194,6 +261,7 @@ channels.send(json.dumps({"channel": "shell", "header": header, "parent_header":
 while True:
     message = json.loads(channels.recv())
     kind, content = message["header"]["msg_type"], message["content"]
+    heard.append((kind, message["parent_header"].get("msg_type"), content.get("execution_state")))
     if message["parent_header"].get("msg_id") != number:
         continue
     if kind == "stream":
@@ -233,20 +301,17 @@ fn a_notebook_runs_code_on_the_job_s_files_and_tensorboard_shows_what_workers_tr
     let (example, image) = (example("[services.notebook]"), "image = \"lab/torch:2\"\n");
     assert!(example.contains(image));
     visitor.instance.drop_job("work", &example.replace(image, &format!("code = \"lab\"\n{OFFLINE}")));
-    let token = wait_at_most(PATIENCE, "the notebook's token", || {
-        let log = visitor.instance.log("work", "notebook-0");
-        Some(log.split_once("/lab?token=")?.1.split_whitespace().next()?.to_owned())
-    });
+    let token = visitor.hears("work", "notebook-0", "/lab?token=");
     let address = format!("localhost:{}", visitor.port_of("work", "notebook"));
     let cell =
         "open('/output/by-a-cell', 'w').write('kept'); import os, tensorboard; print(sorted(os.listdir('/code')))";
-    let printed = visitor.run_cell(&client, &address, &token, cell);
+    let printed = visitor.run_cell(&client, ("work", "notebook-0"), &address, &token, cell);
     assert_eq!(printed, "['requirements.txt', 'train.py']\n", "the job's code, and its packages");
     let kept = visitor.instance.mount().join("jobs/work/latest/output/by-a-cell");
     assert_eq!(fs::read_to_string(kept).unwrap(), "kept");
     let refused = format!("http://{address}/api/kernels");
     assert_eq!(visitor.said(&["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", &refused]), "403", "without it");
-    assert_eq!(visitor.loss(&visitor.port_of("work", "tensorboard")), losses(1.0));
+    assert_eq!(visitor.loss("work", "tensorboard"), losses(1.0));
     visitor.instance.ok(&["stop", "work"]);
     visitor.instance.wait_end("work", 1);
 
@@ -257,17 +322,17 @@ fn a_notebook_runs_code_on_the_job_s_files_and_tensorboard_shows_what_workers_tr
         format!("template = \"workbench\"\ncode = \"lab\"\n{OFFLINE}[with]\ncommand = \"{command}\"\nworkers = 2\n");
     visitor.instance.drop_job("bench", &bench);
     for (index, scale) in [(0, 1.0), (1, 2.0)] {
-        assert_eq!(visitor.loss(&visitor.port_of("bench", &format!("tensorboard{index}"))), losses(scale));
+        assert_eq!(visitor.loss("bench", &format!("tensorboard{index}")), losses(scale));
     }
     let (key, port) = (visitor.own_key("bench"), visitor.port_of("bench", "ssh"));
     let led = ["-N", "-L", "8888:localhost:8888", "root@localhost"];
     visitor.log_in("bench", &key, "true && echo in", "in\n");
-    let tunnel = Tunnel(visitor.command(&[&Visitor::ssh(&port, &key)[..], &led].concat()).spawn().unwrap());
-    wait_at_most(PATIENCE, "the notebook", || {
+    let tunnel = Follower(visitor.command(&[&Visitor::ssh(&port, &key)[..], &led].concat()).spawn().unwrap());
+    visitor.wait("the notebook", ("bench", "ssh-0"), || {
         let version = visitor.said(&["curl", "-s", "-m", "5", "http://localhost:8888/api"]);
         version.contains("\"version\"").then_some(())
     });
-    let printed = visitor.run_cell(&client, "localhost:8888", "", "import os; print(os.getcwd())");
+    let printed = visitor.run_cell(&client, ("bench", "ssh-0"), "localhost:8888", "", "import os; print(os.getcwd())");
     assert_eq!(printed, "/output\n");
     drop(tunnel);
     visitor.instance.shutdown();

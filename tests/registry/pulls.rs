@@ -1,0 +1,123 @@
+//! What the store makes of several pulls at once.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use trainyard::images::{Digest, Images, Kind, Limits, Sources, Wanted};
+use trainyard::sys::process::SealedProgram;
+
+use crate::server::*;
+use crate::support;
+
+/// A layer of one file.
+fn layer(name: &str) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_size(0);
+    header.set_mode(0o644);
+    builder.append_data(&mut header, name, &b""[..]).unwrap();
+    builder.into_inner().unwrap()
+}
+
+/// An image of these layers under a tag.
+fn put(site: &mut Site, tag: &str, layers: &[&[u8]]) {
+    let blobs: Vec<(Digest, usize)> = layers.iter().map(|layer| (site.blob(layer), layer.len())).collect();
+    let list = |one: &dyn Fn(&(Digest, usize)) -> String| blobs.iter().map(one).collect::<Vec<_>>().join(",");
+    let config = format!(
+        r#"{{"os":"linux","architecture":"{}","rootfs":{{"type":"layers","diff_ids":[{}]}}}}"#,
+        architecture(),
+        list(&|(digest, _)| format!("\"{digest}\""))
+    );
+    let digest = site.blob(config.as_bytes());
+    let layers = list(&|(digest, size)| format!(r#"{{"mediaType":"{LAYER}","digest":"{digest}","size":{size}}}"#));
+    let manifest = format!(
+        r#"{{"schemaVersion":2,"mediaType":"{MANIFEST}","config":{{"mediaType":"{CONFIG}","digest":"{digest}","size":{}}},"layers":[{layers}]}}"#,
+        config.len()
+    );
+    site.manifest(tag, MANIFEST, &manifest);
+}
+
+fn store(root: &Path, server: &Server, runtime: &tokio::runtime::Runtime) -> Images {
+    let limits = Limits {
+        layer_bytes: 1 << 20,
+        layer_entries: 1000,
+        unused_after: Duration::from_secs(3600),
+        store_bytes: None,
+    };
+    let sources = Sources {
+        default_registry: "docker.io".to_owned(),
+        plain_http: vec![server.host()],
+        secrets: root.join("secrets"),
+        program: Arc::new(SealedProgram::of(Path::new(support::BINARY)).unwrap()),
+        runtime: runtime.handle().clone(),
+    };
+    Images::open(&root.join("images"), limits, sources).unwrap()
+}
+
+/// What has come to pass, and who waits for it.
+#[derive(Default)]
+struct Signs {
+    seen: Mutex<BTreeSet<&'static str>>,
+    grown: Condvar,
+}
+
+impl Signs {
+    fn give(&self, sign: &'static str) {
+        self.seen.lock().unwrap().insert(sign);
+        self.grown.notify_all();
+    }
+
+    fn wait_for(&self, sign: &str) {
+        let seen = self.seen.lock().unwrap();
+        drop(self.grown.wait_timeout_while(seen, support::PATIENCE, |seen| !seen.contains(sign)));
+    }
+}
+
+#[test]
+fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they_are_for() {
+    let test = "a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they_are_for";
+    if !support::can_run(test) {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (common, own) = (layer("common"), ["1", "2", "3"].map(layer));
+    let mut site = Site::default();
+    put(&mut site, "first", &[&common]);
+    // As many as are fetched at once come before the one in common.
+    put(&mut site, "second", &[&own[0], &own[1], &own[2], &common]);
+    let ends_of = |layer: &Vec<u8>| format!("blobs/{}", Digest::of(layer));
+    let (end, of_second) = (ends_of(&common), own.each_ref().map(ends_of));
+    let signs = Arc::new(Signs::default());
+    let told = signs.clone();
+    // The first image is whole when the second one is wanted, and the second one gets to that layer when the first one is done.
+    let server = Server::start(move |request| {
+        let (reply, signs) = (site.reply(request), told.clone());
+        if of_second.iter().any(|end| request.path.ends_with(end)) {
+            signs.give("the second is wanted");
+            return reply.after(move || signs.wait_for("the first is done"));
+        }
+        match request.path.ends_with(&end) {
+            true => reply.after(move || signs.wait_for("the second is wanted")),
+            false => reply,
+        }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let images = store(dir.path(), &server, &runtime);
+    let pull = |tag: &str, workspace: &str| {
+        let (name, kind) = (format!("{}/team:{tag}", server.host()), Kind::Mine { workspace: workspace.to_owned() });
+        images.pull(&Wanted { name: &name, workspace, kind: &kind, uid: 0 }, &Arc::default()).unwrap()
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pull("first", "lab");
+            signs.give("the first is done");
+        });
+        scope.spawn(|| pull("second", "vision"));
+    });
+    let times = server.seen().iter().filter(|request| request.path.ends_with(&ends_of(&common))).count();
+    assert_eq!(times, 1, "{:#?}", server.seen());
+    assert_eq!(std::fs::read_dir(dir.path().join("images/layers")).unwrap().count(), 4);
+    assert_eq!(std::fs::read_dir(dir.path().join("images/downloads")).unwrap().count(), 0, "nothing is left");
+}
