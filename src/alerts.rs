@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
-use crate::config::{AlertConfig, AlertOn, AlertTo, Given, Paths, check_address};
+use crate::config::{ALARM, AlertConfig, AlertOn, AlertTo, Given, Paths, check_address};
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::{Caller, Happened, Past, Refusal, StatesAt};
 use crate::status::State;
@@ -170,7 +170,8 @@ impl AlertConfig {
         of_workspace
             && match &self.on {
                 AlertOn::All => true,
-                AlertOn::States(states) => has_come_to(event.state, before) && states.contains(event.state.name()),
+                AlertOn::Named(names) if event.is_alarm() => names.contains(ALARM),
+                AlertOn::Named(names) => has_come_to(event.state, before) && names.contains(event.state.name()),
             }
     }
 }

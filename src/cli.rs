@@ -25,6 +25,7 @@ mod new;
 mod output;
 mod progress;
 mod ps;
+mod pulse;
 mod queue;
 mod secret;
 mod session;

@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 
 use crate::ids::{AssetName, AttemptId, Bytes, JobKey, LogLimits, TaskName, WorkspaceName, parse_duration};
 use alerts::WireAlert;
-pub use alerts::{AlertConfig, AlertOn, AlertTo, Given, check_address};
+pub use alerts::{ALARM, AlertConfig, AlertOn, AlertTo, Given, check_address};
 pub use in_force::InForce;
 pub use listen::Listen;
 use listen::WireListen;

@@ -358,6 +358,11 @@ impl<S: Store> Reconciler<S> {
         self.jobs.get(key)?.open_run()?.live_attempt()
     }
 
+    /// Records what people should look at, though the job goes on.
+    fn alarm(&mut self, key: &JobKey, what: &str) {
+        self.note(key, EventRecord::alarm(what));
+    }
+
     /// Records what happened to a job, for its owner and the journal.
     fn note(&mut self, key: &JobKey, message: String) {
         // Some of it is a task's own word, or a server's.

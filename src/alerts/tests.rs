@@ -30,18 +30,26 @@ fn a_state_is_told_when_it_is_come_to_and_not_again_with_each_remark() {
         workspaces: workspaces.iter().map(|name| name.parse().unwrap()).collect(),
         to: AlertTo::Command(vec!["/bin/true".to_owned()]),
     };
-    let failed = config(AlertOn::States(["failed".to_owned()].into()), &[]);
+    let failed = config(AlertOn::Named(["failed".to_owned()].into()), &[]);
     let key: JobKey = "vision/a".parse().unwrap();
     let event = |state| EventRecord { number: 1, serial: 2, at: Timestamp(3), run: 1, state, message: String::new() };
     assert!(failed.wants(&key, &event(State::Failed), Some(State::Running)));
     assert!(failed.wants(&key, &event(State::Failed), None));
     assert!(!failed.wants(&key, &event(State::Failed), Some(State::Failed)));
     assert!(!failed.wants(&key, &event(State::Running), Some(State::Starting)));
-    let stopped = config(AlertOn::States(["stopped".to_owned()].into()), &[]);
+    let stopped = config(AlertOn::Named(["stopped".to_owned()].into()), &[]);
     assert!(stopped.wants(&key, &event(State::Stopped), Some(State::Held)));
     for nothing in [None, Some(State::Invalid)] {
         assert!(!stopped.wants(&key, &event(State::Stopped), nothing), "a new file, or one put right, stops nothing");
     }
+    let alarm = EventRecord { message: EventRecord::alarm("no room"), ..event(State::Running) };
+    let hears = |names: &[&str]| {
+        let config = config(AlertOn::Named(names.iter().map(|name| (*name).to_owned()).collect()), &[]);
+        [&alarm, &event(State::Failed)].map(|event| config.wants(&key, event, Some(State::Running)))
+    };
+    assert_eq!(hears(&["alarm"]), [true, false], "alarms alone");
+    assert_eq!(hears(&["alarm", "failed"]), [true, true]);
+    assert_eq!(hears(&["failed", "running"]), [false, true], "and no alarms");
     assert!(config(AlertOn::All, &["vision"]).wants(&key, &event(State::Running), Some(State::Running)));
     assert!(!config(AlertOn::All, &["other"]).wants(&key, &event(State::Running), None));
 }

@@ -24,7 +24,7 @@ use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
     Done, EventQuery, EventView, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView,
-    ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, escape,
+    ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, Page, escape,
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
@@ -34,7 +34,7 @@ use crate::status::StopHow;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     #[error(
-        "the daemon does not answer at {path}; start it with `trainyard --root DIR daemon`, and name its directory with --root"
+        "the daemon does not answer at {path}; start it with `systemctl start trainyard`, or with `trainyard --root DIR daemon`, whose directory is named with --root"
     )]
     NotRunning {
         path: PathBuf,
@@ -144,6 +144,18 @@ impl Client {
         Ok(list)
     }
 
+    /// All of another list, page by page.
+    async fn all<T: DeserializeOwned>(&self, list: &str, query: &str) -> Result<Vec<T>, ClientError> {
+        let begin = format!("/v1/{list}?{query}{}limit={PAGE_MAX}", if query.is_empty() { "" } else { "&" });
+        let (mut all, mut after) = (Vec::new(), String::new());
+        loop {
+            let page: Page<T> = self.read(Method::GET, &format!("{begin}{after}")).await?;
+            all.extend(page.items);
+            let Some(next) = page.next else { return Ok(all) };
+            after = format!("&after={}", escape(&next));
+        }
+    }
+
     pub async fn job(&self, key: &JobKey) -> Result<JobView, ClientError> {
         self.read(Method::GET, &path(key, "")).await
     }
@@ -177,7 +189,7 @@ impl Client {
     }
 
     pub async fn workspaces(&self) -> Result<Vec<WorkspaceView>, ClientError> {
-        self.read(Method::GET, "/v1/workspaces").await
+        self.all("workspaces", "").await
     }
 
     pub async fn workspace(&self, name: &WorkspaceName) -> Result<WorkspaceDetail, ClientError> {
@@ -186,7 +198,7 @@ impl Client {
 
     /// What has been used since a time, ms since 1970.
     pub async fn usage(&self, by: By, since: u64) -> Result<Vec<UsageView>, ClientError> {
-        self.read(Method::GET, &format!("/v1/usage?by={}&since={since}", by.name())).await
+        self.all("usage", &format!("by={}&since={since}", by.name())).await
     }
 
     pub async fn stop(&self, key: &JobKey, how: StopHow) -> Result<Done, ClientError> {
@@ -256,7 +268,7 @@ impl Client {
     }
 
     pub async fn tokens(&self) -> Result<Vec<TokenView>, ClientError> {
-        self.read(Method::GET, "/v1/tokens").await
+        self.all("tokens", "").await
     }
 
     pub async fn token_new(&self, wanted: &TokenRequest) -> Result<NewToken, ClientError> {
@@ -275,6 +287,12 @@ impl Client {
     pub async fn events(&self, query: &EventQuery, each: impl FnMut(HappeningView) -> bool) -> Result<(), ClientError> {
         let response = self.call(Method::GET, &format!("/v1/events?{}", query.encode())).await?;
         lines(response, each).await
+    }
+
+    /// Comes when something has happened behind a serial number that the caller may see.
+    pub async fn happened_behind(&self, serial: u64) -> Result<(), ClientError> {
+        let query = EventQuery { after: serial, follow: true, ..EventQuery::default() };
+        self.events(&query, |_| false).await
     }
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {
@@ -311,7 +329,7 @@ impl Client {
 
     pub async fn images(&self, workspace: Option<&str>) -> Result<Vec<ImageView>, ClientError> {
         let query = NameQuery { workspace: workspace.map(str::to_owned), ..NameQuery::default() };
-        self.read(Method::GET, &format!("/v1/images?{}", query.encode())).await
+        self.all("images", &query.encode()).await
     }
 
     pub async fn image(&self, query: &NameQuery) -> Result<ImageDetail, ClientError> {

@@ -79,7 +79,7 @@ async fn disk(context: &Context) -> CheckView {
     let path = context.paths.state_dir();
     let looked = tokio::task::spawn_blocking(move || {
         let free = free_space(&path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?;
-        let says = format!("{} free below {}", crate::ids::Bytes(free), path.display());
+        let says = format!("{} free below {}", crate::ids::Bytes(free).roughly(), path.display());
         if free < ROOM_MIN { Err(format!("only {says}")) } else { Ok(says) }
     });
     let found = looked.await.unwrap_or_else(|_| Err(ApiError::Ending.to_string()));

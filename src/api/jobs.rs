@@ -19,11 +19,12 @@ use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
 use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
-use super::wire::{Done, JobList, JobView, LogQuery, PortView, RunView};
+use super::tasks::{self, TaskUsage};
+use super::wire::{Done, JobList, JobView, LogQuery, Page, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
-use crate::reconcile::{Caller, EventPart, JobDetail, Refusal, Request, RunPart, Verb};
+use crate::reconcile::{Caller, EventPart, JobDetail, Listing, Refusal, Request, RunPart, Verb};
 use crate::store::record::RunRecord;
 use crate::sys::rooted::Rooted;
 
@@ -34,13 +35,19 @@ pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
 
 /// A page of those that the caller may see.
 pub(super) async fn list(context: &Context, caller: Caller, values: &Values) -> Result<JobList, ApiError> {
+    let filter = filter(values).await?;
+    let Listing { jobs, strays, serial } = ask(context, |answer| Request::List { caller, answer }).await?;
+    let Page { items, total, next } = list::page(jobs, values, &filter).map_err(ApiError::Bad)?;
+    Ok(JobList { jobs: items, strays, total, next, serial })
+}
+
+/// What is asked for of any list.
+pub(super) async fn filter(values: &Values) -> Result<Filter, ApiError> {
     let mut filter = Filter::read(values);
     if let Some(user) = values.owned("user") {
         filter.owner = Some(uid_of(user).await?);
     }
-    let list = ask(context, |answer| Request::List { caller, answer }).await?;
-    let list = JobList { jobs: list.jobs, strays: list.strays, total: 0, next: None };
-    list::page(list, values, &filter).map_err(ApiError::Bad)
+    Ok(filter)
 }
 
 /// A user by name or number; to look names up may take long.
@@ -89,9 +96,10 @@ impl Part {
 }
 
 pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey, part: Part) -> Result<JobView, ApiError> {
-    let (runs, events) = (part.runs(), part.events());
-    let detail = ask(context, |answer| Request::Show { caller, key, runs, events, answer }).await?;
-    Ok(view(context, detail, part))
+    let (runs, events, asked) = (part.runs(), part.events(), key.clone());
+    let detail = ask(context, |answer| Request::Show { caller, key: asked, runs, events, answer }).await?;
+    let usage = tasks::look(context, &key, &detail.runs).await;
+    Ok(view(context, detail, part, usage))
 }
 
 /// How long it may take until a file that was just dropped is a job: files are looked at every 20 s where the kernel tells nothing.
@@ -351,7 +359,7 @@ impl Table {
     }
 
     /// Nothing that leads out of the task's directory is followed: the file is its owner's.
-    fn open(self, directory: &Path) -> io::Result<File> {
+    pub(super) fn open(self, directory: &Path) -> io::Result<File> {
         Rooted::open(directory)?.file_for_reading(Path::new(self.file()))
     }
 
@@ -437,10 +445,11 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
     }
 }
 
-fn view(context: &Context, detail: JobDetail, part: Part) -> JobView {
+fn view(context: &Context, detail: JobDetail, part: Part, usage: Vec<TaskUsage>) -> JobView {
     JobView {
         ports: ports(context, &detail.runs),
         gpus: detail.gpus,
+        usage,
         report: detail.report,
         events: detail.events.into_iter().map(Into::into).collect(),
         runs: part.views(&detail.runs),

@@ -1,14 +1,14 @@
-//! Which jobs a list has, in which order, and which page of it is shown. Pure.
+//! What of a list is as was asked for, in which order, and which page of it is shown: the same for all lists. Pure.
 
 use std::collections::BTreeSet;
 
+use super::listed::Listed;
 use super::query::Values;
 use super::routes::PAGE;
-use super::wire::{JobList, escape, unescape};
+use super::wire::{Page, escape, unescape};
 use crate::ids::Timestamp;
-use crate::report::JobReport;
 
-/// Jobs of which all of it is true.
+/// Those of which all of it is true.
 #[derive(Debug, Default)]
 pub(super) struct Filter {
     states: BTreeSet<String>,
@@ -22,7 +22,7 @@ pub(super) struct Filter {
 
 /// By what they are sorted; what comes first has the least text.
 #[derive(Debug)]
-pub(super) struct Order {
+struct Order {
     by: String,
     is_reverse: bool,
 }
@@ -42,24 +42,20 @@ impl Filter {
         }
     }
 
-    fn has(&self, job: &JobReport) -> bool {
-        (self.states.is_empty() || self.states.contains(job.state.name()))
-            && self.owner.is_none_or(|owner| owner == job.owner)
-            && self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace)
-            && self.since.as_ref().is_none_or(|since| job.created >= *since)
-            && self.until.as_ref().is_none_or(|until| job.created <= *until)
-            && self.text.as_ref().is_none_or(|text| mentions(job, text))
-            && self.name.as_ref().is_none_or(|name| distance(&job.job, name).is_some())
+    fn has(&self, one: &impl Listed) -> bool {
+        let time = |is_of: &dyn Fn(&str) -> bool| one.time().is_none_or(is_of);
+        one.state().is_none_or(|state| self.states.is_empty() || self.states.contains(state.name()))
+            && self.owner.is_none_or(|wanted| one.owner().is_none_or(|owner| owner == wanted))
+            && self.workspace.as_ref().is_none_or(|wanted| one.workspace().is_none_or(|workspace| workspace == wanted))
+            && self.since.as_ref().is_none_or(|since| time(&|time| time >= since.as_str()))
+            && self.until.as_ref().is_none_or(|until| time(&|time| time <= until.as_str()))
+            && self.text.as_ref().is_none_or(|text| mentions(one, text))
+            && self.name.as_ref().is_none_or(|name| distance(one.name(), name).is_some())
     }
 }
 
-/// As people write it: without the default workspace.
-fn shown(job: &JobReport) -> String {
-    if job.workspace == "default" { job.job.clone() } else { format!("{}/{}", job.workspace, job.job) }
-}
-
-fn mentions(job: &JobReport, text: &str) -> bool {
-    [shown(job), job.description.clone()].iter().any(|field| field.to_lowercase().contains(text))
+fn mentions(one: &impl Listed, text: &str) -> bool {
+    one.texts().iter().any(|field| field.to_lowercase().contains(text))
 }
 
 /// How far a name is from what was typed, in lower case: 0 the same, then beginning, part, a slip of the keys, letters in
@@ -85,47 +81,41 @@ fn distance(name: &str, wanted: &str) -> Option<u32> {
 }
 
 impl Order {
-    pub(super) fn read(values: &Values) -> Self {
-        let default = if values.text("name").is_some() { "nearest" } else { "name" };
+    fn read<T: Listed>(values: &Values) -> Self {
+        let default = if values.text("name").is_some() { "nearest" } else { T::ORDER };
         let by = values.text("sort").unwrap_or(default);
         Self { by: by.trim_start_matches('-').to_owned(), is_reverse: by.starts_with('-') }
     }
 
-    /// What jobs are compared by; of the same the name decides, so that no two are the same.
-    fn key(&self, job: &JobReport, wanted: Option<&String>) -> (String, String) {
+    /// What they are compared by; of the same what names them decides, so that no two are the same.
+    fn key(&self, one: &impl Listed, wanted: Option<&String>) -> (String, String) {
         let first = match self.by.as_str() {
-            "created" => job.created.clone(),
-            "state" => job.state.name().to_owned(),
-            "user" => format!("{:010}", job.owner),
-            "duration" => format!("{:020}", job.duration_ms.unwrap_or(0)),
-            "nearest" => format!("{:010}", wanted.and_then(|wanted| distance(&job.job, wanted)).unwrap_or(0)),
-            _ => String::new(),
+            "nearest" => format!("{:010}", wanted.and_then(|wanted| distance(one.name(), wanted)).unwrap_or(0)),
+            by => one.sorted_by(by),
         };
-        (first, format!("{}/{}", job.workspace, job.job))
+        (first, one.id())
     }
 }
 
-/// The page that was asked for, of `list`, which has all that the caller may see.
-pub(super) fn page(mut list: JobList, values: &Values, filter: &Filter) -> Result<JobList, String> {
-    let order = Order::read(values);
+/// The page that was asked for, of `all` that the caller may see.
+pub(super) fn page<T: Listed>(all: Vec<T>, values: &Values, filter: &Filter) -> Result<Page<T>, String> {
+    let order = Order::read::<T>(values);
     let after = values.text("after").map(read_cursor).transpose()?;
-    list.jobs.retain(|job| filter.has(job));
-    list.total = list.jobs.len();
-    let mut jobs: Vec<((String, String), JobReport)> = Vec::new();
-    jobs.extend(list.jobs.drain(..).map(|job| (order.key(&job, filter.name.as_ref()), job)));
-    jobs.sort_by(|(a, _), (b, _)| if order.is_reverse { b.cmp(a) } else { a.cmp(b) });
+    let mut found: Vec<((String, String), T)> =
+        all.into_iter().filter(|one| filter.has(one)).map(|one| (order.key(&one, filter.name.as_ref()), one)).collect();
+    let total = found.len();
+    found.sort_by(|(a, _), (b, _)| if order.is_reverse { b.cmp(a) } else { a.cmp(b) });
     let is_behind = |key: &(String, String)| match &after {
         None => true,
         Some(after) if order.is_reverse => key < after,
         Some(after) => key > after,
     };
-    jobs.retain(|(key, _)| is_behind(key));
+    found.retain(|(key, _)| is_behind(key));
     let limit = usize::try_from(values.number("limit").unwrap_or(PAGE)).unwrap_or(usize::MAX);
-    let is_more = jobs.len() > limit;
-    jobs.truncate(limit);
-    list.next = jobs.last().filter(|_| is_more).map(|(key, _)| write_cursor(key));
-    list.jobs = jobs.into_iter().map(|(_, job)| job).collect();
-    Ok(list)
+    let is_more = found.len() > limit;
+    found.truncate(limit);
+    let next = found.last().filter(|_| is_more).map(|(key, _)| write_cursor(key));
+    Ok(Page { items: found.into_iter().map(|(_, one)| one).collect(), total, next })
 }
 
 /// `SORTED-BY:NAME`, each percent-encoded.
@@ -143,8 +133,13 @@ fn read_cursor(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::routes::{Action, ROUTES};
+    use crate::api::routes::{Action, Kind, ROUTES};
+    use crate::api::templates::TemplateView;
+    use crate::api::usage::UsageView;
+    use crate::api::wire::ImageView;
+    use crate::report::JobReport;
     use crate::status::State;
+    use crate::store::record::UsageTotal;
 
     fn job(name: &str, owner: u32, created: u64, state: State) -> JobReport {
         let (workspace, job) = name.split_once('/').unwrap_or(("default", name));
@@ -170,24 +165,32 @@ mod tests {
         }
     }
 
-    fn list() -> JobList {
-        let jobs = vec![
+    fn list() -> Vec<JobReport> {
+        vec![
             job("resnet", 1000, 5000, State::Running),
             job("vision/resnet-long", 1001, 3000, State::Failed),
             job("bert", 1000, 4000, State::Waiting),
             job("训练", 1002, 1000, State::Failed),
-        ];
-        JobList { jobs, strays: Vec::new(), total: 0, next: None }
+        ]
     }
 
-    fn asked(query: &str) -> JobList {
-        let route = ROUTES.iter().find(|route| route.action == Action::Jobs).unwrap();
+    fn page_of<T: Listed>(action: Action, all: Vec<T>, query: &str) -> Page<T> {
+        let route = ROUTES.iter().find(|route| route.action == action).unwrap();
         let values = Values::read(query, route.query).unwrap();
-        page(list(), &values, &Filter::read(&values)).unwrap()
+        page(all, &values, &Filter::read(&values)).unwrap()
+    }
+
+    fn asked(query: &str) -> Page<JobReport> {
+        page_of(Action::Jobs, list(), query)
+    }
+
+    /// As people name it.
+    fn shown(job: &JobReport) -> String {
+        job.texts().swap_remove(0)
     }
 
     fn names(query: &str) -> Vec<String> {
-        asked(query).jobs.iter().map(shown).collect()
+        asked(query).items.iter().map(shown).collect()
     }
 
     #[test]
@@ -209,27 +212,92 @@ mod tests {
         assert_eq!(names("name=q"), Vec::<String>::new());
     }
 
-    #[test]
-    fn pages_hold_every_job_once_in_each_order() {
-        for sort in crate::api::routes::SORTS {
+    /// Its `sort`s, each page by page; what comes in each order.
+    fn in_each_order<T: Listed>(action: Action, make: impl Fn() -> Vec<T>) -> Vec<(&'static str, Vec<String>)> {
+        let route = ROUTES.iter().find(|route| route.action == action).unwrap();
+        let Kind::OneOf(sorts) = route.query.iter().find(|param| param.name == "sort").unwrap().kind else { panic!() };
+        let ids = |page: &Page<T>| page.items.iter().map(Listed::id).collect::<Vec<_>>();
+        let pages = |sort: &&'static str| {
             let (mut seen, mut after) = (Vec::new(), String::new());
             loop {
-                let part = asked(&format!("sort={sort}&limit=1{after}"));
-                assert_eq!((part.jobs.len(), part.total), (1, 4));
-                seen.extend(part.jobs.iter().map(shown));
+                let part = page_of(action, make(), &format!("sort={sort}&limit=1{after}"));
+                assert_eq!((part.items.len(), part.total), (1, make().len()), "{sort}");
+                seen.extend(ids(&part));
                 let Some(next) = part.next else { break };
                 after = format!("&after={}", escape(&next));
             }
-            assert_eq!(seen, names(&format!("sort={sort}")), "{sort}");
-            assert_eq!(seen.len(), 4);
-        }
+            assert_eq!(seen, ids(&page_of(action, make(), &format!("sort={sort}"))), "{sort}");
+            assert_eq!(seen.iter().collect::<BTreeSet<_>>().len(), make().len(), "{sort}");
+            (*sort, seen)
+        };
+        sorts.iter().map(pages).collect()
+    }
+
+    #[test]
+    fn pages_hold_everything_once_in_each_order() {
+        in_each_order(Action::Jobs, list);
         assert_eq!(names("sort=-created")[0], "resnet");
         assert_eq!(names("sort=duration")[0], "训练");
+        let orders = in_each_order(Action::Images, images);
+        let first = |sort: &str| orders.iter().find(|(name, _)| *name == sort).unwrap().1[0].clone();
+        let wanted = ["bert mine nlp", "训练:1 public ", "bert mine vision", "bert mine nlp"];
+        assert_eq!(["name", "-brought", "-used", "size"].map(first), wanted);
+        in_each_order(Action::Templates, || vec![template("train", 7), template("vision/train", 3)]);
+        let used = || vec![used("a", 1.5, 9.0), used("b", 20.0, 0.0), used("c", 1.5, 10.0)];
+        in_each_order(Action::Usage, used);
+        let most = page_of(Action::Usage, used(), "").items;
+        assert_eq!(most.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a"], "the most first");
+    }
+
+    fn images() -> Vec<ImageView> {
+        let image = |name: &str, workspace: Option<&str>, size, brought: &str, used: &str| ImageView {
+            name: name.to_owned(),
+            kind: workspace.map_or("public", |_| "mine").to_owned(),
+            workspace: workspace.map(str::to_owned),
+            digest: String::new(),
+            size,
+            layers: 1,
+            brought: brought.to_owned(),
+            used: used.to_owned(),
+        };
+        vec![
+            image("训练:1", None, 1000, "2026-03", "2026-04"),
+            image("bert", Some("vision"), 900, "2026-02", "2026-06"),
+            image("bert", Some("nlp"), 20, "2026-01", "2026-05"),
+        ]
+    }
+
+    fn template(name: &str, owner: u32) -> TemplateView {
+        let (template, description) = (name.to_owned(), format!("made of {name}"));
+        let changed = Timestamp(u64::from(owner) * 1000).to_string();
+        TemplateView { template, description, params: Vec::new(), owner, changed, error: None }
+    }
+
+    fn used(name: &str, gpu_hours: f64, cpu_hours: f64) -> UsageView {
+        UsageView { name: name.to_owned(), total: UsageTotal { gpu_hours, cpu_hours, ..UsageTotal::default() } }
+    }
+
+    #[test]
+    fn other_lists_are_filtered_in_the_same_way() {
+        let templates = |query: &str| {
+            let all = vec![template("train", 7), template("vision/train", 3), template("serve", 9)];
+            page_of(Action::Templates, all, query).items.iter().map(Listed::id).collect::<Vec<_>>()
+        };
+        for near in ["trian", "trn"] {
+            assert_eq!(templates(&format!("name={near}")), ["train", "vision/train"]);
+        }
+        assert_eq!(templates("text=OF+vision"), ["vision/train"]);
+        assert_eq!(templates("since=4000&until=8000"), ["train"]);
+        // Which are looked at is said by the workspace; those of all are among them.
+        assert_eq!(page_of(Action::Images, images(), "workspace=nlp&text=bert").total, 2);
     }
 
     #[test]
     fn a_cursor_of_somebody_s_own_making_is_refused() {
         let route = ROUTES.iter().find(|route| route.action == Action::Jobs).unwrap();
         assert!(Values::read("after=nonsense", route.query).unwrap_err().contains("nonsense"));
+        // Of the longest names that there are, in a script that takes most.
+        let longest = format!("after=:{}", escape(&"训".repeat(1024 / 3)));
+        Values::read(&longest.replace('%', "%25"), route.query).unwrap();
     }
 }

@@ -9,7 +9,7 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::frames::PROTOCOL;
-use super::query::{NUMBER_MAX, TIME_MAX, VALUE_MAX};
+use super::query::{CURSOR_MAX, NUMBER_MAX, TIME_MAX, VALUE_MAX};
 use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
@@ -211,7 +211,7 @@ fn schema_of(kind: Kind) -> Value {
     match kind {
         Kind::Name => name_schema(),
         Kind::Cursor => {
-            json!({ "type": "string", "maxLength": 1024, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
+            json!({ "type": "string", "maxLength": CURSOR_MAX, "pattern": "^[A-Za-z0-9._~%-]*:[A-Za-z0-9._~%-]+$" })
         }
         Kind::Text => {
             json!({ "type": "string", "minLength": 1, "maxLength": VALUE_MAX, "pattern": r"^[^\u0000]+$" })

@@ -9,6 +9,8 @@ use crate::ids::{AssetName, Timestamp};
 
 /// Longest value, characters.
 pub(super) const VALUE_MAX: usize = 1024;
+/// Longest cursor: of a name of that length, each of whose bytes may be an escape of three letters.
+pub(super) const CURSOR_MAX: usize = 4 * VALUE_MAX;
 /// The largest whole number that every reader of JSON knows for certain.
 pub(super) const NUMBER_MAX: u64 = 1 << 53;
 /// The end of the year 9999, which is as far as times are written.
@@ -73,8 +75,8 @@ impl Values {
 fn decoded(text: &str) -> Result<String, String> {
     let found = unescape(&text.replace('+', "%20"));
     found
-        .filter(|text| text.chars().count() <= VALUE_MAX && !text.contains('\0'))
-        .ok_or_else(|| format!("the query has a part that is not text, or longer than {VALUE_MAX} characters"))
+        .filter(|text| text.chars().count() <= CURSOR_MAX && !text.contains('\0'))
+        .ok_or_else(|| format!("the query has a part that is not text, or longer than {CURSOR_MAX} characters"))
 }
 
 fn unknown(name: &str, params: &[Param]) -> String {
@@ -88,7 +90,9 @@ fn unknown(name: &str, params: &[Param]) -> String {
 fn check(param: &Param, value: &str) -> Result<(), String> {
     let name = param.name;
     let is_one = |list: &[&str]| list.contains(&value);
+    let is_long = param.kind != Kind::Cursor && value.chars().count() > VALUE_MAX;
     match param.kind {
+        _ if is_long => Err(format!("{name} is longer than {VALUE_MAX} characters")),
         Kind::Text if value.is_empty() => Err(format!("{name} is empty")),
         Kind::Text => Ok(()),
         Kind::Name => value.parse::<AssetName>().map(drop).map_err(|error| format!("{name}={value}: {error}")),

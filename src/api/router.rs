@@ -7,15 +7,17 @@ use hyper::{Response, StatusCode};
 use super::error::ApiError;
 use super::files::{Place, Wanted};
 use super::jobs::{Part, Table};
+use super::listed::Listed;
 use super::logs::ranges::Asked;
+use super::query::Values;
 use super::routes::{self, Action};
 use super::server::{Body, Call, Context, in_full, json, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, measures, openapi, secrets, state, storage,
-    templates, usage,
+    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, secrets, state,
+    storage, templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
@@ -91,9 +93,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::Usage => {
             let by = call.query.text("by").map_or(Ok(By::Workspace), str::parse).map_err(ApiError::Bad)?;
             let since = call.query.time("since").unwrap_or(Timestamp(0));
-            ok(&usage::list(context, &caller, by, since).await?)
+            page(usage::list(context, &caller, by, since).await?, &call.query).await
         }
-        Action::Workspaces => ok(&storage::list(context, &caller).await?),
+        Action::Workspaces => page(storage::list(context, &caller).await?, &call.query).await,
         Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
         Action::State => stream(state::copy(context, &caller)?, "application/x-ndjson"),
         Action::Drain => ok(&drain::look(context, call.query.flag(routes::WAIT)).await?),
@@ -110,19 +112,19 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             let workspace = call.query.text("workspace").unwrap_or("default").to_owned();
             check_reach(&caller, &workspace)?;
             let paths = context.paths.clone();
-            ok(&blocking(move || assets::datasets(&paths, &caller, &workspace)).await?)
+            page(blocking(move || assets::datasets(&paths, &caller, &workspace)).await?, &call.query).await
         }
         Action::Models => {
             let workspace = call.query.text("workspace").unwrap_or("default").to_owned();
             check_reach(&caller, &workspace)?;
             let paths = context.paths.clone();
-            ok(&blocking(move || assets::models(&paths, &caller, &workspace)).await?)
+            page(blocking(move || assets::models(&paths, &caller, &workspace)).await?, &call.query).await
         }
         Action::Templates => {
             let workspace = call.query.text("workspace").map(str::parse::<WorkspaceName>).transpose();
             let workspace = workspace.map_err(|error| ApiError::Bad(format!("workspace: {error}")))?;
             let paths = context.paths.clone();
-            ok(&blocking(move || templates::list(&paths, &caller, workspace.as_ref())).await?)
+            page(blocking(move || templates::list(&paths, &caller, workspace.as_ref())).await?, &call.query).await
         }
         Action::Template => {
             let (paths, key) = (context.paths.clone(), job()?);
@@ -137,7 +139,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
 async fn images(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
     let (service, caller, query) = (&context.images, call.caller, NameQuery::read(&call.query));
     match call.route.action {
-        Action::Images => ok(&service.list(caller, query).await?),
+        Action::Images => page(service.list(caller, query).await?, &call.query).await,
         Action::RemoveImage => done(service.remove(caller, query).await?),
         Action::TagImage => done(service.tag(caller, query, call.query.needed("new")?.to_owned()).await?),
         Action::PullImage => stream(service.pull(&caller, query)?, "application/x-ndjson"),
@@ -220,7 +222,7 @@ async fn secrets_of(call: Call, context: &Context) -> Result<Response<Body>, Api
     let (paths, caller, most) = (context.paths.clone(), call.caller.clone(), call.body_max());
     let (workspace, secret) = (call.place(0).to_owned(), call.place(1).to_owned());
     match call.route.action {
-        Action::Secrets => ok(&blocking(move || secrets::list(&paths, &workspace)).await?),
+        Action::Secrets => page(blocking(move || secrets::list(&paths, &workspace)).await?, &call.query).await,
         Action::RemoveSecret => done(blocking(move || secrets::remove(&paths, &caller, &workspace, &secret)).await?),
         _ => {
             let content = whole(call.request.into_body(), most).await?;
@@ -236,7 +238,7 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             let listed = blocking(move || {
                 tokens.list(&caller).map_err(|error| ApiError::Failed(format!("cannot list the tokens: {error}")))
             });
-            ok(&listed.await?)
+            page(listed.await?, &call.query).await
         }
         Action::RemoveToken => {
             let (name, uid) = (call.place(0).to_owned(), user_of(call.query.owned("user"), &caller).await?);
@@ -273,6 +275,11 @@ fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiErr
     tracing::info!(caller = %caller.name, "shutting down on request");
     context.events.send(Event::Shutdown).map_err(|_| ApiError::Ending)?;
     Ok(json(StatusCode::ACCEPTED, &Done { message: "stopping all jobs".to_owned() }))
+}
+
+/// That of `all` which is asked for.
+async fn page<T: Listed + serde::Serialize>(all: Vec<T>, query: &Values) -> Result<Response<Body>, ApiError> {
+    ok(&list::page(all, query, &jobs::filter(query).await?).map_err(ApiError::Bad)?)
 }
 
 fn ok(value: &impl serde::Serialize) -> Result<Response<Body>, ApiError> {

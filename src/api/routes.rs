@@ -12,7 +12,7 @@ use super::templates::{TemplateDetail, TemplateView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::UsageView;
 use super::wire::{
-    Checked, Done, ExecRequest, HappeningView, ImageDetail, ImageStep, ImageView, JobList, JobView, LogLine,
+    Checked, Done, ExecRequest, HappeningView, ImageDetail, ImageStep, ImageView, JobList, JobView, LogLine, Page,
 };
 use crate::images::Pruned;
 use crate::report::DrainReport;
@@ -268,7 +268,7 @@ fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
 pub const WAIT: &str = "wait";
 /// Longest command line that a kernel takes, and some.
 const EXEC_MAX: usize = 4 << 20;
-/// Most jobs in one answer, and how many where nobody says.
+/// Most of a list in one answer, and how many where nobody says.
 pub const PAGE_MAX: u64 = 10_000;
 pub const PAGE: u64 = 1_000;
 
@@ -277,6 +277,25 @@ const STATES: &[&str] =
 pub const SORTS: &[&str] =
     &["name", "-name", "created", "-created", "state", "-state", "user", "-user", "duration", "-duration", "nearest"];
 
+const TEXT: Param = param("text", Kind::Text, "Only those with this in their name or description, whatever the case.");
+const NEAR: Param = param(
+    "name",
+    Kind::Text,
+    "Only those whose name is near this one: part of it, its letters in their order, or a slip of the keys away.",
+);
+const USER: Param = param("user", Kind::Text, "Only those of this user, by name or number.");
+const LIMIT: Param = param("limit", Kind::Number(1, PAGE_MAX), "So many at most; 1000 when absent.");
+const AFTER: Param =
+    param("after", Kind::Cursor, "Go on behind this: `next` of the answer before, with the same other parameters.");
+
+const fn sort(by: &'static [&'static str]) -> Param {
+    param(
+        "sort",
+        Kind::OneOf(by),
+        "By what they are sorted, with - the other way round; name when absent, nearest with `name`.",
+    )
+}
+
 const LIST: &[Param] = &[
     param("state", Kind::AnyOf(STATES), "Only jobs in one of these states."),
     param("user", Kind::Text, "Only jobs of this user, by name or number."),
@@ -284,18 +303,58 @@ const LIST: &[Param] = &[
     param("since", Kind::Time, "Only jobs that were created then or later."),
     param("until", Kind::Time, "Only jobs that were created then or earlier."),
     param("text", Kind::Text, "Only jobs with this in their name, workspace or description, whatever the case."),
-    param(
-        "name",
-        Kind::Text,
-        "Only jobs whose name is near this one: part of it, its letters in their order, or a slip of the keys away.",
-    ),
+    NEAR,
+    sort(SORTS),
+    LIMIT,
+    AFTER,
+];
+const IMAGES: &[Param] = &[
+    param("workspace", Kind::Name, "Those that jobs of this workspace find."),
+    param("since", Kind::Time, "Only those that were brought then or later."),
+    param("until", Kind::Time, "Only those that were brought then or earlier."),
+    TEXT,
+    NEAR,
+    sort(&["name", "-name", "brought", "-brought", "used", "-used", "size", "-size", "nearest"]),
+    LIMIT,
+    AFTER,
+];
+const BY_NAME: Param = sort(&["name", "-name", "nearest"]);
+const OF_WORKSPACE: &[Param] = &[WORKSPACE, TEXT, NEAR, BY_NAME, LIMIT, AFTER];
+const NAMED: &[Param] = &[TEXT, NEAR, BY_NAME, LIMIT, AFTER];
+const WORKSPACES: &[Param] = &[TEXT, NEAR, sort(&["name", "-name", "used", "-used", "nearest"]), LIMIT, AFTER];
+const TEMPLATES: &[Param] = &[
+    param("workspace", Kind::Name, "Only of this workspace."),
+    USER,
+    param("since", Kind::Time, "Only those that were changed then or later."),
+    param("until", Kind::Time, "Only those that were changed then or earlier."),
+    TEXT,
+    NEAR,
+    sort(&["name", "-name", "changed", "-changed", "user", "-user", "nearest"]),
+    LIMIT,
+    AFTER,
+];
+const TOKENS: &[Param] = &[
+    USER,
+    param("since", Kind::Time, "Only those that were made then or later."),
+    param("until", Kind::Time, "Only those that were made then or earlier."),
+    TEXT,
+    NEAR,
+    sort(&["name", "-name", "created", "-created", "user", "-user", "nearest"]),
+    LIMIT,
+    AFTER,
+];
+const USAGE: &[Param] = &[
+    param("by", Kind::OneOf(&["user", "workspace", "job"]), "By what; workspace when absent."),
+    param("since", Kind::Time, "Since then; from the beginning when absent."),
+    TEXT,
+    NEAR,
     param(
         "sort",
-        Kind::OneOf(SORTS),
-        "By what they are sorted, with - the other way round; name when absent, nearest with `name`.",
+        Kind::OneOf(&["-hours", "hours", "name", "-name", "nearest"]),
+        "By what they are sorted, with - the other way round; -hours when absent, nearest with `name`.",
     ),
-    param("limit", Kind::Number(1, PAGE_MAX), "So many at most; 1000 when absent."),
-    param("after", Kind::Cursor, "Go on behind this: `next` of the answer before, with the same other parameters."),
+    LIMIT,
+    AFTER,
 ];
 
 const LOGS: &[Param] = &[
@@ -317,8 +376,6 @@ const LOGS: &[Param] = &[
     ),
 ];
 
-const OF_WORKSPACE: &[Param] = &[WORKSPACE];
-const ONLY_WORKSPACE: &[Param] = &[param("workspace", Kind::Name, "Only of this workspace.")];
 const EVENTS: &[Param] = &[
     param("after", Kind::Number(0, u64::MAX), "Only events behind this serial number; all that are kept when absent."),
     param("follow", Kind::Flag, "Stay, and tell of what happens."),
@@ -412,9 +469,9 @@ pub static ROUTES: &[Route] = &[
         .does("Copies what there is of the output to its store now."),
     route(Action::KeepUnsent, Verb::Delete, "/v1/jobs/{workspace}/{job}/send", Right::Jobs, Answers::Json(of::<Done>))
         .does("Gives up the copy of the output to its store."),
-    route(Action::Images, Verb::Get, "/v1/images", Right::Read, Answers::Json(of::<Vec<ImageView>>))
-        .does("Lists images that the caller may use.")
-        .asks(&[param("workspace", Kind::Name, "Those that jobs of this workspace find.")]),
+    route(Action::Images, Verb::Get, "/v1/images", Right::Read, Answers::Json(of::<Page<ImageView>>))
+        .does("Lists images that the caller may use, page by page.")
+        .asks(IMAGES),
     route(Action::RemoveImage, Verb::Delete, "/v1/images", Right::Jobs, Answers::Json(of::<Done>))
         .does("Removes a name of an image.")
         .asks(IMAGE),
@@ -452,14 +509,12 @@ pub static ROUTES: &[Route] = &[
     .does("Removes the model that a run has left."),
     route(Action::Gpus, Verb::Get, "/v1/gpus", Right::Read, Answers::Json(of::<GpuList>))
         .does("Shows the graphics cards: health, use, holders."),
-    route(Action::Usage, Verb::Get, "/v1/usage", Right::Read, Answers::Json(of::<Vec<UsageView>>))
-        .does("Adds up what was used of the machine.")
-        .asks(&[
-            param("by", Kind::OneOf(&["user", "workspace", "job"]), "By what; workspace when absent."),
-            param("since", Kind::Time, "Since then; from the beginning when absent."),
-        ]),
-    route(Action::Workspaces, Verb::Get, "/v1/workspaces", Right::Read, Answers::Json(of::<Vec<WorkspaceView>>))
-        .does("Lists the workspaces that the caller may enter, with their storage."),
+    route(Action::Usage, Verb::Get, "/v1/usage", Right::Read, Answers::Json(of::<Page<UsageView>>))
+        .does("Adds up what was used of the machine, page by page.")
+        .asks(USAGE),
+    route(Action::Workspaces, Verb::Get, "/v1/workspaces", Right::Read, Answers::Json(of::<Page<WorkspaceView>>))
+        .does("Lists the workspaces that the caller may enter, with their storage, page by page.")
+        .asks(WORKSPACES),
     route(
         Action::Workspace,
         Verb::Get,
@@ -493,15 +548,15 @@ pub static ROUTES: &[Route] = &[
     route(Action::Events, Verb::Get, "/v1/events", Right::Read, Answers::Lines(of::<HappeningView>))
         .does("Tells what happened to all jobs that the caller may see, in order, and goes on.")
         .asks(EVENTS),
-    route(Action::Datasets, Verb::Get, "/v1/datasets", Right::Read, Answers::Json(of::<Vec<DatasetView>>))
-        .does("Lists the datasets that jobs of a workspace may name.")
+    route(Action::Datasets, Verb::Get, "/v1/datasets", Right::Read, Answers::Json(of::<Page<DatasetView>>))
+        .does("Lists the datasets that jobs of a workspace may name, page by page.")
         .asks(OF_WORKSPACE),
-    route(Action::Models, Verb::Get, "/v1/models", Right::Read, Answers::Json(of::<Vec<ModelView>>))
-        .does("Lists the models of a workspace.")
+    route(Action::Models, Verb::Get, "/v1/models", Right::Read, Answers::Json(of::<Page<ModelView>>))
+        .does("Lists the models of a workspace, page by page.")
         .asks(OF_WORKSPACE),
-    route(Action::Templates, Verb::Get, "/v1/templates", Right::Read, Answers::Json(of::<Vec<TemplateView>>))
-        .does("Lists the templates that the caller may read.")
-        .asks(ONLY_WORKSPACE),
+    route(Action::Templates, Verb::Get, "/v1/templates", Right::Read, Answers::Json(of::<Page<TemplateView>>))
+        .does("Lists the templates that the caller may read, page by page.")
+        .asks(TEMPLATES),
     route(
         Action::Template,
         Verb::Get,
@@ -528,8 +583,9 @@ pub static ROUTES: &[Route] = &[
         Answers::Json(of::<Done>),
     )
     .does("Removes a template, as its owner's `rm` would; jobs that were made of it go on."),
-    route(Action::Secrets, Verb::Get, "/v1/secrets/{workspace}", Right::Admin, Answers::Json(of::<Vec<SecretView>>))
-        .does("Lists the names of a workspace's secrets; what is in them is never told."),
+    route(Action::Secrets, Verb::Get, "/v1/secrets/{workspace}", Right::Admin, Answers::Json(of::<Page<SecretView>>))
+        .does("Lists the names of a workspace's secrets, page by page; what is in them is never told.")
+        .asks(NAMED),
     route(Action::PutSecret, Verb::Put, "/v1/secrets/{workspace}/{secret}", Right::Admin, Answers::Json(of::<Done>))
         .does("Writes a secret of a workspace.")
         .takes(Takes::Text("application/octet-stream", SECRET_MAX)),
@@ -541,8 +597,9 @@ pub static ROUTES: &[Route] = &[
         Answers::Json(of::<Done>),
     )
     .does("Removes a secret of a workspace."),
-    route(Action::Tokens, Verb::Get, "/v1/tokens", Right::Local, Answers::Json(of::<Vec<TokenView>>))
-        .does("Lists the caller's tokens; root's list has all."),
+    route(Action::Tokens, Verb::Get, "/v1/tokens", Right::Local, Answers::Json(of::<Page<TokenView>>))
+        .does("Lists the caller's tokens, page by page; root's list has all.")
+        .asks(TOKENS),
     route(Action::NewToken, Verb::Post, "/v1/tokens", Right::Local, Answers::Json(of::<NewToken>))
         .does("Makes a token; its secret is told this once.")
         .takes(Takes::Json(of::<TokenRequest>, 64 << 10))
@@ -648,13 +705,16 @@ mod tests {
             "GET /v1/jobs/{workspace}/{job}/metrics?task",
             "POST /v1/jobs/{workspace}/{job}/exec",
             "GET /v1/gpus",
-            "GET /v1/usage",
-            "GET /v1/templates",
+            "GET /v1/usage?by&since&text&name&sort&limit&after",
+            "GET /v1/templates?workspace&user&since&until&text&name&sort&limit&after",
             "PUT /v1/templates/{workspace}/{template}?new",
             "DELETE /v1/templates/{workspace}/{template}",
-            "GET /v1/datasets",
-            "GET /v1/models",
-            "GET /v1/images",
+            "GET /v1/datasets?workspace&text&name&sort&limit&after",
+            "GET /v1/workspaces?text&name&sort&limit&after",
+            "GET /v1/secrets/{workspace}?text&name&sort&limit&after",
+            "GET /v1/tokens?user&since&until&text&name&sort&limit&after",
+            "GET /v1/models?workspace&text&name&sort&limit&after",
+            "GET /v1/images?workspace&since&until&text&name&sort&limit&after",
             "PUT /v1/secrets/{workspace}/{secret}",
             "DELETE /v1/secrets/{workspace}/{secret}",
         ] {

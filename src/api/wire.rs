@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::query::Values;
+use super::tasks::TaskUsage;
 use crate::ids::JobKey;
 use crate::images::ImageRecord;
 use crate::report::TaskReport;
@@ -28,6 +29,21 @@ pub struct JobList<J = JobReport> {
     /// There is more: ask again with it as `after`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// What came up to this serial number of events is in it: `/v1/events?after=` it tells what comes.
+    #[serde(default)]
+    pub serial: u64,
+}
+
+/// A page of a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Page")]
+pub struct Page<T> {
+    pub items: Vec<T>,
+    /// So many are as was asked for, on this page and others.
+    pub total: usize,
+    /// There is more: ask again with it as `after`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,6 +59,9 @@ pub struct JobView {
     /// What the cards of its tasks do while they run.
     #[serde(default)]
     pub gpus: Vec<GpuReport>,
+    /// What its tasks use of processors and memory while they run.
+    #[serde(default)]
+    pub usage: Vec<TaskUsage>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -108,10 +108,12 @@ pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format
 
 fn tell(restored: &Restored) -> anyhow::Result<()> {
     let (taken, host) = (restored.manifest.taken, &restored.manifest.host);
-    output::line(&format!(
-        "restored {} jobs as of {taken} ({host}); {} were not over, and go on when the daemon starts",
-        restored.jobs, restored.open
-    ))?;
+    let open = match restored.open {
+        0 => "all of them were over".to_owned(),
+        1 => "1 was not over, and goes on when the daemon starts".to_owned(),
+        open => format!("{open} were not over, and go on when the daemon starts"),
+    };
+    output::line(&format!("restored {} job(s) as of {taken} ({host}); {open}", restored.jobs))?;
     let notes = restored.newer.iter().chain(&restored.ids_gone).chain(&restored.without_lists);
     notes.for_each(|what| output::aside(&crate::sys::terminal::escape(what)));
     restored.aside.iter().for_each(|path| output::aside(&format!("set aside: {}", path.display())));

@@ -27,7 +27,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Ps { filter, long, listed, watch, all: _ } => {
             whose::say_if_unknown(&cli.root, filter.workspace())?;
             let (client, form) = (client()?, listed.or_wide(long, format));
-            watch.each(async || ps::run(&client, &filter, form).await).await
+            watch.jobs(&client, async || ps::run(&client, &filter, form).await).await
         }
         Verb::Top { every, workspace } => {
             let every = crate::ids::parse_duration(&every)?;
@@ -36,7 +36,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Queue { workspace, listed, watch } => {
             whose::say_if_unknown(&cli.root, workspace.as_deref())?;
             let (client, form) = (client()?, listed.form(format));
-            watch.each(async || queue::run(&client, workspace.as_deref(), form).await).await
+            watch.jobs(&client, async || queue::run(&client, workspace.as_deref(), form).await).await
         }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
         Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
@@ -97,7 +97,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Gpu { listed, watch } => {
             let (client, form) = (client()?, listed.form(format));
-            watch.each(async || gpu::run(&client, form).await).await
+            watch.cards(async || gpu::run(&client, form).await).await
         }
         Verb::Token(verb) => {
             verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;

@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, pulse};
+use crate::api::client::{Client, ClientError};
 
 /// What is told of each thing that is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -56,27 +57,60 @@ impl Listed {
 /// Of what changes while one looks: printed again and again.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Watch {
-    /// Print it anew every 2 s, until Ctrl-C; `trainyard top` shows more
+    /// Print it anew as it changes, until Ctrl-C; `trainyard top` shows more
     #[arg(long)]
     watch: bool,
 }
 
-/// Between two looks.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
+/// Between two looks at cards: of what they do nothing tells.
+const CARDS_EVERY: Duration = Duration::from_secs(2);
+/// So often a daemon that was there is looked for again, a second apart: it may be restarted.
+const LOOKED_FOR: u32 = 30;
 
 impl Watch {
-    /// On a terminal in the place of what was printed before, elsewhere below it.
-    pub(super) async fn each(self, mut print: impl AsyncFnMut() -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
+    /// Of jobs, where `print` tells up to which event it has looked.
+    pub(super) async fn jobs(
+        self,
+        client: &Client,
+        mut print: impl AsyncFnMut() -> anyhow::Result<u64>,
+    ) -> anyhow::Result<Exit> {
+        if !self.watch {
+            return print().await.map(|_| Exit::Success);
+        }
+        let (mut serial, mut missed) = (drawn(&mut print).await?, 0);
+        loop {
+            pulse::next(client, serial).await;
+            match drawn(&mut print).await {
+                Ok(seen) => (serial, missed) = (seen, 0),
+                Err(error) if missed < LOOKED_FOR && is_away(&error) => missed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Of cards.
+    pub(super) async fn cards(self, mut print: impl AsyncFnMut() -> anyhow::Result<Exit>) -> anyhow::Result<Exit> {
         loop {
             if !self.watch {
                 return print().await;
             }
-            output::clear_with_next();
-            print().await?;
-            output::clear_if_nothing_came()?;
-            tokio::time::sleep(WATCH_EVERY).await;
+            drawn(&mut print).await?;
+            tokio::time::sleep(CARDS_EVERY).await;
         }
     }
+}
+
+/// On a terminal in the place of what was printed before, elsewhere below it.
+async fn drawn<T>(print: &mut impl AsyncFnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    output::clear_with_next();
+    let seen = print().await?;
+    output::clear_if_nothing_came()?;
+    Ok(seen)
+}
+
+fn is_away(error: &anyhow::Error) -> bool {
+    let found = error.downcast_ref::<ClientError>();
+    found.is_some_and(|error| matches!(error, ClientError::NotRunning { .. } | ClientError::Broken(_)))
 }
 
 /// A list of things that are told in the same way.

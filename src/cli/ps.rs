@@ -7,7 +7,6 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde::Deserialize;
 
-use super::Exit;
 use super::complete::Named;
 use super::listing::{Form, Listing};
 use super::output;
@@ -144,10 +143,12 @@ struct Line {
 
 const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "WHY"];
 
-pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow::Result<Exit> {
+/// Tells up to which event it has looked.
+pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow::Result<u64> {
     if form == Form::Json {
-        output::json(&client.jobs(&filter.query()?).await?)?;
-        return Ok(Exit::Success);
+        let list = client.jobs(&filter.query()?).await?;
+        output::json(&list)?;
+        return Ok(list.serial);
     }
     let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
     let listing = Listing {
@@ -167,7 +168,7 @@ pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow:
     if matches!(form, Form::Table | Form::Wide) {
         list.strays.iter().for_each(|stray| output::error(&format!("ignored: {stray}")));
     }
-    Ok(Exit::Success)
+    Ok(list.serial)
 }
 
 /// As people name it.

@@ -1,16 +1,16 @@
 //! `trainyard queue`: who waits, in the order in which they start, and for what.
 
-use super::Exit;
 use super::listing::{Form, Listing, whole};
 use super::output;
 use super::ps::{name, seconds, user_name};
 use crate::api::client::Client;
-use crate::api::wire::JobQuery;
+use crate::api::wire::{JobList, JobQuery};
 use crate::report::JobReport;
 use crate::status::State;
 
-pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) -> anyhow::Result<Exit> {
-    let mut jobs = client.jobs(&JobQuery::default()).await?.jobs;
+/// Tells up to which event it has looked.
+pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) -> anyhow::Result<u64> {
+    let JobList { mut jobs, serial, .. } = client.jobs(&JobQuery::default()).await?;
     let places = jobs.iter().filter_map(|job| job.waiting.as_ref()).map(|waiting| waiting.of);
     let (all, told) = (places.clone().max().unwrap_or(0), places.count());
     // A machine that starts nothing has no queue, but some who wait.
@@ -33,7 +33,7 @@ pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) ->
             "and {behind} behind them, or not yours; `trainyard status JOB` tells the place of one"
         ));
     }
-    Ok(Exit::Success)
+    Ok(serial)
 }
 
 fn row(job: &JobReport) -> Vec<String> {

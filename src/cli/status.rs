@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::output::{self, Format};
 use super::{Exit, NotFound};
 use crate::api::client::Client;
+use crate::api::tasks::TaskUsage;
 use crate::api::wire::{JobView, PortView, RunView};
 use crate::ids::{Bytes, JobKey, format_duration};
 use crate::report::{GpuReport, JobReport, TaskReport, WaitReport};
@@ -22,12 +23,13 @@ pub(super) async fn run(client: &Client, key: &JobKey, run: Option<u32>, format:
             return Err(NotFound(format!("job {key} has no run {number}; its newest is {}", view.report.run)).into());
         };
         if format == Format::People {
-            return print_run(key, run).map(|()| Exit::Success);
+            return print_run(key, &view, run).map(|()| Exit::Success);
         }
     }
     match format {
         Format::Json => {
-            output::json(&Shown { report: &view.report, ports: &view.ports, gpus: &view.gpus, runs: &view.runs })?
+            let JobView { report, ports, gpus, usage, runs, .. } = &view;
+            output::json(&Shown { report, ports, gpus, usage, runs })?;
         }
         Format::People => print(key, &view)?,
     }
@@ -41,17 +43,20 @@ struct Shown<'a> {
     report: &'a JobReport,
     ports: &'a [PortView],
     gpus: &'a [GpuReport],
+    usage: &'a [TaskUsage],
     runs: &'a [RunView],
 }
 
 /// One run, with all its attempts.
-fn print_run(key: &JobKey, run: &RunView) -> anyhow::Result<()> {
+fn print_run(key: &JobKey, view: &JobView, run: &RunView) -> anyhow::Result<()> {
     let verdict = run.verdict.as_deref().map_or_else(|| "not over yet".to_owned(), output::plain);
     output::line(&format!("{key}: run {} – {verdict}", run.run))?;
     for attempt in &run.attempts {
         let verdict = attempt.verdict.as_deref().map_or_else(|| "not over yet".to_owned(), output::plain);
         output::line(&format!("\nattempt {}, {} – {verdict}", attempt.attempt, attempt.started))?;
-        output::table(&TASK_HEADS, &attempt.tasks.iter().map(task).collect::<Vec<_>>())?;
+        let is_newest = (run.run, attempt.attempt) == (view.report.run, view.report.attempt);
+        let usage = if is_newest { view.usage.as_slice() } else { &[] };
+        output::table(&TASK_HEADS, &tasks(&attempt.tasks, usage))?;
     }
     Ok(())
 }
@@ -75,7 +80,8 @@ fn print_earlier(report: &JobReport, runs: &[RunView]) -> anyhow::Result<()> {
     output::table(&["RUN", "ATTEMPT", "STARTED", "HOW IT ENDED"], rows.get(from..).unwrap_or_default())
 }
 
-const TASK_HEADS: [&str; 4] = ["TASK", "PHASE", "MEMORY", "HOW IT ENDED"];
+/// What a task uses while it runs, and the most memory that one which has ended had.
+const TASK_HEADS: [&str; 5] = ["TASK", "PHASE", "CPU", "MEMORY", "HOW IT ENDED"];
 
 fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     let report = &view.report;
@@ -101,8 +107,7 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
     }
     if !report.tasks.is_empty() {
         output::line("")?;
-        let rows: Vec<_> = report.tasks.iter().map(task).collect();
-        output::table(&TASK_HEADS, &rows)?;
+        output::table(&TASK_HEADS, &tasks(&report.tasks, &view.usage))?;
     }
     if !view.ports.is_empty() {
         output::line("")?;
@@ -159,7 +164,14 @@ fn gpu(gpu: &GpuReport) -> Vec<String> {
     ]
 }
 
-fn task(task: &TaskReport) -> Vec<String> {
-    let memory = task.memory_peak.map(|peak| Bytes(peak).to_string()).unwrap_or_default();
-    vec![task.task.clone(), task.phase.clone(), memory, task.reason.clone()]
+fn tasks(tasks: &[TaskReport], usage: &[TaskUsage]) -> Vec<Vec<String>> {
+    tasks.iter().map(|task| row(task, usage.iter().find(|usage| usage.task == task.task))).collect()
+}
+
+fn row(task: &TaskReport, usage: Option<&TaskUsage>) -> Vec<String> {
+    let cpu = usage.and_then(|usage| usage.cpu_percent).map(|percent| format!("{percent:.0}%"));
+    let now = usage.and_then(|usage| usage.memory).map(|bytes| Bytes(bytes).roughly());
+    let most = task.memory_peak.map(|peak| Bytes(peak).to_string());
+    let memory = now.or(most).unwrap_or_default();
+    vec![task.task.clone(), task.phase.clone(), cpu.unwrap_or_default(), memory, task.reason.clone()]
 }

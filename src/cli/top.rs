@@ -7,7 +7,7 @@ mod gather;
 mod screen;
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ratatui::Terminal;
@@ -15,6 +15,8 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Exit;
 use super::output::{self, Format};
@@ -57,6 +59,7 @@ pub(super) async fn run(
     watched.map(|()| Exit::Success)
 }
 
+/// Cards, the machine and what tasks use are looked at every so often, jobs as something happens to them.
 async fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     mut view: View,
@@ -64,39 +67,49 @@ async fn watch(
     every: Duration,
 ) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    let mut machine = interval_at(Instant::now() + every, every);
+    machine.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut jobs, mut read) = (Box::pin(gatherer.next()), next_key());
+    let mut is_new = true;
     loop {
-        terminal.draw(|frame| view.draw(frame)).context("cannot write to the terminal")?;
-        let until = Instant::now() + every;
-        while Instant::now() < until {
-            let next =
-                tokio::task::spawn_blocking(|| event::poll(KEYS).and_then(|any| any.then(event::read).transpose()));
-            let happened = tokio::select! {
-                happened = next => happened.context("cannot read the terminal")?.context("cannot read the terminal")?,
-                _ = terminate.recv() => return Ok(()),
-            };
-            match happened {
-                Some(Event::Key(key)) if key.kind == KeyEventKind::Press => {
-                    if ends(&key) {
-                        return Ok(());
-                    }
-                    view.press(key.code);
-                }
-                Some(Event::Resize(..)) => {}
-                _ => continue,
-            }
+        if is_new {
             terminal.draw(|frame| view.draw(frame)).context("cannot write to the terminal")?;
         }
-        match gatherer.look().await {
-            Ok(seen) => view.show(seen),
-            // It may be restarted: what was seen last stays, and that it is old is said.
-            Err(error) => view.told(&error.to_string()),
-        }
+        is_new = tokio::select! {
+            happened = &mut read => {
+                read = next_key();
+                match happened.context("cannot read the terminal")?.context("cannot read the terminal")? {
+                    Some(Event::Key(key)) if ends(&key) => return Ok(()),
+                    Some(Event::Key(key)) if key.kind == KeyEventKind::Press => {
+                        view.press(key.code);
+                        true
+                    }
+                    happened => matches!(happened, Some(Event::Resize(..))),
+                }
+            }
+            _ = terminate.recv() => return Ok(()),
+            () = &mut jobs => {
+                view.heard(gatherer.look_at_jobs().await, View::show_jobs);
+                jobs = Box::pin(gatherer.next());
+                true
+            }
+            _ = machine.tick() => {
+                view.heard(gatherer.look_at_machine().await, View::show_machine);
+                view.show_jobs(gatherer.jobs_now());
+                true
+            }
+        };
     }
+}
+
+/// What was typed; nothing where nobody has typed for a while.
+fn next_key() -> JoinHandle<io::Result<Option<Event>>> {
+    tokio::task::spawn_blocking(|| event::poll(KEYS).and_then(|any| any.then(event::read).transpose()))
 }
 
 fn ends(key: &KeyEvent) -> bool {
     let control_c = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
-    control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+    key.kind == KeyEventKind::Press && (control_c || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))
 }
 
 /// The screen as lines, as high as it must be to show everything.

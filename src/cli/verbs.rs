@@ -85,7 +85,7 @@ pub enum Verb {
     },
     /// Watch jobs, their tasks, the cards, cores and memory of this machine on the terminal
     Top {
-        /// Look so often
+        /// Look at cards and at what tasks use so often; jobs are shown anew as something happens to them
         #[arg(long, default_value = "2s", value_name = "TIME")]
         every: String,
         /// Only jobs of this workspace

@@ -16,12 +16,15 @@ pub struct AlertConfig {
     pub to: AlertTo,
 }
 
+/// The alarms of jobs, among the names of states.
+pub const ALARM: &str = "alarm";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AlertOn {
     /// Every event, jobs' own alarms among them.
     All,
-    /// When a job comes to one of these, by name.
-    States(BTreeSet<String>),
+    /// When a job comes to one of these states, by name; and alarms, where [`ALARM`] is among them.
+    Named(BTreeSet<String>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,14 +117,16 @@ fn read_one(name: &str, wire: WireAlert) -> Result<(AssetName, AlertConfig), (St
 }
 
 fn on(states: Option<&[String]>) -> Result<AlertOn, String> {
-    let Some(states) = states else { return Ok(AlertOn::States(["failed".to_owned()].into())) };
+    let Some(states) = states else { return Ok(AlertOn::Named(["failed".to_owned()].into())) };
     if states == ["all"] {
         return Ok(AlertOn::All);
     }
-    match states.iter().find(|state| !STATES.contains(&state.as_str())) {
-        Some(unknown) => Err(format!("{unknown:?} is neither a state ({}) nor [\"all\"]", STATES.join(", "))),
+    match states.iter().find(|state| *state != ALARM && !STATES.contains(&state.as_str())) {
+        Some(unknown) => {
+            Err(format!("{unknown:?} is neither a state ({}) nor \"alarm\", nor [\"all\"]", STATES.join(", ")))
+        }
         None if states.is_empty() => Err("is empty: nothing would be told".to_owned()),
-        None => Ok(AlertOn::States(states.iter().cloned().collect())),
+        None => Ok(AlertOn::Named(states.iter().cloned().collect())),
     }
 }
 

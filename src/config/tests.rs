@@ -117,7 +117,7 @@ fn what_acts_after_a_restart_only_is_told_by_its_key() {
                 [workspaces.a]\nstorage = \"2GiB\"\ngpu = 1\n[workspaces.a.specs.small]\ncpu = 1\nmemory = \"1GiB\"\n\
                 [specs.big]\ncpu = 1\nmemory = \"1GiB\"\n[logs]\nparts = 3\n[queue]\nhalf_life = \"1d\"\n\
                 [images]\nplain_http = [\"x:1\"]\n[pools.lab]\nkind = \"http\"\nendpoint = \"http://x\"\n\
-                [alerts.ops]\nurl = \"https://x\"\n[gpu]\ncdi = [\"/etc/cdi\"]";
+                [alerts.ops]\nurl = \"https://x\"\non = [\"alarm\", \"failed\"]\n[gpu]\ncdi = [\"/etc/cdi\"]";
     assert_eq!(told(live), [""; 0]);
     let all = "[network]\nrange = \"10.9.0.0/16\"\nmasquerade = false\nresolv_conf = \"/x\"\n[mount]\ndirect = \"all\"\n\
                [[listen]]\naddress = \"127.0.0.1:1\"";

@@ -10,6 +10,9 @@ use crate::ids::AssetName;
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
     let alerts = &machine.config.alerts;
+    if machine.wrong.is_some() {
+        return warning("who is to be told of what happens is not known: trainyard.toml cannot be read", "correct it");
+    }
     if alerts.is_empty() {
         return ok("nobody is to be told of what happens: there is no [alerts.NAME]");
     }
@@ -111,5 +114,8 @@ mod tests {
         assert!(look(&program(Path::new("/bin/sh"))).found.contains("cannot be read"));
         std::fs::remove_file(&aside).unwrap();
         assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
+        std::fs::write(paths.config_file(), "[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"\n").unwrap();
+        let found = crate::doctor::examine(dir.path(), &["alerts".to_owned()]).unwrap();
+        assert!(found[0].level == Level::Warning && found[0].found.contains("is not known"), "{}", found[0].found);
     }
 }

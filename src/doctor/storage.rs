@@ -173,7 +173,7 @@ pub(super) fn quota(machine: &Machine) -> Verdict {
                 "{} keeps no quotas: what workspaces keep is counted, and jobs may go beyond for some seconds",
                 place.display()
             ),
-            "mount ext4 or XFS with prjquota, or use btrfs; of no account without [workspaces.NAME] storage",
+            "mount ext4 or XFS with prjquota, or use btrfs; without [workspaces.NAME] storage it makes no difference",
         ),
         Err(error) => warning(format!("cannot look at {}: {error}", place.display()), "ask again with sudo"),
     }

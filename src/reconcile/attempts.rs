@@ -30,7 +30,7 @@ impl<S: Store> Reconciler<S> {
         let Some(attempt) = self.attempt_mut(key) else { return };
         attempt.overrun_told = true;
         let expected = crate::ids::format_duration(expected);
-        self.note(key, format!("alarm: it takes longer than its expected_duration of {expected}"));
+        self.alarm(key, &format!("it takes longer than its expected_duration of {expected}"));
     }
 
     pub(super) fn stop_open_tasks(&mut self, key: &JobKey, cause: &StopCause) {

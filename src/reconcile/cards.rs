@@ -233,7 +233,7 @@ impl<S: Store> Reconciler<S> {
         for key in self.live.clone() {
             let told = self.live_attempt(&key).map(|attempt| attempt.failed_gpus.clone()).unwrap_or_default();
             for (uuid, says) in self.failures_of(&key).into_iter().filter(|(uuid, _)| !told.contains(uuid)) {
-                self.note(&key, format!("alarm: {says}"));
+                self.alarm(&key, &says);
                 self.attempt_mut(&key).into_iter().for_each(|attempt| attempt.failed_gpus.extend([uuid.clone()]));
             }
         }

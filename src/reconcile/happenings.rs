@@ -71,7 +71,7 @@ impl Happenings {
     }
 
     /// The serial number of the last one.
-    fn last(&self) -> u64 {
+    pub(super) fn last(&self) -> u64 {
         self.last.back().map_or(self.after, |(_, event)| event.serial)
     }
 

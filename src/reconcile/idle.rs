@@ -172,7 +172,7 @@ impl<S: Store> Reconciler<S> {
         let Some(attempt) = self.attempt_mut(key) else { return };
         attempt.idle_since = Some(since);
         let lasting = crate::ids::format_duration(rule.lasting);
-        self.note(key, format!("alarm: its GPUs have been used less than {} % for {lasting}", rule.below));
+        self.alarm(key, &format!("its GPUs have been used less than {} % for {lasting}", rule.below));
     }
 
     /// What the cards of a job did when they were measured last, for who asks.

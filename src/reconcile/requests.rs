@@ -169,6 +169,8 @@ pub struct Listing {
     pub jobs: Vec<JobReport>,
     /// Files that cannot be anybody's job.
     pub strays: Vec<Diagnostic>,
+    /// All events up to this serial number have come before.
+    pub serial: u64,
 }
 
 /// What was used.
@@ -333,7 +335,7 @@ impl<S: Store> Reconciler<S> {
         } else {
             Vec::new()
         };
-        Listing { jobs, strays }
+        Listing { jobs, strays, serial: self.happenings.last() }
     }
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {

@@ -80,7 +80,7 @@ impl<S: Store> Reconciler<S> {
     fn tell_those_that_run(&mut self, key: &JobKey, was_told: bool) {
         self.shown.insert(key.clone());
         if let Some(said) = self.full.get(&key.workspace).filter(|_| !was_told) {
-            self.note(key, format!("alarm: no room: {said}"));
+            self.alarm(key, &format!("no room: {said}"));
         }
     }
 

@@ -406,3 +406,17 @@ pub struct EventRecord {
     /// What happened and why, one line.
     pub message: String,
 }
+
+/// How messages of alarms begin.
+const ALARM: &str = "alarm: ";
+
+impl EventRecord {
+    /// The message of an alarm: something that people should look at, though the job goes on.
+    pub fn alarm(what: &str) -> String {
+        format!("{ALARM}{what}")
+    }
+
+    pub fn is_alarm(&self) -> bool {
+        self.message.starts_with(ALARM)
+    }
+}

@@ -426,7 +426,7 @@ fn secrets_are_written_and_never_told() {
     assert_eq!(fs::read(&file).unwrap(), b"hunter2");
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
     let listed = get(&instance, "/v1/secrets/default");
-    assert_eq!(listed.json(), json!([{ "workspace": "default", "secret": "git" }]));
+    assert_eq!(listed.json()["items"], json!([{ "workspace": "default", "secret": "git" }]));
     assert_eq!(get(&instance, "/v1/secrets/default/git").code(), "method_not_allowed");
     assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/default/..%2Fx", "", b"x").code(), "bad_request");
     assert_eq!(ask_with(&instance, "DELETE", "/v1/secrets/default/git", "", b"").status, 200);
@@ -447,16 +447,28 @@ fn what_there_is_beside_jobs_is_listed_for_who_may_look() {
     let backing = instance.root().join("var/lib/trainyard/workspaces/default");
     fs::create_dir_all(backing.join("datasets/mnist/draft")).unwrap();
     fs::create_dir_all(backing.join("models/old/3/weights")).unwrap();
-    let templates = get(&instance, "/v1/templates").json();
+    fs::create_dir_all(backing.join("models/old/20/w")).unwrap();
+    let templates = get(&instance, "/v1/templates").json()["items"].clone();
     assert_eq!(templates[0]["template"], "train", "{templates}");
     let shown = get(&instance, "/v1/templates/default/train").json();
     assert!(shown["text"].as_str().unwrap().contains("trains"), "{shown}");
     assert_eq!(get(&instance, "/v1/templates/default/none").code(), "not_found");
     let datasets = get(&instance, "/v1/datasets").json();
-    let mnist = datasets.as_array().unwrap().iter().find(|one| one["dataset"] == "mnist").unwrap();
+    let mnist = datasets["items"].as_array().unwrap().iter().find(|one| one["dataset"] == "mnist").unwrap();
     assert_eq!((&mnist["home"], &mnist["has_draft"]), (&json!("default"), &json!(true)));
     let models = get(&instance, "/v1/models").json();
-    assert_eq!(models, json!([{ "workspace": "default", "job": "old", "run": 3, "files": ["weights"] }]));
+    let model = |run: u32, file: &str| json!({ "workspace": "default", "job": "old", "run": run, "files": [file] });
+    assert_eq!(models, json!({ "items": [model(3, "weights"), model(20, "w")], "total": 2 }));
+    let first = get(&instance, "/v1/models?limit=1&text=ol&name=old").json();
+    assert_eq!((&first["items"], &first["total"]), (&json!([model(3, "weights")]), &json!(2)));
+    let next = first["next"].as_str().unwrap().replace('%', "%25");
+    let rest = get(&instance, &format!("/v1/models?limit=1&text=ol&name=old&after={next}")).json();
+    assert_eq!(rest, json!({ "items": [model(20, "w")], "total": 2 }), "one after the other, and no more");
+    for list in ["templates", "images", "workspaces", "secrets/default", "tokens", "usage"] {
+        let none = get(&instance, &format!("/v1/{list}?text=nothing-like-this&sort=name&limit=3")).json();
+        assert_eq!(none, json!({ "items": [], "total": 0 }), "{list}");
+        assert_eq!(get(&instance, &format!("/v1/{list}?after=nonsense")).code(), "bad_request", "{list}");
+    }
     assert_eq!(get(&instance, "/v1/models?workspace=nowhere").code(), "not_found");
     let output = Command::new(BINARY).args(["--root"]).arg(instance.root()).args(["template", "ls", "--json"]).output();
     let listed: Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();

@@ -142,6 +142,7 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     let Some(instance) = Instance::start(test, "") else { return };
     let busy = "command = [\"/usr/bin/timeout\", \"6\", \"/bin/sh\", \"-c\", \"while :; do :; done\"]";
     instance.drop_job("busy", busy);
+    instance.drop_job("sleeps", "command = \"sleep infinity\"\nresources.cpu = 0.1\n");
     instance.run_job("brief", "command = \"sleep 0.05\"");
     let rows = |job: &str| {
         let path = instance.mount().join(format!("jobs/{job}/latest/attempts/1/main-0/metrics.csv"));
@@ -182,6 +183,20 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     }
     assert!(number(&end[2]) > number(&busy[0][2]));
     assert!(number(&busy[0][8]) >= 2.0, "{busy:?}");
+
+    // Of one that runs the newest row is told.
+    let told = |verb: &[&str]| serde_json::from_str::<serde_json::Value>(&instance.ok(verb)).unwrap();
+    let usage = |job: &str| told(&["status", job, "--json"])["usage"].clone();
+    let sleeps = wait_for("what it uses", || Some(usage("sleeps")).filter(|usage| usage[0].is_object()));
+    assert_eq!(sleeps[0]["task"], "main-0");
+    assert!(sleeps[0]["memory"].as_u64().unwrap() > 0 && sleeps[0]["cpu_percent"].as_f64().unwrap() < 50.0, "{sleeps}");
+    assert_eq!(usage("busy"), serde_json::json!([]), "it has ended");
+    let top = told(&["top", "--json"]);
+    let of_top = top["jobs"].as_array().unwrap().iter().find(|job| job["name"] == "sleeps").unwrap();
+    assert!(of_top["tasks"][0]["memory"].as_u64().unwrap() > 0, "{top}");
+    let row = regex::Regex::new(r"(?m)^main-0 +running +\d+% +[\d.]+[KMG]iB").unwrap();
+    let screen = instance.ok(&["status", "sleeps"]);
+    assert!(row.is_match(&screen), "{screen}");
 }
 
 #[test]

@@ -32,6 +32,14 @@ fn screen(instance: &Instance, columns: u16, arguments: &[&str]) -> String {
     masked(instance, &format!("{out}{told}--- {}\n", output.status))
 }
 
+/// What the doctor looks at, and how it tells of it; what it finds is the machine's.
+fn of_any_machine(screen: &str) -> String {
+    let finding = regex::Regex::new(r"(?m)^([a-z-]+ +)(ok|warning|failed) +\S.*\n(?: +\S.*\n)?").unwrap();
+    let text = finding.replace_all(screen, "${1}LEVEL    FOUND, AND ADVICE\n");
+    let sum = regex::Regex::new(r"(?s)\d+ ok, \d+ warning\(s\), \d+ failed\n.*exit status: [01]\n$").unwrap();
+    sum.replace(&text, "COUNT ok, COUNT warning(s), COUNT failed\n").into_owned()
+}
+
 #[test]
 fn screens_are_as_they_were_at_80_and_120_columns() {
     let test = "screens_are_as_they_were_at_80_and_120_columns";
@@ -57,7 +65,7 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
     let file = instance.root().join("file.toml");
     fs::write(&file, "comand = \"true\"\n[roles.worker]\ncount = 0\n").unwrap();
     let file = file.display().to_string();
-    let screens: [(&str, &[&str]); 18] = [
+    let screens: [(&str, &[&str]); 23] = [
         ("ps", &["ps", "--state", "waiting,held,invalid"]),
         ("ps_wide", &["ps", "-o", "wide", "--state", "waiting,held,invalid"]),
         ("ps_names", &["ps", "-q"]),
@@ -71,6 +79,11 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
         ("model_show", &["model", "show", "nothing@3"]),
         ("secret_ls", &["secret", "ls"]),
         ("dataset_ls", &["dataset", "ls"]),
+        ("dataset_show", &["dataset", "show", "手写数字"]),
+        ("dataset_verify", &["dataset", "verify", "手写数字"]),
+        ("dataset_verify_unknown", &["dataset", "verify", "手写数字@v2"]),
+        ("doctor_some", &["doctor", "config", "root", "alerts"]),
+        ("doctor_unknown", &["doctor", "quota", "nonsense"]),
         ("template_ls", &["template", "ls"]),
         ("spec_ls", &["spec", "ls"]),
         ("image_ls", &["image", "ls"]),
@@ -81,6 +94,7 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
         for (name, arguments) in &screens {
             insta::assert_snapshot!(format!("{name}_{columns}"), screen(&instance, columns, arguments));
         }
+        insta::assert_snapshot!(format!("doctor_{columns}"), of_any_machine(&screen(&instance, columns, &["doctor"])));
     }
     lists_take_the_same_forms(&instance);
     what_would_be_done_is_said_and_not_done(&instance);

@@ -5,7 +5,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -13,15 +15,19 @@ const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
 
 const GIB: u64 = 1 << 30;
 
-/// Answers at the socket of `root` with what there is for a path, until the test is over; with a text as it is.
-fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, answers: Vec<(S, Value)>) {
+/// Answers at the socket of `root` with what there is for a path, until the test is over; with a text as it is. Tells what was asked.
+fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, answers: Vec<(S, Value)>) -> Receiver<String> {
     let socket = root.join("run/trainyard/api.sock");
     std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
-    std::thread::spawn(move || listener.incoming().flatten().for_each(|client| answer(client, &answers)));
+    let (sender, asked) = channel();
+    // Most have no interest in it.
+    let serve = move |client| drop(sender.send(answer(client, &answers)));
+    std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
+    asked
 }
 
-fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) {
+fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) -> String {
     let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let asked = first.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -32,6 +38,7 @@ fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) {
     let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    asked
 }
 
 fn screen(root: &Path, columns: u16, arguments: &[&str]) -> String {
@@ -96,6 +103,12 @@ fn gpus() -> Value {
     })
 }
 
+/// A list of which there is one page.
+fn page(items: Value) -> Value {
+    let total = items.as_array().unwrap().len();
+    json!({ "items": items, "total": total })
+}
+
 fn used(name: &str, hours: f64, price: Option<f64>) -> Value {
     json!({
         "name": name, "attempts": 12, "gpu_hours": hours, "cpu_hours": hours * 8.0, "memory_gib_hours": hours * 64.0,
@@ -156,18 +169,21 @@ fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
         vec![
             ("/v1/gpus", gpus()),
             (
-                "/v1/usage?by=workspace&since=0",
-                json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)]),
+                "/v1/usage?by=workspace&since=0&limit=10000",
+                page(json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)])),
             ),
-            ("/v1/usage?by=user&since=0", json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
             (
-                "/v1/usage?by=job&since=0",
-                json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))]),
+                "/v1/usage?by=user&since=0&limit=10000",
+                page(json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
             ),
-            ("/v1/workspaces", workspaces()),
+            (
+                "/v1/usage?by=job&since=0&limit=10000",
+                page(json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))])),
+            ),
+            ("/v1/workspaces?limit=10000", page(workspaces())),
             ("/v1/workspaces/%E8%87%AA%E7%84%B6%E8%AF%AD%E8%A8%80%E5%A4%84%E7%90%86", workspace()),
-            ("/v1/tokens", tokens()),
-            ("/v1/images?", images()),
+            ("/v1/tokens?limit=10000", page(tokens())),
+            ("/v1/images?limit=10000", page(images())),
             ("/v1/drain", drained),
         ],
     );
@@ -269,9 +285,9 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         root,
         vec![
             ("/v1/gpus", no_cards),
-            ("/v1/usage?by=workspace&since=0", json!([])),
-            ("/v1/workspaces", json!([])),
-            ("/v1/tokens", json!([])),
+            ("/v1/usage?by=workspace&since=0&limit=10000", page(json!([]))),
+            ("/v1/workspaces?limit=10000", page(json!([]))),
+            ("/v1/tokens?limit=10000", page(json!([]))),
             ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
         ],
     );
@@ -282,6 +298,30 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         }
         insta::assert_snapshot!(format!("token_none_{columns}"), screen(root, columns, &["token", "ls"]));
         insta::assert_snapshot!(format!("no_daemon_{columns}"), screen(elsewhere.path(), columns, &["ps"]));
+    }
+}
+
+/// Nothing is asked again and again.
+#[test]
+fn what_is_watched_is_looked_at_anew_when_something_has_happened() {
+    let list = json!({ "jobs": [], "strays": [], "total": 0, "serial": 7 });
+    let event = json!({
+        "serial": 8, "workspace": "default", "job": "j", "number": 0, "at": "2026-11-30T02:00:00.000Z", "run": 1, "state": "running",
+        "message": "m"
+    });
+    for verb in ["ps", "queue"] {
+        let directory = tempfile::tempdir().unwrap();
+        let addresses = ["/v1/jobs?limit=10000", "/v1/events?after=7&follow=1"];
+        let answers = addresses.into_iter().zip([list.clone(), Value::String(format!("{event}\n"))]).collect();
+        let asked = stand_in(directory.path(), answers);
+        let mut command = Command::new(BINARY);
+        command.arg("--root").arg(directory.path()).args([verb, "--watch"]).env_remove("TRAINYARD_ROOT");
+        let mut watching = command.stdout(Stdio::null()).spawn().unwrap();
+        let seen: Vec<_> = (0..5).map_while(|_| asked.recv_timeout(Duration::from_secs(60)).ok()).collect();
+        watching.kill().unwrap();
+        watching.wait().unwrap();
+        let [list, events] = addresses;
+        assert_eq!(seen, [list, events, list, events, list], "{verb}");
     }
 }
 
@@ -299,7 +339,7 @@ fn verbs_of_trainyard_s_own_processes_say_what_to_do_instead_where_they_are_type
         ("shim", "trainyard new"),
     ] {
         let mut command = Command::new(BINARY);
-        let output = command.args(["--root", &root, verb]).stdin(std::process::Stdio::null()).output().unwrap();
+        let output = command.args(["--root", &root, verb]).stdin(Stdio::null()).output().unwrap();
         let told = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{verb}: {told}");
         assert!(told.contains(&format!("`trainyard {verb}` is not for people")) && told.contains(instead), "{told}");

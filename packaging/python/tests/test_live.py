@@ -264,6 +264,7 @@ class Machine(Live):
         self.assertEqual((error.code, len(error.diagnostics)), ("invalid_template", 1))
         self.assertEqual(self.yard.save_template("learn", TEMPLATE, replace=True)["text"], TEMPLATE)
         self.assertEqual(self.yard.save_template("again", TEMPLATE)["params"][0]["name"], "lr")
+        self.assertEqual([found["template"] for found in self.yard.templates(name="agian", sort="-changed")], ["again"])
         self.yard.delete_template("again")
         self.assertNotIn("again", [template["template"] for template in self.yard.templates()])
         job = self.yard.create("learned", jobs.Template("learn", lr=0.5))

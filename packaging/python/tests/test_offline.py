@@ -239,9 +239,17 @@ class Connections(OfRefusals):
     def test_what_came_too_fast_is_asked_again_when_it_may_be(self) -> None:
         slow = answer("429 X", b'{"code":"too_many_requests","error":"come back"}', "Retry-After: 1\r\n")
         waits: List[float] = []
-        with Script([slow, slow, answer("200 OK", b"[]")]) as script, unittest.mock.patch("time.sleep", waits.append):
+        with Script([slow, slow, answer("200 OK", b'{"items":[],"total":0}')]) as script, unittest.mock.patch("time.sleep", waits.append):
             self.assertEqual(script.yard().models(), [])
         self.assertEqual(waits, [1.0, 1.0])
+
+    def test_lists_are_asked_for_to_their_end(self) -> None:
+        first = answer("200 OK", b'{"items":[{"job":"a"}],"total":2,"next":":default%2Fa"}')
+        with Script([first, answer("200 OK", b'{"items":[{"job":"b"}],"total":2}')]) as script:
+            self.assertEqual([model["job"] for model in script.yard().models(text="x")], ["a", "b"])
+            asked = [request.split(" ")[1] for request in script.asked]
+        query = "/v1/models?workspace=default&text=x&limit=1000"
+        self.assertEqual(asked, [query, query + "&after=%3Adefault%252Fa"])
 
     def test_the_version_is_the_daemon_s(self) -> None:
         cargo = (REPOSITORY / "Cargo.toml").read_text(encoding="utf-8")
@@ -296,7 +304,7 @@ class Streams(OfRefusals):
             self.assertEqual(self.refused(lambda: str(logs)).code, "connection_lost")
 
     def test_an_answer_of_a_known_length_that_breaks_off_does_not_look_whole(self) -> None:
-        whole = answer("200 OK", b'[{"job":"j"}]')
+        whole = answer("200 OK", b'{"items":[{"job":"j"}]}')
         with Script([whole[:-5], whole]) as script:
             error = self.refused(script.yard().models)
             self.assertEqual(error.code, "connection_lost")

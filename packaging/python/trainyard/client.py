@@ -30,6 +30,8 @@ from .types import (
     WorkspaceView,
 )
 
+#: Of a list at once.
+PAGE = 1000
 #: Below the directory of the installation.
 SOCKET = "run/trainyard/api.sock"
 
@@ -99,7 +101,7 @@ class Yard:
         until: Optional[Time] = None,
         sort: Optional[str] = None,
         limit: Optional[int] = None,
-        page: int = 1000,
+        page: int = PAGE,
     ) -> Iterator[Job]:
         """Jobs of which all of it is true, page by page: each has been seen as it was then (`job.seen`).
 
@@ -163,19 +165,28 @@ class Yard:
 
     def usage(self, by: str = "workspace", since: Optional[Time] = None) -> List[UsageView]:
         """What was used of the machine, by `user`, `workspace` or `job`."""
-        return cast(List[UsageView], self._transport.json("GET", path("usage"), {"by": by, "since": moment(since)}))
+        return cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since)))
 
     def workspaces(self) -> List[WorkspaceView]:
         """Workspaces that you may enter, with their storage."""
-        return cast(List[WorkspaceView], self._transport.json("GET", path("workspaces")))
+        return cast(List[WorkspaceView], self._all(path("workspaces")))
 
     def workspace(self, name: str) -> WorkspaceDetail:
         """A workspace, with what takes the room."""
         return cast(WorkspaceDetail, self._transport.json("GET", path("workspaces", name)))
 
-    def templates(self, workspace: Optional[str] = None) -> List[TemplateView]:
-        """Templates that you may read."""
-        return cast(List[TemplateView], self._transport.json("GET", path("templates"), {"workspace": workspace}))
+    def templates(
+        self,
+        workspace: Optional[str] = None,
+        *,
+        text: Optional[str] = None,
+        name: Optional[str] = None,
+        sort: Optional[str] = None,
+    ) -> List[TemplateView]:
+        """Templates that you may read. `text` is part of name or description, `name` is near the name, as for `jobs`; sorted by
+        `name`, `changed` or `user`, or `nearest`."""
+        found = self._all(path("templates"), workspace=workspace, text=text, name=name, sort=sort)
+        return cast(List[TemplateView], found)
 
     def template(self, name: str, *, workspace: str = "default") -> TemplateDetail:
         """A template with its parameters and its file."""
@@ -193,25 +204,38 @@ class Yard:
         """Removes a template; jobs that were made of it go on."""
         self._transport.json("DELETE", path("templates", workspace, name))
 
-    def datasets(self, workspace: str = "default") -> List[DatasetView]:
-        """Datasets that jobs of a workspace may name."""
-        return cast(List[DatasetView], self._transport.json("GET", path("datasets"), {"workspace": workspace}))
+    def datasets(
+        self, workspace: str = "default", *, text: Optional[str] = None, name: Optional[str] = None
+    ) -> List[DatasetView]:
+        """Datasets that jobs of a workspace may name. `text` is part of the name, `name` is near it."""
+        return cast(List[DatasetView], self._all(path("datasets"), workspace=workspace, text=text, name=name))
 
-    def models(self, workspace: str = "default") -> List[ModelView]:
-        """Models that runs have left."""
-        return cast(List[ModelView], self._transport.json("GET", path("models"), {"workspace": workspace}))
+    def models(
+        self, workspace: str = "default", *, text: Optional[str] = None, name: Optional[str] = None
+    ) -> List[ModelView]:
+        """Models that runs have left. `text` is part of the job's name, `name` is near it."""
+        return cast(List[ModelView], self._all(path("models"), workspace=workspace, text=text, name=name))
 
     def delete_model(self, job: str, run: int, *, workspace: str = "default") -> None:
         """Removes the model that a run has left, if no job that is not over uses it."""
         self._transport.json("DELETE", path("models", workspace, job, str(run)))
 
-    def images(self, workspace: str = "default") -> List[ImageView]:
-        """Images that jobs of a workspace find."""
-        return cast(List[ImageView], self._transport.json("GET", path("images"), {"workspace": workspace}))
+    def images(
+        self,
+        workspace: str = "default",
+        *,
+        text: Optional[str] = None,
+        name: Optional[str] = None,
+        sort: Optional[str] = None,
+    ) -> List[ImageView]:
+        """Images that jobs of a workspace find. `text` is part of the name, `name` is near it; sorted by `name`, `brought`,
+        `used` or `size`, or `nearest`."""
+        found = self._all(path("images"), workspace=workspace, text=text, name=name, sort=sort)
+        return cast(List[ImageView], found)
 
     def secrets(self, workspace: str = "default") -> List[str]:
         """Names of a workspace's secrets, to root; what is in them is never told."""
-        found = cast(List[SecretView], self._transport.json("GET", path("secrets", workspace)))
+        found = cast(List[SecretView], self._all(path("secrets", workspace)))
         return [secret["secret"] for secret in found]
 
     def set_secret(self, name: str, content: Union[str, bytes], *, workspace: str = "default") -> None:
@@ -230,6 +254,17 @@ class Yard:
     def openapi(self) -> Dict[str, Any]:
         """The description of all that the daemon takes."""
         return cast(Dict[str, Any], self._transport.json("GET", "/openapi.json"))
+
+    def _all(self, where: str, **query: Value) -> List[Any]:
+        """All of a list that is not of jobs, page by page."""
+        found: List[Any] = []
+        asked: Dict[str, Value] = {**query, "limit": PAGE}
+        while True:
+            page = self._transport.json("GET", where, asked)
+            found += page["items"]
+            asked["after"] = page.get("next")
+            if asked["after"] is None:
+                return found
 
     def _repr_html_(self) -> str:
         rows = "".join(_row(job) for job in self.jobs(sort="-created", limit=20))

@@ -139,6 +139,8 @@ class _JobList(TypedDict, total=False):
 
 class JobList(_JobList):
     jobs: List[JobReport]
+    #: What came up to this serial number of events is in it: `/v1/events?after=` it tells what comes.
+    serial: int
     #: Files in `jobs.d` that cannot be anybody's job; root alone is told.
     strays: List[Diagnostic]
     #: So many jobs are as was asked for, on this page and others.
@@ -199,6 +201,16 @@ class RunView(TypedDict):
     verdict: Optional[str]
 
 
+class TaskUsage(TypedDict):
+    at: str
+    #: Of one core, in the 5 s before; absent where the kernel does not tell, as all that follows.
+    cpu_percent: Optional[float]
+    #: Bytes, page cache included.
+    memory: Optional[int]
+    #: `ROLE-I`.
+    task: str
+
+
 class JobView(TypedDict):
     events: List[EventView]
     #: What the cards of its tasks do while they run.
@@ -209,6 +221,8 @@ class JobView(TypedDict):
     runs: List[RunView]
     #: The last good version of the job file.
     spec: Optional[str]
+    #: What its tasks use of processors and memory while they run.
+    usage: List[TaskUsage]
 
 
 # One line of a task's output.
@@ -238,6 +252,18 @@ class ImageView(TypedDict):
     size: int
     used: str
     workspace: Optional[str]
+
+
+class _ImageViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class ImageViewPage(_ImageViewPage):
+    items: List[ImageView]
+    #: So many are as was asked for, on this page and others.
+    total: int
 
 
 class FindingView(TypedDict):
@@ -340,6 +366,18 @@ class UsageView(TypedDict):
     unpriced: int
 
 
+class _UsageViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class UsageViewPage(_UsageViewPage):
+    items: List[UsageView]
+    #: So many are as was asked for, on this page and others.
+    total: int
+
+
 class WorkspaceView(TypedDict):
     #: `counted` by Trainyard, or by the kernel: by `btrfs`, or as a `project` of ext4 or XFS.
     held: Optional[str]
@@ -353,6 +391,18 @@ class WorkspaceView(TypedDict):
     used: Optional[int]
     waiting: int
     workspace: str
+
+
+class _WorkspaceViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class WorkspaceViewPage(_WorkspaceViewPage):
+    items: List[WorkspaceView]
+    #: So many are as was asked for, on this page and others.
+    total: int
 
 
 class EntryView(TypedDict):
@@ -415,6 +465,18 @@ class DatasetView(TypedDict):
     versions: List[str]
 
 
+class _DatasetViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class DatasetViewPage(_DatasetViewPage):
+    items: List[DatasetView]
+    #: So many are as was asked for, on this page and others.
+    total: int
+
+
 # What a run has left in its model directory.
 class ModelView(TypedDict):
     #: Names of its files and directories.
@@ -422,6 +484,18 @@ class ModelView(TypedDict):
     job: str
     run: int
     workspace: str
+
+
+class _ModelViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class ModelViewPage(_ModelViewPage):
+    items: List[ModelView]
+    #: So many are as was asked for, on this page and others.
+    total: int
 
 
 class ParamView(TypedDict):
@@ -446,6 +520,18 @@ class TemplateView(TypedDict):
     template: str
 
 
+class _TemplateViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class TemplateViewPage(_TemplateViewPage):
+    items: List[TemplateView]
+    #: So many are as was asked for, on this page and others.
+    total: int
+
+
 # With its file.
 class TemplateDetail(TypedDict):
     changed: str
@@ -463,3 +549,15 @@ class TemplateDetail(TypedDict):
 class SecretView(TypedDict):
     secret: str
     workspace: str
+
+
+class _SecretViewPage(TypedDict, total=False):
+    #: There is more: ask again with it as `after`.
+    next: Optional[str]
+
+
+# A page of a list.
+class SecretViewPage(_SecretViewPage):
+    items: List[SecretView]
+    #: So many are as was asked for, on this page and others.
+    total: int

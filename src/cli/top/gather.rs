@@ -1,15 +1,17 @@
 //! What `top` shows: jobs and cards from the daemon, the machine from the kernel, tasks from `metrics.csv` in the mount.
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
 use crate::api::client::{Client, ClientError};
 use crate::api::gpus::GpuList;
+use crate::api::tasks::TaskUsage;
 use crate::api::wire::JobQuery;
 use crate::cli::ps::name;
+use crate::cli::pulse;
 use crate::config::Paths;
 use crate::report::JobReport;
 use crate::status::State;
@@ -58,19 +60,46 @@ pub(super) struct Gatherer {
     workspace: Option<String>,
     /// Busy and all time of the processors when they were last looked at.
     ticks: Option<(u64, u64)>,
+    jobs: Vec<JobReport>,
+    /// When they were looked at, and up to which of their events.
+    at: Instant,
+    serial: u64,
 }
 
 impl Gatherer {
     pub(super) fn new(client: Client, paths: &Paths, workspace: Option<String>) -> Self {
-        Self { client, mount: paths.mount_point(), workspace, ticks: None }
+        let mount = paths.mount_point();
+        Self { client, mount, workspace, ticks: None, jobs: Vec::new(), at: Instant::now(), serial: 0 }
     }
 
+    /// At everything.
     pub(super) async fn look(&mut self) -> Result<Seen, ClientError> {
-        let mut jobs = self.client.jobs(&JobQuery::default()).await?.jobs;
-        jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
+        let jobs = self.look_at_jobs().await?;
+        let (machine, gpus) = self.look_at_machine().await?;
+        Ok(Seen { machine, gpus, jobs })
+    }
+
+    pub(super) async fn look_at_jobs(&mut self) -> Result<Vec<JobSeen>, ClientError> {
+        let mut list = self.client.jobs(&JobQuery::default()).await?;
+        list.jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
+        (self.jobs, self.serial, self.at) = (list.jobs, list.serial, Instant::now());
+        Ok(self.jobs_now())
+    }
+
+    /// Those that were looked at last, as long as they have run by now, and what their tasks use.
+    pub(super) fn jobs_now(&self) -> Vec<JobSeen> {
+        self.jobs.iter().map(|job| seen(&self.mount, job, self.at.elapsed())).collect()
+    }
+
+    pub(super) async fn look_at_machine(&mut self) -> Result<(Machine, GpuList), ClientError> {
         let gpus = self.client.gpus().await?;
-        let jobs = jobs.iter().map(|job| seen(&self.mount, job)).collect();
-        Ok(Seen { machine: self.machine(), gpus, jobs })
+        Ok((self.machine(), gpus))
+    }
+
+    /// When jobs should be looked at again.
+    pub(super) fn next(&self) -> impl Future<Output = ()> + use<> {
+        let (client, serial) = (self.client.clone(), self.serial);
+        async move { pulse::next(&client, serial).await }
     }
 
     fn machine(&mut self) -> Machine {
@@ -103,42 +132,25 @@ fn memory(meminfo: &str) -> (u64, u64) {
     (all.saturating_sub(kib("MemAvailable")), all)
 }
 
-fn seen(mount: &Path, job: &JobReport) -> JobSeen {
+fn seen(mount: &Path, job: &JobReport, since: Duration) -> JobSeen {
     let attempt = mount.join(&job.workspace).join("jobs").join(&job.job).join("latest/attempts");
     let attempt = attempt.join(job.attempt.to_string());
+    let usage = |task: &str| TaskUsage::read(task, File::open(attempt.join(task).join("metrics.csv")).ok()?);
     let tasks = job.tasks.iter().map(|task| {
-        let running = (task.phase == "running").then(|| usage(&attempt.join(&task.task).join("metrics.csv"))).flatten();
-        let (cpu_percent, memory) = running.unwrap_or((None, None));
+        let running = (task.phase == "running").then(|| usage(&task.task)).flatten();
+        let (cpu_percent, memory) = running.map_or((None, None), |usage| (usage.cpu_percent, usage.memory));
         let (task, phase, reason) = (task.task.clone(), task.phase.clone(), task.reason.clone());
         TaskSeen { task, phase, reason, cpu_percent, memory }
     });
+    let more = if job.ended.is_none() { u64::try_from(since.as_millis()).unwrap_or(0) } else { 0 };
     JobSeen {
         name: name(job),
         state: job.state,
         reason: job.reason.clone(),
         run: job.run,
-        duration_ms: job.duration_ms,
+        duration_ms: job.duration_ms.map(|lasted| lasted.saturating_add(more)),
         tasks: tasks.collect(),
     }
-}
-
-/// Longer than any row.
-const ROW_MAX: u64 = 1024;
-
-/// Of the last whole row: percent of a core, and bytes of memory.
-fn usage(metrics: &Path) -> Option<(Option<f64>, Option<u64>)> {
-    let mut file = File::open(metrics).ok()?;
-    let from = file.metadata().ok()?.len().saturating_sub(ROW_MAX);
-    file.seek(SeekFrom::Start(from)).ok()?;
-    let mut text = String::new();
-    file.read_to_string(&mut text).ok()?;
-    last_row(&text)
-}
-
-fn last_row(text: &str) -> Option<(Option<f64>, Option<u64>)> {
-    let whole = text.rfind('\n').and_then(|end| text.get(..end))?;
-    let fields: Vec<&str> = whole.lines().last()?.split(',').collect();
-    Some((fields.get(3)?.parse().ok(), fields.get(4)?.parse().ok()))
 }
 
 #[cfg(test)]
@@ -150,13 +162,5 @@ mod tests {
         assert_eq!(ticks("cpu  10 1 5 80 4 0 0 0 7 0\ncpu0 …"), Some((16, 100)));
         assert_eq!(memory("MemTotal:  100 kB\nMemFree: 1 kB\nMemAvailable:  60 kB\n"), (40 << 10, 100 << 10));
         assert_eq!(memory(""), (0, 0));
-    }
-
-    #[test]
-    fn of_a_task_the_last_whole_row_counts() {
-        let text = "time,elapsed_s,cpu_s,cpu_percent,memory_bytes,x\nt,5,1,20.5,4096,\nt,10,2,31.0,8192,\nt,15";
-        assert_eq!(last_row(text), Some((Some(31.0), Some(8192))));
-        assert_eq!(last_row("t,5,1,,,\n"), Some((None, None)));
-        assert_eq!(last_row("t,5"), None);
     }
 }

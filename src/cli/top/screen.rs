@@ -9,8 +9,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
 
-use super::gather::{JobSeen, Seen, TaskSeen};
-use crate::api::gpus::GpuView;
+use super::gather::{JobSeen, Machine, Seen, TaskSeen};
+use crate::api::client::ClientError;
+use crate::api::gpus::{GpuList, GpuView};
 use crate::ids::{Bytes, format_duration};
 use crate::status::State;
 use crate::sys::terminal::escape;
@@ -44,15 +45,24 @@ impl View {
         Self { seen, colours, stale: None, all: false, selected: 0 }
     }
 
-    pub(super) fn show(&mut self, seen: Seen) {
-        self.seen = seen;
-        self.stale = None;
+    /// What was looked at, by what shows it; where nothing was seen what was seen last stays, and that it is old is said.
+    pub(super) fn heard<T>(&mut self, looked: Result<T, ClientError>, show: impl FnOnce(&mut Self, T)) {
+        match looked {
+            Ok(seen) => {
+                self.stale = None;
+                show(self, seen);
+            }
+            Err(error) => self.stale = Some(escape(&error.to_string())),
+        }
+    }
+
+    pub(super) fn show_jobs(&mut self, jobs: Vec<JobSeen>) {
+        self.seen.jobs = jobs;
         self.selected = self.selected.min(self.jobs().count().saturating_sub(1));
     }
 
-    /// Nothing new was seen.
-    pub(super) fn told(&mut self, why: &str) {
-        self.stale = Some(escape(why));
+    pub(super) fn show_machine(&mut self, (machine, gpus): (Machine, GpuList)) {
+        (self.seen.machine, self.seen.gpus) = (machine, gpus);
     }
 
     pub(super) fn press(&mut self, key: KeyCode) {
@@ -234,7 +244,6 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::gather::Machine;
     use super::*;
 
     fn seen() -> Seen {
@@ -299,7 +308,8 @@ mod tests {
         insta::assert_snapshot!("top_120", drawn(&view, 120));
         view.press(KeyCode::Char('a'));
         view.press(KeyCode::Down);
-        view.told("the daemon does not answer");
+        let refused = ClientError::Refused { status: 503, message: "the daemon does not answer".to_owned() };
+        view.heard(Err(refused), View::show_jobs);
         insta::assert_snapshot!("top_all_80", drawn(&view, 80));
         let once = Seen { machine: Machine { cpu_percent: None, ..seen().machine }, ..seen() };
         assert!(
@@ -313,7 +323,7 @@ mod tests {
         let mut view = View::new(seen(), Colours::Terminal);
         (0..9).for_each(|_| view.press(KeyCode::Down));
         assert_eq!(view.selected, 1);
-        view.show(Seen { jobs: Vec::new(), ..seen() });
+        view.heard(Ok(Vec::new()), View::show_jobs);
         assert_eq!(view.selected, 0);
         view.press(KeyCode::End);
         view.press(KeyCode::Up);

@@ -148,7 +148,7 @@ impl<S: Store> Reconciler<S> {
         };
         let (used, of, card) = (Bytes(share.used).roughly(), Bytes(share.bytes), self.name_of(&share.gpu));
         let task = &share.task;
-        self.note(&share.job, format!("alarm: {task} uses {used} of {card}, more than its share of {of}{then}"));
+        self.alarm(&share.job, &format!("{task} uses {used} of {card}, more than its share of {of}{then}"));
     }
 
     fn tell_unwatched(&mut self, share: &Share) {
@@ -160,10 +160,10 @@ impl<S: Store> Reconciler<S> {
             .into_iter()
             .for_each(|attempt| _ = attempt.unwatched_gpus.insert(share.gpu.clone()));
         let (task, of, card) = (&share.task, Bytes(share.bytes), self.name_of(&share.gpu));
-        self.note(
+        self.alarm(
             &share.job,
-            format!(
-                "alarm: the driver does not tell how much memory of {card} process {pid} of {task} uses: that its share of {of} is \
+            &format!(
+                "the driver does not tell how much memory of {card} process {pid} of {task} uses: that its share of {of} is \
                  enough is not watched, but of processes that are told of"
             ),
         );

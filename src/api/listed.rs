@@ -1,0 +1,255 @@
+//! What there are lists of, and what of each its list is filtered and sorted by.
+
+use super::assets::{DatasetView, ModelView};
+use super::secrets::SecretView;
+use super::storage::WorkspaceView;
+use super::templates::TemplateView;
+use super::tokens::TokenView;
+use super::usage::UsageView;
+use super::wire::ImageView;
+use crate::report::JobReport;
+use crate::status::State;
+
+/// Something that is told with others like it, page by page. What it does not have it is not filtered by: then its route has no such
+/// parameter either, or a workspace says which are looked at.
+pub(super) trait Listed {
+    /// How they are sorted where nobody says.
+    const ORDER: &'static str = "name";
+
+    /// No two of a list have the same.
+    fn id(&self) -> String;
+
+    /// What a name that was typed may be near to.
+    fn name(&self) -> &str;
+
+    /// Where a text is looked for.
+    fn texts(&self) -> Vec<String> {
+        vec![self.id()]
+    }
+
+    /// What they are sorted by, as text that sorts as it does; empty for the name alone.
+    fn sorted_by(&self, _by: &str) -> String {
+        String::new()
+    }
+
+    fn state(&self) -> Option<State> {
+        None
+    }
+
+    fn owner(&self) -> Option<u32> {
+        None
+    }
+
+    fn workspace(&self) -> Option<&str> {
+        None
+    }
+
+    /// When it came or was changed, as times are written.
+    fn time(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Listed for JobReport {
+    fn id(&self) -> String {
+        format!("{}/{}", self.workspace, self.job)
+    }
+
+    fn name(&self) -> &str {
+        &self.job
+    }
+
+    fn texts(&self) -> Vec<String> {
+        // As people write it: without the default workspace.
+        let shown = if self.workspace == "default" { self.job.clone() } else { self.id() };
+        vec![shown, self.description.clone()]
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        match by {
+            "created" => self.created.clone(),
+            "state" => self.state.name().to_owned(),
+            "user" => number(self.owner),
+            "duration" => number(self.duration_ms.unwrap_or(0)),
+            _ => String::new(),
+        }
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn workspace(&self) -> Option<&str> {
+        Some(&self.workspace)
+    }
+
+    fn time(&self) -> Option<&str> {
+        Some(&self.created)
+    }
+}
+
+impl Listed for ImageView {
+    fn id(&self) -> String {
+        format!("{} {} {}", self.name, self.kind, self.workspace.as_deref().unwrap_or_default())
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn texts(&self) -> Vec<String> {
+        vec![self.name.clone()]
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        match by {
+            "brought" => self.brought.clone(),
+            "used" => self.used.clone(),
+            "size" => number(self.size),
+            _ => String::new(),
+        }
+    }
+
+    fn time(&self) -> Option<&str> {
+        Some(&self.brought)
+    }
+}
+
+impl Listed for DatasetView {
+    fn id(&self) -> String {
+        format!("{}/{}", self.home, self.dataset)
+    }
+
+    fn name(&self) -> &str {
+        &self.dataset
+    }
+}
+
+impl Listed for ModelView {
+    fn id(&self) -> String {
+        format!("{}/{}/{}", self.workspace, self.job, number(self.run))
+    }
+
+    fn name(&self) -> &str {
+        &self.job
+    }
+
+    fn texts(&self) -> Vec<String> {
+        vec![self.job.clone()]
+    }
+}
+
+impl Listed for TemplateView {
+    fn id(&self) -> String {
+        self.template.clone()
+    }
+
+    fn name(&self) -> &str {
+        self.template.rsplit('/').next().unwrap_or_default()
+    }
+
+    fn texts(&self) -> Vec<String> {
+        vec![self.template.clone(), self.description.clone()]
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        match by {
+            "changed" => self.changed.clone(),
+            "user" => number(self.owner),
+            _ => String::new(),
+        }
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn time(&self) -> Option<&str> {
+        Some(&self.changed)
+    }
+}
+
+impl Listed for WorkspaceView {
+    fn id(&self) -> String {
+        self.storage.workspace.to_string()
+    }
+
+    fn name(&self) -> &str {
+        self.storage.workspace.as_str()
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        if by == "used" { number(self.storage.used.unwrap_or(0)) } else { String::new() }
+    }
+}
+
+impl Listed for SecretView {
+    fn id(&self) -> String {
+        self.secret.clone()
+    }
+
+    fn name(&self) -> &str {
+        &self.secret
+    }
+}
+
+impl Listed for TokenView {
+    fn id(&self) -> String {
+        format!("{}/{}", self.name, number(self.uid))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn texts(&self) -> Vec<String> {
+        vec![self.name.clone()]
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        match by {
+            "created" => self.created.clone(),
+            "user" => number(self.uid),
+            _ => String::new(),
+        }
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.uid)
+    }
+
+    fn time(&self) -> Option<&str> {
+        Some(&self.created)
+    }
+}
+
+impl Listed for UsageView {
+    /// Who has used most is first.
+    const ORDER: &'static str = "-hours";
+
+    fn id(&self) -> String {
+        self.name.clone()
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn sorted_by(&self, by: &str) -> String {
+        // Hours of cards come first, then of cores, as thousandths.
+        let hours = |hours: f64| number((hours * 1000.0) as u64);
+        match by {
+            "hours" => format!("{} {}", hours(self.total.gpu_hours), hours(self.total.cpu_hours)),
+            _ => String::new(),
+        }
+    }
+}
+
+/// As wide as the largest, so that it sorts as text.
+fn number(number: impl Into<u64>) -> String {
+    format!("{:020}", number.into())
+}
