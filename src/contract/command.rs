@@ -37,7 +37,7 @@ fn own_line(task: &Task<'_>) -> Vec<String> {
 }
 
 /// The script that a parameter names, where a platform runs that.
-fn entry(task: &Task<'_>) -> Option<Vec<String>> {
+pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     let program = match (task.spec.contract.platform, task.spec.contract.profile) {
         (Platform::SageMaker, _) => sagemaker::program(task)?,
         (Platform::Tione, Profile::Old) => tione::program(task)?,

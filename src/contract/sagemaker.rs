@@ -91,10 +91,7 @@ fn encoded(value: &Value) -> String {
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let (hosts, hps) = (hosts(task), hyperparameters(task));
     let channels: Vec<String> = task.spec.datasets.iter().map(|dataset| dataset.seen_as().to_string()).collect();
-    let group = json!([{
-        "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
-    }]);
-    let program = program(task).or_else(|| command::script(task)).unwrap_or_default();
+    let program = entry(task);
     let resources = &task.role.resources;
     let plain = [
         ("SM_INPUT_DIR", "/opt/ml/input"),
@@ -125,11 +122,11 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_HPS", Value::Object(hps.clone())),
         pair("SM_USER_ARGS", json!(arguments(task))),
         pair("SM_USER_ENTRY_POINT", &program),
-        pair("SM_MODULE_NAME", program.strip_suffix(".py").unwrap_or(&program)),
+        pair("SM_MODULE_NAME", module(&program)),
         pair("SM_CHANNELS", json!(channels)),
         pair("SM_CURRENT_INSTANCE_GROUP_HOSTS", json!(hosts)),
         pair("SM_INSTANCE_GROUPS", json!(["homogeneousCluster"])),
-        pair("SM_INSTANCE_GROUPS_DICT", json!({ "homogeneousCluster": group.get(0) })),
+        pair("SM_INSTANCE_GROUPS_DICT", groups(&hosts)),
         pair("SM_RESOURCE_CONFIG", resource_config(task)),
         pair("SM_INPUT_DATA_CONFIG", input_config(task)),
         pair("SM_FRAMEWORK_PARAMS", reserved(task)),
@@ -146,11 +143,37 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     out
 }
 
+/// What the variables call the job's script.
+fn entry(task: &Task<'_>) -> String {
+    program(task).or_else(|| command::script(task)).unwrap_or_default()
+}
+
+fn module(program: &str) -> &str {
+    program.strip_suffix(".py").unwrap_or(program)
+}
+
+fn groups(hosts: &[String]) -> Value {
+    json!({ "homogeneousCluster": {
+        "instance_group_name": "homogeneousCluster", "instance_type": "local", "hosts": hosts,
+    } })
+}
+
+/// All of it that the toolkit tells in other variables too, and some that it tells here alone.
 fn training_env(task: &Task<'_>, channels: &[String], hps: &Map<String, Value>) -> Value {
     let paths: Value =
         channels.iter().map(|name| (name.clone(), json!(format!("/opt/ml/input/data/{name}")))).collect();
+    let (hosts, program) = (hosts(task), entry(task));
+    let leader = hosts.first();
     json!({
-        "channel_input_dirs": paths, "current_host": host::primary(task), "hosts": hosts(task), "hyperparameters": hps,
+        "additional_framework_parameters": reserved(task), "framework_module": null, "user_entry_point": program,
+        "module_name": module(&program), "log_level": 20, "num_neurons": 0, "topology": [],
+        "current_instance_type": "local", "current_instance_group": "homogeneousCluster",
+        "current_instance_group_hosts": hosts, "instance_groups": ["homogeneousCluster"],
+        "instance_groups_dict": groups(&hosts), "is_hetero": false,
+        "distribution_hosts": [], "distribution_instance_groups": [],
+        "is_master": leader == Some(&host::primary(task)), "master_hostname": leader,
+        "is_modelparallel_enabled": null, "is_smddprun_installed": false, "is_smddpmprun_installed": false,
+        "channel_input_dirs": paths, "current_host": host::primary(task), "hosts": hosts, "hyperparameters": hps,
         "input_config_dir": "/opt/ml/input/config", "input_data_config": input_config(task), "input_dir": "/opt/ml/input",
         "job_name": task.identity.key.job.as_str(), "model_dir": "/opt/ml/model", "module_dir": "/opt/ml/code",
         "network_interface_name": interface(task), "num_cpus": task.role.resources.cpu.0.div_ceil(1000),

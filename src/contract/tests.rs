@@ -184,6 +184,10 @@ fn sagemaker_is_what_its_own_toolkit_tells() {
     );
     let resources: Value = serde_json::from_str(&file(&first, "/opt/ml/input/config/resourceconfig.json")).unwrap();
     assert_eq!((&resources["current_host"], &resources["hosts"]), (&json!("algo-1"), &json!(["algo-1", "algo-2"])));
+    let whole = |seen: &View| serde_json::from_str::<Value>(&variable(seen, "SM_TRAINING_ENV").unwrap()).unwrap();
+    let (leads, follows) = (whole(&first), whole(&seen(&text, 1)));
+    assert_eq!((&leads["is_master"], &follows["is_master"]), (&json!(true), &json!(false)));
+    assert_eq!((&follows["master_hostname"], &follows["user_entry_point"]), (&json!("algo-1"), &json!("t.py")));
     assert_eq!(first.working_directory, "/opt/ml/code");
     for path in ["/opt/ml/code", "/opt/ml/input/data/train", "/opt/ml/model", "/opt/ml/output", "/opt/ml/checkpoints"] {
         assert!(places(&first).contains(&path), "{path}");

@@ -39,6 +39,12 @@ for name, value in sorted(variables.items()):
         print('  ours  %s=%s (theirs: %s)' % (name, own, value[:80]))
     elif not same:
         differences.append('%s: ours %r, theirs %r' % (name, own, value))
+# What the environment tells once more as a whole, but for what is the machine's.
+whole, own = json.loads(variables['SM_TRAINING_ENV']), json.loads(shown['env']['SM_TRAINING_ENV'])
+for key in sorted(set(whole) | set(own)):
+    of_machine = key in ('job_name', 'num_cpus', 'num_gpus', 'user_entry_point', 'module_name', 'network_interface_name')
+    if (key in whole) != (key in own) or not of_machine and whole[key] != own[key]:
+        differences.append('SM_TRAINING_ENV, %s: ours %r, theirs %r' % (key, own.get(key), whole.get(key)))
 words = json.loads(shown['env']['SM_USER_ARGS'])
 if words != arguments:
     differences.append('arguments: ours %r, theirs %r' % (words, arguments))

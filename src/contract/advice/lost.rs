@@ -1,5 +1,7 @@
 //! What a job file says and nobody hears: a strategy without its roles, arguments behind a command that does not take them.
 
+use super::super::Sample;
+use super::super::command::entry;
 use super::Advice;
 use crate::spec::strategy::starts_servers;
 use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
@@ -51,7 +53,10 @@ pub(super) fn unknown_role(spec: &JobSpec) -> Option<Advice> {
 
 /// Arguments that no program gets.
 pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
-    let role = spec.members().find(|role| !role.params.is_empty() && is_deaf(&role.command, &role.image))?;
+    let sample = Sample::of("job.toml", spec);
+    let has_entry = |role: &Role| sample.tasks(spec).any(|task| task.role.name == role.name && entry(&task).is_some());
+    let is_lost = |role: &&Role| !role.params.is_empty() && is_deaf(&role.command, &role.image);
+    let role = spec.members().filter(is_lost).find(|role| role.command != Command::Default || !has_entry(role))?;
     let text = match &role.command {
         Command::Shell(text) => format!(
             "`params` are put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
@@ -173,6 +178,7 @@ mod tests {
         assert!(of("command = 'python t.py # as ever'\n").contains("a comment hides them"));
         assert!(of("command = 'python t.py | tee log'\n").contains("last program of the pipe"));
         assert!(of("").contains("no `command` that takes them"));
+        assert_eq!(of("contract = 'sagemaker'\nparams.sagemaker_program = 't.py'\n"), "", "the script does");
         for heard in [
             "cd x && python t.py",
             "python t.py '#1'",

@@ -14,7 +14,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -36,6 +36,9 @@ use crate::sys::rooted::Rooted;
 const LIST_MAX: u64 = 1 << 20;
 /// Most files beside the list that may be part of what it says.
 const BESIDE_MAX: usize = 1000;
+/// Most files of directories that it names, and most bytes of them that are read; what is beyond is told apart by its name alone.
+const BELOW_MAX: usize = 10_000;
+const READ_MAX: u64 = 64 << 20;
 
 /// What a task gets.
 pub(super) struct Provided {
@@ -99,10 +102,17 @@ impl List {
         let mut hash = Sha256::new_with_prefix("1");
         add(&mut hash, &list);
         if names_files(&list) {
-            for beside in beside(&root.handle(code)?)? {
+            let mut others = lists_in(&list).filter_map(|other| root.read(&code.join(other), LIST_MAX).ok().flatten());
+            let reach = match names_directories(&list) || others.any(|other| names_directories(&other)) {
+                true => Reach::Below,
+                false => Reach::Beside,
+            };
+            let mut left = READ_MAX;
+            for path in files_of(&root, code, reach)? {
                 // Larger ones, and what is no file, are told apart by their names alone.
-                let content = root.read(&code.join(&beside), LIST_MAX).ok().flatten().unwrap_or_default();
-                add(&mut hash, beside.as_bytes());
+                let content = root.read(&code.join(&path), LIST_MAX.min(left)).ok().flatten().unwrap_or_default();
+                left -= content.len() as u64;
+                add(&mut hash, path.as_os_str().as_bytes());
                 add(&mut hash, &content);
             }
         }
@@ -130,11 +140,45 @@ fn names_files(list: &[u8]) -> bool {
     lines.any(|line| line.starts_with(b"-") || line.starts_with(b".") || line.starts_with(b"/") || line.contains(&b'@'))
 }
 
-fn beside(code: &OwnedFd) -> io::Result<Vec<String>> {
-    let names = fs::read_dir(mounts::path_of(code))?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.take(BESIDE_MAX).collect();
-    names.sort();
-    Ok(names)
+/// Lines such as `.`, `./package`, `-e .` or `name @ file:///opt/ml/code`: all that is in there makes the package.
+fn names_directories(list: &[u8]) -> bool {
+    let mut lines = list.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let begins = |line: &[u8]| [&b"."[..], b"/", b"-e", b"--editable"].iter().any(|word| line.starts_with(word));
+    lines.any(|line| begins(line) || line.windows(5).any(|word| word == b"file:"))
+}
+
+/// Other lists that this one takes in.
+fn lists_in(list: &[u8]) -> impl Iterator<Item = String> {
+    let lines = list.split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).trim().to_owned());
+    lines.filter_map(|line| {
+        let other = line.strip_prefix("--requirement").or_else(|| line.strip_prefix("-r"))?;
+        Some(other.trim_start_matches(['=', ' ', '\t']).to_owned())
+    })
+}
+
+/// How far files of the code are part of a list that names some.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Beside,
+    Below,
+}
+
+/// By their paths in the code, sorted.
+fn files_of(root: &Rooted, code: &Path, reach: Reach) -> io::Result<Vec<PathBuf>> {
+    let most = if reach == Reach::Below { BELOW_MAX } else { BESIDE_MAX };
+    let (mut found, mut open) = (Vec::new(), vec![PathBuf::new()]);
+    while let Some(directory) = open.pop() {
+        let handle = root.handle(&code.join(&directory))?;
+        for entry in fs::read_dir(mounts::path_of(&handle))?.flatten().take(most.saturating_sub(found.len())) {
+            let path = directory.join(entry.file_name());
+            if reach == Reach::Below && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                open.push(path.clone());
+            }
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// An upgrade of the machine's Python makes what was installed for the old one useless.
@@ -224,6 +268,16 @@ mod tests {
         assert_eq!(hash("numpy==1\n", "a"), hash("numpy==1\n", "b"), "what it does not name is nothing to it");
         assert_ne!(hash("numpy==1\n", "a"), hash("numpy==2\n", "a"));
         assert_ne!(hash("-r other.txt\n", "a"), hash("-r other.txt\n", "b"));
+        // Of a package that is made of the code all of it counts, wherever it lies, also by way of another list.
+        let package = |list: &str, other: &str, content: &str| {
+            fs::create_dir_all(dir.path().join("code/src/own")).unwrap();
+            fs::write(dir.path().join("code/src/own/part.py"), content).unwrap();
+            hash(list, other)
+        };
+        for (list, other) in [(".\n", ""), ("-e ./src\n", ""), ("x @ file:///code\n", ""), ("-r other.txt\n", ".\n")] {
+            assert_ne!(package(list, other, "1"), package(list, other, "2"), "{list}");
+        }
+        assert_eq!(package("-r other.txt\n", "numpy\n", "1"), package("-r other.txt\n", "numpy\n", "2"));
         assert!(List::read(dir.path(), "code", "none.txt").unwrap().is_none());
         std::os::unix::fs::symlink("/etc/hostname", dir.path().join("code/link.txt")).unwrap();
         assert!(List::read(dir.path(), "code", "link.txt").unwrap().is_none(), "links lead nowhere else");
