@@ -137,7 +137,7 @@ impl<T: Tree> Ops<T> {
         pin.list(|name, kind| {
             generated.retain(|generated| generated != name);
             let is_hidden = may_hide && self.is_hidden(&path, name);
-            if !is_hidden && !(leaves_out_closed && kind == Kind::Directory && is_closed(name)) {
+            if !(is_hidden || leaves_out_closed && kind == Kind::Directory && is_closed(name)) {
                 rows.push(name, kind, UNKNOWN_INO);
             }
         })?;
