@@ -139,10 +139,21 @@ impl RoleName {
         Self("main".to_owned())
     }
 
-    /// The role as part of an environment variable: upper case, all but letters and digits as `_`.
+    /// The role as part of an environment variable: upper case, all but A–Z and digits as `_`. Among others see [`role_variables`].
     pub fn variable(&self) -> String {
         self.0.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
     }
+}
+
+/// The roles of a job as parts of environment variables. Of several that would be one, those in letters of other scripts have their
+/// place in the job behind it, from 0.
+pub fn role_variables<'a>(names: impl Iterator<Item = &'a RoleName>) -> Vec<String> {
+    let all: Vec<(&RoleName, String)> = names.map(|name| (name, name.variable())).collect();
+    let one = |(place, (name, variable)): (usize, &(&RoleName, String))| {
+        let is_alone = all.iter().filter(|(_, other)| other == variable).count() < 2;
+        if is_alone || name.0.is_ascii() { variable.clone() } else { format!("{variable}_{place}") }
+    };
+    all.iter().enumerate().map(one).collect()
 }
 
 /// A job of a workspace; printed as `JOB` in the default workspace, else `WORKSPACE/JOB`.

@@ -34,7 +34,7 @@ pub use accepted::{Accepted, parse_accepted, salvage};
 pub use diagnostic::{Diagnostic, Severity};
 pub use image::Image;
 pub use job::{
-    Code, Command, DataSource, Dataset, DesiredState, GitCode, GpuIdle, GpuPart, HostMount, JobSpec, Main,
+    Code, Command, DataSource, Dataset, DesiredState, GitCode, GpuIdle, GpuPart, HostMount, JobSpec, ListItem, Main,
     MinSucceeded, Network, OnEdit, OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount,
     Resources, Retry, RetryOn, Role, Scalars, ShareOver, Submodules, SyncAt,
 };

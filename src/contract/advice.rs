@@ -5,7 +5,7 @@ mod lost;
 
 use super::{Sample, azureml, gpus, modelarts, topology};
 use crate::ids::{Cpu, JobName};
-use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Param, Platform, Profile, Role, Severity};
+use crate::spec::{Command, Dataset, Diagnostic, JobSpec, ListItem, Network, Param, Platform, Profile, Role, Severity};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(lost::unknown_role(spec));
     out.extend(lost::params(spec));
     out.extend(lost::namesake(spec));
+    out.extend(ports_on_one_network(spec));
     out
 }
 
@@ -157,7 +158,7 @@ fn stores(spec: &JobSpec) -> impl Iterator<Item = (&'static str, &'static str)> 
         for (_, param) in &role.params {
             match param {
                 Param::Value(value) => words.push(value),
-                Param::List(values) => words.extend(values.iter().map(String::as_str)),
+                Param::List(values) => words.extend(values.iter().map(ListItem::as_str)),
                 Param::Flag => {}
             }
         }
@@ -183,6 +184,21 @@ fn store_warning((scheme, store): (&str, &str)) -> Advice {
         copied.unwrap_or_default()
     );
     Advice { key: "command", text }
+}
+
+/// Elsewhere each task has an address of its own.
+fn ports_on_one_network(spec: &JobSpec) -> Option<Advice> {
+    let tasks: u32 = spec.members().map(|role| role.count).sum();
+    if spec.network == Network::Task || spec.contract.tells_ports() || tasks < 2 {
+        return None;
+    }
+    let text = format!(
+        "scripts for contract {} may listen on one and the same port in every task, and these share a network: each is told ports of \
+         its own, but a list of hosts without ports leads to the wrong task, and a port that a script fixes itself is taken; leave \
+         `network` out, or write network = \"task\"",
+        spec.contract
+    );
+    Some(Advice { key: "network", text })
 }
 
 /// UAI-Train takes as many servers as workers.

@@ -9,7 +9,7 @@ use crate::spec::Profile;
 
 /// Where a bucket's place is mounted; scripts of Vertex put it in front of what follows `gs://`.
 const JOB: &str = "/gcs/job";
-/// Of the platform's own numbers nothing is published; as far from each other as a job has tasks.
+/// Of the platform's own numbers nothing is published; those of tasks that share a network do not meet.
 const OPEN_PORT: u16 = 3333;
 const HANDLER_PORT: u16 = 4444;
 const PROFILER_PORT: u16 = 5555;

@@ -35,6 +35,19 @@ fn value<'e>(env: &'e [(String, String)], name: &str) -> Option<&'e str> {
 }
 
 const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+/// As CUDA itself reads it: numbers or UUIDs.
+const OF_CUDA: &str = "CUDA_VISIBLE_DEVICES";
+
+/// The cards that it names by their numbers, if it does so. `-1` is none.
+fn numbers(text: &str) -> Option<Vec<i64>> {
+    text.split(',').map(|number| number.trim().parse().ok()).collect()
+}
+
+/// The numbers count a task's own cards, also where it can open those of others: CUDA sees those before the first that it has not.
+fn by_name(text: &str, own: &[&GpuUuid]) -> Option<String> {
+    let card = |number: i64| own.get(usize::try_from(number).ok()?).map(|uuid| uuid.as_str());
+    Some(numbers(text)?.into_iter().map_while(card).collect::<Vec<_>>().join(","))
+}
 
 /// What is wrong with what a job's tasks say of their cards.
 pub(super) fn refusals(spec: &JobSpec) -> Vec<Advice> {
@@ -47,9 +60,10 @@ pub(super) fn refusals(spec: &JobSpec) -> Vec<Advice> {
 }
 
 pub(super) fn warnings(spec: &JobSpec) -> Vec<Advice> {
-    let with_cards = spec.roles.iter().filter(|role| role.resources.gpu > 0);
-    let says = with_cards.filter(|role| value(&role.env, VISIBLE).is_some());
-    let told = |role: &Role| {
+    let with_cards: Vec<&Role> = spec.roles.iter().filter(|role| role.resources.gpu > 0).collect();
+    let tasks: u32 = with_cards.iter().map(|role| role.count).sum();
+    let says = with_cards.iter().filter(|role| value(&role.env, VISIBLE).is_some());
+    let told = |role: &&Role| {
         let what = match visible(&role.env) {
             Visible::Cards => "which cards a task has Trainyard tells it: what the job says is not heard; leave it out",
             Visible::DriverAlone => "its tasks see the driver and none of the cards that they hold",
@@ -57,7 +71,22 @@ pub(super) fn warnings(spec: &JobSpec) -> Vec<Advice> {
         };
         Advice { key: "env", text: format!("role {} sets {VISIBLE}: {what}", role.name) }
     };
-    says.map(told).collect()
+    says.map(told).chain(with_cards.iter().filter_map(|role| numbered(role, tasks))).collect()
+}
+
+/// A role whose `CUDA_VISIBLE_DEVICES` means something else here than where a script has the machine to itself.
+fn numbered(role: &Role, tasks: u32) -> Option<Advice> {
+    let (text, own) = (value(&role.env, OF_CUDA)?, role.resources.gpu);
+    let hides_all = ["", "-1"].contains(&text.trim());
+    let what = match numbers(text) {
+        _ if hides_all => return None,
+        Some(numbers) if tasks < 2 && numbers.iter().all(|number| (0..i64::from(own)).contains(number)) => return None,
+        Some(_) => format!("the numbers count a task's own cards, of which each has {own}, from 0 on"),
+        None => "which cards a task has is known when it starts".to_owned(),
+    };
+    let text =
+        format!("role {} sets {OF_CUDA} to {text:?}: {what}; leave it out, and it sees all of its own", role.name);
+    Some(Advice { key: "env", text })
 }
 
 /// The cards of a task among those of its attempt.
@@ -101,6 +130,10 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
     // What an image says of cards is meant for others.
     env.retain(|(name, _)| name != VISIBLE);
     env.push((VISIBLE.to_owned(), own.clone()));
+    let is_named = told.shared.is_some() || told.are_slices;
+    for (_, value) in env.iter_mut().filter(|(name, _)| is_named && name == OF_CUDA) {
+        *value = by_name(value, &told.own).unwrap_or_else(|| value.clone());
+    }
     let mut unless_said = |name: &str, value: String| {
         if env.iter().all(|(known, _)| known != name) {
             env.push((name.to_owned(), value));
@@ -108,8 +141,8 @@ pub fn tell(env: &mut Vec<(String, String)>, told: &Told<'_>) {
     };
     // So that CUDA counts them as `nvidia-smi` does.
     unless_said("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned());
-    if told.shared.is_some() || told.are_slices {
-        unless_said("CUDA_VISIBLE_DEVICES", own);
+    if is_named {
+        unless_said(OF_CUDA, own);
     }
     if let Some(bytes) = told.share {
         unless_said(SHARE, bytes.to_string());
@@ -147,6 +180,23 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_cards_that_a_job_says_itself_are_told_of() {
+        let told = |value: &str, gpu: u32, count: u32| -> String {
+            let text = format!(
+                "command = \"x\"\nenv.CUDA_VISIBLE_DEVICES = {value:?}\nresources.gpu = {gpu}\n[roles.w]\ncount = {count}\n"
+            );
+            warnings(&crate::spec::parse("x.toml", &text).0.unwrap()).into_iter().map(|advice| advice.text).collect()
+        };
+        assert!(
+            told("0", 1, 2)
+                .contains("CUDA_VISIBLE_DEVICES to \"0\": the numbers count a task's own cards, of which each has 1")
+        );
+        assert!(told("2,3", 2, 1).contains("of which each has 2"));
+        assert!(told("GPU-a", 1, 1).contains("known when it starts"));
+        assert_eq!([told("0,1", 2, 1), told("-1", 1, 2), told("", 1, 2), told("0", 0, 2)].concat(), "");
+    }
+
+    #[test]
     fn a_task_is_told_of_its_own_cards_alone() {
         let (a, b): (GpuUuid, GpuUuid) = ("GPU-a".parse().unwrap(), "GPU-b".parse().unwrap());
         let pairs = |pairs: &[(&str, &str)]| -> Vec<(String, String)> {
@@ -165,6 +215,22 @@ mod tests {
         assert_eq!(told(&[&b], Some(("trainyard-a7", Common::Network)), &[order]), pairs(&shared));
         let apart = [shared.as_slice(), &[("NCCL_CUMEM_ENABLE", "0")]].concat();
         assert_eq!(told(&[&b], Some(("trainyard-a7", Common::Processes)), &[order]), pairs(&apart));
+        // A number counts a task's own cards: CUDA would count those of the others as well.
+        for (said, heard) in [
+            ("0", "GPU-b"),
+            ("1,0", "GPU-a,GPU-b"),
+            (" 0, 1", "GPU-b,GPU-a"),
+            ("0,2,1", "GPU-b"),
+            ("2", ""),
+            ("-1", ""),
+            ("", ""),
+            ("GPU-a", "GPU-a"),
+        ] {
+            let before = [("CUDA_VISIBLE_DEVICES", said)];
+            let env = told(&[&b, &a], Some(("trainyard-a7", Common::Network)), &before);
+            assert_eq!(value(&env, OF_CUDA), Some(heard), "{said}");
+            assert_eq!(value(&told(&[&b, &a], None, &before), OF_CUDA), Some(said), "where it can open no others");
+        }
         let said = told(&[&b], Some(("trainyard-a7", Common::Processes)), &[("NCCL_CUMEM_ENABLE", "1")]);
         assert_eq!(said.iter().filter(|(name, _)| name == "NCCL_CUMEM_ENABLE").count(), 1);
     }

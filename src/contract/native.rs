@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Task, host, join, layout};
+use crate::ids::role_variables;
 use crate::spec::Network;
 
 /// Longest host name that Linux takes, in bytes.
@@ -61,9 +62,8 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
             set(&format!("PUBLISHED_PORT_{}", variable(label)), join(ports, ","));
         }
     }
-    for role in &task.spec.roles {
+    for (role, name) in task.spec.roles.iter().zip(role_variables(task.spec.roles.iter().map(|role| &role.name))) {
         let places = task.places_of(role);
-        let name = role.name.variable();
         set(&format!("{name}_COUNT"), role.count.to_string());
         set(&format!("{name}_HOSTS"), join(places.iter().map(|place| place.address), ","));
         for port in &role.ports {

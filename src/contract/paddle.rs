@@ -6,7 +6,7 @@ use crate::spec::{Profile, Strategy};
 
 const PORT: u16 = 2379;
 /// Ports that a task may use from the first on.
-const PORTS: u16 = 20;
+const PORTS: u16 = topology::PORT_STEP;
 const OLD_PORT: u16 = 7164;
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {

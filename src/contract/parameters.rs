@@ -3,14 +3,15 @@
 use serde_json::Value;
 
 use super::command::quote;
-use crate::spec::Param;
+use super::join;
+use crate::spec::{ListItem, Param};
 
 /// `--key=value`; a flag alone, a list repeated.
 pub fn with_equals(params: &[(String, Param)]) -> Vec<String> {
     let one = |(key, param): &(String, Param)| match param {
         Param::Flag => vec![format!("--{key}")],
         Param::Value(value) => vec![format!("--{key}={value}")],
-        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
+        Param::List(values) => values.iter().map(|value| format!("--{key}={}", value.as_str())).collect(),
     };
     params.iter().flat_map(one).collect()
 }
@@ -23,7 +24,7 @@ pub(super) fn with_spaces(params: &[(String, Param)]) -> Vec<String> {
             Param::Flag => vec![name],
             Param::Value(value) if value.is_empty() => vec![name],
             Param::Value(value) => vec![name, value.clone()],
-            Param::List(values) => values.iter().flat_map(|value| [name.clone(), value.clone()]).collect(),
+            Param::List(values) => values.iter().flat_map(|value| [name.clone(), value.as_str().to_owned()]).collect(),
         }
     };
     params.iter().flat_map(one).collect()
@@ -34,7 +35,36 @@ pub(super) fn text(param: &Param) -> String {
     match param {
         Param::Flag => "true".to_owned(),
         Param::Value(value) => value.clone(),
-        Param::List(values) => Value::from(values.clone()).to_string(),
+        Param::List(items) => json(&items.iter().map(item).collect(), COMPACT),
+    }
+}
+
+fn item(item: &ListItem) -> Value {
+    match item {
+        ListItem::Text(text) => Value::String(text.clone()),
+        ListItem::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone())),
+    }
+}
+
+/// What stands between entries, and between a key and its value.
+pub(super) type Separators = (&'static str, &'static str);
+pub(super) const COMPACT: Separators = (",", ":");
+/// Those of Python's `json.dumps` by itself.
+pub(super) const SPACED: Separators = (", ", ": ");
+
+/// As Python's `json.dumps` writes it.
+pub(super) fn json(value: &Value, separators: Separators) -> String {
+    let (comma, colon) = separators;
+    match value {
+        Value::Array(items) => format!("[{}]", join(items.iter().map(|item| json(item, separators)), comma)),
+        Value::Object(entries) => {
+            let entry = |(key, value): (&String, &Value)| {
+                format!("{}{colon}{}", Value::from(key.as_str()), json(value, separators))
+            };
+            format!("{{{}}}", join(entries.iter().map(entry), comma))
+        }
+        Value::Number(number) => python_number(number),
+        other => other.to_string(),
     }
 }
 
@@ -71,7 +101,13 @@ pub(super) fn python(value: &Value) -> String {
 fn python_repr(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
-        Value::String(text) => format!("'{}'", text.replace('\\', r"\\").replace('\'', r"\'")),
+        Value::String(text) => {
+            let plain = text.replace('\\', r"\\").replace('\n', r"\n");
+            match text.contains('\'') && !text.contains('"') {
+                true => format!("\"{plain}\""),
+                false => format!("'{}'", plain.replace('\'', r"\'")),
+            }
+        }
         other => python(other),
     }
 }

@@ -84,8 +84,13 @@ fn encoded(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
-        other => other.to_string(),
+        other => compact(other),
     }
+}
+
+/// As the toolkit writes its variables.
+fn compact(value: &Value) -> String {
+    parameters::json(value, parameters::COMPACT)
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
@@ -119,7 +124,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_NETWORK_INTERFACE_NAME", interface(task)),
         pair("SM_NUM_CPUS", resources.cpu.0.div_ceil(1000)),
         pair("SM_NUM_GPUS", resources.gpu),
-        pair("SM_HPS", Value::Object(hps.clone())),
+        pair("SM_HPS", compact(&Value::Object(hps.clone()))),
         pair("SM_USER_ARGS", json!(arguments(task))),
         pair("SM_USER_ENTRY_POINT", &program),
         pair("SM_MODULE_NAME", module(&program)),
@@ -129,7 +134,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_INSTANCE_GROUPS_DICT", groups(&hosts)),
         pair("SM_RESOURCE_CONFIG", resource_config(task)),
         pair("SM_INPUT_DATA_CONFIG", input_config(task)),
-        pair("SM_FRAMEWORK_PARAMS", reserved(task)),
+        pair("SM_FRAMEWORK_PARAMS", compact(&reserved(task))),
         pair("TRAINING_JOB_NAME", &task.identity.key.job),
         pair("SAGEMAKER_JOB_NAME", &task.identity.key.job),
     ]);
@@ -138,7 +143,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     }
     // Hyphens stay, as the toolkit keeps them: no shell could set such a variable, a container's environment can.
     out.extend(hps.iter().map(|(key, value)| pair(format!("SM_HP_{}", key.to_uppercase()), encoded(value))));
-    out.push(pair("SM_TRAINING_ENV", training_env(task, &channels, &hps)));
+    out.push(pair("SM_TRAINING_ENV", compact(&training_env(task, &channels, &hps))));
     out.extend(of_framework(task));
     out
 }

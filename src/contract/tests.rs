@@ -1,4 +1,5 @@
 mod neighbours;
+mod told;
 
 use serde_json::{Value, json};
 
@@ -310,7 +311,7 @@ fn google_counts_pools_and_keeps_the_evaluator_apart() {
     assert_variables(&vertex, &[("AIP_MODEL_DIR", "/gcs/job/model/")]);
     assert_variables(&vertex, &[("AIP_HTTP_HANDLER_PORT", "4444"), ("AIP_TF_PROFILER_PORT", "5555")]);
     let shared = "network = \"job\"\ncommand = \"x\"\n[roles.worker]\ncount = 3\n";
-    assert_variables(&seen(&job("google/vertex", shared), 2), &[("AIP_HTTP_HANDLER_PORT", "4446")]);
+    assert_variables(&seen(&job("google/vertex", shared), 2), &[("AIP_HTTP_HANDLER_PORT", "4484")]);
     assert_eq!(variable(&vertex, "AIP_HTTP_PORT"), None, "training has none");
     // All of the job's directory is kept, and tasks see each other's part of it; the model is the model.
     for (path, kept) in [
@@ -591,7 +592,7 @@ fn frameworks_have_their_cluster_without_any_contract() {
     let shared = seen(&format!("network = \"job\"\n{}", framework("tensorflow", two)), 1);
     assert_eq!(
         tf_config(&shared)["cluster"]["worker"],
-        json!(["worker-0:2222", "worker-1:2223"]),
+        json!(["worker-0:2222", "worker-1:2242"]),
         "ports differ where tasks share a network"
     );
 }

@@ -22,17 +22,8 @@ fn hosts(task: &Task<'_>) -> Vec<String> {
     topology::nodes(task).iter().map(host::primary).collect()
 }
 
-/// As Python's `json.dumps` writes it by itself: a space after each comma and colon.
 fn spaced(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("[{}]", join(items.iter().map(spaced), ", ")),
-        Value::Object(entries) => {
-            let entries =
-                entries.iter().map(|(key, value)| format!("{}: {}", Value::from(key.as_str()), spaced(value)));
-            format!("{{{}}}", join(entries, ", "))
-        }
-        other => other.to_string(),
-    }
+    parameters::json(value, parameters::SPACED)
 }
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {

@@ -12,11 +12,17 @@ pub(super) fn pair(name: impl Into<String>, value: impl ToString) -> (String, St
     (name.into(), value.to_string())
 }
 
+/// How far apart the ports of two tasks are that share a network. A task of Paddle's may use as many from its first on, and two numbers
+/// that a platform fixes in one job never lie a multiple of it apart: none meets another task's.
+pub(super) const PORT_STEP: u16 = 20;
+
 /// A port that a platform fixes: as it is where each task has an address of its own, else the tasks' differ.
 pub(super) fn port(task: &Task<'_>, base: u16) -> u16 {
     match task.spec.network {
         Network::Task => base,
-        Network::Job | Network::Host => base.saturating_add(u16::try_from(task.ordinal).unwrap_or(0)),
+        Network::Job | Network::Host => {
+            base.saturating_add(u16::try_from(task.ordinal).unwrap_or(0).saturating_mul(PORT_STEP))
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::topology::{self, Environment, Pairs, TfConfig, pair};
 use super::{SeenFile, Task, host, join, parameters};
+use crate::ids::role_variables;
 use crate::spec::{Contract, Framework, Platform, Profile, Role};
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -22,7 +23,9 @@ fn system_name(task: &Task<'_>, role: &Role) -> String {
 fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
     let all = task.peers();
     let mut out = Vec::new();
-    for role in task.spec.members() {
+    // Services are behind all members.
+    let variables = role_variables(task.spec.roles.iter().map(|role| &role.name));
+    for (role, variable) in task.spec.members().zip(variables) {
         let tasks: Vec<Task<'a>> = all.iter().filter(|peer| peer.role.name == role.name).copied().collect();
         if is_octopus(task) {
             out.push((parameters::variable(&system_name(task, role)), tasks.clone()));
@@ -31,7 +34,7 @@ fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
         let is_number =
             role.name.as_str().to_lowercase().strip_prefix("task").is_some_and(|rest| rest.parse::<u32>().is_ok());
         if !(is_octopus(task) && is_number) {
-            out.push((role.name.variable(), tasks));
+            out.push((variable, tasks));
         }
     }
     out

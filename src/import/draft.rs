@@ -187,7 +187,9 @@ impl Draft {
             if seen.iter().any(|(_, other)| *other == role.name) {
                 return refuse(role, "is there twice; each role has a name of its own".to_owned());
             }
-            if let Some((_, other)) = seen.iter().find(|(known, _)| *known == variable) {
+            if let Some((_, other)) =
+                seen.iter().find(|(known, other)| *known == variable && role.name.is_ascii() && other.is_ascii())
+            {
                 return refuse(role, format!("and role {other} would both be {variable} in the environment"));
             }
             seen.push((variable, &role.name));

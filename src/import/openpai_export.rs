@@ -9,8 +9,8 @@ use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
 use crate::ids::Bytes;
 use crate::spec::{
-    Code, Command, DesiredState, GpuPart, HostMount, JobSpec, Main, MinSucceeded, Network, OnEdit, OnGpuFailure,
-    OnOverrun, Param, Priority, RemoteMount, Resources, Retry, Role,
+    Code, Command, DesiredState, GpuPart, HostMount, JobSpec, ListItem, Main, MinSucceeded, Network, OnEdit,
+    OnGpuFailure, OnOverrun, Param, Priority, RemoteMount, Resources, Retry, Role,
 };
 
 /// Our own field of `extras`.
@@ -372,7 +372,13 @@ fn params(params: &[(String, Param)]) -> String {
     let value = |param: &Param| match param {
         Param::Flag => "true".to_owned(),
         Param::Value(value) => toml::Value::String(value.clone()).to_string(),
-        Param::List(values) => toml::Value::from(values.clone()).to_string(),
+        Param::List(items) => {
+            let items = items.iter().map(|item| match item {
+                ListItem::Text(text) => toml::Value::String(text.clone()).to_string(),
+                ListItem::Plain(text) => text.clone(),
+            });
+            format!("[{}]", items.collect::<Vec<_>>().join(", "))
+        }
     };
     let pair = |(name, param): &(String, Param)| format!("{} = {}", toml::Value::String(name.clone()), value(param));
     if params.is_empty() {

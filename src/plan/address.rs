@@ -42,6 +42,12 @@ fn block_size(addresses: u32) -> Option<u32> {
     addresses.checked_add(3)?.checked_next_power_of_two()
 }
 
+/// Whether so many tasks can have an address of it each.
+pub fn has_room(block: AddressBlock, tasks: u32) -> bool {
+    let (start, end) = bounds(&block);
+    block_size(tasks).is_some_and(|size| u64::from(size) <= end - start)
+}
+
 /// The first free stretch of `size` within the bounds; blocks lie at multiples of their size.
 fn first_fit(taken: &[(u64, u64)], (start, end): (u64, u64), size: u64) -> Option<u64> {
     let mut candidate = start.next_multiple_of(size);

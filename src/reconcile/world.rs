@@ -11,9 +11,11 @@ use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
 use crate::ids::{JobKey, RoleName, Timestamp};
-use crate::plan::{self, Amount, Live, Place, Waiting};
+use crate::plan::{self, Amount, Live, Place, Waiting, address};
 use crate::report::LimitReport;
-use crate::spec::{Accepted, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role};
+use crate::spec::{
+    Accepted, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role,
+};
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{
     AttemptRecord, GpuLease, GpuPartLease, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord,
@@ -98,6 +100,18 @@ fn as_begun(run: &RunRecord, read: Read) -> Option<Read> {
     parse(&run.source, Some(&begun))
 }
 
+/// With the one network that the tasks of its newest attempt were given: what a file says nothing of may have meant something else then.
+fn as_placed(run: &RunRecord, (spec, refused): Read) -> Read {
+    let shares = |attempt: &AttemptRecord| {
+        let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
+        attempt.block.is_some_and(|block| !address::has_room(block, tasks))
+    };
+    if spec.network != Network::Task || !run.attempts.last().is_some_and(shares) {
+        return (spec, refused);
+    }
+    (Arc::new(JobSpec { network: Network::Job, ..(*spec).clone() }), refused)
+}
+
 impl Job {
     pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
         let read = record.source.as_ref().and_then(|source| parse(source, None));
@@ -117,7 +131,7 @@ impl Job {
             };
             let Some(read) = read else { return salvaged(run) };
             run.source.meaning = read.0.meaning();
-            let (spec, refused) = as_begun(&run, read)?;
+            let (spec, refused) = as_placed(&run, as_begun(&run, read)?);
             Some(Run { refused, ..Run::new(run, spec) })
         });
         let (spec, refused) = match (read, &record.source) {
@@ -527,7 +541,7 @@ fn earliest_failure<'a>(spec: &JobSpec, attempt: &'a AttemptRecord) -> Option<(&
 mod tests {
     use super::*;
     use crate::ids::AttemptId;
-    use crate::store::record::Owner;
+    use crate::store::record::{AddressBlock, Owner};
 
     #[test]
     fn a_run_of_an_earlier_version_ends_as_it_was_begun() {
@@ -563,11 +577,22 @@ mod tests {
             ended: None,
         };
         let record = JobRecord { source: Some(source), last_run: 1, ..JobRecord::new(Timestamp(1)) };
-        let job = Job::load(record, Some(run));
+        let job = Job::load(record.clone(), Some(run.clone()));
         let (newest, begun) = (job.spec.as_ref().unwrap(), &job.run.as_ref().unwrap().spec);
         let names = |spec: &JobSpec| spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>();
         assert_eq!((names(newest), names(begun)), (vec!["master".into(), "worker".into()], vec!["worker".into()]));
         assert!(!job.is_outdated(), "the file says what it said");
         assert_eq!(tallies(newest, &attempt), tallies(begun, &attempt), "what was not begun is not waited for");
+        // Two tasks have no room in a network of one address each: they were given one together.
+        for (prefix, network) in [(29, Network::Task), (30, Network::Job)] {
+            let mut run = run.clone();
+            run.attempts[0].block = Some(AddressBlock { base: "10.0.0.0".parse().unwrap(), prefix });
+            let job = Job::load(record.clone(), Some(run));
+            assert_eq!(
+                (job.run.as_ref().unwrap().spec.network, job.spec.as_ref().unwrap().network),
+                (network, Network::Task)
+            );
+            assert!(!job.is_outdated(), "the file says what it said");
+        }
     }
 }

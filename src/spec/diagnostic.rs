@@ -102,7 +102,11 @@ impl<'a> Source<'a> {
             let message = format!("`{}` stands here a second time", name.key);
             return self.error(span, &name.key, message);
         }
-        let message = error.message().replace('\n', ", ");
+        let mut message = error.message().replace('\n', ", ");
+        let stands = error.span().and_then(|span| self.text.get(span.start..)).and_then(|rest| rest.chars().next());
+        if stands.is_some_and(char::is_alphanumeric) && message.contains("invalid unquoted key") {
+            message.push_str("; put a name in other letters than A–Z and a–z in quotes, as in [roles.\"训练\"]");
+        }
         self.finding(Severity::Error, error.span().unwrap_or(0..0), None, message)
     }
 

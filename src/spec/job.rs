@@ -438,7 +438,24 @@ pub enum Param {
     Flag,
     Value(String),
     /// Once for each.
-    List(Vec<String>),
+    List(Vec<ListItem>),
+}
+
+/// An item of a list, which platforms that write JSON tell apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ListItem {
+    Text(String),
+    /// A number, or whether something is so.
+    Plain(String),
+}
+
+impl ListItem {
+    /// As arguments have it.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Plain(text) => text,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

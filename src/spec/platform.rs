@@ -90,6 +90,11 @@ impl Contract {
     pub fn is_native(self) -> bool {
         self == Self::NATIVE
     }
+
+    /// Scripts ask which ports each task has; elsewhere a platform fixes one number for all of them.
+    pub fn tells_ports(self) -> bool {
+        matches!(self.platform, Platform::Native | Platform::OpenPai)
+    }
 }
 
 impl FromStr for Contract {

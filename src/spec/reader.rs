@@ -17,7 +17,9 @@ use toml::Spanned;
 use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
-use super::job::{DesiredState, JobSpec, Network, OnEdit, OnOverrun, Param, Priority, RETRY_ON, Retry, RetryOn, Role};
+use super::job::{
+    DesiredState, JobSpec, ListItem, Network, OnEdit, OnOverrun, Param, Priority, RETRY_ON, Retry, RetryOn, Role,
+};
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::wire::{WireJob, WireMap, WirePriority, WireRetry};
@@ -72,7 +74,7 @@ pub(super) fn from_wire(
     reader.warn_of_no_servers(wire.strategy.as_ref(), &roles);
     reader.bound(&mut roles, &bounds);
     strategy::complete(&mut roles, kinds, &says_main, || reader.plain_role(&defaults));
-    reader.network = network(wire.network.as_deref(), &roles);
+    reader.network = network(wire.network.as_deref(), kinds.contract, &roles);
     let boards = reader.boards(wire.tensorboard.as_ref(), &roles);
     roles.extend(reader.services(&wire.services, boards, &defaults));
     reader.check_roles(&roles);
@@ -120,22 +122,22 @@ pub(super) fn from_wire(
     })
 }
 
-fn network(word: Option<&str>, roles: &[(Role, Range<usize>)]) -> Network {
+fn network(word: Option<&str>, contract: Contract, roles: &[(Role, Range<usize>)]) -> Network {
     match word {
         Some("job") => Network::Job,
         Some("host") => Network::Host,
         Some(_) => Network::Task,
-        None => default_network(roles),
+        None => default_network(contract, roles),
     }
 }
 
-/// Cards of several tasks reach each other only where the tasks share one network and one /dev/shm; a launcher tells its
-/// hosts apart by their addresses.
-fn default_network(roles: &[(Role, Range<usize>)]) -> Network {
+/// Tasks with cards share one network, by which NCCL works as it comes. A launcher tells its hosts apart by their addresses, and scripts of
+/// other platforms listen on the same port in each task.
+fn default_network(contract: Contract, roles: &[(Role, Range<usize>)]) -> Network {
     let with_cards: u64 =
         roles.iter().filter(|(role, _)| role.resources.whole_cards() > 0).map(|(role, _)| u64::from(role.count)).sum();
     let is_launched = roles.iter().any(|(role, _)| role.command == strategy::idle());
-    if with_cards > 1 && !is_launched { Network::Job } else { Network::Task }
+    if with_cards > 1 && !is_launched && contract.tells_ports() { Network::Job } else { Network::Task }
 }
 
 fn priority(wire: Option<&WirePriority>) -> Priority {
@@ -322,14 +324,14 @@ impl Reader<'_> {
         in_file_order(params)
             .map(|(key, value)| {
                 let param = match value.get_ref() {
-                    toml::Value::Array(items) => Param::List(items.iter().map(scalar).collect()),
+                    toml::Value::Array(items) => Param::List(items.iter().map(list_item).collect()),
                     toml::Value::Boolean(true) => Param::Flag,
                     other => Param::Value(self.as_written(other, value.span())),
                 };
                 let longest = match &param {
                     Param::Flag => 0,
                     Param::Value(text) => text.len(),
-                    Param::List(items) => items.iter().map(String::len).max().unwrap_or(0),
+                    Param::List(items) => items.iter().map(|item| item.as_str().len()).max().unwrap_or(0),
                 };
                 let what = format!("the argument --{}", key.get_ref());
                 self.fits_exec("--=".len() + key.get_ref().len() + longest, &what, value.span(), path);
@@ -379,6 +381,13 @@ fn in_file_order<T>(map: &WireMap<T>) -> impl Iterator<Item = (&Spanned<String>,
     let mut entries: Vec<_> = map.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries.into_iter()
+}
+
+fn list_item(value: &toml::Value) -> ListItem {
+    match value {
+        toml::Value::String(text) => ListItem::Text(text.clone()),
+        other => ListItem::Plain(other.to_string()),
+    }
 }
 
 fn scalar(value: &toml::Value) -> String {

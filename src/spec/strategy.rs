@@ -177,7 +177,9 @@ pub(in crate::spec) fn problem(roles: &[(Role, Range<usize>)], kinds: Kinds) -> 
 /// Characters that role names may hold on a platform: on some, they become parts of variables that others must read.
 fn of_contract(roles: &[(Role, Range<usize>)], contract: Contract) -> Option<(Range<usize>, String, String)> {
     let (may, told): (fn(char) -> bool, _) = match contract.platform {
-        Platform::OpenPai => (|c| c.is_ascii_alphanumeric() || "._~".contains(c), "letters, digits, '.', '_' and '~'"),
+        Platform::OpenPai => {
+            (|c| c.is_ascii_alphanumeric() || "._~".contains(c), "letters A–Z and a–z, digits, '.', '_' and '~'")
+        }
         _ => return None,
     };
     for (role, span) in roles {
@@ -320,8 +322,8 @@ mod tests {
             ("framework = \"tensorflow\"\n[roles.chief]\n[roles.master]", "a chief or a master, not both"),
             ("framework = \"pytorch\"\nstrategy = \"ps\"", "pytorch is trained by \"allreduce\""),
             ("strategy = \"ps\"", "name that as well"),
-            ("contract = \"openpai\"\n[roles.ps-1]", "the name of a role holds letters, digits"),
-            ("contract = \"openpai\"\nroles.a.ports.x-y = 1", "the label of a port holds letters, digits"),
+            ("contract = \"openpai\"\n[roles.ps-1]", "the name of a role holds letters A–Z and a–z, digits"),
+            ("contract = \"openpai\"\nroles.a.ports.x-y = 1", "the label of a port holds letters A–Z and a–z, digits"),
             ("network = \"job\"\nframework = \"mpi\"\n[roles.worker]\ncount = 2", "use network = \"task\""),
             ("contract = \"seldon\"", "Seldon Core serves models"),
             ("contract = \"sagmaker\"", "did you mean \"sagemaker\""),

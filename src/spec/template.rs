@@ -255,7 +255,10 @@ fn params(head: &[Entry], source: &Source<'_>, found: &mut Vec<Diagnostic>) -> V
         let key = format!("template.params.{}", entry.name);
         let mut error = |at: Origin, message: String| found.push(source.error(at.start..at.start, &key, message));
         if !is_param_name(&entry.name) {
-            error(entry.at, format!("{:?} cannot be a parameter: it holds letters, digits, '-' and '_'", entry.name));
+            error(
+                entry.at,
+                format!("{:?} cannot be a parameter: it holds letters A–Z and a–z, digits, '-' and '_'", entry.name),
+            );
         }
         let values =
             entry.node.entries().iter().filter(|value| ["default", "min", "max"].contains(&value.name.as_str()));

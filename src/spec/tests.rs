@@ -38,7 +38,7 @@ fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
         [
             ("z".into(), value("1e-4")),
             ("a".into(), Param::Flag),
-            ("b".into(), Param::List(vec!["1".into(), "2".into()])),
+            ("b".into(), Param::List(["1", "2"].map(|number| ListItem::Plain(number.into())).to_vec())),
             ("c".into(), value("false"))
         ]
     );
@@ -112,6 +112,15 @@ fn every_error_names_its_place_and_what_to_do() {
         (
             "[roles]\na-b = {}\na_b = {}",
             "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one",
+        ),
+        (
+            "roles = { \"é-1\" = {}, a.ports.\"端口\" = 1 }",
+            "x.toml:1:31: a port label holds letters A–Z and a–z, digits, '-', '_', '.' and '~'",
+        ),
+        (
+            "[roles.训练]",
+            "x.toml:1:8: invalid unquoted key, expected letters, numbers, `-`, `_`; put a name in other letters than A–Z and a–z in \
+             quotes, as in [roles.\"训练\"]",
         ),
         (
             "[resources]\nmemory = \"1KiB\"",
@@ -416,6 +425,11 @@ fn tasks_with_cards_share_a_network_unless_the_file_says_otherwise() {
         ("network = \"host\"\nresources.gpu = 1\nroles.w.count = 2", Network::Host),
         // A notebook is none of those who talk to each other.
         ("resources.gpu = 1\n[services.n]\ncommand = \"x\"\nport = 1\nresources.gpu = 1", Network::Task),
+        // Scripts of other platforms listen on the same port in each task, but for OpenPAI's, which ask for theirs.
+        ("contract = \"sagemaker\"\nresources.gpu = 1\nroles.w.count = 2", Network::Task),
+        ("contract = \"volcano/octopus\"\nresources.gpu = 1\nroles.w.count = 2", Network::Task),
+        ("contract = \"uai\"\nnetwork = \"job\"\nresources.gpu = 1\nroles.w.count = 2", Network::Job),
+        ("contract = \"openpai\"\nresources.gpu = 1\nroles.w.count = 2", Network::Job),
         // A launcher tells hosts apart by their addresses.
         ("framework = \"mpi\"\nresources.gpu = 1\nroles.worker.count = 2", Network::Task),
     ] {

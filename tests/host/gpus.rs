@@ -353,21 +353,23 @@ fn tasks_of_one_job_may_open_each_other_s_cards_where_they_share_a_network() {
     instance.wait_state("pair", "running");
     assert_eq!(opened("2220", &minors), [MAY, MAY, MAY_NOT].concat());
     assert_eq!(opened("2221", &minors), [MAY, MAY, MAY_NOT].concat());
-    let seen = |task: &str| {
+    let seen = |job: &str, task: &str| {
         wait_for("what it sees", || {
-            let log = instance.log("pair", task);
+            let log = instance.log(job, task);
             log.contains("zero").then_some(log)
         })
     };
-    let (one, other) = (seen("w-0"), seen("w-1"));
+    let (one, other) = (seen("pair", "w-0"), seen("pair", "w-1"));
     assert!(one.contains(&format!("\nCUDA_VISIBLE_DEVICES={}\n", uuid(0))), "{one}");
     assert!(other.contains(&format!("\nCUDA_VISIBLE_DEVICES={}\n", uuid(1))), "{other}");
     let host = |log: &str| log.lines().find(|line| line.starts_with("NCCL_HOSTID=")).unwrap().to_owned();
     assert_eq!(host(&one), host(&other));
     instance.ok(&["stop", "pair"]);
     instance.wait_end("pair", 1);
-    instance.drop_job("hosts", &format!("network = \"host\"\n{job}"));
+    instance.drop_job("hosts", &format!("network = \"host\"\nenv.CUDA_VISIBLE_DEVICES = \"0\"\n{job}"));
     instance.wait_state("hosts", "running");
+    let second = seen("hosts", "w-1");
+    assert!(second.contains(&format!("\nCUDA_VISIBLE_DEVICES={}\n", uuid(1))), "a number is one of its own: {second}");
     assert_eq!(opened("2220", &minors), [MAY, MAY, MAY_NOT].concat());
     instance.ok(&["exec", "hosts", "w-0", "--", "touch", "/dev/shm/note"]);
     assert_eq!(instance.ok(&["exec", "hosts", "w-1", "--", "ls", "/dev/shm"]), "note\n");

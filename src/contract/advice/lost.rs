@@ -178,7 +178,14 @@ mod tests {
         assert!(of("command = 'python t.py # as ever'\n").contains("a comment hides them"));
         assert!(of("command = 'python t.py | tee log'\n").contains("last program of the pipe"));
         assert!(of("").contains("no `command` that takes them"));
-        assert_eq!(of("contract = 'sagemaker'\nparams.sagemaker_program = 't.py'\n"), "", "the script does");
+        for named in [
+            "sagemaker\"\nparams.sagemaker_program = \"x.py",
+            "sagemaker\"\nenv.SAGEMAKER_PROGRAM = \"x.py",
+            "tione/1\"\nparams.ti_program = \"x.sh",
+        ] {
+            assert_eq!(of(&format!("contract = \"{named}\"\n")), "", "it runs with --a 1");
+        }
+        assert!(of("contract = \"tione\"\nparams.ti_program = \"x.py\"\n").contains("no `command` that takes them"));
         for heard in [
             "cd x && python t.py",
             "python t.py '#1'",

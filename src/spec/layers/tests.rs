@@ -56,7 +56,7 @@ fn arguments(role: &crate::spec::Role) -> Vec<String> {
     let one = |(key, param): &(String, Param)| match param {
         Param::Flag => vec![format!("--{key}")],
         Param::Value(value) => vec![format!("--{key}={value}")],
-        Param::List(values) => values.iter().map(|value| format!("--{key}={value}")).collect(),
+        Param::List(values) => values.iter().map(|value| format!("--{key}={}", value.as_str())).collect(),
     };
     role.params.iter().flat_map(one).collect()
 }

@@ -33,7 +33,7 @@ impl Reader<'_> {
                 WirePort::Table { count, begin } => (count.unwrap_or(1), begin.filter(|begin| *begin > 0)),
             };
             if !is_label(label.get_ref()) {
-                self.error(label.span(), &key, "a port label holds letters, digits, '-', '_', '.' and '~'");
+                self.error(label.span(), &key, "a port label holds letters A–Z and a–z, digits, '-', '_', '.' and '~'");
             }
             // Each task of the role has its own stretch: on the machine or, sharing a network, inside.
             let stretches = u64::from(tasks.max(1));

@@ -1,12 +1,12 @@
 //! The roles of a job: how many tasks each has, what ends it, what each task runs and is given.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use toml::Spanned;
 
 use super::{Reader, in_file_order};
-use crate::ids::{Bytes, Cpu, RoleName};
+use crate::ids::{Bytes, Cpu, RoleName, role_variables};
 use crate::spec::image::Image;
 use crate::spec::job::{Code, Command, Main, MinSucceeded, Network, Param, Resources, Role};
 use crate::spec::platform::Platform;
@@ -229,18 +229,19 @@ impl Reader<'_> {
 
     /// Two roles whose names become one variable would hide each other's hosts.
     pub(super) fn colliding_roles(&mut self, roles: &[(Role, Range<usize>)]) {
+        let mut names: BTreeSet<&str> = BTreeSet::new();
         let mut seen: BTreeMap<String, &str> = BTreeMap::new();
-        for (role, span) in roles {
-            if let Some(other) = seen.insert(role.name.variable(), role.name.as_str()) {
-                let (name, variable) = (role.name.as_str(), role.name.variable());
-                let message = match other == name {
-                    true => format!("two roles or services are called {name:?}; rename one"),
-                    false => format!(
-                        "the roles {other:?} and {name:?} would both be {variable} in the environment; rename one"
-                    ),
-                };
-                self.error(span.clone(), &format!("roles.{}", role.name), message);
-            }
+        let variables = role_variables(roles.iter().map(|(role, _)| &role.name));
+        for ((role, span), variable) in roles.iter().zip(variables) {
+            let name = role.name.as_str();
+            let message = match seen.insert(variable.clone(), name) {
+                _ if !names.insert(name) => format!("two roles or services are called {name:?}; rename one"),
+                Some(other) => {
+                    format!("the roles {other:?} and {name:?} would both be {variable} in the environment; rename one")
+                }
+                None => continue,
+            };
+            self.error(span.clone(), &format!("roles.{name}"), message);
         }
     }
 }

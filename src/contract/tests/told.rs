@@ -1,0 +1,99 @@
+//! Numbers and names as scripts are told them: what would meet, or would be another thing, if it were told otherwise.
+
+use super::*;
+
+#[test]
+fn numbers_of_parameters_are_as_python_writes_them() {
+    let params = "e = 1e-5\nbig = 1e16\nlist = [1, 2]\nmixed = [\"1\", 1.5, 1e-7, true, \"it's\"]";
+    let of =
+        |contract: &str| seen(&format!("contract = \"{contract}\"\ncommand = \"python3 t.py\"\n[params]\n{params}"), 0);
+    // The oracle: `json.dumps` and `str` of Python 3.
+    let amazon = of("sagemaker");
+    let hps = r#"{"big":1e+16,"e":1e-05,"list":[1,2],"mixed":["1",1.5,1e-07,true,"it's"]}"#;
+    assert_variables(&amazon, &[("SM_HPS", hps), ("SM_HP_E", "1e-05"), ("SM_HP_LIST", "[1,2]")]);
+    let words = r#"["--big","1e+16","-e","1e-05","--list","[1, 2]","--mixed","['1', 1.5, 1e-07, True, \"it's\"]"]"#;
+    assert_variables(&amazon, &[("SM_USER_ARGS", words)]);
+    let environment: Value = serde_json::from_str(&variable(&amazon, "SM_TRAINING_ENV").unwrap()).unwrap();
+    assert_eq!(environment["hyperparameters"]["list"], json!([1, 2]));
+    let given: Value = serde_json::from_str(&file(&amazon, "/opt/ml/input/config/hyperparameters.json")).unwrap();
+    assert_eq!((&given["e"], &given["list"]), (&json!("1e-5"), &json!("[1,2]")));
+    let spaced = r#"{"big": 1e+16, "e": 1e-05, "list": [1, 2], "mixed": ["1", 1.5, 1e-07, true, "it's"]}"#;
+    assert_variables(&of("tione/1"), &[("TM_HPS", spaced)]);
+}
+
+#[test]
+fn ports_that_a_platform_fixes_do_not_meet_where_tasks_share_a_network() {
+    let listening = |text: &str, tasks: usize| -> Vec<u16> {
+        let of_cluster = |config: Value| -> Vec<String> {
+            let members =
+                config["cluster"].as_object().unwrap().values().flat_map(|kind| kind.as_array().unwrap().clone());
+            members.map(|endpoint| endpoint.as_str().unwrap().to_owned()).collect()
+        };
+        let endpoints = match variable(&seen(text, 0), "TF_CONFIG") {
+            Some(config) => of_cluster(serde_json::from_str(&config).unwrap()),
+            None => {
+                variable(&seen(text, 0), "PADDLE_TRAINER_ENDPOINTS").unwrap().split(',').map(str::to_owned).collect()
+            }
+        };
+        let mut ports: Vec<u16> =
+            endpoints.iter().map(|endpoint| endpoint.rsplit(':').next().unwrap().parse().unwrap()).collect();
+        // Paddle may use as many from the first on.
+        let more = variable(&seen(text, 0), "TRAINER_PORTS_NUM").map_or(1, |count| count.parse().unwrap());
+        ports = ports.iter().flat_map(|port| *port..*port + more).collect();
+        assert!(ports.len() >= tasks, "{ports:?}");
+        ports
+    };
+    let nodes = "framework = \"tensorflow\"\ncommand = \"x\"\n[roles.worker]\ncount = 3\n";
+    for (contract, rest) in [
+        ("sagemaker", nodes),
+        ("uai", nodes),
+        ("tione/1", nodes),
+        ("kubeflow/arena", PS),
+        ("paddle", &nodes.replace("tensorflow", "paddle")),
+        ("native", &nodes.replace("tensorflow", "paddle")),
+    ] {
+        let mut ports = listening(&job(contract, &format!("network = \"job\"\n{rest}")), 3);
+        let count = ports.len();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), count, "{contract}: {ports:?}");
+    }
+    let told = |text: &str| -> String {
+        advice::warnings(&parse("x.toml", text).0.unwrap()).into_iter().map(|advice| advice.text).collect()
+    };
+    for (contract, rest) in [
+        ("volcano/octopus", NODES),
+        ("kubeflow", "framework = \"xgboost\"\ncommand = \"x\"\n[roles.worker]\ncount = 2"),
+    ] {
+        let text = job(contract, rest);
+        assert_eq!(told(&text), "");
+        let shared = told(&format!("network = \"job\"\n{text}"));
+        assert!(shared.contains("may listen on one and the same port in every task"), "{shared}");
+    }
+    for rest in [job("openpai", NODES), job("uai", "command = \"x\"")] {
+        assert_eq!(told(&format!("network = \"job\"\n{rest}")), "", "its tasks know their ports, or are one");
+    }
+}
+
+#[test]
+fn roles_in_letters_of_other_scripts_have_variables_of_their_own() {
+    let roles =
+        "command = \"x\"\n[roles.\"训练\"]\ncount = 2\n[roles.\"评估\"]\n[roles.\"a-\"]\n[roles.aé]\n[roles.über]\n";
+    for contract in ["native", "volcano"] {
+        let first =
+            seen(&job(contract, &roles.replace("roles.aé", "roles.\"aé\"").replace("roles.über", "roles.\"über\"")), 0);
+        assert_variables(
+            &first,
+            &[("TRAINYARD____0_COUNT", "2"), ("TRAINYARD____1_COUNT", "1"), ("VC____0_NUM", "2"), ("VC____1_NUM", "1")],
+        );
+        assert_variables(
+            &first,
+            &[("TRAINYARD_A__COUNT", "1"), ("TRAINYARD_A__3_COUNT", "1"), ("TRAINYARD__BER_COUNT", "1")],
+        );
+        assert_variables(&first, &[("TRAINYARD_ROLES", "训练,评估,a-,aé,über")]);
+    }
+    assert_eq!(
+        file(&seen(&job("volcano/octopus", roles.split("[roles.aé]").next().unwrap()), 0), "/etc/volcano/___1.host"),
+        "10.213.0.4"
+    );
+}
