@@ -4,10 +4,12 @@
 //! or is named as lost ([`fields`]). All of them fill the same [`draft`], which [`write`] prints. [`openpai_export`] goes the
 //! other way. Called by the command line only; reads no file and asks no daemon.
 
+mod command;
 mod draft;
 mod fields;
 mod framework;
 mod indent;
+mod json;
 mod kubeflow;
 mod node;
 pub mod openpai_export;
@@ -70,9 +72,12 @@ pub enum ImportError {
     #[error("{place}`{field}` {message}", place = at(*line, *column))]
     Field { field: String, line: usize, column: usize, message: String },
     /// Nothing in it is a job of a platform that is known.
-    #[error("no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it{0}")]
+    #[error("no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it{0}; {advice}", advice = NO_IMPORT)]
     NoJob(String),
 }
+
+/// Where the way of other systems' jobs is told.
+const NO_IMPORT: &str = "docs/IMPORT.md lists what is read, and docs/from/ (slurm, docker, octopus) and docs/CONTRACTS.md tell how jobs of other systems are written here";
 
 fn at(line: usize, column: usize) -> String {
     if line == 0 { String::new() } else { format!("line {line}, column {column}: ") }
@@ -86,6 +91,14 @@ impl ImportError {
     fn field(field: &str, place: Place, message: impl Into<String>) -> Self {
         Self::Field { field: field.to_owned(), line: place.line, column: place.column, message: message.into() }
     }
+
+    /// What is about the whole job stands where its document does.
+    fn or_at(self, place: Place) -> Self {
+        match self {
+            Self::Field { field, line: 0, message, .. } => Self::field(&field, place, message),
+            other => other,
+        }
+    }
 }
 
 type Reader = fn(Node) -> Result<Imported, ImportError>;
@@ -98,7 +111,10 @@ pub fn import(text: &str) -> Result<Contents, ImportError> {
             continue;
         }
         match reader_of(&document) {
-            Some(reader) => contents.jobs.push(reader(document)?),
+            Some(reader) => {
+                let place = document.place;
+                contents.jobs.push(reader(document).map_err(|error| error.or_at(place))?);
+            }
             None => contents.skipped.push(description(&document)),
         }
     }

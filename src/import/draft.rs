@@ -4,7 +4,9 @@ use crate::ids::{Bytes, JobName, RoleName};
 use crate::spec::keys::{COUNT_MAX, MEMORY_MIN};
 use crate::spec::{Command, Diagnostic, Main, MinSucceeded, Port, parse};
 
-use super::node::{Node, Value};
+use super::command::{self, Container};
+use super::fields::{Fields, Source};
+use super::node::{Node, Place, Value};
 use super::{ImportError, Imported, Loss, write};
 
 #[derive(Debug, Clone)]
@@ -49,11 +51,15 @@ pub(super) struct DraftRole {
     /// Keys as they are written.
     pub(super) own: Vec<(String, String)>,
     pub(super) command: Command,
+    /// Of which `command` is, where Kubernetes starts it.
+    pub(super) container: Option<Container>,
     /// As `params` makes them: `--key=value` or `--key`.
     pub(super) arguments: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) resources: DraftResources,
     pub(super) ports: Vec<Port>,
+    /// What its keys were made of; the role itself first.
+    pub(super) sources: Vec<Source>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -130,6 +136,7 @@ impl Draft {
         self.check_roles()?;
         let name = self.job_name()?;
         self.fit_resources();
+        command::finish(&mut self);
         let toml = write::job_file(&self);
         let toml = self.checked(toml)?;
         Ok(Imported { name, toml, losses: self.losses })
@@ -154,11 +161,11 @@ impl Draft {
                     is_changed = true;
                 }
                 None => {
-                    return Err(ImportError::field(
-                        &key,
-                        super::Place::default(),
-                        format!("cannot be: {}", finding.message),
-                    ));
+                    let message = format!("cannot be: {}", finding.message);
+                    return Err(match self.source(&key) {
+                        Some(source) => ImportError::field(&source.field, source.place, message),
+                        None => ImportError::field(&key, Place::default(), message),
+                    });
                 }
             }
         }
@@ -166,16 +173,32 @@ impl Draft {
         if is_changed { self.checked(lines.join("\n") + "\n") } else { Ok(toml) }
     }
 
+    /// What a key of the job file was made of.
+    fn source(&self, key: &str) -> Option<&Source> {
+        let only = self.roles.len() == 1;
+        self.roles.iter().find_map(|role| {
+            let own = key.strip_prefix("roles.").and_then(|rest| rest.strip_prefix(role.name.as_str()));
+            let own = match own {
+                Some("") => "",
+                Some(rest) => rest.strip_prefix('.')?,
+                // What a single role has is the job's own.
+                None => Some(key).filter(|key| only && !key.starts_with("roles."))?,
+            };
+            let is_of = |source: &&Source| match source.key {
+                "" => key.starts_with("roles."),
+                known => own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+            };
+            role.sources.iter().filter(is_of).max_by_key(|source| source.key.len())
+        })
+    }
+
     fn check_roles(&self) -> Result<(), ImportError> {
         let refuse = |role: &DraftRole, message: String| {
-            Err(ImportError::field(&format!("role {}", role.name), super::Place::default(), message))
+            let place = role.sources.first().map_or(Place::default(), |source| source.place);
+            Err(ImportError::field(&format!("role {}", role.name), place, message))
         };
         if self.roles.is_empty() {
-            return Err(ImportError::field(
-                "roles",
-                super::Place::default(),
-                "a job has at least one role or task group",
-            ));
+            return Err(ImportError::field("roles", Place::default(), "a job has at least one role or task group"));
         }
         let mut seen: Vec<(String, &str)> = Vec::new();
         for role in &self.roles {
@@ -220,7 +243,7 @@ impl Draft {
                 self.lose("name", format!("{:?} cannot name a job here; it is {fitted}", self.name));
                 Ok(fitted)
             }
-            Err(error) => Err(ImportError::field("name", super::Place::default(), error.to_string())),
+            Err(error) => Err(ImportError::field("name", Place::default(), error.to_string())),
         }
     }
 
@@ -287,11 +310,21 @@ impl DraftRole {
             user: None,
             own: Vec::new(),
             command: Command::Default,
+            container: None,
             arguments: Vec::new(),
             env: Vec::new(),
             resources: DraftResources::default(),
             ports: Vec::new(),
+            sources: Vec::new(),
         }
+    }
+
+    /// Where what was read of `fields` stands, by the keys that it became.
+    pub(super) fn came_from(&mut self, fields: &Fields, keys: &[(&'static str, &[&str])]) {
+        if self.sources.is_empty() {
+            self.sources.push(fields.source("", &[]));
+        }
+        self.sources.extend(keys.iter().map(|(key, names)| fields.source(key, names)));
     }
 
     /// Each of its tasks that failed is started again by itself, so many times at most.

@@ -19,6 +19,14 @@ pub(super) const LOGIN: Fate = Fate::Lost(
     "images are brought in with the logins of secrets/WORKSPACE/registry.json or of your own auth.json or config.json, as `podman login` and `docker login` write them",
 );
 
+/// A field of the source that became a key of a role here, as in `count`; no key for the role itself.
+#[derive(Debug, Clone)]
+pub(super) struct Source {
+    pub(super) key: &'static str,
+    pub(super) field: String,
+    pub(super) place: Place,
+}
+
 const UNKNOWN: &str = "not a field that is known here";
 
 #[derive(Debug)]
@@ -26,15 +34,18 @@ pub(super) struct Fields {
     path: String,
     place: Place,
     entries: Vec<(String, Node)>,
+    /// Where that stood which is carried.
+    taken: Vec<(String, Place)>,
 }
 
 impl Fields {
     pub(super) fn of(node: Node, path: &str) -> Result<Self, ImportError> {
-        match node.value {
-            Value::Map(entries) => Ok(Self { path: path.to_owned(), place: node.place, entries }),
-            Value::Null => Ok(Self { path: path.to_owned(), place: node.place, entries: Vec::new() }),
-            _ => Err(ImportError::field(path, node.place, "must be an object of fields")),
-        }
+        let entries = match node.value {
+            Value::Map(entries) => entries,
+            Value::Null => Vec::new(),
+            _ => return Err(ImportError::field(path, node.place, "must be an object of fields")),
+        };
+        Ok(Self { path: path.to_owned(), place: node.place, entries, taken: Vec::new() })
     }
 
     pub(super) fn path(&self) -> &str {
@@ -48,22 +59,38 @@ impl Fields {
 
     /// Where a field stands, or else the object.
     pub(super) fn place_of(&self, name: &str) -> Place {
-        self.entries.iter().find(|(known, _)| known == name).map_or(self.place, |(_, node)| node.place)
+        let there = self.entries.iter().map(|(known, node)| (known, node.place));
+        let taken = self.taken.iter().map(|(known, place)| (known, *place));
+        there.chain(taken).find(|(known, _)| *known == name).map_or(self.place, |(_, place)| place)
+    }
+
+    /// The object had the field, be it carried by now.
+    pub(super) fn is_known(&self, name: &str) -> bool {
+        self.is_written(name) || self.taken.iter().any(|(known, _)| known == name)
+    }
+
+    /// What a key of ours was made of: of these fields the first that is there, or else the object.
+    pub(super) fn source(&self, key: &'static str, names: &[&str]) -> Source {
+        match names.iter().find(|name| self.is_known(name)) {
+            Some(name) => Source { key, field: self.at(name), place: self.place_of(name) },
+            None => Source { key, field: self.path.clone(), place: self.place },
+        }
     }
 
     pub(super) fn refuse(&self, name: &str, message: impl Into<String>) -> ImportError {
         let path = if name.is_empty() { self.path.clone() } else { self.at(name) };
-        ImportError::field(&path, self.place, message)
+        ImportError::field(&path, self.place_of(name), message)
     }
 
     pub(super) fn loss(&self, name: &str, why: impl Into<String>) -> Loss {
-        Loss { field: self.at(name), line: self.place.line, why: why.into() }
+        Loss { field: self.at(name), line: self.place_of(name).line, why: why.into() }
     }
 
     /// The field, unless it is absent or null.
     pub(super) fn take(&mut self, name: &str) -> Option<Node> {
         let at = self.entries.iter().position(|(known, _)| known == name)?;
-        let (_, node) = self.entries.remove(at);
+        let (name, node) = self.entries.remove(at);
+        self.taken.push((name, node.place));
         (!node.is_null()).then_some(node)
     }
 

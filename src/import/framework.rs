@@ -80,6 +80,7 @@ fn read_role(fields: &mut Fields, draft: &mut Draft) -> Result<DraftRole, Import
     let count = fields.number("taskNumber", 1)?.unwrap_or(1);
     let count = u32::try_from(count).map_err(|_| fields.refuse("taskNumber", "is too large"))?;
     let mut role = DraftRole::new(fields.needed("name")?, count);
+    role.came_from(fields, &[("count", &["taskNumber"])]);
     role.holds_open(Holds::Yes);
     completion(&mut role, fields.object("frameworkAttemptCompletionPolicy")?, &mut draft.losses)?;
     let mut task = fields.object("task")?;

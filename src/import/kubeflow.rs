@@ -217,6 +217,7 @@ impl Shape {
                 continue;
             }
             let mut role = DraftRole::new(name.to_lowercase(), count);
+            role.came_from(&fields, &[("count", &["replicas"])]);
             role.holds_open(if serves { Holds::No } else { Holds::Yes });
             self.restarts_and_pod(&mut fields, &mut role, draft)?;
             if let Some(slots) = self.slots.filter(|_| serves) {

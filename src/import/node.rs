@@ -1,18 +1,16 @@
 //! A document of another platform as a tree that keeps the order of its fields and knows where each stands.
 //!
-//! YAML is built from the parser's events, so that aliases can be bounded; JSON is read strictly.
+//! YAML is built from the parser's events, so that aliases can be bounded; JSON is read strictly ([`json`]).
 
 use std::collections::{HashMap, HashSet};
-use std::fmt;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput};
-use serde::Deserialize;
-use serde::de::{self, MapAccess, SeqAccess, Visitor};
 
 use super::ImportError;
 use super::indent::Indented;
+use super::json;
 
-/// Line and column from 1; both 0 where the format does not tell.
+/// Line and column from 1; both 0 where it is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) line: usize,
@@ -78,7 +76,7 @@ impl Node {
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, ImportError> {
     let start = text.trim_start_matches('\u{feff}').trim_start();
     if start.starts_with(['{', '[']) || start.starts_with("//") || start.starts_with("/*") {
-        return json(text).map(|node| vec![node]);
+        return json::read(text).map(|node| vec![node]);
     }
     let mut source = Indented::new(text);
     loop {
@@ -90,17 +88,6 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, ImportError> {
             _ => return read,
         }
     }
-}
-
-fn json(text: &str) -> Result<Node, ImportError> {
-    serde_json::from_str(text.trim_start_matches('\u{feff}')).map_err(|error| {
-        let message = error.to_string();
-        let message = message.split(" at line ").next().unwrap_or_default();
-        let commented = text.lines().nth(error.line().saturating_sub(1)).is_some_and(|line| line.contains("//"));
-        let advice = if commented { "; JSON has no comments: remove them" } else { "" };
-        let place = Place { line: error.line(), column: error.column() };
-        ImportError::syntax(place, format!("not JSON: {message}{advice}"))
-    })
 }
 
 struct Builder<'t> {
@@ -229,69 +216,5 @@ fn plain_scalar(text: &str) -> Value {
             Value::Number(text.to_owned())
         }
         _ => Value::Text(text.to_owned()),
-    }
-}
-
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(JsonVisitor)
-    }
-}
-
-struct JsonVisitor;
-
-fn node<E>(value: Value) -> Result<Node, E> {
-    Ok(Node { value, place: Place::default() })
-}
-
-impl<'de> Visitor<'de> for JsonVisitor {
-    type Value = Node;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Node, E> {
-        node(Value::Null)
-    }
-
-    fn visit_bool<E>(self, flag: bool) -> Result<Node, E> {
-        node(Value::Bool(flag))
-    }
-
-    fn visit_i64<E>(self, number: i64) -> Result<Node, E> {
-        node(Value::Number(number.to_string()))
-    }
-
-    fn visit_u64<E>(self, number: u64) -> Result<Node, E> {
-        node(Value::Number(number.to_string()))
-    }
-
-    fn visit_f64<E>(self, number: f64) -> Result<Node, E> {
-        node(Value::Number(number.to_string()))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
-        node(Value::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Node, A::Error> {
-        let mut items = Vec::new();
-        while let Some(item) = list.next_element()? {
-            items.push(item);
-        }
-        node(Value::List(items))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Node, A::Error> {
-        let mut entries: Vec<(String, Node)> = Vec::new();
-        let mut names = HashSet::new();
-        while let Some((name, value)) = map.next_entry::<String, Node>()? {
-            if !names.insert(name.clone()) {
-                return Err(de::Error::custom(format!("the field {name:?} stands here twice")));
-            }
-            entries.push((name, value));
-        }
-        node(Value::Map(entries))
     }
 }

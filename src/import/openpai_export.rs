@@ -400,7 +400,7 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
     }
     draft.description = String::new();
     draft.datasets = own.texts("datasets")?;
-    draft.network = own.text("network")?.filter(|network| network != "task");
+    draft.network = own.text("network")?;
     draft.state = own.text("state")?.filter(|state| state != "run");
     if own.flag("init")? == Some(false) {
         draft.own.push(("init".to_owned(), "false".to_owned()));

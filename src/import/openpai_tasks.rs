@@ -7,6 +7,7 @@ use super::node::{Node, Value};
 use super::openpai_v1::{
     bound, check_bounds, drop_default_cluster, ends_at_once, job_name, ports, set_policy, tell_of_tolerated,
 };
+use super::openpai_v2;
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
 use crate::spec::Command;
@@ -73,6 +74,8 @@ fn role(
     let count = resource.number("instances", 1)?.unwrap_or(1);
     let count = u32::try_from(count).map_err(|_| resource.refuse("instances", "is too large"))?;
     let mut role = DraftRole::new(fields.needed("role")?, count);
+    role.came_from(fields, &[("command", &["command"])]);
+    role.came_from(&resource, &[("count", &["instances"]), ("ports", &["portList"])]);
     role.holds_open(Holds::Yes);
     role.image = Some(prerequisites.of(fields, IMAGE)?.ok_or_else(|| fields.refuse(IMAGE, "is missing"))?.uri.clone());
     let mut lines = vec![FIRST.to_owned()];
@@ -91,21 +94,22 @@ fn role(
     set_policy(&mut role, failed, bound(fields, "minSucceededTaskCount")?);
     check_bounds(&role, fields)?;
     tell_of_tolerated(&role, fields.at("minFailedTaskCount"), losses);
-    role.resources = resources(&mut resource, gpu_type, losses)?;
+    resources(&mut role, &mut resource, gpu_type, losses)?;
     role.ports = ports(&mut resource, losses)?;
     resource.leave(&[], losses);
     Ok(role)
 }
 
 fn resources(
+    role: &mut DraftRole,
     resource: &mut Fields,
     gpu_type: Option<&str>,
     losses: &mut Vec<Loss>,
-) -> Result<DraftResources, ImportError> {
+) -> Result<(), ImportError> {
     let mut asked = resource.object("resourcePerInstance")?;
     let megabytes = |number: Option<i64>, default: u64| Bytes::mib(number.map_or(default, i64::unsigned_abs));
     let gpu = asked.number("gpu", 0)?.unwrap_or(0).unsigned_abs();
-    let resources = DraftResources {
+    role.resources = DraftResources {
         cpu: Some(asked.number("cpu", 1)?.unwrap_or(1) as f64),
         memory: Some(megabytes(asked.number("memoryMB", 100)?, 100)),
         shm: Some(megabytes(asked.number("shmMB", 1)?, 64)),
@@ -113,8 +117,9 @@ fn resources(
         gpu_type: gpu_type.filter(|_| gpu > 0).map(str::to_owned),
         ..DraftResources::default()
     };
+    role.came_from(&asked, openpai_v2::RESOURCES);
     asked.leave(&[], losses);
-    Ok(resources)
+    Ok(())
 }
 
 struct Prerequisite {

@@ -121,6 +121,18 @@ fn read_role(
         ..DraftResources::default()
     };
     role.ports = ports(fields, losses)?;
+    role.came_from(
+        fields,
+        &[
+            ("count", &["taskNumber"]),
+            ("command", &["command"]),
+            ("ports", &["portList"]),
+            ("resources.cpu", &["cpuNumber"]),
+            ("resources.memory", &["memoryMB"]),
+            ("resources.shm", &["shmMB"]),
+            ("resources.gpu", &["gpuNumber"]),
+        ],
+    );
     Ok(role)
 }
 

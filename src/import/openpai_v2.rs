@@ -11,7 +11,16 @@ use crate::spec::{Command, OutsidePort, Port};
 
 /// What a container has without `shmMB`.
 const SHM_MB: i64 = 512;
+/// Keys of resources, by the fields of `resourcePerInstance`.
+pub(super) const RESOURCES: &[(&str, &[&str])] = &[
+    ("resources.cpu", &["cpu"]),
+    ("resources.memory", &["memoryMB"]),
+    ("resources.shm", &["shmMB"]),
+    ("resources.gpu", &["gpu"]),
+    ("ports", &["ports"]),
+];
 const FILE: Fate = Fate::Nothing("describes the file, not the job");
+const GANG: &str = "OpenPAI heeds it only with extras.gangAllocation: false, so it did nothing; write retries in the role if that is wanted";
 const WRAPPED: &str = "not the default deployment, which alone is wrapped round the commands";
 
 const JOB: &Fates = &[
@@ -64,6 +73,8 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let prerequisites = fields.list("prerequisites")?;
     let parameters =
         fields.take("parameters").unwrap_or(Node { value: Value::Map(Vec::new()), place: Default::default() });
+    let mut given = fields.object("extras")?;
+    let gang = given.flag("gangAllocation")?.unwrap_or(true);
     let mut defaults = fields.object("defaults")?;
     let deployment = defaults.text("deployment")?;
     if let Some(cluster) = defaults.text("virtualCluster")?.filter(|cluster| cluster != "default") {
@@ -74,10 +85,13 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     }
     defaults.leave(&[], &mut draft.losses);
     let deployment = chosen_deployment(&mut fields, deployment, &mut draft.losses)?;
-    let tasks = Tasks { prerequisites: &prerequisites, parameters: &parameters, deployment };
+    let tasks = Tasks { prerequisites: &prerequisites, parameters: &parameters, deployment, gang };
     let typed = tasks.read(fields.object("taskRoles")?, &mut draft)?;
     tell_unused(&parameters, &typed, &mut draft.losses);
-    extras(&mut draft, fields.object("extras")?)?;
+    if !gang {
+        draft.losses.push(given.loss("gangAllocation", "the tasks of a job start together here"));
+    }
+    extras(&mut draft, given)?;
     tell_prerequisites(&prerequisites, &mut draft.losses)?;
     fields.leave(JOB, &mut draft.losses);
     draft.finish()
@@ -110,6 +124,8 @@ struct Tasks<'n> {
     prerequisites: &'n [Node],
     parameters: &'n Node,
     deployment: Option<Node>,
+    /// Without `gangAllocation: false`, tasks are not started again one by one.
+    gang: bool,
 }
 
 impl Tasks<'_> {
@@ -136,6 +152,7 @@ impl Tasks<'_> {
         let count = fields.number("instances", 1)?.unwrap_or(1);
         let count = u32::try_from(count).map_err(|_| fields.refuse("instances", "is too large"))?;
         let mut role = DraftRole::new(name, count);
+        role.came_from(&fields, &[("count", &["instances"]), ("image", &["dockerImage"]), ("command", &["commands"])]);
         role.holds_open(Holds::Yes);
         self.completion(&mut role, fields.object("completion")?, losses)?;
         let image = fields.needed("dockerImage")?;
@@ -144,6 +161,7 @@ impl Tasks<'_> {
         resources(&mut role, &mut fields, losses)?;
         match fields.whole("taskRetryCount")?.map(u32::try_from) {
             None | Some(Ok(0)) => {}
+            Some(_) if self.gang => losses.push(fields.loss("taskRetryCount", GANG)),
             Some(Ok(count)) if count <= RETRIES_MAX => role.try_again(count),
             Some(_) => {
                 losses.push(fields.loss("taskRetryCount", "retries of a role is 1000 at most, and never for ever"))
@@ -243,14 +261,12 @@ fn resources(role: &mut DraftRole, fields: &mut Fields, losses: &mut Vec<Loss>) 
         let count = node.scalar().and_then(|text| text.parse().ok()).filter(|count| (1..=100).contains(count));
         port.count = count.ok_or_else(|| asked.refuse("ports", "counts from 1 to 100 ports for each label"))?;
     }
+    role.came_from(&asked, RESOURCES);
     asked.leave(&[], losses);
     Ok(())
 }
 
 fn extras(draft: &mut Draft, mut extras: Fields) -> Result<(), ImportError> {
-    if extras.flag("gangAllocation")? == Some(false) {
-        draft.losses.push(extras.loss("gangAllocation", "the tasks of a job start together here"));
-    }
     if let Some(node) = extras.take("hivedScheduler") {
         let class = node.get("jobPriorityClass").and_then(Node::scalar).unwrap_or_default();
         draft.priority = PRIORITIES.iter().find(|(name, _)| *name == class).map(|(_, priority)| *priority);

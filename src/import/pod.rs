@@ -4,9 +4,8 @@ use super::draft::{Draft, DraftRole, to_toml};
 use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
 use super::quantity::{bytes, quantity};
-use super::{ImportError, Loss};
+use super::{ImportError, Loss, command};
 use crate::ids::Bytes;
-use crate::spec::Command;
 
 const CLUSTER: Fate = Fate::Nothing("where and how a cluster runs a pod");
 const PROBE: Fate = Fate::Lost("nothing asks a running task how it is; its end counts");
@@ -140,8 +139,8 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
 /// What a container or a trainer runs: `image`, `command`, `args`, `env`, `workingDir`.
 pub(super) fn runs(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
     role.image = container.text("image")?;
-    environment(container, role, losses)?;
-    command(container, role, losses)
+    let elsewhere = environment(container, role, losses)?;
+    command::read(container, elsewhere, role, losses)
 }
 
 fn read_container(mut container: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
@@ -173,28 +172,35 @@ fn user(mut security: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> R
     Ok(())
 }
 
-fn environment(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+/// Returns the names of variables that Kubernetes fills in.
+fn environment(
+    container: &mut Fields,
+    role: &mut DraftRole,
+    losses: &mut Vec<Loss>,
+) -> Result<Vec<String>, ImportError> {
+    let (mut elsewhere, mut room) = (Vec::new(), command::ROOM);
     for mut entry in container.objects("env")? {
         let name = entry.needed("name")?;
         if entry.has("valueFrom") {
             let why = from(&name, entry.take("valueFrom"));
             losses.push(entry.loss("valueFrom", why));
+            elsewhere.push(name);
         } else {
+            let text = entry.text("value")?.unwrap_or_default();
+            let (value, missing) = command::value(&text, &role.env, &mut room);
+            for other in missing {
+                let why = format!(
+                    "$({other}) in it stays as it is: no variable that is set before has that name, or the value would grow too long"
+                );
+                losses.push(entry.loss("value", why));
+            }
             // Of two that are called alike Kubernetes takes the last.
             role.env.retain(|(known, _)| *known != name);
-            role.env.push((name, entry.text("value")?.unwrap_or_default()));
+            role.env.push((name, value));
         }
         entry.leave(&[], losses);
     }
-    let named = |text: &str| role.env.iter().any(|(name, _)| text.contains(&format!("$({name})")));
-    for (name, value) in &role.env {
-        if named(value) {
-            losses.push(
-                container.loss(&format!("env.{name}"), "Kubernetes would replace $(NAME) in it; it is as written here"),
-            );
-        }
-    }
-    Ok(())
+    Ok(elsewhere)
 }
 
 fn from(name: &str, source: Option<Node>) -> String {
@@ -202,49 +208,6 @@ fn from(name: &str, source: Option<Node>) -> String {
     match secret {
         true => format!("{name} comes from a secret; keep it in a file and read that in the command"),
         false => format!("{name} is filled in by Kubernetes; set it in [env] or in the command"),
-    }
-}
-
-fn command(container: &mut Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
-    let words = container.texts("command")?;
-    let arguments = container.texts("args")?;
-    let directory = container.text("workingDir")?;
-    let all: Vec<&String> = words.iter().chain(&arguments).collect();
-    for (name, _) in role.env.iter().filter(|(name, _)| all.iter().any(|word| word.contains(&format!("$({name})")))) {
-        losses.push(
-            container.loss("command", format!("Kubernetes would replace $({name}) in it; write ${name} in a shell")),
-        );
-    }
-    if words.is_empty() {
-        if !arguments.is_empty() {
-            losses.push(container.loss("args", format!("arguments for the image's own program, which is not known here; write command with it and {arguments:?}")));
-        }
-        if directory.is_some() {
-            losses.push(container.loss("workingDir", "write command, beginning with cd"));
-        }
-        return Ok(());
-    }
-    role.command = match all.as_slice() {
-        [shell, flag, line] if ["sh", "/bin/sh"].contains(&shell.as_str()) && *flag == "-c" => {
-            Command::Shell((*line).clone())
-        }
-        words => Command::Exec(words.iter().map(|word| (*word).clone()).collect()),
-    };
-    if let Some(directory) = directory {
-        role.command = in_directory(directory, std::mem::replace(&mut role.command, Command::Default));
-    }
-    Ok(())
-}
-
-/// There is no key for the working directory: the command goes there first.
-fn in_directory(directory: String, command: Command) -> Command {
-    match command {
-        Command::Shell(line) => Command::Shell(format!("cd '{}' || exit\n{line}", directory.replace('\'', r"'\''"))),
-        Command::Exec(words) => {
-            let go = ["/bin/sh", "-c", "cd \"$0\" && exec \"$@\""].map(str::to_owned);
-            Command::Exec(go.into_iter().chain([directory]).chain(words).collect())
-        }
-        Command::Default => Command::Default,
     }
 }
 
@@ -307,6 +270,11 @@ pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Ve
     let fresh: Vec<String> = requests.names().into_iter().filter(|name| !limits.has(name)).collect();
     for name in fresh {
         losses.push(requests.loss(&name, "there is no such resource here"));
+    }
+    let limited = [("resources.cpu", "cpu"), ("resources.memory", "memory"), ("resources.gpu", "nvidia.com/gpu")];
+    for (key, name) in limited {
+        let of = if limits.is_known(name) { &limits } else { &requests };
+        role.came_from(of, &[(key, &[name])]);
     }
     asked.leave(&[], losses);
     Ok(())

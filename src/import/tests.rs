@@ -161,24 +161,25 @@ fn retries_without_end_and_unknown_fields_are_named() {
 #[test]
 fn what_openpai_refuses_is_refused_with_its_field() {
     let cases = [
-        (v1(r#", "minFailedTaskCount": 5"#, ""), "`taskRoles[0]` waits for 5 failed tasks and has only 4"),
+        (v1(r#", "minFailedTaskCount": 5"#, ""), "line 1, column 47: `taskRoles[0]` waits for 5 failed tasks and has only 4"),
         (v1(r#", "taskNumber": 2"#, ""), "line 1, column 109: not JSON: the field \"taskNumber\" stands here twice"),
-        (v1("", r#""retryCount": -3, "#), "`retryCount` is -3, must be at least -2"),
-        (r#"{"jobName": "j", "taskRoles": []}"#.to_owned(), "`image` is missing"),
-        (r#"{"jobName": "j", "image": "i", "taskRoles": []}"#.to_owned(), "`roles` a job has at least one role or task group"),
+        (v1("", r#""retryCount": -3, "#), "line 1, column 32: `retryCount` is -3, must be at least -2"),
+        (r#"{"jobName": "j", "taskRoles": []}"#.to_owned(), "line 1, column 1: `image` is missing"),
+        (r#"{"jobName": "j", "image": "i", "taskRoles": []}"#.to_owned(), "line 1, column 1: `roles` a job has at least one role or task group"),
         (
             r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a_b", "command": "c"}, {"name": "a.b", "command": "c"}]}"#
                 .to_owned(),
-            "`role a.b` and role a_b would both be A_B in the environment",
+            "line 1, column 79: `role a.b` and role a_b would both be A_B in the environment",
         ),
         (
             r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "w", "command": "c"}, {"name": "w", "command": "c"}]}"#
                 .to_owned(),
-            "`role w` is there twice; each role has a name of its own",
+            "line 1, column 77: `role w` is there twice; each role has a name of its own",
         ),
+        (v1(r#", "cpuNumber": 0"#, ""), "line 1, column 94: `taskRoles[0].cpuNumber` is 0, must be at least 1"),
         (
             PS_JSON.replace("tf-ps", "t d"),
-            "`jobName` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
+            "line 2, column 3: `jobName` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
         ),
         (
             V2.replace("name: cifar\n", "name: t d\n"),
@@ -188,6 +189,8 @@ fn what_openpai_refuses_is_refused_with_its_field() {
     for (text, wanted) in cases {
         assert_eq!(refusal(&text), wanted, "{text}");
     }
+    let cores = refusal(&v1(r#", "note": "训练 \"{,", "cpuNumber": 20000"#, ""));
+    assert!(cores.starts_with("line 1, column 113: `taskRoles[0].cpuNumber` cannot be: "), "{cores}");
 }
 
 #[test]
@@ -197,6 +200,11 @@ fn nearly_json_is_refused_with_line_and_column() {
         "line 2, column 3: not JSON: key must be a string; JSON has no comments: remove them"
     );
     assert_eq!(refusal("{\"jobName\": \"j\",\n}"), "line 2, column 1: not JSON: trailing comma");
+    assert_eq!(
+        refusal("{\"jobName\": \"\\\"//\" /* the name */}"),
+        "line 1, column 20: not JSON: expected `,` or `}`; JSON has no comments: remove them"
+    );
+    assert_eq!(refusal(r#"[{"command": "curl http://x",} // so]"#), "line 1, column 30: not JSON: trailing comma");
 }
 
 const V2: &str = r#"
@@ -254,7 +262,7 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
     let commands = "echo before\nprintf '%s\\n' one\ncurl https://example.org/c.tgz && train --lr 1e-4 --key <% $secrets.key %>\necho after";
     assert_eq!(role(&spec, "master").command, Command::Shell(commands.to_owned()));
     assert!(role(&spec, "master").main == Main::Role && role(&spec, "worker").main == Main::No);
-    assert_eq!((role(&spec, "worker").min_failed, role(&spec, "worker").retries), (None, 2));
+    assert_eq!((role(&spec, "worker").min_failed, role(&spec, "worker").retries), (None, 0));
     assert_eq!(role(&spec, "worker").resources.shm, crate::ids::Bytes::mib(4096));
     assert_eq!(role(&spec, "master").ports[0].label, "SynPort");
     assert!(job.toml.contains("priority = \"low\""), "{}", job.toml);
@@ -263,6 +271,7 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
         [
             "deployments[1].taskRoles",
             "taskRoles.master.commands",
+            "taskRoles.worker.taskRetryCount",
             "parameters.idle",
             "extras.com.microsoft.pai.runtimeplugin[1].parameters",
             "extras.hivedScheduler",
@@ -271,6 +280,10 @@ fn a_job_of_openpai_v2_runs_its_commands_line_by_line_with_tags_replaced() {
             "secrets",
         ]
     );
+    let apart = only(&V2.replace("  submitFrom: web\n", "  gangAllocation: false\n"));
+    assert_eq!(role(&spec_of(&apart), "worker").retries, 2, "OpenPAI heeds it only so");
+    assert!(fields(&apart).contains(&"extras.gangAllocation"), "{:?}", fields(&apart));
+    assert!(!fields(&apart).contains(&"taskRoles.worker.taskRetryCount"), "{:?}", fields(&apart));
 }
 
 #[test]
@@ -351,10 +364,11 @@ fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     assert!(!of_kubectl("").contains("[extras]"), "{}", of_kubectl(""));
     assert!(of_kubectl(", a: b").contains("annotations = { a = \"b\" }"), "{}", of_kubectl(", a: b"));
     assert!(refusal(&list("  []\n")).starts_with("no job of OpenPAI"));
-    assert_eq!(
-        refusal("kind: Queue\n"),
-        "no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it, only Queue"
-    );
+    let only = "no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it, only Queue; docs/IMPORT.md lists what is read";
+    assert!(refusal("kind: Queue\n").starts_with(only));
+    for of_others in ["#!/bin/sh\n#SBATCH --ntasks=4\nsrun python x.py\n", "{\"TrainingJobName\": \"j\"}"] {
+        assert!(refusal(of_others).contains("docs/from/ (slurm, docker, octopus)"), "{}", refusal(of_others));
+    }
 }
 
 #[test]
@@ -560,6 +574,15 @@ fn who_decides_how_a_job_of_tensorflow_ends_is_carried_over() {
     };
     assert_eq!(main(""), Main::FirstTask, "worker 0, by default");
     assert_eq!(main("  successPolicy: AllWorkers\n"), Main::No);
+    let chiefs = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Chief", 2)]);
+    assert!(
+        refusal(&chiefs).starts_with("line 7, column 7: `spec.tfReplicaSpecs.Chief.replicas` cannot be: "),
+        "{}",
+        refusal(&chiefs)
+    );
+    let cores = kubeflow("TFJob", "tfReplicaSpecs", "", &[("Worker", 1)]).replace("cpu: 1", "cpu: 20000");
+    let field = "`spec.tfReplicaSpecs.Worker.template.spec.containers[0].resources.limits.cpu` cannot be: ";
+    assert!(refusal(&cores).starts_with("line 12, column ") && refusal(&cores).contains(field), "{}", refusal(&cores));
 }
 
 #[test]

@@ -51,6 +51,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     }
     let count = u32::try_from(nodes.unwrap_or(1)).map_err(|_| trainer.refuse("numNodes", "is too large"))?;
     let mut role = DraftRole::new("node".to_owned(), count);
+    role.came_from(&trainer, &[("count", &["numNodes"])]);
     if let Some(count) = trainer.text("numProcPerNode")? {
         draft.env.push(("PET_NPROC_PER_NODE".to_owned(), count));
     }

@@ -69,18 +69,12 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     pod::keep_metadata(metadata, &mut draft)?;
     let mut spec = document.object("spec")?;
     document.leave(DOCUMENT, &mut draft.losses);
-    let retry = spec.number("maxRetry", 0)?;
+    // What Volcano makes of 0 is what it makes of nothing.
+    let retry = spec.number("maxRetry", 0)?.filter(|retry| *retry > 0);
     let policies = policies(&mut spec)?;
     let ranks = plugins(&mut spec, &mut draft)?;
-    if policies.iter().any(|policy| policy.is("PodFailed", "RestartJob")) {
-        draft.retry("spec.maxRetry", retry.unwrap_or(MAX_RETRY));
-    } else if let Some(retry) = retry {
-        draft.lose(
-            "spec.maxRetry",
-            format!("{retry}: no policy starts the job anew when a task fails; write retries if that is wanted"),
-        );
-    }
-    tasks(&mut spec, &mut draft)?;
+    let anew = tasks(&mut spec, &policies, &mut draft)?;
+    retries(retry, &anew, &spec, &mut draft);
     ranks.order(&mut draft);
     for policy in policies {
         apply(policy, &mut draft.roles, &mut draft.losses);
@@ -96,9 +90,27 @@ struct Policy {
     field: String,
 }
 
-impl Policy {
-    fn is(&self, event: &str, action: &str) -> bool {
-        self.action == action && self.events.iter().any(|known| known == event || known == "*")
+/// What follows where a task fails: the first rule of its own that is about it, or else of the job.
+fn on_failure<'p>(own: &'p [Policy], of_job: &'p [Policy]) -> Option<&'p str> {
+    let is_about = |policy: &&Policy| policy.events.iter().any(|event| event == "PodFailed" || event == "*");
+    own.iter().chain(of_job).find(is_about).map(|policy| policy.action.as_str())
+}
+
+/// `maxRetry` counts where the failure of a task starts the job anew; `anew` says of which it does.
+fn retries(most: Option<i64>, anew: &[(String, bool)], spec: &Fields, draft: &mut Draft) {
+    let others: Vec<&str> = anew.iter().filter(|(_, anew)| !anew).map(|(name, _)| name.as_str()).collect();
+    if others.len() == anew.len() {
+        let why = "no policy starts the job anew when a task fails; write retries if that is wanted";
+        draft.losses.extend(most.map(|most| spec.loss("maxRetry", format!("{most}: {why}"))));
+        return;
+    }
+    draft.retry("spec.maxRetry", most.unwrap_or(MAX_RETRY));
+    if !others.is_empty() {
+        let why = format!(
+            "RestartJob when a task fails, but not one of {}: retries starts the job anew whichever fails",
+            others.join(", ")
+        );
+        draft.losses.push(spec.loss("tasks", why));
     }
 }
 
@@ -126,6 +138,11 @@ fn policies(fields: &mut Fields) -> Result<Vec<Policy>, ImportError> {
 /// What a policy comes to for the roles that it is about.
 fn apply(policy: Policy, roles: &mut [DraftRole], losses: &mut Vec<Loss>) {
     let Policy { events, action, field } = policy;
+    if events == ["*"] && ["RestartJob", "AbortJob", "TerminateJob"].contains(&action.as_str()) {
+        let why = format!("* → {action} is so here for tasks that fail; when one completes, the job goes on");
+        losses.push(Loss { field, line: 0, why });
+        return;
+    }
     let mut strange = Vec::new();
     for event in events {
         match (event.as_str(), action.as_str()) {
@@ -206,7 +223,9 @@ impl Ranks {
     }
 }
 
-fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
+/// Returns the names of the tasks, with whether their failure starts the job anew.
+fn tasks(spec: &mut Fields, of_job: &[Policy], draft: &mut Draft) -> Result<Vec<(String, bool)>, ImportError> {
+    let mut anew = Vec::new();
     for (index, mut task) in spec.objects("tasks")?.into_iter().enumerate() {
         let name = task.text("name")?.unwrap_or_else(|| format!("default{index}"));
         if draft.roles.iter().any(|role| role.name == name) {
@@ -215,6 +234,7 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
         let replicas = task.number("replicas", 1)?.unwrap_or(1);
         let count = u32::try_from(replicas).map_err(|_| task.refuse("replicas", "is too large"))?;
         let mut role = DraftRole::new(name, count);
+        role.came_from(&task, &[("count", &["replicas"])]);
         role.holds_open(Holds::Yes);
         if let Some(least) = task.number("minAvailable", 0)? {
             if least > replicas {
@@ -228,10 +248,8 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
         let most = task.number("maxRetry", -1)?;
         let restarts = pod::read(task.object("template")?, &mut role, draft)?;
         again(restarts, most, &task, &mut role, &mut draft.losses);
+        anew.push((role.name.clone(), on_failure(&own, of_job) == Some("RestartJob")));
         for policy in own {
-            if policy.is("PodFailed", "RestartJob") {
-                draft.retries = draft.retries.max(3);
-            }
             apply(policy, std::slice::from_mut(&mut role), &mut draft.losses);
         }
         task.leave(TASK, &mut draft.losses);
@@ -240,7 +258,7 @@ fn tasks(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
         }
         draft.roles.push(role);
     }
-    Ok(())
+    Ok(anew)
 }
 
 /// `maxRetry` bounds how often containers of the task are started again, which `restartPolicy: Never` forbids.

@@ -10,6 +10,7 @@ fn whatever_is_exported_comes_back() {
         "after = [\"\u{915}\u{902}\"]",
         "priority = 80",
         "resources = { gpu = 2, gpu_type = \"A100\" }",
+        "network = \"task\"\n[roles.a]\nresources.gpu = 1\n[roles.b]\nresources.gpu = 1",
         "[roles.a.resources]\ngpu_memory = \"20GiB\"\ngpu_memory_over = \"alert\"\n[roles.b.resources]\nmig = \"1g.10gb\"\ngpu = 2",
         "code = \"digits@v2\"",
         "[scalars]\nlog_dir = \"/output/x\"\nlines = 'a=(?<a>\\d+)'\n[tensorboard]\nlog_dir = \"/output\"",

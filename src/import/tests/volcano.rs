@@ -76,6 +76,93 @@ fn policies_without_a_counterpart_and_partial_gangs_are_named() {
 }
 
 #[test]
+fn how_often_a_failed_task_starts_the_job_anew_is_carried() {
+    let of_job = "    - {event: PodFailed, action: RestartJob}\n";
+    let retries = |max: &str, of_job_now: &str, of_tasks: [&str; 2]| {
+        let [first, second] = of_tasks.map(|rule| format!("      policies: [{rule}]\n"));
+        let text = VCJOB
+            .replace("  queue: gold\n", max)
+            .replace(of_job, of_job_now)
+            .replace("      policies: [{event: TaskCompleted, action: CompleteJob}]\n", &first)
+            .replace("      name: mpiworker\n", &format!("      name: mpiworker\n{second}"));
+        let job = only(&text);
+        let told = job.losses.iter().filter(|loss| loss.why.contains("anew") || loss.why.contains("→"));
+        (spec_of(&job).retries, told.map(|loss| loss.field.clone()).collect::<Vec<_>>())
+    };
+    let (seven, failed) = ("  maxRetry: 7\n", "{event: PodFailed, action: RestartJob}");
+    let any = "    - {event: \"*\", action: RestartJob}\n";
+    for (max, of_job, of_tasks, wanted, told) in [
+        (seven, of_job, ["", ""], 7, vec![]),
+        ("  maxRetry: 0\n", of_job, ["", ""], 3, vec![]),
+        (seven, "", [failed, failed], 7, vec![]),
+        ("", "", [failed, failed], 3, vec![]),
+        (seven, "", [failed, ""], 7, vec!["spec.tasks"]),
+        (seven, of_job, ["{event: PodFailed, action: AbortJob}", ""], 7, vec!["spec.tasks"]),
+        (seven, any, ["", ""], 7, vec!["spec.policies[1]"]),
+        (seven, "", ["", ""], 0, vec!["spec.maxRetry"]),
+    ] {
+        let told: Vec<_> = told.into_iter().map(str::to_owned).collect();
+        assert_eq!(retries(max, of_job, of_tasks), (wanted, told), "{max}{of_job}{of_tasks:?}");
+    }
+}
+
+#[test]
+fn what_kubernetes_puts_into_commands_a_shell_puts_in_here() {
+    let job = |command: &str| {
+        only(
+            &VCJOB
+                .replace("plugins: {ssh: [], svc: [], env: [], mpi: []}", "plugins: {svc: [], env: []}")
+                .replace("command: [sshd]\n              args: [-D]", command)
+                .replace(
+                    "{name: A, value: \"1\"}",
+                    "{name: A, value: \"it's\"}\n                - {name: B, value: $(A) $$ $(B)}",
+                ),
+        )
+    };
+    let told = |job: &Imported| {
+        let of_worker = |field: &&str| {
+            field.contains("tasks[1]")
+                && !field.contains("hostPath")
+                && !field.contains("valueFrom")
+                && !field.contains("dependsOn")
+        };
+        fields(job)
+            .into_iter()
+            .filter(of_worker)
+            .map(|field| field.rsplit_once("containers[0].").unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let shell = |line: &str| Command::Shell(line.to_owned());
+    let exec = |words: &[&str]| Command::Exec(words.iter().map(|word| (*word).to_owned()).collect());
+    for (written, wanted, lost) in [
+        // What the contract and the file give; the rest is text, also for a shell.
+        (
+            "command: [python, \"--hosts=$(VC_MPIWORKER_HOSTS)\"]\n              args: [\"a b $(A)\", \"$HOME\"]",
+            shell("exec python --hosts=\"${VC_MPIWORKER_HOSTS}\" 'a b '\"${A}\" '$HOME'"),
+            0,
+        ),
+        (
+            "command: [sh, -c, \"run --rank $(VC_TASK_INDEX) at $(date) $$(date)\"]",
+            shell("exec /bin/sh -c 'run --rank '\"${VC_TASK_INDEX}\"' at $(date) $(date)'"),
+            0,
+        ),
+        ("command: [sh, -c, \"run at $(date) $$HOME\"]", shell("run at $(date) $HOME"), 0),
+        // What nothing gives.
+        ("command: [sh, -c, \"run --rank $(RANK) $(POD_IP)\"]", shell("run --rank $(RANK) $(POD_IP)"), 2),
+        ("command: [run, $(Rank), \"$(Rank)\", \"$(open\"]", exec(&["run", "$(Rank)", "$(Rank)", "$(open"]), 1),
+        ("workingDir: /d\n              command: [run, $(A)]", shell("cd '/d' || exit\nexec run \"${A}\""), 0),
+    ] {
+        let job = job(written);
+        let spec = spec_of(&job);
+        assert_eq!(role(&spec, "mpiworker").command, wanted, "{}", job.toml);
+        let mut losses = vec!["env[1].value"];
+        losses.extend(["command"].repeat(lost));
+        assert_eq!(told(&job), losses, "{:?}", job.losses);
+        assert!(role(&spec, "mpiworker").env.contains(&("B".to_owned(), "it's $ $(B)".to_owned())), "{}", job.toml);
+    }
+}
+
+#[test]
 fn tasks_that_volcano_starts_again_are_started_again_by_themselves() {
     let retries = |max_retry: &str, restart: &str| {
         let text = VCJOB
@@ -122,4 +209,12 @@ fn the_master_of_volcanos_pytorch_stands_first() {
         let job = job(arguments);
         assert_eq!((order(&job)[0].as_str(), fields(&job)), ("v", vec!["spec.plugins.pytorch"]), "{arguments}");
     }
+    let doubled: String = (1..40).map(|n| format!(", {{name: V{n}, value: $(V{})$(V{})}}", n - 1, n - 1)).collect();
+    let task = format!(
+        "{{name: w, template: {{spec: {{containers: [{{image: i, command: [x], env: [{{name: V0, value: xxxxxxxx}}{doubled}]}}]}}}}}}"
+    );
+    let text =
+        format!("apiVersion: batch.volcano.sh/v1alpha1\nkind: Job\nmetadata: {{name: m}}\nspec: {{tasks: [{task}]}}\n");
+    let job = only(&text);
+    assert!(job.toml.len() < 1 << 20 && job.losses[0].why.contains("too long"), "{}", job.toml.len());
 }
