@@ -6,6 +6,7 @@
 //! `trainyard-for-user: UID`. What they may see and do of jobs is the reconciler's to say, by one function for both.
 
 pub mod assets;
+mod awaited;
 pub mod client;
 mod datasets;
 pub mod drain;

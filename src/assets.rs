@@ -17,6 +17,7 @@ pub mod enforced;
 pub mod freeze;
 pub mod manifest;
 pub mod models;
+pub mod removal;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -169,6 +170,10 @@ pub enum MissingError {
     #[error("{} {name} has no version {version}; it has {}", .part.one(), list(.has))]
     Version { part: Part, name: AssetName, version: AssetName, has: Vec<String> },
     #[error(
+        "{version} of dataset {name} is a directory that was never published, so it may change and go while a job reads it: `mv {version} draft` and then `mv draft {version}` in {name}/ makes a version of it"
+    )]
+    Unpublished { name: AssetName, version: AssetName },
+    #[error(
         "dataset {name} has a draft and no version yet: `mv draft v1` in it, or `trainyard dataset publish {name} v1`, makes one; {name}@draft is the draft as it is"
     )]
     OnlyDraft { name: AssetName },
@@ -262,7 +267,7 @@ impl Shelf {
     }
 
     /// Where a job of `workspace` finds `name`: the workspace's own, else a preset, else a public one.
-    fn home(&self, workspace: &WorkspaceName, part: Part, name: &AssetName) -> Result<String, MissingError> {
+    pub fn home(&self, workspace: &WorkspaceName, part: Part, name: &AssetName) -> Result<String, MissingError> {
         let found = self.first(workspace, part, name, None)?;
         found.map(|place| place.home).ok_or_else(|| MissingError::Nothing {
             part,

@@ -221,13 +221,13 @@ struct WireConfig {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[mount]` begins one")]
 struct WireMount {
     direct: Direct,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[workspaces.NAME]` begins one")]
 struct WireWorkspace {
     storage: Option<String>,
     gpu: Option<u64>,
@@ -239,13 +239,13 @@ struct WireWorkspace {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[mounts]` begins one")]
 struct WireMounts {
     below: Option<Vec<PathBuf>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[images]` begins one")]
 struct WireImages {
     default_registry: Option<String>,
     plain_http: Vec<String>,
@@ -256,7 +256,7 @@ struct WireImages {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[limits]` begins one")]
 struct WireLimits {
     cpu: Option<f64>,
     memory: Option<String>,
@@ -267,7 +267,7 @@ struct WireLimits {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[network]` begins one")]
 struct WireNetwork {
     range: Option<String>,
     masquerade: Option<bool>,
@@ -276,7 +276,7 @@ struct WireNetwork {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[logs]` begins one")]
 struct WireLogs {
     max_size: Option<String>,
     parts: Option<u32>,

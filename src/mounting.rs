@@ -92,6 +92,13 @@ enum Left {
     Something,
 }
 
+/// Why nothing is served any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Asked,
+    TakenAway,
+}
+
 fn options(config: &Config) -> MountOptions {
     MountOptions { fs_name: format!("trainyard-{}", config.paths.instance()), threads: readers() }
 }
@@ -140,18 +147,18 @@ fn serve(
     let mut companion = accompany(config, left)?;
     let mut asked: Option<Attempts> = None;
     let table = MountTable::open().map_err(failed("watch the machine's mounts"))?;
-    loop {
+    let ended = loop {
         // The kernel does not tell the one that serves it as long as something of it is open; nor does the table tell of what was
         // before it was opened.
         if !mounted.is_attached().map_err(failed("look for the mount"))? {
             tracing::warn!("the mount was taken away from outside; the daemon mounts anew");
-            break;
+            break Ended::TakenAway;
         }
         let Some(attempts) = asked.take_if(|attempts| attempts.wait().is_zero()) else {
             // `None`: it is time for the next attempt, or mounts have come or gone.
             match words.wait_beside(&table, asked.as_ref().map(Attempts::wait)).map_err(failed("wait for a signal"))? {
                 Some(HAND_OVER) => asked = Some(Attempts::first()),
-                Some(_) => break,
+                Some(_) => break Ended::Asked,
                 None => {}
             }
             continue;
@@ -178,11 +185,15 @@ fn serve(
         companion = accompany(config, Left::Something)?;
         asked = again(attempts, &failure);
         tell(config, &failure, asked.is_some());
-    }
+    };
     if let Some(companion) = companion {
         companion.end();
     }
-    mounted.unmount().map_err(failed("unmount"))?;
+    match ended {
+        Ended::Asked => mounted.unmount().map_err(failed("unmount"))?,
+        // The threads serve on as long as something of it is open; with this process that ends, and the daemon waits for it.
+        Ended::TakenAway => drop(mounted),
+    }
     drop(lock);
     Ok(())
 }

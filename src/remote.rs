@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::io::{self, BufRead, Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -67,6 +68,10 @@ pub enum News {
     },
     /// It lives, and has nothing else to tell.
     Alive,
+    /// The store has not answered, or not as it should: it is asked again.
+    Again {
+        why: String,
+    },
     /// All that was to be brought is in this directory of the snapshots, below `tree/`.
     Brought {
         snapshot: String,
@@ -261,6 +266,11 @@ impl Failure {
         self
     }
 
+    /// Of a request that is made again.
+    fn again(error: &opendal::Error, secrets: &[String]) -> News {
+        News::Again { why: Self::of_store("the store is asked again", error).without(secrets).message }
+    }
+
     fn news(self) -> News {
         News::Failed { message: self.message, is_temporary: self.is_temporary }
     }
@@ -295,7 +305,7 @@ fn status_of(error: &opendal::Error) -> Option<u16> {
 /// Writes news, progress not more often than people can read it.
 #[derive(Debug, Default)]
 struct Teller {
-    told: std::cell::Cell<Option<Instant>>,
+    told: Mutex<Option<Instant>>,
 }
 
 impl Teller {
@@ -308,10 +318,15 @@ impl Teller {
     }
 
     fn progress(&self, progress: Progress) {
-        if self.told.get().is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
-            self.told.set(Some(Instant::now()));
+        self.now_and_then(|| News::Progress(progress));
+    }
+
+    fn now_and_then(&self, news: impl FnOnce() -> News) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+            *told = Some(Instant::now());
             // Who does not listen has closed standard input as well.
-            let _ = self.tell(&News::Progress(progress));
+            let _ = self.tell(&news());
         }
     }
 }

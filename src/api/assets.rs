@@ -1,18 +1,22 @@
 //! Datasets, code and models over the API: what there is, as far as the caller may look.
 
+use std::io;
 use std::path::Path;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::as_caller;
 use super::storage::may_enter;
 use crate::assets::models::{Model, ModelError};
-use crate::assets::{DRAFT, OWN, SHARED, Shelf};
+use crate::assets::removal::Remover;
+use crate::assets::{DRAFT, LATEST, OWN, SHARED, Shelf};
 use crate::config::Paths;
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{AssetName, JobKey, WorkspaceName};
 use crate::reconcile::Caller;
+use crate::spec::DataSource;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DatasetView {
@@ -97,15 +101,37 @@ impl From<ModelError> for ApiError {
 }
 
 /// Removes what a run has left in its model directory: its owner may, and root. Blocks.
-pub(super) fn remove_model(paths: &Paths, caller: &Caller, key: &JobKey, run: &str) -> Result<String, ApiError> {
+pub(super) fn remove_model(
+    paths: &Paths,
+    caller: &Caller,
+    awaited: &Awaited,
+    key: &JobKey,
+    run: &str,
+) -> Result<String, ApiError> {
     let shelf = entered(paths, caller, key.workspace.as_str())?;
     let run = run.parse().map_err(|_| ApiError::Bad(format!("{run:?} is no number of a run")))?;
     let model = Model { workspace: key.workspace.clone(), job: key.job.clone(), run };
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
-    crate::assets::models::remove(&shelf, &model, caller.uid, may_be_named)?;
+    let awaited_by = awaiting(&shelf, awaited, &model);
+    let by = Remover { uid: caller.uid, may_be_named: &may_be_named, awaited_by: &awaited_by };
+    crate::assets::models::remove(&shelf, &model, &by)?;
     tracing::info!(job = %key, run, by = caller.name, "a model was removed");
     Ok(format!("removed model {model}"))
+}
+
+/// Who will choose the model; asked anew each time.
+fn awaiting<'a>(shelf: &Shelf, awaited: &'a Awaited, model: &'a Model) -> impl Fn() -> io::Result<Option<JobKey>> + 'a {
+    // By now: the second time it is out of sight.
+    let is_newest = shelf.is_newest_model(model).unwrap_or(false);
+    move || {
+        awaited.by(|key, dataset| {
+            let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
+            let is_run = asked.map_or(is_newest, |asked| asked == model.run.to_string());
+            let is_job = key.workspace == model.workspace && dataset.name.as_str() == model.job.as_str();
+            dataset.source == DataSource::Model && is_job && is_run
+        })
+    }
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {
@@ -114,7 +140,7 @@ fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, Api
     if !may_enter(paths, &name, caller) {
         return Err(unknown());
     }
-    let cannot = |error: std::io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
+    let cannot = |error: io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
     Shelf::open(&paths.workspaces()).map_err(cannot)
 }
 

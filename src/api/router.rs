@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hyper::{Response, StatusCode};
 
+use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::{Place, Wanted};
 use super::jobs::{Part, Table};
@@ -77,7 +78,9 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         | Action::RemoveImage => images(call, context).await,
         Action::RemoveDataset => {
             let (paths, home) = (context.paths.clone(), call.place(0).to_owned());
-            let work = move || datasets::remove(&paths, &caller, call.place(0), call.place(1), call.place(2));
+            let awaited = Awaited::new(&context.events);
+            let work =
+                move || datasets::remove(&paths, &caller, &awaited, (call.place(0), call.place(1), call.place(2)));
             let message = blocking(work).await?;
             context.storage.removed(&home);
             done(message)
@@ -85,7 +88,8 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::RemoveModel => {
             let (paths, key, run) = (context.paths.clone(), job()?, call.place(2).to_owned());
             let model = key.clone();
-            let message = blocking(move || assets::remove_model(&paths, &caller, &model, &run)).await?;
+            let awaited = Awaited::new(&context.events);
+            let message = blocking(move || assets::remove_model(&paths, &caller, &awaited, &model, &run)).await?;
             context.storage.model_removed(key);
             done(message)
         }

@@ -32,6 +32,9 @@ impl Shelf {
                 let has = self.versions(&dataset).map_err(io)?;
                 Err(MissingError::Version { part: Part::Datasets, name: name.clone(), version: version.clone(), has })
             }
+            (Some(version), Some(chosen)) if chosen != DRAFT && !self.is_published(&dataset, chosen.as_ref()) => {
+                Err(MissingError::Unpublished { name: name.clone(), version: version.clone() })
+            }
             (None, None) if has_draft => Err(MissingError::OnlyDraft { name: name.clone() }),
             (None, None) if !self.is_plain(&dataset).map_err(io)? => Err(MissingError::Empty { name: name.clone() }),
             _ => Ok(place),
@@ -39,7 +42,7 @@ impl Shelf {
     }
 
     /// The version that was frozen last: that may be one whose manifest is being made, when `latest` does not lead to it yet.
-    fn newest(&self, dataset: &Path) -> io::Result<Option<String>> {
+    pub fn newest(&self, dataset: &Path) -> io::Result<Option<String>> {
         let latest = match self.latest(dataset) {
             // Without its directory it is being removed.
             Some(latest) if !self.is_directory(&dataset.join(&latest))? => None,
@@ -141,6 +144,10 @@ mod tests {
         fs::create_dir(dataset.join("draft")).unwrap();
         assert!(seen(&shelf, None).unwrap_err().contains("a draft and no version"));
         assert_eq!(seen(&shelf, Some("draft")), some("draft"));
+        // What only looks like a version can be changed by anybody who may write there.
+        fs::create_dir(dataset.join("v0")).unwrap();
+        assert!(seen(&shelf, Some("v0")).unwrap_err().contains("`mv v0 draft` and then `mv draft v0` in d/"));
+        fs::remove_dir(dataset.join("v0")).unwrap();
         // As `mv draft v1` goes on: first what freezes it, then the name; `latest` comes when all has been read.
         fs::write(dataset.join("v1.MANIFEST"), pending(0, 0)).unwrap();
         frozen(&dataset, "v1", 1);

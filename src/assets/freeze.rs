@@ -7,6 +7,8 @@
 //! ```
 //! A manifest without its version is one whose rename never happened, and goes.
 
+mod shared;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,12 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, SFlag, fchmod, fstatat, futimens};
+use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, SFlag, fchmod, futimens};
 use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
+use shared::Shared;
 
-use super::manifest::{Before, Entry, Kind, State, Writer, entry_of, failing, pending, state};
+use super::manifest::{Entry, Kind, State, Writer, entry_of, failing, pending, state};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::sys::file::{copy_content, has_writer};
 use crate::sys::pause;
@@ -489,164 +492,6 @@ fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io:
     open(item.directory, item.name, OFlag::empty()).map(Some)
 }
 
-/// The version before: what it has already is not stored again.
-struct Shared {
-    tree: PathBuf,
-    manifest: Before<BufReader<File>>,
-    shelf: File,
-}
-
-impl Shared {
-    fn open(this: &Version<'_>, before: &str) -> io::Result<Self> {
-        let manifest = this.shelf.file(&this.dataset.join(manifest_of(OsStr::new(before))))?;
-        let tree = this.dataset.join(before);
-        Ok(Self { shelf: this.shelf.directory(&tree)?, tree, manifest: Before::new(BufReader::new(manifest))? })
-    }
-
-    /// The item is that version's own file.
-    fn is_the_same(&self, item: &Item<'_>) -> bool {
-        let theirs = fstatat(&self.shelf, item.path, AtFlags::AT_SYMLINK_NOFOLLOW);
-        theirs.is_ok_and(|theirs| (theirs.st_dev, theirs.st_ino) == (item.status.st_dev, item.status.st_ino))
-    }
-
-    /// Gives the item that version's file, if it is the same and has the same rights.
-    fn share(&mut self, this: &Version<'_>, item: &Item<'_>, entry: &Entry) -> io::Result<()> {
-        let Kind::File { size: 1.., .. } = entry.kind else { return Ok(()) };
-        if !self.manifest.had(entry)? {
-            return Ok(());
-        }
-        let Ok(theirs) = this.shelf.file(&self.tree.join(item.path)) else { return Ok(()) };
-        let (theirs_is, own) = (theirs.metadata()?, &item.status);
-        let is_alike = theirs_is.is_file()
-            && (theirs_is.uid(), theirs_is.gid(), theirs_is.mode()) == (own.st_uid, own.st_gid, own.st_mode)
-            && theirs_is.ino() != own.st_ino;
-        if !is_alike {
-            return Ok(());
-        }
-        let aside = format!("{OWN}{}.link", this.version);
-        let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
-        match linkat(nix::fcntl::AT_FDCWD, path.as_str(), this.directory, aside.as_str(), AtFlags::AT_SYMLINK_FOLLOW) {
-            Ok(()) => {}
-            // Its count of names is used up, or the file system has no links: it stays a file of its own.
-            Err(_) => return Ok(()),
-        }
-        this.replace(item, &aside)?;
-        // It has one name more.
-        (this.replaced)(&self.tree.join(item.path), Replaced::Now);
-        Ok(())
-    }
-}
-
-/// Why a version is not removed.
-#[derive(Debug, thiserror::Error)]
-pub enum RemoveError {
-    #[error("there is no published version {version} of {dataset}")]
-    Unknown { dataset: String, version: String },
-    #[error("{dataset}@{version} is in use by a job that is not over{}", told(.by))]
-    InUse { dataset: String, version: String, by: String },
-    #[error("{dataset}@{version} is not yours: its owner may remove it, and root")]
-    NotYours { dataset: String, version: String },
-    #[error("{dataset} is being published: try again when that is done")]
-    Pending { dataset: String, version: String },
-    #[error("cannot remove {dataset}@{version}")]
-    Io {
-        dataset: String,
-        version: String,
-        #[source]
-        source: io::Error,
-    },
-}
-
-/// By whom, where that may be said.
-pub(super) fn told(by: &str) -> String {
-    if by.is_empty() { String::new() } else { format!(" ({by})") }
-}
-
-/// Removes a published version that no job uses, for its owner, the dataset's owner or root. `may_be_named` says which users
-/// may be named.
-pub fn remove(
-    shelf: &Shelf,
-    home: &str,
-    name: &str,
-    version: &str,
-    uid: u32,
-    may_be_named: impl Fn(&crate::ids::JobKey) -> bool,
-) -> Result<(), RemoveError> {
-    let (dataset, version) = (name.to_owned(), version.to_owned());
-    let io = |source| RemoveError::Io { dataset: dataset.clone(), version: version.clone(), source };
-    let unknown = || RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() };
-    let path = Path::new(home).join(Part::Datasets.as_str()).join(name);
-    let manifest = path.join(manifest_of(OsStr::new(&version)));
-    let file = match shelf.file(&manifest) {
-        Ok(file) => file,
-        Err(error) if is_absent(&error) => return Err(unknown()),
-        Err(error) => return Err(io(error)),
-    };
-    // Asked of what is removed, not of what is called so a moment later.
-    let directory = shelf.directory(&path).map_err(io)?;
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let tree = match openat(&directory, version.as_str(), flags, Mode::empty()) {
-        Ok(tree) => File::from(tree),
-        Err(Errno::ENOENT) => return Err(unknown()),
-        Err(errno) => return Err(io(errno.into())),
-    };
-    let owners = [directory.metadata().map_err(io)?.uid(), tree.metadata().map_err(io)?.uid()];
-    if uid != 0 && !owners.contains(&uid) {
-        return Err(RemoveError::NotYours { dataset: dataset.clone(), version: version.clone() });
-    }
-    // What cannot be completed can be removed.
-    if matches!(state(BufReader::new(file)).map_err(io)?, State::Pending { .. }) {
-        return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
-    }
-    let unused = || match shelf.user_of(home, name, Some(&version)).map_err(io)? {
-        None => Ok(()),
-        Some(job) => {
-            let by = if may_be_named(&job) { format!("job {job}") } else { String::new() };
-            Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by })
-        }
-    };
-    // The mount process may be publishing another version, and clean up.
-    let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
-    let Ok(_held) = held else {
-        unused()?;
-        return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
-    };
-    let gone = put_aside(&directory, &version, unused, io)?;
-    let taken_out = || -> io::Result<()> {
-        unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
-        match newest(shelf, &path)? {
-            Some(newest) => point_latest(&directory, &newest)?,
-            None => ignore_absent(unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir))?,
-        }
-        directory.sync_all()?;
-        remove_below(&directory, &gone)
-    };
-    taken_out().map_err(io)
-}
-
-/// What is called so while it is being removed.
-pub(super) fn gone(name: &str) -> String {
-    format!("{OWN}gone-{name}")
-}
-
-/// Takes what is to be removed out of sight, unless `unused` refuses. Returns how it is called then.
-pub(super) fn put_aside<E>(
-    directory: &File,
-    name: &str,
-    unused: impl Fn() -> Result<(), E>,
-    io: impl Fn(io::Error) -> E,
-) -> Result<String, E> {
-    unused()?;
-    let gone = gone(name);
-    renameat(directory, name, directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
-    // A job may have chosen it meanwhile; the next one finds it gone.
-    if let Err(error) = unused() {
-        renameat(directory, gone.as_str(), directory, name).map_err(|errno| io(errno.into()))?;
-        return Err(error);
-    }
-    Ok(gone)
-}
-
 pub(super) fn ignore_absent(done: nix::Result<()>) -> io::Result<()> {
     match done {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
@@ -661,7 +506,7 @@ pub(super) fn reopened(directory: &File) -> io::Result<File> {
 }
 
 /// Of the versions that are complete the one that was frozen last.
-fn newest(shelf: &Shelf, dataset: &Path) -> io::Result<Option<String>> {
+pub(super) fn newest(shelf: &Shelf, dataset: &Path) -> io::Result<Option<String>> {
     let mut newest = None;
     for version in shelf.versions(dataset)? {
         if shelf.is_complete(dataset, &version) {
@@ -685,7 +530,40 @@ pub fn is_shared(home: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::assets::manifest::{Difference, verify};
+    use crate::assets::removal::{Remover, remove};
     use std::fs;
+
+    #[test]
+    fn what_has_been_damaged_in_the_version_before_is_not_what_the_next_one_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("default/datasets/d");
+        fs::create_dir_all(&path).unwrap();
+        let (shelf, dataset) = (Shelf::open(dir.path()).unwrap(), Path::new("default/datasets/d"));
+        let replaced: TellReplaced = Arc::new(|_, _| ());
+        let differs = |version: &str| {
+            let manifest = BufReader::new(File::open(path.join(format!("{version}.MANIFEST"))).unwrap());
+            let mut found = Vec::new();
+            let tree = File::open(path.join(version)).unwrap();
+            verify(&tree, manifest, &mut |_| {}, &mut |difference| found.push(difference)).unwrap();
+            found
+        };
+        for version in ["v1", "v2"] {
+            begin(&shelf, dataset, OsStr::new(version)).unwrap();
+            fs::create_dir(path.join(version)).unwrap();
+            for name in ["changed", "shorter", "whole"] {
+                fs::write(path.join(version).join(name), format!("what is in {name}")).unwrap();
+            }
+            settle(&shelf, dataset, &Begun::default(), &replaced).unwrap();
+            assert_eq!(differs(version), []);
+            // Past the mount, or by the disk.
+            fs::write(path.join("v1/changed"), "what is im changed").unwrap();
+            fs::write(path.join("v1/shorter"), "what").unwrap();
+        }
+        assert_eq!(differs("v1"), ["changed", "shorter"].map(|name| Difference::Changed(name.into())));
+        let inode = |name: &str| fs::metadata(path.join(name)).unwrap().ino();
+        assert_eq!(inode("v1/whole"), inode("v2/whole"), "what is whole is stored once");
+    }
 
     #[test]
     fn latest_leads_to_what_was_frozen_last_in_whichever_order_manifests_are_completed() {
@@ -709,7 +587,8 @@ mod tests {
         settle(&shelf, dataset, &Begun::default(), &replaced).unwrap();
         assert_eq!(["v9", "v10", "v8"].map(frozen_at), before, "they keep the time through all of it");
         assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v8"));
-        remove(&shelf, "default", "d", "v8", 0, |_| true).unwrap();
+        let nobody = Remover { uid: 0, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
+        remove(&shelf, "default", "d", "v8", &nobody).unwrap();
         assert_eq!(fs::read_link(path.join(LATEST)).unwrap(), Path::new("v10"));
         // A clock that was ahead keeps what comes after it from being the newest no more than order does.
         let ahead = SystemTime::now() + Duration::from_secs(3600);

@@ -19,7 +19,8 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat, readlinkat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::freeze::{gone, ignore_absent, point_latest, put_aside, remove_below, reopened, told};
+use super::freeze::{ignore_absent, point_latest, remove_below, reopened};
+use super::removal::{Remover, gone, put_aside, told};
 use super::{LATEST, Shelf, is_absent};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 
@@ -91,18 +92,18 @@ impl Shelf {
         Ok(None)
     }
 
+    /// Whether the model is the newest of its job.
+    pub fn is_newest_model(&self, model: &Model) -> io::Result<bool> {
+        Ok(self.newest_model(&model.home())? == Some(model.run))
+    }
+
     fn newest_model(&self, home: &Path) -> io::Result<Option<u32>> {
         Ok(self.names(home)?.iter().filter_map(|name| name.parse().ok()).max())
     }
 }
 
-/// Removes a model that no job uses, for its owner or root. `may_be_named` says which users may be named.
-pub fn remove(
-    shelf: &Shelf,
-    model: &Model,
-    uid: u32,
-    may_be_named: impl Fn(&JobKey) -> bool,
-) -> Result<(), ModelError> {
+/// Removes a model that no job uses, for its owner or root.
+pub fn remove(shelf: &Shelf, model: &Model, by: &Remover<'_>) -> Result<(), ModelError> {
     let io = |source| ModelError::Io { model: model.clone(), source };
     let directory = match shelf.directory(&model.home()) {
         Ok(directory) => directory,
@@ -119,15 +120,12 @@ pub fn remove(
         Err(Errno::ENOENT) => return Err(ModelError::Unknown(model.clone())),
         Err(errno) => return Err(io(errno.into())),
     };
-    if uid != 0 && tree.metadata().map_err(io)?.uid() != uid {
+    if by.uid != 0 && tree.metadata().map_err(io)?.uid() != by.uid {
         return Err(ModelError::NotYours(model.clone()));
     }
-    let unused = || match shelf.user_of_model(model).map_err(io)? {
+    let unused = || match shelf.user_of_model(model).and_then(|job| by.user(job)).map_err(io)? {
         None => Ok(()),
-        Some(job) => {
-            let by = if may_be_named(&job) { format!("job {job}") } else { String::new() };
-            Err(ModelError::InUse { model: model.clone(), by })
-        }
+        Some(by) => Err(ModelError::InUse { model: model.clone(), by }),
     };
     clear(shelf, &model.home(), &directory).map_err(io)?;
     put_aside(&directory, &number, unused, io)?;
@@ -246,7 +244,10 @@ mod tests {
             symlink(format!("../../{job}"), jobs.join("by-state/waiting").join(job)).unwrap();
         }
         let shelf = Shelf::open(dir.path()).unwrap();
-        let remove = |run, uid| remove(&shelf, &model(run), uid, |_| true).map_err(|error| error.to_string());
+        let remove = |run, uid| {
+            let by = Remover { uid, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
+            remove(&shelf, &model(run), &by).map_err(|error| error.to_string())
+        };
         assert!(remove(4, 0).unwrap_err().contains("in use by a job that is not over (job tune)"));
         assert!(remove(2, 0).unwrap_err().contains("(job serve)"));
         assert!(remove(9, 0).unwrap_err().contains("there is no model train@9"));

@@ -227,12 +227,17 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(manifest_path(dataset, version))?))
 }
 
+fn found(dataset: &Path, name: &AssetName) -> anyhow::Result<Found> {
+    match look(dataset) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(NotFound(format!("there is no dataset {name} at {}", dataset.display())).into())
+        }
+        found => found.with_context(|| format!("cannot look into {}", dataset.display())),
+    }
+}
+
 fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit> {
-    let missing = || NotFound(format!("there is no dataset {name} at {}", dataset.display()));
-    let found = match look(dataset) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(missing().into()),
-        found => found.with_context(|| format!("cannot look into {}", dataset.display()))?,
-    };
+    let found = found(dataset, name)?;
     let mut rows = Vec::new();
     for version in &found.versions {
         let (mut totals, mut published) = (None, "is being published".to_owned());
@@ -257,7 +262,10 @@ fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit
         let size = totals.map_or(String::new(), |totals| Bytes(totals.bytes).to_string());
         vec![mark, totals.map_or(String::new(), |totals| totals.files.to_string()), size, published]
     });
-    output::table(&["VERSION", "FILES", "SIZE", "PUBLISHED"], &rows.collect::<Vec<_>>())?;
+    match found.versions.is_empty() {
+        true => output::line(&format!("{name} has no published version"))?,
+        false => output::table(&["VERSION", "FILES", "SIZE", "PUBLISHED"], &rows.collect::<Vec<_>>())?,
+    }
     if found.has_draft {
         output::line(&format!("and a draft: `trainyard dataset publish {name} VERSION` makes a version of it"))?;
     }
@@ -325,12 +333,16 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
 }
 
 fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: Format) -> anyhow::Result<Exit> {
-    let version = match version {
-        Some(version) => version.to_string(),
-        None => look(dataset)?.latest.with_context(|| format!("{name} has no published version"))?,
+    let found = found(dataset, name)?;
+    let version = match version.map(AssetName::as_str).filter(|version| *version != LATEST) {
+        Some(version) => version.to_owned(),
+        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version")))?,
     };
+    if !found.versions.contains(&version) {
+        return Err(NotFound(format!("there is no published version {version} of {name}")).into());
+    }
     let manifest = open_manifest(dataset, &version)
-        .with_context(|| format!("there is no published version {version} of {name}"))?;
+        .with_context(|| format!("cannot read {}", manifest_path(dataset, &version).display()))?;
     let tree = File::open(dataset.join(&version))?;
     let (mut line, mut read, mut wrong) = (Progress::new(format), 0, 0_u64);
     let mut told = Ok(());
@@ -359,7 +371,10 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     told?;
     let totals = totals.with_context(|| format!("cannot compare {name}@{version} with its manifest"))?;
     if wrong > 0 {
-        output::error(&format!("{name}@{version} is not what was published: {wrong} difference(s)"));
+        output::error(&format!(
+            "{name}@{version} is not what was published: {wrong} difference(s); put the right files into the draft and \
+             `trainyard dataset publish {name} VERSION`: nothing damaged is taken over from {version}"
+        ));
         return Ok(Exit::Failure);
     }
     tell(

@@ -64,7 +64,7 @@ impl AlertConfig {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[alerts.NAME]` begins one")]
 pub(super) struct WireAlert {
     on: Option<Vec<String>>,
     workspaces: Vec<String>,

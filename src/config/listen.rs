@@ -14,7 +14,7 @@ pub struct Listen {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as `[[listen]]` begins one")]
 pub(super) struct WireListen {
     address: String,
     certificate: Option<PathBuf>,

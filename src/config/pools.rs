@@ -40,7 +40,7 @@ fn schemes(kind: StoreKind) -> &'static [&'static str] {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as `[pools.NAME]` begins one")]
 pub(super) struct WirePool {
     kind: StoreKind,
     endpoint: String,

@@ -54,13 +54,13 @@ impl Default for UsageConfig {
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[usage]` begins one")]
 pub(super) struct WireUsage {
     keep: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "a table, as `[queue]` begins one")]
 pub(super) struct WireQueue {
     half_life: Option<String>,
 }

@@ -17,7 +17,7 @@ const CPU: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 const SHM_MIN: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table, as `[specs.NAME]` begins one")]
 pub(super) struct WireSpec {
     cpu: f64,
     memory: String,

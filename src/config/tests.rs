@@ -39,6 +39,8 @@ fn an_absent_or_empty_file_means_defaults() {
 fn wrong_values_and_unknown_keys_are_told_with_their_key() {
     for (text, word) in [
         ("[limits]\ncpus = 1", "cpus"),
+        ("limits = 3", "expected a table, as `[limits]` begins one"),
+        ("workspaces.vision = 3", "as `[workspaces.NAME]` begins one"),
         ("[limits]\nmemory = \"x\"", "limits.memory"),
         ("[limits]\nmin_free = \"some\"", "limits.min_free"),
         ("[limits]\ndebug_keep = \"8d\"", "limits.debug_keep"),

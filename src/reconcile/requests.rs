@@ -12,7 +12,7 @@ use crate::contract::Identity;
 use crate::engine::Delivery;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
 use crate::report::{DrainReport, GpuReport, JobReport};
-use crate::spec::{DesiredState, Diagnostic};
+use crate::spec::{Dataset, DesiredState, Diagnostic};
 use crate::status::{State, StopCause, StopHow};
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
@@ -124,6 +124,10 @@ pub enum Request {
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
         answer: Answer<Vec<Identity>>,
+    },
+    /// Data that runs are to have which have not chosen theirs yet; for the daemon itself.
+    AwaitedData {
+        answer: Answer<Vec<(JobKey, Dataset)>>,
     },
 }
 
@@ -286,6 +290,7 @@ impl<S: Store> Reconciler<S> {
             Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
+            Request::AwaitedData { answer } => answer(Ok(self.awaited_data())),
             Request::Show { caller, key, runs, events, answer } => answer(self.show(&caller, &key, runs, events)),
             Request::Unrecorded { answer } => answer(Ok(self.unrecorded.is_some())),
             Request::Change { verb, answer, .. } if self.takes_no_more() && verb.is_recorded() => {
@@ -319,6 +324,13 @@ impl<S: Store> Reconciler<S> {
                 self.answers.push(Box::new(tell));
             }
         }
+    }
+
+    fn awaited_data(&self) -> Vec<(JobKey, Dataset)> {
+        let of = |(key, job): (&JobKey, &Job)| -> Vec<_> {
+            job.awaited_data().into_iter().map(|dataset| (key.clone(), dataset.clone())).collect()
+        };
+        self.jobs.iter().flat_map(of).collect()
     }
 
     fn list(&self, caller: &Caller) -> Listing {

@@ -14,7 +14,7 @@ use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting, address};
 use crate::report::LimitReport;
 use crate::spec::{
-    Accepted, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role,
+    Accepted, Dataset, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role,
 };
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{
@@ -241,6 +241,13 @@ impl Job {
         let may = is_wanted && self.refused.is_none() && self.open_run().is_none();
         let begins_by_itself = self.run.as_ref().is_none_or(was_stopped_by_file) && !self.is_not_begun(source);
         (may && (self.is_due() || begins_by_itself)).then(|| (source.clone(), spec.clone()))
+    }
+
+    /// What a run that is to begin names, and one that has begun and not chosen yet.
+    pub(super) fn awaited_data(&self) -> Vec<&Dataset> {
+        let next = self.spec.as_ref().filter(|_| self.follows().is_some() || self.next_run().is_some());
+        let chooses = self.open_run().filter(|run| !run.record.prepared).map(|run| &run.spec);
+        next.into_iter().chain(chooses).flat_map(|spec| &spec.datasets).collect()
     }
 
     /// Its place in the queue, if it may start.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use opendal::layers::{RetryLayer, TimeoutLayer};
+use opendal::layers::{RetryEvent, RetryLayer, TimeoutLayer};
 use opendal::services::{Http, Oss, S3, Sftp, Webhdfs};
 use opendal::{HttpTransporter, OperationContext, Operator};
 use opendal_http_transport_reqwest::ReqwestTransport;
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
 use super::webhdfs::WebHdfs;
+use super::{Failure, Teller};
 use crate::config::Pool;
 use crate::ids::{StoreKind, escape_in_address};
 
@@ -131,8 +131,13 @@ pub(super) fn open(access: &Access, sends: bool) -> Result<Operator, Failure> {
     let transport = HttpTransporter::new(ReqwestTransport::new(client(access)?));
     let retry =
         RetryLayer::new().with_max_times(TRIES).with_min_delay(FIRST_PAUSE).with_max_delay(LAST_PAUSE).with_jitter();
+    let (teller, secrets) = (Teller::default(), access.secrets());
+    let tell = move |event: RetryEvent<'_>| teller.now_and_then(|| Failure::again(event.err, &secrets));
     let patience = TimeoutLayer::new().with_timeout(STALL).with_io_timeout(if sends { PIECE_SENT } else { STALL });
-    Ok(operator.with_context(OperationContext::new().with_http_transport(transport)).layer(patience).layer(retry))
+    Ok(operator
+        .with_context(OperationContext::new().with_http_transport(transport))
+        .layer(patience)
+        .layer(retry.with_notify(tell)))
 }
 
 /// What its driver lacks, where the store speaks WebHDFS.

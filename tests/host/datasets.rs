@@ -150,6 +150,18 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
     let found = instance.cli(&["dataset", "verify", "mnist@v1"]);
     assert_eq!(found.status.code(), Some(1));
     assert_eq!(String::from_utf8_lossy(&found.stdout), "missing: again\nchanged: train/a.bin\nextra: z\n");
+    for (arguments, told) in [
+        (["dataset", "verify", "nonex"], "there is no dataset nonex"),
+        (["dataset", "verify", "mnist@v9"], "no published version v9 of mnist"),
+    ] {
+        let unknown = instance.cli(&arguments);
+        assert_eq!(unknown.status.code(), Some(4), "{unknown:?}");
+        assert!(String::from_utf8_lossy(&unknown.stderr).contains(told), "{unknown:?}");
+    }
+    for source in ["s3:lab/x", "ftp://lab/x"] {
+        let refused = instance.cli(&["dataset", "import", source, "mnist"]);
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("http:// or https:// address"), "{refused:?}");
+    }
     instance.shutdown();
 }
 

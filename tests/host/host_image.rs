@@ -86,7 +86,9 @@ fn a_link_in_place_of_a_run_s_directory_leads_a_task_nowhere() {
     fs::create_dir(&aside).unwrap();
     fs::write(aside.join("secret"), "a secret").unwrap();
     let datasets = instance.root().join("var/lib/trainyard/workspaces/default/datasets");
-    fs::create_dir_all(datasets.join("d/v1")).unwrap();
+    fs::create_dir_all(datasets.join("d/draft")).unwrap();
+    fs::write(datasets.join("d/draft/x"), "").unwrap();
+    instance.ok(&["dataset", "publish", "d", "v1"]);
     std::os::unix::fs::symlink(&aside, datasets.join("d/v2")).unwrap();
     let job = |version: &str| format!("datasets = [\"d@{version}\"]\ncommand = \"ls /dataset\"");
     assert_eq!(instance.run_job("plain", &job("v1"))["state"], "succeeded");

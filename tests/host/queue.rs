@@ -25,6 +25,47 @@ fn a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once() {
     assert!(!instance.ok(&["ps"]).contains("turned-away"));
 }
 
+#[test]
+fn what_a_run_that_has_not_begun_will_use_cannot_go() {
+    let test = "what_a_run_that_has_not_begun_will_use_cannot_go";
+    let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
+    let Some(instance) = Instance::start(test, config) else { return };
+    assert_eq!(instance.run_job("train", "command = \"echo > /model/w\"")["state"], "succeeded");
+    for version in ["v1", "v2", "v3"] {
+        let draft = instance.mount().join("datasets/d/draft");
+        fs::create_dir_all(&draft).unwrap();
+        fs::write(draft.join("x"), version).unwrap();
+        instance.ok(&["dataset", "publish", "d", version]);
+    }
+    let job = |data: &str| {
+        format!("datasets = [{data}]\ncommand = \"sleep 1000\"\nresources = {{ cpu = 1, memory = \"128MiB\" }}\n")
+    };
+    let turned_away = job("\"d@v1\", \"model:train@1\"");
+    for (name, text, state) in
+        [("holder", &job(""), "running"), ("waits", &job(""), "waiting"), ("turned-away", &turned_away, "held")]
+    {
+        instance.drop_job(name, text);
+        instance.wait_state(name, state);
+    }
+    instance.drop_job("holder", &job("\"d@v2\""));
+    wait_for("the file to be read", || instance.ok(&["events", "holder"]).contains("run 2 follows").then_some(()));
+    for (arguments, by) in [
+        (["dataset", "rm", "d@v1"], "turned-away"),
+        (["model", "rm", "train@1"], "turned-away"),
+        (["dataset", "rm", "d@v2"], "holder"),
+    ] {
+        let refused = instance.cli(&arguments);
+        let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+        let told = format!("in use by a job that is not over (job {by})");
+        assert!(refused.status.code() == Some(1) && why.contains(&told), "{arguments:?}: {why}");
+    }
+    instance.ok(&["dataset", "rm", "d@v3"]);
+    instance.ok(&["stop", "turned-away"]);
+    instance.ok(&["dataset", "rm", "d@v1"]);
+    instance.ok(&["model", "rm", "train@1"]);
+    instance.shutdown();
+}
+
 /// What the user 65534 is told.
 fn as_stranger(instance: &Instance, arguments: &[&str]) -> String {
     let output = Command::new("setpriv")

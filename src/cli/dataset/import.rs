@@ -1,14 +1,14 @@
 //! What is brought into a draft: from a directory, a file, or an address.
 
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 
@@ -32,6 +32,7 @@ pub(super) struct Brought {
 }
 
 pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, format: Format) -> anyhow::Result<Exit> {
+    refuse_stores(source)?;
     let unmade = || format!("cannot make {}", datasets.join(name.as_str()).join(DRAFT).display());
     let datasets = Directory::open(datasets).with_context(unmade)?;
     let dataset = datasets.made(name.as_str()).with_context(unmade)?;
@@ -59,6 +60,19 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     let (files, bytes, place) = (brought.files, Bytes(brought.bytes), dataset.shown(DRAFT));
     tell(&format!("{files} file(s), {bytes} brought into {}{left}{skipped}", place.display()), format)?;
     Ok(Exit::Success)
+}
+
+/// What is neither a path nor an address that is read here.
+fn refuse_stores(source: &str) -> anyhow::Result<()> {
+    let Some((kind, _)) = source.split_once(':') else { return Ok(()) };
+    let is_kind = !kind.is_empty() && kind.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if !is_kind || ["http", "https"].contains(&kind) || fs::symlink_metadata(source).is_ok() {
+        return Ok(());
+    }
+    bail!(
+        "cannot import from {source}: a path, or an http:// or https:// address is what can be; what lies in a store \
+         (s3:POOL/PREFIX and the like) is copied in for a job by `mounts` in its file"
+    )
 }
 
 fn bring(

@@ -474,6 +474,7 @@ impl Outbox {
             read_sent(&sent_file(&self.letter(key, letter.run))).map_err(super::failed("read what was sent"))?;
         let mut hear = |news: &News| match news {
             News::Progress(progress) => tell(Some(format!("copies its output to {remote}: {progress}")), None),
+            News::Again { why } => tell(Some(format!("copies its output to {remote}: {why}")), None),
             News::Sent { path, mark } => {
                 // What is not noted is only sent once more.
                 let line = serde_json::to_string(&(path, mark)).map(|line| format!("{line}\n"));

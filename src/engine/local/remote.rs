@@ -264,10 +264,10 @@ impl Carrier {
         let waits = || tell(format!("waits for another copy of {remote}"));
         let opened = self.open_place(&directory, &rights(&pool, *owner), &run.given_up, &waits);
         let (directory, _place) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
-        let mut hear = |news: &News| {
-            if let News::Progress(progress) = news {
-                tell(format!("copies in {remote}: {progress}"));
-            }
+        let mut hear = |news: &News| match news {
+            News::Progress(progress) => tell(format!("copies in {remote}: {progress}")),
+            News::Again { why } => tell(format!("copies in {remote}: {why}")),
+            _ => {}
         };
         tell(format!("copies in {remote}"));
         let whom = (&identity.key.workspace, *owner);
