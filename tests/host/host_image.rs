@@ -85,10 +85,11 @@ fn a_link_in_place_of_a_run_s_directory_leads_a_task_nowhere() {
     let aside = instance.root().join("aside");
     fs::create_dir(&aside).unwrap();
     fs::write(aside.join("secret"), "a secret").unwrap();
-    let datasets = instance.root().join("var/lib/trainyard/workspaces/default/datasets");
-    fs::create_dir_all(datasets.join("d/draft")).unwrap();
-    fs::write(datasets.join("d/draft/x"), "").unwrap();
+    let draft = instance.mount().join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    fs::write(draft.join("x"), "").unwrap();
     instance.ok(&["dataset", "publish", "d", "v1"]);
+    let datasets = instance.root().join("var/lib/trainyard/workspaces/default/datasets");
     std::os::unix::fs::symlink(&aside, datasets.join("d/v2")).unwrap();
     let job = |version: &str| format!("datasets = [\"d@{version}\"]\ncommand = \"ls /dataset\"");
     assert_eq!(instance.run_job("plain", &job("v1"))["state"], "succeeded");
