@@ -170,7 +170,7 @@ pub enum MissingError {
     #[error("{} {name} has no version {version}; it has {}", .part.one(), list(.has))]
     Version { part: Part, name: AssetName, version: AssetName, has: Vec<String> },
     #[error(
-        "{version} of dataset {name} is a directory that was never published, so it may change and go while a job reads it: `mv {version} draft` and then `mv draft {version}` in {name}/ makes a version of it"
+        "{version} of dataset {name} is a directory that was never published, so it may change and go while a job reads it: `mv -T {version} draft` and then `mv -T draft {version}` in {name}/ makes a version of it, where there is no draft"
     )]
     Unpublished { name: AssetName, version: AssetName },
     #[error(

@@ -14,6 +14,7 @@ use sha2::Sha256;
 use super::queue::Notice;
 use crate::config::{AlertConfig, AlertTo, Given, Paths, check_address};
 use crate::ids::AssetName;
+use crate::store::record::is_alarm;
 use crate::sys::file::read_limited;
 use crate::sys::process::run_within;
 
@@ -219,7 +220,8 @@ async fn run(program: String, arguments: Vec<String>, input: String) -> Result<(
 
 /// A message as sendmail reads it. What jobs are called and say is text within it, and never a header of its own.
 fn mail(to: &[String], notice: &Notice) -> String {
-    let subject = format!("[trainyard] {}/{}: {}", notice.workspace, notice.job, notice.state);
+    let what = if is_alarm(&notice.message) { &notice.message } else { &notice.state };
+    let subject = format!("[trainyard] {}/{}: {what}", notice.workspace, notice.job);
     let dropped = match notice.dropped {
         0 => String::new(),
         count => format!("\n{count} messages before this one were not delivered.\n"),
@@ -289,5 +291,7 @@ mod tests {
         assert!(head.lines().all(|line| !line.starts_with("Bcc")), "{text}");
         assert!(head.lines().all(|line| line.len() <= 78 && line.is_ascii()), "{text}");
         assert!(text.contains("训练"));
+        let alarm = mail(&["ops@lab".to_owned()], &Notice { message: "alarm: no room".to_owned(), ..notice() });
+        assert!(alarm.contains(&encoded("[trainyard] vision/训练: alarm: no room")), "{alarm}");
     }
 }

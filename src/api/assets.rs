@@ -113,7 +113,8 @@ pub(super) fn remove_model(
     let model = Model { workspace: key.workspace.clone(), job: key.job.clone(), run };
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
-    let awaited_by = awaiting(&shelf, awaited, &model);
+    let cannot = |error: io::Error| ApiError::Failed(format!("cannot look into the workspaces: {error}"));
+    let awaited_by = awaiting(&shelf, awaited, &model).map_err(cannot)?;
     let by = Remover { uid: caller.uid, may_be_named: &may_be_named, awaited_by: &awaited_by };
     crate::assets::models::remove(&shelf, &model, &by)?;
     tracing::info!(job = %key, run, by = caller.name, "a model was removed");
@@ -121,17 +122,22 @@ pub(super) fn remove_model(
 }
 
 /// Who will choose the model; asked anew each time.
-fn awaiting<'a>(shelf: &Shelf, awaited: &'a Awaited, model: &'a Model) -> impl Fn() -> io::Result<Option<JobKey>> + 'a {
+fn awaiting<'a>(
+    shelf: &Shelf,
+    awaited: &'a Awaited,
+    model: &'a Model,
+) -> io::Result<impl Fn() -> io::Result<Option<JobKey>> + 'a> {
     // By now: the second time it is out of sight.
-    let is_newest = shelf.is_newest_model(model).unwrap_or(false);
-    move || {
+    let is_newest = shelf.newest_model(&model.home());
+    let is_newest = super::datasets::or_absent(is_newest)? == Some(model.run);
+    Ok(move || {
         awaited.by(|key, dataset| {
             let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
             let is_run = asked.map_or(is_newest, |asked| asked == model.run.to_string());
             let is_job = key.workspace == model.workspace && dataset.name.as_str() == model.job.as_str();
             dataset.source == DataSource::Model && is_job && is_run
         })
-    }
+    })
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {

@@ -1,12 +1,12 @@
 //! Datasets over the API: what only the daemon may do with them.
 
-use super::error::ApiError;
 use std::io;
 use std::path::Path;
 
 use super::awaited::Awaited;
+use super::error::ApiError;
 use crate::assets::removal::{self, RemoveError, Remover};
-use crate::assets::{LATEST, Part, Shelf, manifest_of};
+use crate::assets::{LATEST, MissingError, Part, Shelf, manifest_of};
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::Caller;
@@ -39,14 +39,14 @@ pub(super) fn remove(
             return Err(ApiError::Bad(format!("{text:?} is no name of a {what}")));
         }
     }
-    let cannot = |error: io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
+    let cannot = |error: io::Error| ApiError::Failed(format!("cannot look into the workspaces: {error}"));
     let shelf = Shelf::open(&paths.workspaces()).map_err(cannot)?;
     if !caller.reaches(home) {
         return Err(ApiError::Forbidden(format!("this token does not reach workspace {home}")));
     }
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
-    let awaited_by = awaiting(&shelf, awaited, (home, name, version));
+    let awaited_by = awaiting(&shelf, awaited, (home, name, version)).map_err(cannot)?;
     let by = Remover { uid: caller.uid, may_be_named: &may_be_named, awaited_by: &awaited_by };
     let removed = removal::remove(&shelf, home, name, version, &by);
     // It was out of sight for a moment, also where it stays.
@@ -62,16 +62,29 @@ fn awaiting<'a>(
     shelf: &'a Shelf,
     awaited: &'a Awaited,
     (home, name, version): (&'a str, &'a str, &'a str),
-) -> impl Fn() -> io::Result<Option<JobKey>> + 'a {
+) -> io::Result<impl Fn() -> io::Result<Option<JobKey>> + 'a> {
     // By now: the second time it is out of sight.
-    let is_newest = shelf.newest(&Path::new(home).join(Part::Datasets.as_str()).join(name));
-    let is_newest = is_newest.is_ok_and(|newest| newest.as_deref() == Some(version));
-    move || {
+    let newest = shelf.newest(&Path::new(home).join(Part::Datasets.as_str()).join(name));
+    let is_newest = or_absent(newest)?.as_deref() == Some(version);
+    Ok(move || {
+        // Where it cannot be looked, it may be this one.
+        let is_home = |key: &JobKey, name: &AssetName| match shelf.home(&key.workspace, Part::Datasets, name) {
+            Ok(found) => found == home,
+            Err(error) => !matches!(error, MissingError::Nothing { .. }),
+        };
         awaited.by(|key, dataset| {
             let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
             let is_version = asked.map_or(is_newest, |asked| asked == version);
             let is_named = dataset.source == DataSource::Dataset && dataset.name.as_str() == name && is_version;
-            is_named && shelf.home(&key.workspace, Part::Datasets, &dataset.name).is_ok_and(|found| found == home)
+            is_named && is_home(key, &dataset.name)
         })
+    })
+}
+
+/// Of what is not there nothing is the newest.
+pub(super) fn or_absent<T>(looked: io::Result<Option<T>>) -> io::Result<Option<T>> {
+    match looked {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        looked => looked,
     }
 }

@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(seen(&shelf, Some("draft")), some("draft"));
         // What only looks like a version can be changed by anybody who may write there.
         fs::create_dir(dataset.join("v0")).unwrap();
-        assert!(seen(&shelf, Some("v0")).unwrap_err().contains("`mv v0 draft` and then `mv draft v0` in d/"));
+        assert!(seen(&shelf, Some("v0")).unwrap_err().contains("`mv -T v0 draft` and then `mv -T draft v0` in d/"));
         fs::remove_dir(dataset.join("v0")).unwrap();
         // As `mv draft v1` goes on: first what freezes it, then the name; `latest` comes when all has been read.
         fs::write(dataset.join("v1.MANIFEST"), pending(0, 0)).unwrap();

@@ -55,7 +55,7 @@ impl std::fmt::Display for Model {
 
 impl Model {
     /// The models of its job, below `workspaces/`.
-    fn home(&self) -> PathBuf {
+    pub fn home(&self) -> PathBuf {
         Path::new(self.workspace.as_str()).join("models").join(self.job.as_str())
     }
 }
@@ -65,7 +65,7 @@ impl Model {
 pub enum ModelError {
     #[error("there is no model {0}; `trainyard model ls` lists them")]
     Unknown(Model),
-    #[error("model {model} is in use by a job that is not over{}", told(.by))]
+    #[error("model {model} is used, or will be, by a job that is not over{}: stop that, or take it out of its file", told(.by))]
     InUse { model: Model, by: String },
     #[error("model {0} is not yours: its owner may remove it, and root")]
     NotYours(Model),
@@ -92,12 +92,8 @@ impl Shelf {
         Ok(None)
     }
 
-    /// Whether the model is the newest of its job.
-    pub fn is_newest_model(&self, model: &Model) -> io::Result<bool> {
-        Ok(self.newest_model(&model.home())? == Some(model.run))
-    }
-
-    fn newest_model(&self, home: &Path) -> io::Result<Option<u32>> {
+    /// The newest model of a job.
+    pub fn newest_model(&self, home: &Path) -> io::Result<Option<u32>> {
         Ok(self.names(home)?.iter().filter_map(|name| name.parse().ok()).max())
     }
 }

@@ -41,7 +41,7 @@ impl Remover<'_> {
 pub enum RemoveError {
     #[error("there is no published version {version} of {dataset}")]
     Unknown { dataset: String, version: String },
-    #[error("{dataset}@{version} is in use by a job that is not over{}", told(.by))]
+    #[error("{dataset}@{version} is used, or will be, by a job that is not over{}: stop that, or take it out of its file", told(.by))]
     InUse { dataset: String, version: String, by: String },
     #[error("{dataset}@{version} is not yours: its owner may remove it, and root")]
     NotYours { dataset: String, version: String },

@@ -275,7 +275,7 @@ fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit
 /// The manifest is put in place whole, so a reader may meet one that has just been replaced.
 fn state_of(dataset: &Path, version: &str) -> anyhow::Result<State> {
     let open = || open_manifest(dataset, version).and_then(manifest::state);
-    Ok(open().or_else(|_| open())?)
+    open().or_else(|_| open()).with_context(|| format!("cannot read {}", manifest_path(dataset, version).display()))
 }
 
 /// How often the manifest is asked how far it is: what is changed behind a mount nobody is told of.
@@ -343,7 +343,8 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     }
     let manifest = open_manifest(dataset, &version)
         .with_context(|| format!("cannot read {}", manifest_path(dataset, &version).display()))?;
-    let tree = File::open(dataset.join(&version))?;
+    let tree = dataset.join(&version);
+    let tree = File::open(&tree).with_context(|| format!("cannot open {}", tree.display()))?;
     let (mut line, mut read, mut wrong) = (Progress::new(format), 0, 0_u64);
     let mut told = Ok(());
     let totals = verify(
@@ -373,7 +374,7 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     if wrong > 0 {
         output::error(&format!(
             "{name}@{version} is not what was published: {wrong} difference(s); put the right files into the draft and \
-             `trainyard dataset publish {name} VERSION`: nothing damaged is taken over from {version}"
+             `trainyard dataset publish {name} NEW-VERSION`: nothing damaged is taken over from {version}"
         ));
         return Ok(Exit::Failure);
     }

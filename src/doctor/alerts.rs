@@ -10,8 +10,8 @@ use crate::ids::AssetName;
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
     let alerts = &machine.config.alerts;
-    if machine.wrong.is_some() {
-        return warning("who is to be told of what happens is not known: trainyard.toml cannot be read", "correct it");
+    if let Some(error) = &machine.wrong {
+        return warning(format!("who is to be told of what happens is not known: {error}"), "correct it");
     }
     if alerts.is_empty() {
         return ok("nobody is to be told of what happens: there is no [alerts.NAME]");

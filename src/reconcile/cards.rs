@@ -324,20 +324,20 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn inventory(&self) -> Amount {
         let unleased = self.unleased();
         let is_had = |why: Option<OutOfUse<'_>>| why.is_none_or(|why| self.cards.away_since(why, self.now).is_some());
-        let leased = self.leased().into_iter().filter(|uuid| !self.is_lost(uuid));
-        let whole = leased.count() + unleased.filter(|(_, _, why)| is_had(*why)).count();
-        let gpu = (whole as u64).saturating_mul(CARD).saturating_add(self.slices_there_are());
+        let whole = self.leased().len() + unleased.filter(|(_, _, why)| is_had(*why)).count();
+        let lost: u64 = self.live.iter().map(|key| self.lost_by(key)).sum();
+        let gpu = (whole as u64 * CARD).saturating_sub(lost).saturating_add(self.slices_there_are());
         Amount { gpu, ..self.settings.inventory }
     }
 
-    /// A card that somebody has and nobody is given after that.
+    /// A card that somebody has and nobody is given after that. One that is not seen may be one that does not tell its name.
     fn is_lost(&self, uuid: &GpuUuid) -> bool {
         let is_failed = |card: &Card| {
             let why = self.cards.in_the_way(card, self.now, |_| true);
             why.is_some_and(|why| self.cards.away_since(why, self.now).is_none())
         };
         let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == *uuid);
-        self.are_known() && card.is_none_or(is_failed)
+        self.are_known() && card.map_or(self.cards.seen.nameless.is_empty(), is_failed)
     }
 
     /// Whole cards that the job's attempt has and that are lost; parts of cards are looked at one by one.

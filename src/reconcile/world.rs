@@ -14,7 +14,8 @@ use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting, address};
 use crate::report::LimitReport;
 use crate::spec::{
-    Accepted, Dataset, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun, RetryOn, Role,
+    Accepted, DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun,
+    RetryOn, Role,
 };
 use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
 use crate::store::record::{
@@ -247,7 +248,11 @@ impl Job {
     pub(super) fn awaited_data(&self) -> Vec<&Dataset> {
         let next = self.spec.as_ref().filter(|_| self.follows().is_some() || self.next_run().is_some());
         let chooses = self.open_run().filter(|run| !run.record.prepared).map(|run| &run.spec);
-        next.into_iter().chain(chooses).flat_map(|spec| &spec.datasets).collect()
+        // Models of jobs that are awaited are chosen when the first attempt begins.
+        let awaits = |run: &&Run| run.record.prepared && run.record.attempts.is_empty() && !run.spec.after.is_empty();
+        let later = self.open_run().filter(awaits).into_iter().flat_map(|run| &run.spec.datasets);
+        let later = later.filter(|dataset| dataset.source == DataSource::Model);
+        next.into_iter().chain(chooses).flat_map(|spec| &spec.datasets).chain(later).collect()
     }
 
     /// Its place in the queue, if it may start.

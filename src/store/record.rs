@@ -417,6 +417,11 @@ impl EventRecord {
     }
 
     pub fn is_alarm(&self) -> bool {
-        self.message.starts_with(ALARM)
+        is_alarm(&self.message)
     }
+}
+
+/// Whether an event's message is that of an alarm.
+pub fn is_alarm(message: &str) -> bool {
+    message.starts_with(ALARM)
 }

@@ -362,7 +362,7 @@ fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
     let refused = instance.cli(&["dataset", "rm", "d@v1"]);
     assert_eq!(refused.status.code(), Some(1));
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(why.contains("d@v1 is in use by a job that is not over (job user)"), "{why}");
+    assert!(why.contains("d@v1 is used, or will be, by a job that is not over (job user)"), "{why}");
     fs::write(instance.run_dir("user", 1).join("output/go"), "").unwrap();
     let report = instance.wait_end("user", 1);
     assert_eq!((text(&report["state"]), report["attempt"].as_u64()), ("succeeded".into(), Some(2)), "{report:#}");
@@ -381,7 +381,7 @@ fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
     wait_for("its choice", || backing(&instance).join("default/jobs/waiter/runs/.1.data").exists().then_some(()));
     let refused = instance.cli(&["dataset", "rm", "d@v2"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(why.contains("d@v2 is in use by a job that is not over (job waiter)"), "{why}");
+    assert!(why.contains("d@v2 is used, or will be, by a job that is not over (job waiter)"), "{why}");
     let third = draft(&instance, "d");
     fs::write(third.join("x"), "three").unwrap();
     instance.ok(&["dataset", "publish", "d", "v3"]);

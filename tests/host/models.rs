@@ -82,7 +82,11 @@ fn models_go_by_model_rm_unless_a_job_uses_them() {
     let refused = instance.cli(&["model", "rm", "train@1", "train@2", "train@3"]);
     let why = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(4), "{why}");
-    for part in ["train@1 is in use by a job that is not over (job serve)", "(job tune)", "there is no model train@3"] {
+    for part in [
+        "train@1 is used, or will be, by a job that is not over (job serve)",
+        "(job tune)",
+        "there is no model train@3",
+    ] {
         assert!(why.contains(part), "{part}: {why}");
     }
     let error = fs::remove_dir_all(&models).unwrap_err();
@@ -93,6 +97,15 @@ fn models_go_by_model_rm_unless_a_job_uses_them() {
     assert_eq!(fs::read_link(models.join("latest")).unwrap(), std::path::Path::new("1"));
     assert_eq!(fs::read_to_string(models.join("latest/w")).unwrap(), "1\n");
     assert!(!models.join("2").exists() && !instance.run_dir("train", 2).join("model").exists());
+    // Models of what is waited for are chosen when the run begins.
+    instance.drop_job("gate", "state = \"held\"\ncommand = \"true\"");
+    let eval = "after = [\"train\", \"gate\"]\ndatasets = [\"model:train@1\"]\ncommand = \"true\"";
+    instance.drop_job("eval", eval);
+    wait_for("what it waits for", || instance.ok(&["status", "eval"]).contains("gate").then_some(()));
+    instance.ok(&["stop", "serve"]);
+    wait_for("it to be over", || instance.mount().join("jobs/by-state/stopped/serve").exists().then_some(()));
+    let refused = instance.cli(&["model", "rm", "train@1"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("(job eval)"), "{refused:?}");
     instance.shutdown();
 }
 

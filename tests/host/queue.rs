@@ -56,7 +56,7 @@ fn what_a_run_that_has_not_begun_will_use_cannot_go() {
     ] {
         let refused = instance.cli(&arguments);
         let why = String::from_utf8_lossy(&refused.stderr).into_owned();
-        let told = format!("in use by a job that is not over (job {by})");
+        let told = format!("used, or will be, by a job that is not over (job {by})");
         assert!(refused.status.code() == Some(1) && why.contains(&told), "{arguments:?}: {why}");
     }
     instance.ok(&["dataset", "rm", "d@v3"]);
