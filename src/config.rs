@@ -12,6 +12,7 @@ use std::fs;
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -44,6 +45,11 @@ pub enum ConfigError {
     Syntax { path: PathBuf, message: String },
     #[error("{path}: {key}: {message}")]
     Value { path: PathBuf, key: String, message: String },
+    #[error(
+        "{path} is empty or gone, and what it said would be lifted; put it back (a line with a remark is enough where everything is to have \
+         its default), or restart the daemon to go by the defaults"
+    )]
+    Emptied { path: PathBuf },
     #[error("the root {path} cannot be used")]
     Root {
         path: PathBuf,
@@ -82,6 +88,8 @@ pub struct Config {
     pub warnings: Vec<String>,
     /// What the file says of that which acts after a restart only, to tell whether it was edited.
     until_restart: BTreeMap<&'static str, toml::Value>,
+    /// There is no file, or nothing in it, as a copy onto a full disk leaves it.
+    is_blank: bool,
 }
 
 /// How much workspaces may keep on the disk.
@@ -126,6 +134,26 @@ pub enum Direct {
     Open,
     All,
     None,
+}
+
+impl Direct {
+    /// As the file says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::All => "all",
+            Self::None => "none",
+        }
+    }
+}
+
+impl FromStr for Direct {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = [Self::Open, Self::All, Self::None].into_iter().find(|direct| direct.name() == text);
+        found.ok_or_else(|| format!("{text:?} is neither open, all nor none"))
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -284,6 +312,8 @@ struct WireLogs {
 
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);
 const DEFAULT_MIN_FREE: u64 = 512 << 20;
+/// With less, bytes, the next commit of the state may fail, whatever `min_free` says.
+pub const ROOM_MIN: u64 = 64 << 20;
 const DEBUG_KEEP_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Config {
@@ -329,8 +359,23 @@ impl Config {
             listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,
             pools: pools::read(wire.pools).map_err(|(key, message)| value(&path, key, message))?,
             until_restart: until_restart(text),
+            is_blank: text.trim().is_empty(),
             paths,
         })
+    }
+
+    /// Reads the file again; what it said is not given up because it is gone, or was cut short to nothing.
+    pub fn load_again(&self) -> Result<Self, ConfigError> {
+        let config = Self::load(self.paths.root())?;
+        match config.is_blank && !self.is_blank {
+            true => Err(ConfigError::Emptied { path: self.paths.config_file() }),
+            false => Ok(config),
+        }
+    }
+
+    /// Whether the file says nothing at all, or is not there.
+    pub fn is_blank(&self) -> bool {
+        self.is_blank
     }
 
     /// For the journal.
@@ -660,6 +705,11 @@ impl Paths {
         self.workspace(&key.workspace).join("models").join(key.job.as_str()).join(run.to_string())
     }
 
+    /// Where state, images and workspaces lie, which may be one disk or three.
+    pub fn disks(&self) -> [PathBuf; 3] {
+        [self.state_dir(), self.images(), self.workspaces()]
+    }
+
     pub fn run_dir(&self) -> PathBuf {
         self.root.join("run/trainyard")
     }
@@ -704,6 +754,11 @@ impl Paths {
     /// Network namespaces and shared memory of attempts; gone after a reboot, as they are.
     pub fn kernel_objects(&self) -> PathBuf {
         self.run_dir().join("attempts")
+    }
+
+    /// By which the mount is known in the machine's table of mounts.
+    pub fn mount_source(&self) -> String {
+        format!("trainyard-{}", self.instance())
     }
 
     pub fn mount_point(&self) -> PathBuf {

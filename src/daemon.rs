@@ -293,6 +293,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
     let measures = Arc::new(Measures::default());
+    let (mount_away, mount) = watch::channel(Some("the mount process was not started yet".to_owned()));
     let context = server::Context {
         paths: config.paths.clone(),
         engine: engine.clone(),
@@ -310,6 +311,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         growth: Growth::start().map_err(failed("watch logs"))?,
         measures: measures.clone(),
         config: in_force.clone(),
+        mount,
         past: Past::new(events.clone(), reader.clone()),
         state: reader,
     };
@@ -322,7 +324,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         .map_err(failed("prepare the alerts"))?;
     tokio::spawn(server::serve(listener, context));
     watch_files(&in_force, &reconciler, events.clone(), storage.clone())?;
-    let mount = mounting::Keeper::start(config).map_err(failed("keep the mount"))?;
+    let mount = mounting::Keeper::start(config, mount_away).map_err(failed("keep the mount"))?;
     tracing::info!(root = %config.paths.root().display(), inventory = %inventory, "ready");
     let summary = reconciler.summary();
     service::ready(&summary);

@@ -9,11 +9,13 @@ mod kernel;
 mod resources;
 mod storage;
 
+use std::io;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Paths};
+use crate::sys::lock::{is_held, pid_in};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -130,6 +132,10 @@ fn config(machine: &Machine) -> Verdict {
             let found = format!("{}: {}", path.display(), machine.config.warnings.join("; "));
             warning(found, "write what is meant; the daemon goes by what is said here")
         }
+        None if path.exists() && machine.config.is_blank() => warning(
+            format!("{} is empty: everything has its default", path.display()),
+            "put back what it said; a daemon that runs goes on with that, and its next start takes the defaults",
+        ),
         None if path.exists() => ok(format!("{} is right", path.display())),
         None => ok(format!("{} is not there: everything has its default", path.display())),
     }
@@ -139,6 +145,25 @@ fn root(machine: &Machine) -> Verdict {
     match machine.is_root {
         true => ok("asked by root"),
         false => warning("asked by another user than root", "ask again with sudo: some checks need root's rights"),
+    }
+}
+
+/// What `/proc/PID/NAME` says of the daemon, if one runs; which one that is, root alone may read.
+fn daemons(machine: &Machine, name: &str) -> Result<Option<String>, Verdict> {
+    let lock = machine.paths.daemon_lock();
+    let found = is_held(&lock).and_then(|is_held| if is_held { pid_in(&lock) } else { Ok(None) });
+    let read = found.and_then(|pid| match pid {
+        // It may end meanwhile.
+        Some(pid) => Ok(std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok()),
+        None => Ok(None),
+    });
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(needs_root()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(warning(
+            format!("cannot look for the daemon: {}: {error}", lock.display()),
+            "see whether its disk answers",
+        )),
+        read => Ok(read.ok().flatten()),
     }
 }
 

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use clap::CommandFactory;
 use trainyard::cli::{self, Cli, Verb};
-use trainyard::config::{Config, Paths};
+use trainyard::config::{Config, Direct, Paths};
+use trainyard::mounting::MountConfig;
 use trainyard::sys::process::take_inherited;
 
 fn main() -> ExitCode {
@@ -22,8 +23,8 @@ fn main() -> ExitCode {
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { state_versions: true, .. } => state_versions(),
-        Verb::Mount { lock_fd, kept_fd, .. } => mount(&cli, lock_fd, kept_fd),
-        Verb::Direct => direct(&cli),
+        Verb::Mount { lock_fd, kept_fd, direct, .. } => mount(&cli, lock_fd, kept_fd, direct),
+        Verb::Direct { direct } => show_directly(&cli, direct),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
     };
     done.unwrap_or_else(|error| {
@@ -68,11 +69,11 @@ fn daemon(cli: &Cli) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>) -> anyhow::Result<ExitCode> {
+fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>, direct: Option<Direct>) -> anyhow::Result<ExitCode> {
     trainyard::journal::begin();
     let lock = lock_fd.map(take_inherited).transpose()?;
     let kept = kept_fd.map(take_inherited).transpose()?;
-    trainyard::mounting::run(&Config::load(&cli.root)?, lock, kept)?;
+    trainyard::mounting::run(&MountConfig::new(&cli.root, direct)?, lock, kept)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -81,9 +82,9 @@ fn state_versions() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn direct(cli: &Cli) -> anyhow::Result<ExitCode> {
+fn show_directly(cli: &Cli, direct: Option<Direct>) -> anyhow::Result<ExitCode> {
     trainyard::journal::begin();
-    trainyard::mounting::direct::run(&Config::load(&cli.root)?)?;
+    trainyard::mounting::direct::run(&MountConfig::new(&cli.root, direct)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

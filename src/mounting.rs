@@ -7,6 +7,7 @@ mod successor;
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use trainyard_fs::{
     BACKING, Handed, KeptError, MountError, MountOptions, Mounted, Reason, mount, take_over, unmount_stale,
 };
 
-use crate::config::{Config, Direct};
+use crate::config::{Config, ConfigError, Direct, Paths};
 use crate::sys::file::{Durability, remove_if_there, write_whole};
 use crate::sys::lock::write_own_pid;
 use crate::sys::mounts::attached::MountTable;
@@ -34,6 +35,31 @@ use successor::{Attempts, Failure};
 fn readers() -> usize {
     let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
     cores.clamp(2, 15) + 1
+}
+
+/// What is to be known of the configuration: a mistake that comes into its file later takes no mount away.
+#[derive(Debug, Clone)]
+pub struct MountConfig {
+    pub paths: Paths,
+    /// What of the mount is shown by mounts of its directories.
+    pub direct: Direct,
+}
+
+impl MountConfig {
+    /// `direct` as whoever starts us has it in force. A program that goes on for another one is not told, and reads it in the file, as
+    /// the daemon that has it go on has just done; where that cannot be used meanwhile, all is shown by the mount itself.
+    pub fn new(root: &Path, direct: Option<Direct>) -> Result<Self, ConfigError> {
+        let paths = Paths::new(root)?;
+        let in_file = || {
+            let read = Config::load(root).map(|config| config.direct);
+            read.unwrap_or_else(|error| {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                tracing::warn!(error, "nothing is shown directly until the mount begins anew");
+                Direct::None
+            })
+        };
+        Ok(Self { direct: direct.unwrap_or_else(in_file), paths })
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +87,7 @@ pub const HAND_OVER: Signal = Signal::SIGUSR2;
 
 /// Serves until SIGTERM, or until somebody unmounts. `lock` proves our life to the daemon. `kept` comes from the program that was
 /// this process before.
-pub fn run(config: &Config, lock: Option<OwnedFd>, kept: Option<OwnedFd>) -> Result<(), MountingError> {
+pub fn run(config: &MountConfig, lock: Option<OwnedFd>, kept: Option<OwnedFd>) -> Result<(), MountingError> {
     let began = Instant::now();
     // Before any thread starts, so that all of them leave the signals to us.
     let words = SignalQueue::open(&AWAITED).map_err(failed("take signals"))?;
@@ -99,11 +125,11 @@ enum Ended {
     TakenAway,
 }
 
-fn options(config: &Config) -> MountOptions {
-    MountOptions { fs_name: format!("trainyard-{}", config.paths.instance()), threads: readers() }
+fn options(config: &MountConfig) -> MountOptions {
+    MountOptions { fs_name: config.paths.mount_source(), threads: readers() }
 }
 
-fn begin(config: &Config) -> Result<Mounted<WorkspaceTree>, MountingError> {
+fn begin(config: &MountConfig) -> Result<Mounted<WorkspaceTree>, MountingError> {
     let (place, options) = (config.paths.mount_point(), options(config));
     if unmount_stale(&place, &options.fs_name).map_err(failed("remove the dead mount"))? {
         tracing::warn!(path = %place.display(), "removed the mount of a process that died");
@@ -114,7 +140,7 @@ fn begin(config: &Config) -> Result<Mounted<WorkspaceTree>, MountingError> {
 }
 
 /// With what the program before has served.
-fn go_on(config: &Config, handed: Handed, began: Instant) -> Result<Mounted<WorkspaceTree>, MountingError> {
+fn go_on(config: &MountConfig, handed: Handed, began: Instant) -> Result<Mounted<WorkspaceTree>, MountingError> {
     let (place, (entries, files)) = (config.paths.mount_point(), handed.counts());
     let mounted = take_over(handed, &config.paths.workspaces(), &place, open_tree(config)?, &options(config))?;
     let ms = began.elapsed().as_millis();
@@ -122,7 +148,7 @@ fn go_on(config: &Config, handed: Handed, began: Instant) -> Result<Mounted<Work
     Ok(mounted)
 }
 
-fn open_tree(config: &Config) -> Result<WorkspaceTree, MountingError> {
+fn open_tree(config: &MountConfig) -> Result<WorkspaceTree, MountingError> {
     let paths = &config.paths;
     let daemon = Arc::new(Daemon::at(paths.api_socket()));
     let ledger = Ledger::keep(paths).map_err(failed("keep the quotas of workspaces"))?;
@@ -132,14 +158,14 @@ fn open_tree(config: &Config) -> Result<WorkspaceTree, MountingError> {
 }
 
 /// Where nothing is to be shown directly, it takes away what was, and ends.
-fn accompany(config: &Config, left: Left) -> Result<Option<Companion>, MountingError> {
+fn accompany(config: &MountConfig, left: Left) -> Result<Option<Companion>, MountingError> {
     let is_wanted = config.direct != Direct::None || left == Left::Something;
     is_wanted.then(|| Companion::start(config)).transpose().map_err(failed("start a thread"))
 }
 
 fn serve(
     mut mounted: Mounted<WorkspaceTree>,
-    config: &Config,
+    config: &MountConfig,
     left: Left,
     lock: Option<OwnedFd>,
     words: &SignalQueue,
@@ -203,7 +229,7 @@ fn again(attempts: Attempts, failure: &Failure) -> Option<Attempts> {
 }
 
 /// What comes of it in the end is the daemon's to tell: the journal of the one that has started us may be nobody's by now.
-fn tell(config: &Config, failure: &Failure, again: bool) {
+fn tell(config: &MountConfig, failure: &Failure, again: bool) {
     let error: &(dyn std::error::Error + 'static) = failure;
     if again {
         return tracing::warn!(error, "cannot hand the mount over, serve it on; will be tried again");

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
+use crate::config::{Paths, ROOM_MIN};
+use crate::ids::Bytes;
 use crate::reconcile::Request;
-use crate::sys::file::free_space;
+use crate::sys::file::free_for_all_and_root;
+use crate::sys::mounts;
 
 /// How long the loop may take to answer before it is told to hang; a round that writes takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Less room than this on the disk of the state, and the next commit may fail.
-const ROOM_MIN: u64 = 64 << 20;
-
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
     /// Always `ok`: who answers lives.
@@ -30,7 +30,8 @@ pub struct Readiness {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckView {
-    /// `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps.
+    /// `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps and for new runs;
+    /// `mount`: the workspaces are shown.
     pub check: String,
     pub ok: bool,
     /// What it found, one line.
@@ -43,7 +44,7 @@ pub(super) fn health() -> Health {
 
 pub(super) async fn readiness(context: &Context) -> Readiness {
     let [the_loop, drain] = loop_and_drain(context).await;
-    let checks = vec![the_loop, drain, disk(context).await];
+    let checks = vec![the_loop, drain, disk(context).await, mount(context).await];
     Readiness { ready: checks.iter().all(|check| check.ok), checks }
 }
 
@@ -70,18 +71,47 @@ async fn loop_and_drain(context: &Context) -> [CheckView; 2] {
 }
 
 async fn disk(context: &Context) -> CheckView {
-    let asked = ask(context, |answer| Request::Unrecorded { answer });
-    if let Ok(Ok(true)) = tokio::time::timeout(PATIENCE, asked).await {
-        let says =
-            "full: what is decided waits for room to be recorded, and nothing is begun or stopped before".to_owned();
+    let asked = ask(context, |answer| Request::NoRoom { answer });
+    if let Ok(Ok(Some(says))) = tokio::time::timeout(PATIENCE, asked).await {
         return CheckView { check: "disk".to_owned(), ok: false, says };
     }
-    let path = context.paths.state_dir();
-    let looked = tokio::task::spawn_blocking(move || {
-        let free = free_space(&path).map_err(|error| format!("cannot look at {}: {error}", path.display()))?;
-        let says = format!("{} free below {}", crate::ids::Bytes(free).roughly(), path.display());
-        if free < ROOM_MIN { Err(format!("only {says}")) } else { Ok(says) }
-    });
+    let paths = context.paths.clone();
+    let looked = tokio::task::spawn_blocking(move || room(&paths));
     let found = looked.await.unwrap_or_else(|_| Err(ApiError::Ending.to_string()));
     CheckView { check: "disk".to_owned(), ok: found.is_ok(), says: found.unwrap_or_else(|why| why) }
+}
+
+async fn mount(context: &Context) -> CheckView {
+    let away = context.mount.borrow().clone();
+    let paths = context.paths.clone();
+    let found = match away {
+        Some(why) => Err(format!("{} is away: {why}", paths.mount_point().display())),
+        // Without a look at the mount itself, which may hang.
+        None => {
+            let looked = tokio::task::spawn_blocking(move || is_mounted(&paths)).await;
+            looked.unwrap_or_else(|_| Err(ApiError::Ending.to_string()))
+        }
+    };
+    CheckView { check: "mount".to_owned(), ok: found.is_ok(), says: found.unwrap_or_else(|why| why) }
+}
+
+fn is_mounted(paths: &Paths) -> Result<String, String> {
+    let place = paths.mount_point();
+    let mounts = mounts::list().map_err(|error| format!("cannot look for the mount: {error}"))?;
+    let is_ours = |mount: &mounts::MountPoint| mount.target == place && mount.source == paths.mount_source();
+    match mounts.iter().any(is_ours) {
+        true => Ok(format!("the workspaces are shown at {}", place.display())),
+        false => Err(format!(
+            "{} is not mounted; it is tried again and again, and the journal tells why it fails",
+            place.display()
+        )),
+    }
+}
+
+/// Of the disk with the least room. Where new runs begin with less than the state needs, the next commit may fail.
+fn room(paths: &Paths) -> Result<String, String> {
+    let free = paths.disks().into_iter().filter_map(|place| Some((free_for_all_and_root(&place).ok()??.0, place)));
+    let Some((free, place)) = free.min() else { return Ok("how much is free cannot be seen".to_owned()) };
+    let says = format!("{} free below {}", Bytes(free).roughly(), place.display());
+    if free < ROOM_MIN { Err(format!("only {says}")) } else { Ok(says) }
 }

@@ -77,6 +77,8 @@ pub struct Context {
     pub measures: Arc<Measures>,
     /// What is in force.
     pub config: InForce,
+    /// Why there is no mount process; nothing as long as there is one.
+    pub mount: watch::Receiver<Option<String>>,
     /// For backups.
     pub state: Reader,
     /// What happened to all jobs.

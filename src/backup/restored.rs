@@ -82,7 +82,7 @@ impl Adapter<'_> {
         }
     }
 
-    /// A job that the backup knows.
+    /// A job that the backup knows. `attempt` is of the highest run: what an earlier run left tells nothing of one that still waits.
     fn known(&mut self, key: &JobKey, last: u32, (highest, attempt): (u32, u32)) {
         let run = self.batch.runs.get(&(key.clone(), last));
         let open = run.is_some_and(|run| run.ended.is_none());
@@ -102,7 +102,7 @@ impl Adapter<'_> {
             self.conclude(key, last);
             self.note(key, last, state_after(&verdict), format!("restored from a backup of {}: {what}", self.taken));
             self.newer.push(what);
-        } else if open && attempt as usize > attempts {
+        } else if open && highest == last && attempt as usize > attempts {
             self.conclude(key, last);
             self.newer
                 .push(format!("{key}: run {last} went on after the backup; what its attempts left is in runs/{last}"));

@@ -176,22 +176,34 @@ fn what_is_backed_up_comes_back_as_it_was() {
 #[test]
 fn what_was_not_over_is_lost_or_made_ready_anew() {
     let dir = tempfile::tempdir().unwrap();
-    let paths = installed(&dir.path().join("here"), &state());
+    let mut state = state();
+    // Of a second run that waits nothing is there yet, but what the first has left.
+    let again: JobKey = "lab/again".parse().unwrap();
+    let failed = Verdict::Failed { reason: "exit code 1".to_owned() };
+    state.jobs.insert(again.clone(), job(2));
+    state.runs.insert((again.clone(), 1), run(1, Vec::new(), Some(failed)));
+    state.runs.insert((again, 2), run(2, Vec::new(), None));
+    let paths = installed(&dir.path().join("here"), &state);
     let file = dir.path().join("b.tar.zst");
     back_up(&paths, &file);
     let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
-    assert_eq!(restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap().open, 2);
+    fs::create_dir_all(elsewhere.workspaces().join("lab/jobs/again/runs/1/attempts/3")).unwrap();
+    let restored = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
+    assert_eq!((restored.open, &restored.newer[..]), (3, &[][..]));
     let state = stored(&elsewhere);
     let run = |name: &str, number| &state.runs[&(format!("lab/{name}").parse().unwrap(), number)];
     let task = &run("runs", 2).attempts[0].tasks[0];
     assert!(matches!(task.phase.end().unwrap().end, TaskEnd::Lost { .. }), "{task:?}");
     assert!(!run("runs", 2).prepared && run("runs", 2).unprepared.is_some() && run("runs", 2).ended.is_none());
-    assert!(!run("waits", 1).prepared && run("waits", 1).unprepared.is_none());
+    for (name, number) in [("waits", 1), ("again", 2)] {
+        let run = run(name, number);
+        assert!(!run.prepared && run.unprepared.is_none() && run.ended.is_none(), "{name}");
+    }
     let mut serials: Vec<u64> =
         state.events.iter().map(|(_, event)| event.serial).filter(|serial| *serial != 5).collect();
     serials.sort_unstable();
     let first = restored::serial_behind(5, NOW) + 1;
-    assert_eq!((serials, state.counters.unwrap().event), (vec![first, first + 1], first + 1));
+    assert_eq!((serials, state.counters.unwrap().event), ((first..=first + 2).collect(), first + 2));
 }
 
 #[test]

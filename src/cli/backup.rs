@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::BufWriter;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -46,17 +47,24 @@ pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format
     Ok(Exit::Success)
 }
 
+/// What files of backups are called by.
+const ENDING: &str = ".tar.zst";
+
 /// A name of its own in a directory, or the file that was named.
 fn file_for(target: &Path) -> anyhow::Result<PathBuf> {
     if target.is_dir() {
         let time = crate::sys::now().to_string().replace([':', '.'], "-");
-        return Ok(target.join(format!("trainyard-{time}.tar.zst")));
+        return Ok(target.join(format!("trainyard-{time}{ENDING}")));
     }
     if target.symlink_metadata().is_ok() {
         bail!(
             "{} is there already; name a new file, or a directory, in which backups get names of their own",
             target.display()
         );
+    }
+    // A directory that is not there yet would become a file that is in the way of each later backup.
+    if !target.as_os_str().as_bytes().ends_with(ENDING.as_bytes()) {
+        bail!("there is no directory {}; make it, or name a new file FILE{ENDING}", target.display());
     }
     Ok(target.to_owned())
 }
@@ -172,6 +180,19 @@ fn told_of_tokens(told: &TokensTold, taken: Timestamp) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_that_is_not_there_is_taken_for_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("backups");
+        let refused = file_for(&place).unwrap_err().to_string();
+        assert!(refused.starts_with("there is no directory ") && refused.contains("FILE.tar.zst"), "{refused}");
+        assert_eq!(file_for(&dir.path().join("b.tar.zst")).unwrap(), dir.path().join("b.tar.zst"));
+        std::fs::create_dir(&place).unwrap();
+        let named = file_for(&place).unwrap();
+        assert_eq!(named.parent(), Some(&*place));
+        assert!(named.to_string_lossy().ends_with(ENDING), "{named:?}");
+    }
 
     #[test]
     fn tokens_of_an_earlier_version_are_not_called_good() {

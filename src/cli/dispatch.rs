@@ -165,7 +165,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         | Verb::Carry { .. }
         | Verb::Registry
         | Verb::Mount { .. }
-        | Verb::Direct
+        | Verb::Direct { .. }
         | Verb::Enter { .. }
         | Verb::Hold { .. }
         | Verb::Shim { .. } => {

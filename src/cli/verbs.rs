@@ -471,7 +471,7 @@ pub enum Verb {
     /// and copies from stores, which are brought in again.
     #[command(after_help = "Examples:\n  trainyard backup /srv/backups\n  trainyard backup before-upgrade.tar.zst")]
     Backup {
-        /// A new file, or a directory, in which it gets a name with the time
+        /// A new file (FILE.tar.zst), or a directory that is there, in which it gets a name with the time
         target: PathBuf,
     },
     /// Put a backup back, on this machine or a new one; the daemon must not run
@@ -518,13 +518,20 @@ pub enum Verb {
         /// What the process before has kept, where this one goes on for it
         #[arg(long)]
         kept_fd: Option<i32>,
+        /// What of it is shown by mounts of its directories; as the file says where it is left out
+        #[arg(long)]
+        direct: Option<crate::config::Direct>,
         /// Say which states of a mount are read, and end
         #[arg(long)]
         state_versions: bool,
     },
     /// Show directories of the mounted tree directly (the mount does this)
     #[command(hide = true)]
-    Direct,
+    Direct {
+        /// Which of them; as the file says where it is left out
+        #[arg(long)]
+        direct: Option<crate::config::Direct>,
+    },
     /// Run a command in a task (the daemon does this)
     #[command(hide = true)]
     Enter {

@@ -125,3 +125,24 @@ fn what_acts_after_a_restart_only_is_told_by_its_key() {
                [[listen]]\naddress = \"127.0.0.1:1\"";
     assert_eq!(told(all), UNTIL_RESTART, "what is no longer said as well");
 }
+
+#[test]
+fn what_the_file_said_is_not_given_up_because_it_is_gone_or_was_cut_short_to_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let paths = Paths::new(root.path()).unwrap();
+    fs::create_dir_all(paths.config_dir()).unwrap();
+    let write = |text: &str| fs::write(paths.config_file(), text).unwrap();
+    let nothing = Config::load(root.path()).unwrap();
+    assert!(nothing.load_again().is_ok(), "it was not there before");
+    write("[workspaces.default]\nrunning = 1\n");
+    let before = nothing.load_again().unwrap();
+    for text in ["", " \n"] {
+        write(text);
+        let refused = before.load_again().unwrap_err().to_string();
+        assert!(refused.contains("is empty or gone") && refused.contains("restart the daemon"), "{refused}");
+    }
+    fs::remove_file(paths.config_file()).unwrap();
+    assert!(matches!(before.load_again(), Err(ConfigError::Emptied { .. })));
+    write("# All is as it comes.\n");
+    assert_eq!(before.load_again().unwrap().quotas, nothing.quotas, "it is meant");
+}

@@ -33,7 +33,7 @@ impl Edited {
 
     /// Returns what was in force before; an error leaves it in force.
     pub(super) fn read(&mut self) -> Result<Arc<Config>, ConfigError> {
-        let config = Config::load(self.begun.paths.root())?;
+        let config = self.in_force.now().load_again()?;
         config.tell_warnings();
         let waits = config.edited_until_restart(&self.begun);
         if !waits.is_empty() {

@@ -17,12 +17,12 @@ use crate::sys::file::{free_for_all_and_root, has_files_for_root, has_no_room, h
 use crate::sys::process::begin_anew;
 use crate::sys::service;
 
-/// Where state, images and workspaces lie, which may be one disk or three.
+/// Where what the daemon and its jobs keep lies.
 pub(super) struct Disks(Vec<PathBuf>);
 
 impl Disks {
     pub(super) fn of(paths: &Paths) -> Self {
-        Self(vec![paths.state_dir(), paths.images(), paths.workspaces()])
+        Self(paths.disks().to_vec())
     }
 
     /// The one with the least room. Of what cannot be looked at nothing is known, and nothing is held up.

@@ -9,11 +9,11 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use tokio::sync::watch as channel;
 
-use crate::config::{Config, Paths};
+use crate::config::{Config, Direct, Paths};
 use crate::mounting::HAND_OVER;
 use crate::sys::file::optional;
 use crate::sys::lock::{HeldLock, pid_in};
-use crate::sys::process::{Launch, PidFd, SealedProgram, ended};
+use crate::sys::process::{Launch, PidFd, ProcessEnd, SealedProgram, ended};
 use crate::sys::service;
 use crate::sys::signals::is_blocked_in;
 use crate::sys::watch::{FileWatch, watch};
@@ -31,11 +31,13 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(config: &Config) -> io::Result<Self> {
+    /// `away` is told why there is no mount process, as long as there is none.
+    pub(super) fn start(config: &Config, away: channel::Sender<Option<String>>) -> io::Result<Self> {
         let (stop, stopped) = channel::channel(false);
         let program = SealedProgram::of_this_program()?;
         let refusals = hear_refusals(&config.paths)?;
-        let task = tokio::spawn(keep(config.paths.clone(), program, stopped));
+        let server = Server { paths: config.paths.clone(), direct: config.direct, program };
+        let task = tokio::spawn(keep(server, away, stopped));
         Ok(Self { stop, task, _refusals: refusals })
     }
 
@@ -58,27 +60,43 @@ fn hear_refusals(paths: &Paths) -> io::Result<FileWatch> {
     })
 }
 
-async fn keep(paths: Paths, program: SealedProgram, mut stopped: channel::Receiver<bool>) {
+/// What a mount process is started as. It is told what it needs of the configuration: a mistake in the file is no reason for it to stay
+/// away.
+struct Server {
+    paths: Paths,
+    direct: Direct,
+    program: SealedProgram,
+}
+
+async fn keep(server: Server, away: channel::Sender<Option<String>>, mut stopped: channel::Receiver<bool>) {
     let mut wait = FIRST_WAIT;
     loop {
         let since = tokio::time::Instant::now();
-        match obtain(&paths, &program) {
+        let why = match obtain(&server) {
             Ok(process) => {
                 let process = Arc::new(process);
-                tokio::select! {
-                    result = ended(process.clone()) => report_end(result),
+                away.send_replace(None);
+                let result = tokio::select! {
+                    result = ended(process.clone()) => result,
                     () = asked(&mut stopped) => return end(process).await,
-                }
-                let _ = process.reap();
+                };
+                // It is no child of ours where an earlier daemon has started it.
+                told_end(result, process.reap().ok().flatten())
             }
-            Err(error) => tracing::warn!(%error, "cannot start the mount, will try again"),
-        }
+            Err(error) => format!("the mount process cannot be started: {error}"),
+        };
         if since.elapsed() >= HEALTHY {
             wait = FIRST_WAIT;
         }
+        tracing::warn!(
+            why,
+            again_in_ms = wait.as_millis(),
+            "the mount is away, it is started again; what it said itself is above"
+        );
+        away.send_replace(Some(why));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = asked(&mut stopped) => return end_any(&paths).await,
+            () = asked(&mut stopped) => return end_any(&server.paths).await,
         }
         wait = (wait * 2).min(LONGEST_WAIT);
     }
@@ -102,10 +120,14 @@ async fn asked(stopped: &mut channel::Receiver<bool>) {
     }
 }
 
-fn report_end(result: io::Result<()>) {
-    match result {
-        Ok(()) => tracing::warn!("the mount process has ended, starting it again"),
-        Err(error) => tracing::error!(%error, "cannot watch the mount process"),
+fn told_end(result: io::Result<()>, end: Option<ProcessEnd>) -> String {
+    match (result, end) {
+        (Err(error), _) => format!("the mount process cannot be watched: {error}"),
+        (Ok(()), Some(ProcessEnd::Exited(status))) => format!("the mount process has ended with status {status}"),
+        (Ok(()), Some(ProcessEnd::Signalled { signal, .. })) => {
+            format!("the mount process was ended by signal {signal}")
+        }
+        (Ok(()), None) => "the mount process has ended".to_owned(),
     }
 }
 
@@ -120,7 +142,7 @@ async fn end(process: Arc<PidFd>) {
 }
 
 /// The running mount process, or a new one. Its lock is held across the exec, as a shim's is.
-fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
+fn obtain(Server { paths, direct, program }: &Server) -> io::Result<PidFd> {
     let Some(lock) = HeldLock::try_take(&paths.mount_lock())? else {
         tracing::info!("taking over the mount");
         let (pid, process) = running(paths)?;
@@ -139,6 +161,8 @@ fn obtain(paths: &Paths, program: &SealedProgram) -> io::Result<PidFd> {
             "mount".into(),
             "--lock-fd".into(),
             lock.file().as_raw_fd().to_string().into(),
+            "--direct".into(),
+            direct.name().into(),
         ],
         environment: service::journal(),
         inherit: vec![lock.file().as_fd()],

@@ -9,6 +9,9 @@ use crate::config::{AlertConfig, AlertTo};
 use crate::ids::AssetName;
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
+    if machine.wrong.is_some() {
+        return warning("not looked at: trainyard.toml cannot be used", "see config");
+    }
     let alerts = &machine.config.alerts;
     if let Some(error) = &machine.wrong {
         return warning(format!("who is to be told of what happens is not known: {error}"), "correct it");

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Machine, Verdict, failure, needs_root, ok, warning};
+use super::{Machine, Verdict, daemons, failure, needs_root, ok, warning};
 use crate::engine::local::try_rules;
 use crate::sys::cgroup::{self, Layout};
 use crate::sys::idmap::{IdMap, IdRange};
-use crate::sys::{lock, mounts};
+use crate::sys::mounts;
 
 /// Below this nothing is tested.
 const OLDEST: (u32, u32) = (5, 15);
@@ -76,9 +76,7 @@ pub(super) fn delegation(machine: &Machine) -> Verdict {
     if cgroup::layout() == Layout::V1 {
         return ok("control groups v1 need none");
     }
-    let daemon = lock::pid_in(&machine.paths.daemon_lock()).ok().flatten();
-    let own = daemon.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok());
-    of_daemon(own.as_deref())
+    daemons(machine, "cgroup").map_or_else(|verdict| verdict, |own| of_daemon(own.as_deref()))
 }
 
 /// By what `/proc/PID/cgroup` says of the daemon, if one runs.

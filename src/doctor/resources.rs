@@ -3,9 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use super::{Machine, Verdict, ok, warning};
+use super::{Machine, Verdict, daemons, ok, warning};
 use crate::gpu::{Driver, Gpus, Inventory, Settings};
-use crate::sys::lock;
 
 /// NVML may hang with a card.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -79,8 +78,10 @@ fn of_watches(watches: u64, instances: u64) -> Verdict {
 const OPEN_FILES: u64 = 65_536;
 
 pub(super) fn open_files(machine: &Machine) -> Verdict {
-    let daemon = lock::pid_in(&machine.paths.daemon_lock()).ok().flatten();
-    let limits = daemon.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/limits")).ok());
+    let limits = match daemons(machine, "limits") {
+        Ok(limits) => limits,
+        Err(verdict) => return verdict,
+    };
     match limits.as_deref().map(hard_limit) {
         None => ok("no daemon runs"),
         Some(Some(hard)) if hard < OPEN_FILES => warning(

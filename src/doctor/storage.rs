@@ -1,23 +1,24 @@
 //! What the disk under the state directory can do, and the mount.
 
+use std::cmp::Reverse;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::statfs::statfs;
+use nix::sys::statvfs::statvfs;
 use trainyard_fs::{Content, MountOptions, RelPath, Rule, Tree};
 
 use super::{Machine, Verdict, failure, needs_root, ok, warning};
+use crate::config::ROOM_MIN;
 use crate::ids::Bytes;
-use crate::sys::file::{free_space, remove_tree};
+use crate::sys::file::remove_tree;
 use crate::sys::mounts::{self, Overlay};
 use crate::sys::{btrfs, projects};
 
 /// Where the state is or will be.
 fn place(machine: &Machine) -> PathBuf {
-    let state = machine.paths.state_dir();
-    state.ancestors().find(|place| place.is_dir()).unwrap_or(Path::new("/")).to_owned()
+    nearest(&machine.paths.state_dir())
 }
 
 /// A directory on the disk of the state; it goes when this is dropped.
@@ -180,28 +181,47 @@ pub(super) fn quota(machine: &Machine) -> Verdict {
 }
 
 const LITTLE: u64 = 20 << 30;
-const TOO_LITTLE: u64 = 1 << 30;
+const FEW_FILES: u64 = 100_000;
 
+/// Of the disks that the daemon looks at, by the worst of them; of those that are as well as each other, the one with the least room.
 pub(super) fn disk(machine: &Machine) -> Verdict {
-    let place = place(machine);
-    match (free_space(&place), statfs(&place)) {
-        (Ok(free), Ok(status)) => of_space(&place, free, status.files_free()),
-        (Err(error), _) => {
-            failure(format!("cannot look at {}: {error}", place.display()), "see whether its disk answers")
+    let floor = machine.config.limits.min_free;
+    let looked = machine.paths.disks().map(|place| of_disk(&nearest(&place), floor));
+    let worst = looked.into_iter().max_by_key(|(free, verdict)| (verdict.level, Reverse(*free)));
+    worst.map_or_else(|| ok("no disk is needed"), |(_, verdict)| verdict)
+}
+
+/// Where there is no such directory yet, the one in which it will be made.
+fn nearest(place: &Path) -> PathBuf {
+    place.ancestors().find(|place| place.is_dir()).unwrap_or(Path::new("/")).to_owned()
+}
+
+fn of_disk(place: &Path, floor: u64) -> (u64, Verdict) {
+    match statvfs(place) {
+        // It does not count.
+        Ok(status) if status.blocks() == 0 => (u64::MAX, ok(format!("{} knows no end", place.display()))),
+        Ok(status) => {
+            let free = status.blocks_available() * status.fragment_size();
+            (free, of_space(place, free, status.files_free(), floor))
         }
-        (_, Err(errno)) => {
-            failure(format!("cannot look at {}: {errno}", place.display()), "see whether its disk answers")
+        Err(errno) => {
+            let found = format!("cannot look at {}: {errno}", place.display());
+            (0, failure(found, "see whether its disk answers"))
         }
     }
 }
 
-fn of_space(place: &Path, free: u64, files: u64) -> Verdict {
+fn of_space(place: &Path, free: u64, files: u64, floor: u64) -> Verdict {
     let found = format!("{} free at {}", Bytes(free).roughly(), place.display());
     let advice = "remove images that nobody needs (`trainyard image prune`) and runs (`trainyard workspace NAME` tells what is large)";
     match free {
-        _ if files > 0 && files < 100_000 => warning(format!("{files} more files at {}", place.display()), advice),
-        0..TOO_LITTLE => failure(found, advice),
-        TOO_LITTLE..LITTLE => warning(found, advice),
+        _ if free < floor => {
+            let floor = Bytes(floor).roughly();
+            failure(format!("{found}: nothing starts with less than {floor} (limits.min_free)"), advice)
+        }
+        0..ROOM_MIN => failure(format!("{found}: what is decided may find no room to be recorded"), advice),
+        _ if files > 0 && files < FEW_FILES => warning(format!("{files} more files at {}", place.display()), advice),
+        ROOM_MIN..LITTLE => warning(found, advice),
         _ => ok(found),
     }
 }
@@ -213,10 +233,13 @@ mod tests {
 
     #[test]
     fn a_disk_is_judged_by_what_is_left() {
-        let level = |free, files| of_space(Path::new("/x"), free, files).level;
-        assert_eq!(level(1 << 20, 0), Level::Failed);
-        assert_eq!(level(2 << 30, 0), Level::Warning);
-        assert_eq!(level(1 << 40, 1_000_000), Level::Ok);
-        assert_eq!(level(1 << 40, 10), Level::Warning);
+        let level = |free, files, floor| of_space(Path::new("/x"), free, files, floor).level;
+        assert_eq!(level(1 << 20, 0, 0), Level::Failed, "the state itself has no room");
+        assert_eq!(level(2 << 30, 0, 0), Level::Warning);
+        assert_eq!(
+            (level(1 << 40, 1_000_000, 1 << 30), level(1 << 40, 1_000_000, 2 << 40)),
+            (Level::Ok, Level::Failed)
+        );
+        assert_eq!(level(1 << 40, 10, 0), Level::Warning);
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::config::Config;
+use super::MountConfig;
 use crate::sys::process::{PidFd, start_companion};
 
 /// First wait before it is started again, doubled up to the longest.
@@ -35,11 +35,12 @@ struct Life {
 }
 
 impl Companion {
-    pub(super) fn start(config: &Config) -> io::Result<Self> {
+    pub(super) fn start(config: &MountConfig) -> io::Result<Self> {
         let (keep, asked) = channel();
         let (held, kept) = channel();
         let life: Arc<Mutex<Option<Life>>> = Arc::default();
-        let arguments = ["--root".into(), config.paths.root().into(), "direct".into()];
+        let root = config.paths.root().into();
+        let arguments = ["--root".into(), root, "direct".into(), "--direct".into(), config.direct.name().into()];
         let work = {
             let life = life.clone();
             move || {

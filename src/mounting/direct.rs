@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{MountingError, failed};
-use crate::config::{Config, Direct as Wanted};
+use super::{MountConfig, MountingError, failed};
+use crate::config::Direct as Wanted;
 use crate::sys::bell::Bell;
 use crate::sys::mounts::attached::MountTable;
 use crate::sys::process::raise_open_files;
@@ -40,7 +40,7 @@ const REST_OF_LOOK: u32 = 9;
 const OWED_MAX: Duration = Duration::from_secs(2);
 
 /// Works until standard input ends. Where nothing is to be shown directly, it takes away what one like it has left, and ends.
-pub fn run(config: &Config) -> Result<(), MountingError> {
+pub fn run(config: &MountConfig) -> Result<(), MountingError> {
     raise_open_files().map_err(failed("raise the limit on open files"))?;
     if config.direct == Wanted::None {
         let cleared = Bound::open(config).and_then(|mut bound| bound.clear());

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use trainyard_fs::{MountError, Mounted, NotPaused, Paused, Reason, STATE_VERSION};
 
-use crate::config::Config;
+use super::MountConfig;
 use crate::sys::lock::{HeldLock, pid_in};
 use crate::sys::pause;
 use crate::sys::process::{SealedProgram, file_in_memory};
@@ -97,14 +97,14 @@ pub(super) struct Ready {
     _held: pause::Held,
 }
 
-pub(super) fn prepare(config: &Config) -> Result<Ready, Failure> {
+pub(super) fn prepare(config: &MountConfig) -> Result<Ready, Failure> {
     let program = program(config)?;
     let held = pause::hold(PATIENCE).ok_or(Failure::Disk)?;
     Ok(Ready { program, _held: held })
 }
 
 /// The daemon's program, which reads our state.
-fn program(config: &Config) -> Result<SealedProgram, Failure> {
+fn program(config: &MountConfig) -> Result<SealedProgram, Failure> {
     let program = daemons_program(config).map_err(Failure::Program)?;
     let told = program.output(&["mount".into(), "--state-versions".into()], ANSWER).map_err(Failure::Silent)?;
     let reads = state_versions(&told).ok_or_else(|| Failure::Silent(io::ErrorKind::InvalidData.into()))?;
@@ -124,7 +124,7 @@ fn state_versions(told: &str) -> Option<Vec<u32>> {
 pub(super) fn hand_over(
     mounted: Served,
     ready: Ready,
-    config: &Config,
+    config: &MountConfig,
     lock: Option<&OwnedFd>,
 ) -> Result<(Served, Failure), MountError> {
     match mounted.pause(PATIENCE) {
@@ -139,7 +139,7 @@ pub(super) fn hand_over(
     }
 }
 
-fn daemons_program(config: &Config) -> io::Result<SealedProgram> {
+fn daemons_program(config: &MountConfig) -> io::Result<SealedProgram> {
     let lock = config.paths.daemon_lock();
     let pid = pid_in(&lock)?.ok_or_else(|| io::Error::other("no daemon has written its number"))?;
     let program = SealedProgram::of_process(pid)?;
@@ -153,7 +153,7 @@ fn daemons_program(config: &Config) -> io::Result<SealedProgram> {
 fn execute(
     program: &SealedProgram,
     paused: &Paused<WorkspaceTree>,
-    config: &Config,
+    config: &MountConfig,
     lock: Option<&OwnedFd>,
 ) -> Failure {
     let file = match file_in_memory("kept") {

@@ -117,9 +117,9 @@ pub enum Request {
     Drain {
         answer: Answer<DrainReport>,
     },
-    /// Whether something that was decided waits for room on the disk to be recorded.
-    Unrecorded {
-        answer: Answer<bool>,
+    /// Why nothing is begun, where a disk has no room for it.
+    NoRoom {
+        answer: Answer<Option<String>>,
     },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
@@ -292,7 +292,7 @@ impl<S: Store> Reconciler<S> {
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::AwaitedData { answer } => answer(Ok(self.awaited_data())),
             Request::Show { caller, key, runs, events, answer } => answer(self.show(&caller, &key, runs, events)),
-            Request::Unrecorded { answer } => answer(Ok(self.unrecorded.is_some())),
+            Request::NoRoom { answer } => answer(Ok(self.why_nothing_is_begun())),
             Request::Change { verb, answer, .. } if self.takes_no_more() && verb.is_recorded() => {
                 answer(Err(Refusal::NoRoom { is_kept: false }));
             }

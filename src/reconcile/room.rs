@@ -118,6 +118,14 @@ impl<S: Store> Reconciler<S> {
         })
     }
 
+    /// For whoever looks at the machine as a whole.
+    pub(super) fn why_nothing_is_begun(&self) -> Option<String> {
+        match self.unrecorded {
+            Some(_) => Some(UNRECORDED.to_owned()),
+            None => self.why_low().map(|low| format!("nothing starts: {low}")),
+        }
+    }
+
     fn why_low(&self) -> Option<String> {
         let Free { place, bytes } = self.low.as_ref()?;
         let (free, floor) = (Bytes(*bytes).roughly(), Bytes(self.settings.min_free));
@@ -137,6 +145,8 @@ impl<S: Store> Reconciler<S> {
         ))
     }
 }
+
+const UNRECORDED: &str = "full: what is decided waits for room to be recorded, and nothing is begun or stopped before";
 
 /// With less, bytes, logs are not written any more, or soon not.
 const OUTPUT_MIN: u64 = 1 << 20;

@@ -173,6 +173,19 @@ fn health_readiness_and_numbers_are_told_under_their_documented_names() {
     assert_eq!(get(&instance, "/healthz").json()["status"], "ok");
     let ready = get(&instance, "/readyz");
     assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
+    // Where nothing may start for want of room, that is no machine that is ready, however much there is.
+    let file = instance.root().join("etc/trainyard/trainyard.toml");
+    let config = fs::read_to_string(&file).unwrap();
+    fs::write(&file, config.replace("[limits]\n", "[limits]\nmin_free = \"4000000GiB\"\n")).unwrap();
+    let full = wait_for("no room", || Some(get(&instance, "/readyz")).filter(|ready| ready.status == 503)).json();
+    assert!(full["checks"][2]["says"].as_str().unwrap().contains("limits.min_free"), "{full:#}");
+    let looked = instance.cli(&["doctor", "disk"]);
+    assert!(
+        !looked.status.success() && String::from_utf8_lossy(&looked.stdout).contains("limits.min_free"),
+        "{looked:?}"
+    );
+    fs::write(&file, config).unwrap();
+    wait_for("room", || (get(&instance, "/readyz").status == 200).then_some(()));
     instance.drop_job("kept", HELD);
     instance.wait_state("kept", "held");
     instance.drop_job("big", "command = \"true\"\n[resources]\ncpu = 4\nmemory = \"1GiB\"\n");

@@ -22,6 +22,11 @@ fn a_backup_that_is_taken_while_jobs_run_brings_them_back_on_another_root() {
     let backups = instance.root().join("backups");
     fs::create_dir(&backups).unwrap();
     let told = instance.ok(&["backup", &backups.display().to_string(), "--json"]);
+    // A directory that is not there becomes no file, which would be in the way of each later backup.
+    let missing = instance.root().join("nightly");
+    let refused = instance.cli(&["backup", &missing.display().to_string()]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("there is no directory") && !missing.exists(), "{said}");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     let file = text(&told["file"]);
     assert_eq!(fs::read_dir(&backups).unwrap().count(), 1, "{told}");
@@ -202,7 +207,7 @@ fn a_backup_or_restore_that_is_killed_at_any_moment_leaves_the_old_or_the_new() 
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
     let work = tempfile::tempdir().unwrap();
-    let at = |name: &str| work.path().join(name);
+    let at = |name: &str| work.path().join(format!("{name}.tar.zst"));
     instance.run_job("one", "command = \"true\"");
     instance.ok(&["backup", &at("old").display().to_string()]);
     instance.run_job("two", "command = \"true\"");
@@ -226,7 +231,12 @@ fn a_backup_or_restore_that_is_killed_at_any_moment_leaves_the_old_or_the_new() 
             assert!(test.status.success(), "{}", String::from_utf8_lossy(&test.stderr));
         }
         let names: Vec<_> = fs::read_dir(work.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert!(names.iter().all(|name| ["old", "new", "timed", "cut"].iter().any(|known| name == known)), "{names:?}");
+        assert!(
+            names
+                .iter()
+                .all(|name| ["old", "new", "timed", "cut"].iter().any(|known| *name == *format!("{known}.tar.zst"))),
+            "{names:?}"
+        );
     }
     assert_eq!(content(&root, &at("again")), new);
 

@@ -69,7 +69,9 @@ fn a_full_disk_ends_no_daemon_loses_no_stop_and_no_exit_status_and_starts_nothin
     let held_up = text(&instance.report("ends").unwrap()["reason"]);
     assert!(held_up.contains("; no room: ") && held_up.contains("output waits"), "{held_up}");
     let ready = get(&instance, "/readyz");
-    assert_eq!(ready.status, 503, "{ready:?}");
+    assert_eq!((ready.status, &ready.json()["checks"][2]["check"]), (503, &"disk".into()), "{:#}", ready.json());
+    let looked = instance.cli(&["doctor", "disk"]);
+    assert!(!looked.status.success(), "{looked:?}");
     // An end is kept, also over a daemon that is killed and one that starts while the disk is full.
     fs::write(&go, "").unwrap();
     instance.kill_daemon();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::api::get;
 use super::support::{Instance, pids_with, text, wait_for};
 
 #[test]
@@ -170,7 +171,36 @@ fn a_daemon_starts_over_a_mount_that_is_dead_and_puts_a_new_one_in_its_place() {
         (seen == Some(nix::libc::ENOTCONN)).then_some(())
     });
     instance.restart_daemon();
-    wait_for("a live mount", || mount.join("jobs/before/status").exists().then_some(()));
+    let is_back = || mount.join("jobs/before/status").exists().then_some(());
+    wait_for("a live mount", is_back);
+    // A mistake in the configuration keeps no mount away.
+    let config = instance.root().join("etc/trainyard/trainyard.toml");
+    let good = fs::read_to_string(&config).unwrap();
+    fs::write(&config, format!("{good}\n[nonsense]\n")).unwrap();
+    let lock = instance.root().join("run/trainyard/mount.lock");
+    let server = || fs::read_to_string(&lock).unwrap().trim().parse::<i32>().ok();
+    let killed = server().unwrap();
+    kill(Pid::from_raw(killed), Signal::SIGKILL).unwrap();
+    wait_for("another mount process", || server().filter(|pid| *pid != killed));
+    wait_for("another mount", is_back);
+    fs::write(&config, good).unwrap();
+    // What does keep it away is told, until it is gone.
+    instance.kill_daemon();
+    kill(Pid::from_raw(server().unwrap()), Signal::SIGKILL).unwrap();
+    let top = mount.parent().unwrap();
+    assert!(Command::new("umount").arg("-l").arg(top).status().unwrap().success());
+    fs::remove_dir(top).unwrap();
+    fs::write(top, "in the way").unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let seen =
+        |status| wait_for("readiness", || Some(get(&instance, "/readyz")).filter(|ready| ready.status == status));
+    let away = seen(503).json();
+    assert_eq!((&away["checks"][3]["check"], &away["checks"][3]["ok"]), (&"mount".into(), &false.into()), "{away:#}");
+    fs::remove_file(top).unwrap();
+    fs::create_dir(top).unwrap();
+    wait_for("a mount where one can be", is_back);
+    seen(200);
     instance.shutdown();
 }
 

@@ -20,14 +20,17 @@ fn documents() -> Vec<PathBuf> {
 fn every_link_between_documents_resolves() {
     for document in documents() {
         let text = fs::read_to_string(&document).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if link.contains("://") || link.starts_with('#') {
-                continue;
-            }
-            let target = document.parent().unwrap().join(link.split('#').next().unwrap());
+        for link in links(&text) {
+            let target = document.parent().unwrap().join(link);
             assert!(target.exists(), "{}: {link}", document.display());
         }
     }
+}
+
+/// The files that a document leads to.
+pub(super) fn links(text: &str) -> impl Iterator<Item = &str> {
+    let all = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    all.filter(|link| !link.contains("://") && !link.starts_with('#')).filter_map(|link| link.split('#').next())
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What packages ship: the commented configuration, man pages, completions, units. It is the program's own, and whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
+use super::documents::links;
 use trainyard::config::Config;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
@@ -260,6 +261,55 @@ fn what_the_package_ships_is_there_and_none_of_it_is_an_active_job() {
     for part in ["trainyard.service", "trainyard.sysusers", "trainyard.tmpfiles"] {
         assert!(repository().join("systemd").join(part).is_file(), "{part}");
     }
+}
+
+/// What of the repository's own the package puts where, by where it is then.
+fn installed() -> BTreeMap<PathBuf, PathBuf> {
+    let mut installed = BTreeMap::new();
+    for (source, target) in assets().into_iter().filter(|(source, _)| !source.starts_with("target")) {
+        let pattern = source.file_name().unwrap().to_str().unwrap();
+        let (before, after) = pattern.split_once('*').unwrap_or((pattern, ""));
+        let directory = source.parent().unwrap();
+        for name in names_in(&repository().join(directory)) {
+            let is_meant = match pattern.contains('*') {
+                true => name.starts_with(before) && name.ends_with(after),
+                false => name == pattern,
+            };
+            if is_meant && repository().join(directory).join(&name).is_file() {
+                let place = if target.ends_with('/') { Path::new(&target).join(&name) } else { PathBuf::from(&target) };
+                installed.insert(place, directory.join(&name));
+            }
+        }
+    }
+    installed
+}
+
+#[test]
+fn the_package_has_all_documents_and_jobs_and_the_links_of_what_is_installed_lead_to_what_is() {
+    let installed = installed();
+    let sources: BTreeSet<&Path> = installed.values().map(PathBuf::as_path).collect();
+    for (directory, ending) in
+        [("", ".md"), ("docs", ".md"), ("docs/from", ".md"), ("jobs.d", ".toml"), ("jobs.d/examples", ".toml")]
+    {
+        let names = names_in(&repository().join(directory)).into_iter().filter(|name| name.ends_with(ending));
+        for path in names.map(|name| Path::new(directory).join(name)) {
+            assert!(sources.contains(&*path), "{} is in no package", path.display());
+        }
+    }
+    let mut count = 0;
+    for (place, source) in installed.iter().filter(|(_, source)| source.extension().is_some_and(|kind| kind == "md")) {
+        let text = fs::read_to_string(repository().join(source)).unwrap();
+        for link in links(&text) {
+            let mut target = place.parent().unwrap().to_owned();
+            Path::new(link).components().for_each(|part| match part {
+                Component::ParentDir => drop(target.pop()),
+                part => target.push(part),
+            });
+            assert!(installed.contains_key(&target), "{}: {link}", place.display());
+            count += 1;
+        }
+    }
+    assert!(count > 40, "{count}");
 }
 
 #[test]

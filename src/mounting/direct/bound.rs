@@ -21,9 +21,10 @@ use nix::sys::stat::Mode;
 use super::strayed::Strayed;
 use crate::assets::manifest::{State, state};
 use crate::assets::{Part, Shelf, is_absent, manifest_of};
-use crate::config::{Config, Direct};
+use crate::config::Direct;
 use crate::ids::WorkspaceName;
 use crate::mounting::BACKING;
+use crate::mounting::MountConfig;
 use crate::sys::mounts::attached::Attached;
 use crate::sys::mounts::{Access, Depth, Detached, path_of};
 use crate::sys::rooted::open_resolved;
@@ -65,7 +66,7 @@ impl Shown {
 }
 
 pub(super) struct Bound {
-    config: Config,
+    config: MountConfig,
     shelf: Shelf,
     mounts: BTreeMap<Identity, Shown>,
     /// Workspaces with a quota, as of the last look.
@@ -76,7 +77,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    pub(super) fn open(config: &Config) -> io::Result<Self> {
+    pub(super) fn open(config: &MountConfig) -> io::Result<Self> {
         let shelf = Shelf::open(&config.paths.workspaces())?;
         let strays = Strayed::open(&config.paths);
         let mut bound = Self {
