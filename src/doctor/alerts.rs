@@ -9,13 +9,10 @@ use crate::config::{AlertConfig, AlertTo};
 use crate::ids::AssetName;
 
 pub(super) fn alerts(machine: &Machine) -> Verdict {
-    if machine.wrong.is_some() {
-        return warning("not looked at: trainyard.toml cannot be used", "see config");
+    if let Some(error) = &machine.wrong {
+        return warning(format!("not looked at: {error}"), "correct that file");
     }
     let alerts = &machine.config.alerts;
-    if let Some(error) = &machine.wrong {
-        return warning(format!("who is to be told of what happens is not known: {error}"), "correct it");
-    }
     if alerts.is_empty() {
         return ok("nobody is to be told of what happens: there is no [alerts.NAME]");
     }
