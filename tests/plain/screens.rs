@@ -15,30 +15,51 @@ const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
 
 const GIB: u64 = 1 << 30;
 
-/// Answers at the socket of `root` with what there is for a path, until the test is over; with a text as it is. Tells what was asked.
-fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, answers: Vec<(S, Value)>) -> Receiver<String> {
+/// Answers at the socket of `root` with what there is for a path, until the test is over: with the first of several once, with a text as
+/// it is, with a failure as a daemon that ends, and never where it is null. Tells what was asked.
+fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, mut answers: Vec<(S, Value)>) -> Receiver<String> {
     let socket = root.join("run/trainyard/api.sock");
     std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
     let (sender, asked) = channel();
     // Most have no interest in it.
-    let serve = move |client| drop(sender.send(answer(client, &answers)));
+    let mut held = Vec::new();
+    let serve = move |mut client| {
+        let asked = asked_by(&client);
+        match found(&mut answers, &asked) {
+            Some(Value::Null) => held.push(client),
+            found => answer(&mut client, &asked, found),
+        }
+        drop(sender.send(asked));
+    };
     std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
     asked
 }
 
-fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) -> String {
+fn asked_by(client: &UnixStream) -> String {
     let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let asked = first.split(' ').nth(1).unwrap_or_default().to_owned();
     lines.take_while(|line| !line.is_empty()).for_each(drop);
-    let found = answers.iter().find(|(path, _)| asked == path.as_ref());
+    asked
+}
+
+fn found<S: AsRef<str>>(answers: &mut Vec<(S, Value)>, asked: &str) -> Option<Value> {
+    let mut places = answers.iter().enumerate().filter(|(_, (path, _))| path.as_ref() == asked).map(|(place, _)| place);
+    let (first, is_last) = (places.next()?, places.next().is_none());
+    Some(if is_last { answers[first].1.clone() } else { answers.remove(first).1 })
+}
+
+fn answer(client: &mut UnixStream, asked: &str, found: Option<Value>) {
     let missing = || json!({ "code": "not_found", "error": format!("the stand-in has no answer to {asked}") });
-    let (status, body) = found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
+    let (status, body) = match found {
+        None => ("404 Not Found", missing()),
+        Some(failure) if failure["code"] == "shutting_down" => ("503 Service Unavailable", failure),
+        Some(answer) => ("200 OK", answer),
+    };
     let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
-    asked
 }
 
 fn screen(root: &Path, columns: u16, arguments: &[&str]) -> String {
@@ -301,28 +322,47 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
     }
 }
 
-/// Nothing is asked again and again.
+const LIST: &str = "/v1/jobs?limit=10000";
+const EVENTS: &str = "/v1/events?after=7&follow=1";
+
+fn no_jobs() -> Value {
+    json!({ "jobs": [], "strays": [], "total": 0, "serial": 7 })
+}
+
+/// What a verb that watches asks a daemon that answers so, at first.
+fn asked_while_watching(verb: &str, answers: Vec<(&'static str, Value)>, count: usize) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = stand_in(directory.path(), answers);
+    let mut command = Command::new(BINARY);
+    command.arg("--root").arg(directory.path()).args([verb, "--watch"]).env_remove("TRAINYARD_ROOT");
+    let mut watching = command.stdout(Stdio::null()).spawn().unwrap();
+    let seen = (0..count).map_while(|_| asked.recv_timeout(Duration::from_secs(60)).ok()).collect();
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    seen
+}
+
+/// Nothing is asked again and again, and a daemon that ends, to be started again, ends nobody who watches.
 #[test]
 fn what_is_watched_is_looked_at_anew_when_something_has_happened() {
-    let list = json!({ "jobs": [], "strays": [], "total": 0, "serial": 7 });
     let event = json!({
         "serial": 8, "workspace": "default", "job": "j", "number": 0, "at": "2026-11-30T02:00:00.000Z", "run": 1, "state": "running",
         "message": "m"
     });
+    let ending = json!({ "code": "shutting_down", "error": "the daemon is ending" });
     for verb in ["ps", "queue"] {
-        let directory = tempfile::tempdir().unwrap();
-        let addresses = ["/v1/jobs?limit=10000", "/v1/events?after=7&follow=1"];
-        let answers = addresses.into_iter().zip([list.clone(), Value::String(format!("{event}\n"))]).collect();
-        let asked = stand_in(directory.path(), answers);
-        let mut command = Command::new(BINARY);
-        command.arg("--root").arg(directory.path()).args([verb, "--watch"]).env_remove("TRAINYARD_ROOT");
-        let mut watching = command.stdout(Stdio::null()).spawn().unwrap();
-        let seen: Vec<_> = (0..5).map_while(|_| asked.recv_timeout(Duration::from_secs(60)).ok()).collect();
-        watching.kill().unwrap();
-        watching.wait().unwrap();
-        let [list, events] = addresses;
-        assert_eq!(seen, [list, events, list, events, list], "{verb}");
+        let events = Value::String(format!("{event}\n"));
+        let answers = vec![(LIST, no_jobs()), (LIST, ending.clone()), (LIST, no_jobs()), (EVENTS, events)];
+        let seen = asked_while_watching(verb, answers, 7);
+        assert_eq!(seen, [LIST, EVENTS, LIST, EVENTS, LIST, EVENTS, LIST], "{verb}");
     }
+}
+
+/// Of a job that was removed no event tells.
+#[test]
+fn what_is_watched_is_looked_at_anew_also_without_a_word() {
+    let answers = vec![(LIST, no_jobs()), (EVENTS, Value::Null)];
+    assert_eq!(asked_while_watching("ps", answers, 3), [LIST, EVENTS, LIST]);
 }
 
 #[test]

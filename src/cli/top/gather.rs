@@ -61,15 +61,17 @@ pub(super) struct Gatherer {
     /// Busy and all time of the processors when they were last looked at.
     ticks: Option<(u64, u64)>,
     jobs: Vec<JobReport>,
-    /// When they were looked at, and up to which of their events.
+    /// When they were looked at, how long that took, and up to which of their events.
     at: Instant,
+    took: Duration,
     serial: u64,
 }
 
 impl Gatherer {
     pub(super) fn new(client: Client, paths: &Paths, workspace: Option<String>) -> Self {
         let mount = paths.mount_point();
-        Self { client, mount, workspace, ticks: None, jobs: Vec::new(), at: Instant::now(), serial: 0 }
+        let (jobs, at, took) = (Vec::new(), Instant::now(), Duration::ZERO);
+        Self { client, mount, workspace, ticks: None, jobs, at, took, serial: 0 }
     }
 
     /// At everything.
@@ -80,7 +82,9 @@ impl Gatherer {
     }
 
     pub(super) async fn look_at_jobs(&mut self) -> Result<Vec<JobSeen>, ClientError> {
+        let begun = Instant::now();
         let mut list = self.client.jobs(&JobQuery::default()).await?;
+        self.took = begun.elapsed();
         list.jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
         (self.jobs, self.serial, self.at) = (list.jobs, list.serial, Instant::now());
         Ok(self.jobs_now())
@@ -98,8 +102,8 @@ impl Gatherer {
 
     /// When jobs should be looked at again.
     pub(super) fn next(&self) -> impl Future<Output = ()> + use<> {
-        let (client, serial) = (self.client.clone(), self.serial);
-        async move { pulse::next(&client, serial).await }
+        let (client, serial, took) = (self.client.clone(), self.serial, self.took);
+        async move { pulse::next(&client, serial, took).await }
     }
 
     fn machine(&mut self) -> Machine {
