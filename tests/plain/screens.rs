@@ -24,7 +24,7 @@ fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, mut answers: Vec<(S, Va
     let (sender, asked) = channel();
     // Most have no interest in it.
     let mut held = Vec::new();
-    let serve = move |mut client| {
+    let serve = move |mut client: UnixStream| {
         let asked = asked_by(&client);
         match found(&mut answers, &asked) {
             Some(Value::Null) => held.push(client),
@@ -190,15 +190,15 @@ fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
         vec![
             ("/v1/gpus", gpus()),
             (
-                "/v1/usage?by=workspace&since=0&limit=10000",
-                page(json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)])),
+                "/v1/usage?by=workspace&since=0&sort=name&limit=10000",
+                page(json!([used("自然语言处理", 0.25, None), used("vision", 1234.5, Some(987.654))])),
             ),
             (
-                "/v1/usage?by=user&since=0&limit=10000",
+                "/v1/usage?by=user&since=0&sort=name&limit=10000",
                 page(json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
             ),
             (
-                "/v1/usage?by=job&since=0&limit=10000",
+                "/v1/usage?by=job&since=0&sort=name&limit=10000",
                 page(json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))])),
             ),
             ("/v1/workspaces?limit=10000", page(workspaces())),
@@ -306,7 +306,7 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         root,
         vec![
             ("/v1/gpus", no_cards),
-            ("/v1/usage?by=workspace&since=0&limit=10000", page(json!([]))),
+            ("/v1/usage?by=workspace&since=0&sort=name&limit=10000", page(json!([]))),
             ("/v1/workspaces?limit=10000", page(json!([]))),
             ("/v1/tokens?limit=10000", page(json!([]))),
             ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
@@ -322,7 +322,8 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
     }
 }
 
-const LIST: &str = "/v1/jobs?limit=10000";
+const ALL: &str = "/v1/jobs?limit=10000";
+const WAITING: &str = "/v1/jobs?state=waiting&limit=10000";
 const EVENTS: &str = "/v1/events?after=7&follow=1";
 
 fn no_jobs() -> Value {
@@ -350,19 +351,52 @@ fn what_is_watched_is_looked_at_anew_when_something_has_happened() {
         "message": "m"
     });
     let ending = json!({ "code": "shutting_down", "error": "the daemon is ending" });
-    for verb in ["ps", "queue"] {
+    for (verb, list) in [("ps", ALL), ("queue", WAITING)] {
         let events = Value::String(format!("{event}\n"));
-        let answers = vec![(LIST, no_jobs()), (LIST, ending.clone()), (LIST, no_jobs()), (EVENTS, events)];
+        let answers = vec![(list, no_jobs()), (list, ending.clone()), (list, no_jobs()), (EVENTS, events)];
         let seen = asked_while_watching(verb, answers, 7);
-        assert_eq!(seen, [LIST, EVENTS, LIST, EVENTS, LIST, EVENTS, LIST], "{verb}");
+        assert_eq!(seen, [list, EVENTS, list, EVENTS, list, EVENTS, list], "{verb}");
     }
 }
 
 /// Of a job that was removed no event tells.
 #[test]
 fn what_is_watched_is_looked_at_anew_also_without_a_word() {
-    let answers = vec![(LIST, no_jobs()), (EVENTS, Value::Null)];
-    assert_eq!(asked_while_watching("ps", answers, 3), [LIST, EVENTS, LIST]);
+    let answers = vec![(ALL, no_jobs()), (EVENTS, Value::Null)];
+    assert_eq!(asked_while_watching("ps", answers, 3), [ALL, EVENTS, ALL]);
+}
+
+/// Whoever else has a place.
+#[test]
+fn a_queue_lists_all_who_wait_with_those_who_have_a_place_first() {
+    let none = json!({ "cpu": 0.0, "memory": 0, "gpu": 0.0 });
+    let waits = |job: &str, place: Option<usize>| {
+        let waiting = place.map(|place| {
+            json!({
+                "cause": "turn", "place": place, "of": 7, "needs": none, "free": none, "holders": [], "starts_by": null,
+                "as_of": "2026-11-30T02:00:00.000Z"
+            })
+        });
+        json!({
+            "workspace": "default", "job": job, "state": "waiting", "reason": "waits", "description": "", "owner": 0, "run": 1,
+            "attempt": 0, "created": "2026-11-30T02:00:00.000Z", "started": null, "ended": null, "duration_ms": null, "tasks": [],
+            "diagnostics": [], "waiting": waiting
+        })
+    };
+    let (after, second, first) = (waits("after", None), waits("a", Some(2)), waits("b", Some(1)));
+    for (jobs, names, is_told) in [
+        (vec![after.clone(), second.clone(), first.clone()], "b\na\nafter\n", true),
+        (vec![second, first], "b\na\n", false),
+        (vec![after], "after\n", false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let list = json!({ "total": jobs.len(), "jobs": jobs, "strays": [], "serial": 7 });
+        stand_in(directory.path(), vec![(WAITING, list)]);
+        let names_shown = screen(directory.path(), 120, &["queue", "-q"]);
+        assert!(names_shown.starts_with(&format!("{names}---")), "{names_shown}");
+        let table = screen(directory.path(), 120, &["queue"]);
+        assert_eq!(table.contains("7 wait for their turn"), is_told, "{table}");
+    }
 }
 
 #[test]
