@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
 use super::jobs::EVENTS_MAX;
+use super::list;
 use super::query::NUMBER_MAX;
 use super::routes::PAGE_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
@@ -196,9 +197,10 @@ impl Client {
         self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
     }
 
-    /// What has been used since a time, ms since 1970.
+    /// What has been used since a time, ms since 1970, who has used most first. It is asked for by name: what runs uses more from page to page.
     pub async fn usage(&self, by: By, since: u64) -> Result<Vec<UsageView>, ClientError> {
-        self.all("usage", &format!("by={}&since={since}", by.name())).await
+        let used = self.all("usage", &format!("by={}&since={since}&sort=name", by.name())).await?;
+        Ok(list::sorted(used))
     }
 
     pub async fn stop(&self, key: &JobKey, how: StopHow) -> Result<Done, ClientError> {

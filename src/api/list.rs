@@ -1,5 +1,6 @@
 //! What of a list is as was asked for, in which order, and which page of it is shown: the same for all lists. Pure.
 
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use super::listed::Listed;
@@ -83,7 +84,10 @@ fn distance(name: &str, wanted: &str) -> Option<u32> {
 impl Order {
     fn read<T: Listed>(values: &Values) -> Self {
         let default = if values.text("name").is_some() { "nearest" } else { T::ORDER };
-        let by = values.text("sort").unwrap_or(default);
+        Self::named(values.text("sort").unwrap_or(default))
+    }
+
+    fn named(by: &str) -> Self {
         Self { by: by.trim_start_matches('-').to_owned(), is_reverse: by.starts_with('-') }
     }
 
@@ -95,6 +99,21 @@ impl Order {
         };
         (first, one.id())
     }
+
+    /// Names of the same are from a to z also where the order is the other way round, but for that of names itself.
+    fn compare(&self, (first, name): &(String, String), (other, its_name): &(String, String)) -> Ordering {
+        let order = first.cmp(other);
+        let (order, names) = (if self.is_reverse { order.reverse() } else { order }, name.cmp(its_name));
+        order.then(if self.is_reverse && self.by == "name" { names.reverse() } else { names })
+    }
+}
+
+/// As they are where nobody says how, for who has them all.
+pub(super) fn sorted<T: Listed>(mut all: Vec<T>) -> Vec<T> {
+    let order = Order::named(T::ORDER);
+    let key = |one: &T| order.key(one, None);
+    all.sort_by(|a, b| order.compare(&key(a), &key(b)));
+    all
 }
 
 /// The page that was asked for, of `all` that the caller may see.
@@ -104,13 +123,8 @@ pub(super) fn page<T: Listed>(all: Vec<T>, values: &Values, filter: &Filter) -> 
     let mut found: Vec<((String, String), T)> =
         all.into_iter().filter(|one| filter.has(one)).map(|one| (order.key(&one, filter.name.as_ref()), one)).collect();
     let total = found.len();
-    found.sort_by(|(a, _), (b, _)| if order.is_reverse { b.cmp(a) } else { a.cmp(b) });
-    let is_behind = |key: &(String, String)| match &after {
-        None => true,
-        Some(after) if order.is_reverse => key < after,
-        Some(after) => key > after,
-    };
-    found.retain(|(key, _)| is_behind(key));
+    found.sort_by(|(a, _), (b, _)| order.compare(a, b));
+    found.retain(|(key, _)| after.as_ref().is_none_or(|after| order.compare(key, after).is_gt()));
     let limit = usize::try_from(values.number("limit").unwrap_or(PAGE)).unwrap_or(usize::MAX);
     let is_more = found.len() > limit;
     found.truncate(limit);
@@ -243,10 +257,17 @@ mod tests {
         let wanted = ["bert mine nlp", "训练:1 public ", "bert mine vision", "bert mine nlp"];
         assert_eq!(["name", "-brought", "-used", "size"].map(first), wanted);
         in_each_order(Action::Templates, || vec![template("train", 7), template("vision/train", 3)]);
-        let used = || vec![used("a", 1.5, 9.0), used("b", 20.0, 0.0), used("c", 1.5, 10.0)];
+        let used = || vec![used("d", 1.5, 9.0), used("b", 20.0, 0.0), used("a", 1.5, 9.0), used("c", 1.5, 9.0001)];
         in_each_order(Action::Usage, used);
-        let most = page_of(Action::Usage, used(), "").items;
-        assert_eq!(most.iter().map(|view| view.name.as_str()).collect::<Vec<_>>(), ["b", "c", "a"], "the most first");
+        let names = |items: Vec<UsageView>| items.into_iter().map(|view| view.name).collect::<Vec<_>>();
+        assert_eq!(
+            names(page_of(Action::Usage, used(), "").items),
+            ["b", "c", "a", "d"],
+            "the most first, then by name"
+        );
+        assert_eq!(names(page_of(Action::Usage, used(), "sort=-name").items), ["d", "c", "b", "a"]);
+        let by_name = page_of(Action::Usage, used(), "sort=name").items;
+        assert_eq!(names(sorted(by_name)), ["b", "c", "a", "d"], "as who reads all of them has them");
     }
 
     fn images() -> Vec<ImageView> {

@@ -240,8 +240,8 @@ impl Listed for UsageView {
     }
 
     fn sorted_by(&self, by: &str) -> String {
-        // Hours of cards come first, then of cores, as thousandths.
-        let hours = |hours: f64| number((hours * 1000.0) as u64);
+        // Hours of cards come first, then of cores; the bits of what is not negative sort as it does.
+        let hours = |hours: f64| number(hours.to_bits());
         match by {
             "hours" => format!("{} {}", hours(self.total.gpu_hours), hours(self.total.cpu_hours)),
             _ => String::new(),

@@ -75,7 +75,7 @@ pub(super) async fn list(
 
 const MS_PER_H: f64 = 3_600_000.0;
 
-/// The largest first. Of jobs whose records are too old the names are no longer known.
+/// By name. Of jobs whose records are too old the names are no longer known.
 fn sums(used: &Used, by: By, since: Timestamp) -> Vec<UsageView> {
     let mut sums: BTreeMap<String, UsageTotal> = BTreeMap::new();
     for used in &used.attempts {
@@ -96,13 +96,7 @@ fn sums(used: &Used, by: By, since: Timestamp) -> Vec<UsageView> {
         };
         sums.entry(name).or_default().add(&day.total);
     }
-    let mut sums: Vec<_> = sums.into_iter().map(|(name, total)| UsageView { name, total }).collect();
-    let weight = |view: &UsageView| (view.total.gpu_hours, view.total.cpu_hours);
-    sums.sort_by(|a, b| {
-        let ((gpus_a, cpus_a), (gpus_b, cpus_b)) = (weight(a), weight(b));
-        gpus_b.total_cmp(&gpus_a).then(cpus_b.total_cmp(&cpus_a)).then_with(|| a.name.cmp(&b.name))
-    });
-    sums
+    sums.into_iter().map(|(name, total)| UsageView { name, total }).collect()
 }
 
 #[cfg(test)]
@@ -149,12 +143,13 @@ mod tests {
         let row = |name: &str, gpu, cpu, price| (name.to_owned(), gpu, cpu, price);
         assert_eq!(
             told(By::Job, 0),
-            [row("v/a", 10.0, 10.0, Some(2.0)), row("v/b", 3.0, 6.0, Some(0.75)), row("c", 0.0, 20.0, None)]
+            [row("c", 0.0, 20.0, None), row("v/a", 10.0, 10.0, Some(2.0)), row("v/b", 3.0, 6.0, Some(0.75))]
         );
         assert_eq!(told(By::User, 0), [row("1000", 10.0, 30.0, Some(2.0)), row("1001", 3.0, 6.0, Some(0.75))]);
-        assert_eq!(told(By::Workspace, 2), [row("v", 7.0, 8.0, Some(1.25)), row("default", 0.0, 16.0, None)]);
+        assert_eq!(told(By::Workspace, 2), [row("default", 0.0, 16.0, None), row("v", 7.0, 8.0, Some(1.25))]);
         let whole = sums(&all, By::Workspace, Timestamp(0));
-        assert_eq!((whole[0].total.attempts, whole[0].total.unpriced, whole[0].total.memory_gib_hours), (3, 1, 24.0));
+        let of_v = &whole[1].total;
+        assert_eq!((of_v.attempts, of_v.unpriced, of_v.memory_gib_hours), (3, 1, 24.0));
         // What is left of old ones counts as before, but for the names of jobs.
         let (old, new) = all.attempts.split_at(2);
         let later = Used { attempts: new.to_vec(), days: old.iter().flat_map(by_day).collect() };
@@ -162,7 +157,7 @@ mod tests {
             assert_eq!(sums(&later, by, Timestamp(0)), sums(&all, by, Timestamp(0)));
         }
         let names = sums(&later, By::Job, Timestamp(0)).into_iter().map(|sum| (sum.name, sum.total.gpu_hours));
-        let wanted = [("v/*", 10.0), ("v/b", 3.0), ("c", 0.0)].map(|(name, hours)| (name.to_owned(), hours));
+        let wanted = [("c", 0.0), ("v/*", 10.0), ("v/b", 3.0)].map(|(name, hours)| (name.to_owned(), hours));
         assert_eq!(names.collect::<Vec<_>>(), wanted);
     }
 }

@@ -1,6 +1,6 @@
 //! How lists are printed, the same for every verb that has one: `-o table|wide|names|json|csv`, `-q`, `--json`.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -77,9 +77,11 @@ impl Watch {
         if !self.watch {
             return print().await.map(|_| Exit::Success);
         }
+        let mut begun = Instant::now();
         let (mut serial, mut missed) = (drawn(&mut print).await?, 0);
         loop {
-            pulse::next(client, serial).await;
+            pulse::next(client, serial, begun.elapsed()).await;
+            begun = Instant::now();
             match drawn(&mut print).await {
                 Ok(seen) => (serial, missed) = (seen, 0),
                 Err(error) if missed < LOOKED_FOR && is_away(&error) => missed += 1,
@@ -108,9 +110,11 @@ async fn drawn<T>(print: &mut impl AsyncFnMut() -> anyhow::Result<T>) -> anyhow:
     Ok(seen)
 }
 
+/// Or about to go, or too busy: it answers 503 then.
 fn is_away(error: &anyhow::Error) -> bool {
-    let found = error.downcast_ref::<ClientError>();
-    found.is_some_and(|error| matches!(error, ClientError::NotRunning { .. } | ClientError::Broken(_)))
+    use ClientError::{Broken, NotRunning, Refused};
+    let found = error.downcast_ref();
+    found.is_some_and(|error| matches!(error, NotRunning { .. } | Broken(_) | Refused { status: 503, .. }))
 }
 
 /// A list of things that are told in the same way.

@@ -10,27 +10,25 @@ use crate::status::State;
 
 /// Tells up to which event it has looked.
 pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) -> anyhow::Result<u64> {
-    let JobList { mut jobs, serial, .. } = client.jobs(&JobQuery::default()).await?;
-    let places = jobs.iter().filter_map(|job| job.waiting.as_ref()).map(|waiting| waiting.of);
-    let (all, told) = (places.clone().max().unwrap_or(0), places.count());
-    // A machine that starts nothing has no queue, but some who wait.
-    jobs.retain(|job| job.waiting.is_some() || (told == 0 && job.state == State::Waiting));
-    jobs.retain(|job| workspace.is_none_or(|workspace| workspace == job.workspace));
-    jobs.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
+    let waiting = [State::Waiting.name().to_owned()].into();
+    let query = JobQuery { states: waiting, workspace: workspace.map(str::to_owned), ..JobQuery::default() };
+    let JobList { mut jobs, serial, .. } = client.jobs(&query).await?;
+    // Who has no place waits for something else than its turn, or behind so many that places of a list are not reckoned so far.
+    jobs.sort_by_key(|job| job.waiting.as_ref().map_or(usize::MAX, |waiting| waiting.place));
     let listing = Listing {
         heads: &["PLACE", "JOB", "STARTS BY", "SINCE", "USER", "NEEDS", "FOR WHAT"],
         wide: &["SINCE", "USER", "NEEDS"],
         cells: row,
         name,
         json: whole,
-        nothing: "no job that you may see waits for its turn; `trainyard ps` lists them all",
+        nothing: "no job that you may see waits; `trainyard ps` lists them all",
     };
     listing.print(&jobs, form)?;
-    // Places of many are not reckoned for a list.
-    let behind = all.saturating_sub(told);
-    if behind > 0 && matches!(form, Form::Table | Form::Wide) {
+    let placed: Vec<_> = jobs.iter().filter_map(|job| job.waiting.as_ref()).collect();
+    let queued = placed.first().map_or(0, |waiting| waiting.of);
+    if placed.len() < queued.min(jobs.len()) && matches!(form, Form::Table | Form::Wide) {
         output::aside(&format!(
-            "and {behind} behind them, or not yours; `trainyard status JOB` tells the place of one"
+            "{queued} wait for their turn; of who is far behind `trainyard status JOB` alone tells the place"
         ));
     }
     Ok(serial)

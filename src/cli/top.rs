@@ -89,13 +89,13 @@ async fn watch(
             }
             _ = terminate.recv() => return Ok(()),
             () = &mut jobs => {
-                view.heard(gatherer.look_at_jobs().await, View::show_jobs);
+                view.heard_of_jobs(gatherer.look_at_jobs().await);
                 jobs = Box::pin(gatherer.next());
                 true
             }
             _ = machine.tick() => {
-                view.heard(gatherer.look_at_machine().await, View::show_machine);
-                view.show_jobs(gatherer.jobs_now());
+                view.heard_of_machine(gatherer.look_at_machine().await);
+                view.jobs_go_on(gatherer.jobs_now());
                 true
             }
         };

@@ -15,30 +15,51 @@ const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
 
 const GIB: u64 = 1 << 30;
 
-/// Answers at the socket of `root` with what there is for a path, until the test is over; with a text as it is. Tells what was asked.
-fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, answers: Vec<(S, Value)>) -> Receiver<String> {
+/// Answers at the socket of `root` with what there is for a path, until the test is over: with the first of several once, with a text as
+/// it is, with a failure as a daemon that ends, and never where it is null. Tells what was asked.
+fn stand_in<S: AsRef<str> + Send + 'static>(root: &Path, mut answers: Vec<(S, Value)>) -> Receiver<String> {
     let socket = root.join("run/trainyard/api.sock");
     std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
     let (sender, asked) = channel();
     // Most have no interest in it.
-    let serve = move |client| drop(sender.send(answer(client, &answers)));
+    let mut held = Vec::new();
+    let serve = move |mut client: UnixStream| {
+        let asked = asked_by(&client);
+        match found(&mut answers, &asked) {
+            Some(Value::Null) => held.push(client),
+            found => answer(&mut client, &asked, found),
+        }
+        drop(sender.send(asked));
+    };
     std::thread::spawn(move || listener.incoming().flatten().for_each(serve));
     asked
 }
 
-fn answer<S: AsRef<str>>(mut client: UnixStream, answers: &[(S, Value)]) -> String {
+fn asked_by(client: &UnixStream) -> String {
     let mut lines = BufReader::new(client.try_clone().unwrap()).lines().map_while(Result::ok);
     let first = lines.next().unwrap_or_default();
     let asked = first.split(' ').nth(1).unwrap_or_default().to_owned();
     lines.take_while(|line| !line.is_empty()).for_each(drop);
-    let found = answers.iter().find(|(path, _)| asked == path.as_ref());
+    asked
+}
+
+fn found<S: AsRef<str>>(answers: &mut Vec<(S, Value)>, asked: &str) -> Option<Value> {
+    let mut places = answers.iter().enumerate().filter(|(_, (path, _))| path.as_ref() == asked).map(|(place, _)| place);
+    let (first, is_last) = (places.next()?, places.next().is_none());
+    Some(if is_last { answers[first].1.clone() } else { answers.remove(first).1 })
+}
+
+fn answer(client: &mut UnixStream, asked: &str, found: Option<Value>) {
     let missing = || json!({ "code": "not_found", "error": format!("the stand-in has no answer to {asked}") });
-    let (status, body) = found.map_or_else(|| ("404 Not Found", missing()), |(_, answer)| ("200 OK", answer.clone()));
+    let (status, body) = match found {
+        None => ("404 Not Found", missing()),
+        Some(failure) if failure["code"] == "shutting_down" => ("503 Service Unavailable", failure),
+        Some(answer) => ("200 OK", answer),
+    };
     let body = body.as_str().map_or_else(|| body.to_string(), str::to_owned);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     client.write_all(format!("{head}{body}").as_bytes()).unwrap();
-    asked
 }
 
 fn screen(root: &Path, columns: u16, arguments: &[&str]) -> String {
@@ -169,15 +190,15 @@ fn screens_of_cards_use_and_room_are_as_they_were_at_80_and_120_columns() {
         vec![
             ("/v1/gpus", gpus()),
             (
-                "/v1/usage?by=workspace&since=0&limit=10000",
-                page(json!([used("vision", 1234.5, Some(987.654)), used("自然语言处理", 0.25, None)])),
+                "/v1/usage?by=workspace&since=0&sort=name&limit=10000",
+                page(json!([used("自然语言处理", 0.25, None), used("vision", 1234.5, Some(987.654))])),
             ),
             (
-                "/v1/usage?by=user&since=0&limit=10000",
+                "/v1/usage?by=user&since=0&sort=name&limit=10000",
                 page(json!([used("0", 3.5, Some(1.0)), used("4294967000", 0.0, None)])),
             ),
             (
-                "/v1/usage?by=job&since=0&limit=10000",
+                "/v1/usage?by=job&since=0&sort=name&limit=10000",
                 page(json!([used("default/训练-图像分类", 96.0, None), used("vision/digits", 0.01, Some(0.005))])),
             ),
             ("/v1/workspaces?limit=10000", page(workspaces())),
@@ -285,7 +306,7 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
         root,
         vec![
             ("/v1/gpus", no_cards),
-            ("/v1/usage?by=workspace&since=0&limit=10000", page(json!([]))),
+            ("/v1/usage?by=workspace&since=0&sort=name&limit=10000", page(json!([]))),
             ("/v1/workspaces?limit=10000", page(json!([]))),
             ("/v1/tokens?limit=10000", page(json!([]))),
             ("/v1/drain", json!({ "order": null, "running": [], "waiting": 0 })),
@@ -301,27 +322,80 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
     }
 }
 
-/// Nothing is asked again and again.
+const ALL: &str = "/v1/jobs?limit=10000";
+const WAITING: &str = "/v1/jobs?state=waiting&limit=10000";
+const EVENTS: &str = "/v1/events?after=7&follow=1";
+
+fn no_jobs() -> Value {
+    json!({ "jobs": [], "strays": [], "total": 0, "serial": 7 })
+}
+
+/// What a verb that watches asks a daemon that answers so, at first.
+fn asked_while_watching(verb: &str, answers: Vec<(&'static str, Value)>, count: usize) -> Vec<String> {
+    let directory = tempfile::tempdir().unwrap();
+    let asked = stand_in(directory.path(), answers);
+    let mut command = Command::new(BINARY);
+    command.arg("--root").arg(directory.path()).args([verb, "--watch"]).env_remove("TRAINYARD_ROOT");
+    let mut watching = command.stdout(Stdio::null()).spawn().unwrap();
+    let seen = (0..count).map_while(|_| asked.recv_timeout(Duration::from_secs(60)).ok()).collect();
+    watching.kill().unwrap();
+    watching.wait().unwrap();
+    seen
+}
+
+/// Nothing is asked again and again, and a daemon that ends, to be started again, ends nobody who watches.
 #[test]
 fn what_is_watched_is_looked_at_anew_when_something_has_happened() {
-    let list = json!({ "jobs": [], "strays": [], "total": 0, "serial": 7 });
     let event = json!({
         "serial": 8, "workspace": "default", "job": "j", "number": 0, "at": "2026-11-30T02:00:00.000Z", "run": 1, "state": "running",
         "message": "m"
     });
-    for verb in ["ps", "queue"] {
+    let ending = json!({ "code": "shutting_down", "error": "the daemon is ending" });
+    for (verb, list) in [("ps", ALL), ("queue", WAITING)] {
+        let events = Value::String(format!("{event}\n"));
+        let answers = vec![(list, no_jobs()), (list, ending.clone()), (list, no_jobs()), (EVENTS, events)];
+        let seen = asked_while_watching(verb, answers, 7);
+        assert_eq!(seen, [list, EVENTS, list, EVENTS, list, EVENTS, list], "{verb}");
+    }
+}
+
+/// Of a job that was removed no event tells.
+#[test]
+fn what_is_watched_is_looked_at_anew_also_without_a_word() {
+    let answers = vec![(ALL, no_jobs()), (EVENTS, Value::Null)];
+    assert_eq!(asked_while_watching("ps", answers, 3), [ALL, EVENTS, ALL]);
+}
+
+/// Whoever else has a place.
+#[test]
+fn a_queue_lists_all_who_wait_with_those_who_have_a_place_first() {
+    let none = json!({ "cpu": 0.0, "memory": 0, "gpu": 0.0 });
+    let waits = |job: &str, place: Option<usize>| {
+        let waiting = place.map(|place| {
+            json!({
+                "cause": "turn", "place": place, "of": 7, "needs": none, "free": none, "holders": [], "starts_by": null,
+                "as_of": "2026-11-30T02:00:00.000Z"
+            })
+        });
+        json!({
+            "workspace": "default", "job": job, "state": "waiting", "reason": "waits", "description": "", "owner": 0, "run": 1,
+            "attempt": 0, "created": "2026-11-30T02:00:00.000Z", "started": null, "ended": null, "duration_ms": null, "tasks": [],
+            "diagnostics": [], "waiting": waiting
+        })
+    };
+    let (after, second, first) = (waits("after", None), waits("a", Some(2)), waits("b", Some(1)));
+    for (jobs, names, is_told) in [
+        (vec![after.clone(), second.clone(), first.clone()], "b\na\nafter\n", true),
+        (vec![second, first], "b\na\n", false),
+        (vec![after], "after\n", false),
+    ] {
         let directory = tempfile::tempdir().unwrap();
-        let addresses = ["/v1/jobs?limit=10000", "/v1/events?after=7&follow=1"];
-        let answers = addresses.into_iter().zip([list.clone(), Value::String(format!("{event}\n"))]).collect();
-        let asked = stand_in(directory.path(), answers);
-        let mut command = Command::new(BINARY);
-        command.arg("--root").arg(directory.path()).args([verb, "--watch"]).env_remove("TRAINYARD_ROOT");
-        let mut watching = command.stdout(Stdio::null()).spawn().unwrap();
-        let seen: Vec<_> = (0..5).map_while(|_| asked.recv_timeout(Duration::from_secs(60)).ok()).collect();
-        watching.kill().unwrap();
-        watching.wait().unwrap();
-        let [list, events] = addresses;
-        assert_eq!(seen, [list, events, list, events, list], "{verb}");
+        let list = json!({ "total": jobs.len(), "jobs": jobs, "strays": [], "serial": 7 });
+        stand_in(directory.path(), vec![(WAITING, list)]);
+        let names_shown = screen(directory.path(), 120, &["queue", "-q"]);
+        assert!(names_shown.starts_with(&format!("{names}---")), "{names_shown}");
+        let table = screen(directory.path(), 120, &["queue"]);
+        assert_eq!(table.contains("7 wait for their turn"), is_told, "{table}");
     }
 }
 

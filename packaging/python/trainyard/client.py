@@ -123,9 +123,13 @@ class Yard:
                 return
 
     def queue(self, workspace: Optional[str] = None) -> List[Job]:
-        """Jobs that wait for their turn, in the order in which they start; `job.seen["waiting"]` says why."""
-        found = [job for job in self.jobs(state="waiting", workspace=workspace) if job.place() is not None]
-        return sorted(found, key=lambda job: job.place() or 0)
+        """Jobs that wait, in the order in which they start; `job.seen["waiting"]` says why.
+
+        Last come those without a place: they wait for something else than their turn, or behind so many others that their
+        place is told by `job.waiting()` alone.
+        """
+        found = self.jobs(state="waiting", workspace=workspace)
+        return sorted(found, key=lambda job: (job.place() is None, job.place() or 0))
 
     def delete(self, names: Iterable[str]) -> List[Tuple[str, TrainyardError]]:
         """Removes jobs that are over, with their files; each is judged by itself. Those that were refused, and why."""
@@ -164,8 +168,10 @@ class Yard:
         return cast(GpuList, self._transport.json("GET", path("gpus")))
 
     def usage(self, by: str = "workspace", since: Optional[Time] = None) -> List[UsageView]:
-        """What was used of the machine, by `user`, `workspace` or `job`."""
-        return cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since)))
+        """What was used of the machine, by `user`, `workspace` or `job`; who has used most is first."""
+        # By name, as what runs uses more from page to page.
+        used = cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since), sort="name"))
+        return sorted(used, key=lambda one: (-one["gpu_hours"], -one["cpu_hours"], one["name"]))
 
     def workspaces(self) -> List[WorkspaceView]:
         """Workspaces that you may enter, with their storage."""

@@ -1,5 +1,6 @@
 //! What `top` shows: jobs and cards from the daemon, the machine from the kernel, tasks from `metrics.csv` in the mount.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use crate::api::wire::JobQuery;
 use crate::cli::ps::name;
 use crate::cli::pulse;
 use crate::config::Paths;
-use crate::report::JobReport;
+use crate::report::{JobReport, TaskReport};
 use crate::status::State;
 
 #[derive(Debug, Clone, Serialize)]
@@ -54,6 +55,9 @@ pub(super) struct TaskSeen {
     pub(super) memory: Option<u64>,
 }
 
+/// A job's workspace and name, its run, the attempt and the task.
+type TaskKey = (String, String, u32, u32, String);
+
 pub(super) struct Gatherer {
     client: Client,
     mount: PathBuf,
@@ -61,45 +65,53 @@ pub(super) struct Gatherer {
     /// Busy and all time of the processors when they were last looked at.
     ticks: Option<(u64, u64)>,
     jobs: Vec<JobReport>,
-    /// When they were looked at, and up to which of their events.
+    /// What their tasks used when that was last looked at.
+    used: HashMap<TaskKey, TaskUsage>,
+    /// When they were looked at, how long that took, and up to which of their events.
     at: Instant,
+    took: Duration,
     serial: u64,
 }
 
 impl Gatherer {
     pub(super) fn new(client: Client, paths: &Paths, workspace: Option<String>) -> Self {
         let mount = paths.mount_point();
-        Self { client, mount, workspace, ticks: None, jobs: Vec::new(), at: Instant::now(), serial: 0 }
+        let (jobs, used, at) = (Vec::new(), HashMap::new(), Instant::now());
+        Self { client, mount, workspace, ticks: None, jobs, used, at, took: Duration::ZERO, serial: 0 }
     }
 
     /// At everything.
     pub(super) async fn look(&mut self) -> Result<Seen, ClientError> {
-        let jobs = self.look_at_jobs().await?;
+        self.look_at_jobs().await?;
         let (machine, gpus) = self.look_at_machine().await?;
-        Ok(Seen { machine, gpus, jobs })
+        Ok(Seen { machine, gpus, jobs: self.jobs_now() })
     }
 
     pub(super) async fn look_at_jobs(&mut self) -> Result<Vec<JobSeen>, ClientError> {
+        let begun = Instant::now();
         let mut list = self.client.jobs(&JobQuery::default()).await?;
+        self.took = begun.elapsed();
         list.jobs.retain(|job| self.workspace.as_ref().is_none_or(|workspace| *workspace == job.workspace));
         (self.jobs, self.serial, self.at) = (list.jobs, list.serial, Instant::now());
         Ok(self.jobs_now())
     }
 
-    /// Those that were looked at last, as long as they have run by now, and what their tasks use.
+    /// Those that were looked at last, as long as they have run by now, and what their tasks used when that was looked at.
     pub(super) fn jobs_now(&self) -> Vec<JobSeen> {
-        self.jobs.iter().map(|job| seen(&self.mount, job, self.at.elapsed())).collect()
+        self.jobs.iter().map(|job| seen(job, &self.used, self.at.elapsed())).collect()
     }
 
+    /// With what tasks use of it: it takes a file of each.
     pub(super) async fn look_at_machine(&mut self) -> Result<(Machine, GpuList), ClientError> {
+        self.used = self.jobs.iter().flat_map(|job| used(&self.mount, job)).collect();
         let gpus = self.client.gpus().await?;
         Ok((self.machine(), gpus))
     }
 
     /// When jobs should be looked at again.
     pub(super) fn next(&self) -> impl Future<Output = ()> + use<> {
-        let (client, serial) = (self.client.clone(), self.serial);
-        async move { pulse::next(&client, serial).await }
+        let (client, serial, took) = (self.client.clone(), self.serial, self.took);
+        async move { pulse::next(&client, serial, took).await }
     }
 
     fn machine(&mut self) -> Machine {
@@ -132,13 +144,28 @@ fn memory(meminfo: &str) -> (u64, u64) {
     (all.saturating_sub(kib("MemAvailable")), all)
 }
 
-fn seen(mount: &Path, job: &JobReport, since: Duration) -> JobSeen {
+fn key(job: &JobReport, task: &TaskReport) -> TaskKey {
+    (job.workspace.clone(), job.job.clone(), job.run, job.attempt, task.task.clone())
+}
+
+fn runs(task: &TaskReport) -> bool {
+    task.phase == "running"
+}
+
+/// What the tasks of a job use that run, where it is known.
+fn used(mount: &Path, job: &JobReport) -> impl Iterator<Item = (TaskKey, TaskUsage)> {
     let attempt = mount.join(&job.workspace).join("jobs").join(&job.job).join("latest/attempts");
     let attempt = attempt.join(job.attempt.to_string());
-    let usage = |task: &str| TaskUsage::read(task, File::open(attempt.join(task).join("metrics.csv")).ok()?);
+    job.tasks.iter().filter(|task| runs(task)).filter_map(move |task| {
+        let table = File::open(attempt.join(&task.task).join("metrics.csv")).ok()?;
+        Some((key(job, task), TaskUsage::read(&task.task, table)?))
+    })
+}
+
+fn seen(job: &JobReport, used: &HashMap<TaskKey, TaskUsage>, since: Duration) -> JobSeen {
     let tasks = job.tasks.iter().map(|task| {
-        let running = (task.phase == "running").then(|| usage(&task.task)).flatten();
-        let (cpu_percent, memory) = running.map_or((None, None), |usage| (usage.cpu_percent, usage.memory));
+        let usage = used.get(&key(job, task)).filter(|_| runs(task));
+        let (cpu_percent, memory) = usage.map_or((None, None), |usage| (usage.cpu_percent, usage.memory));
         let (task, phase, reason) = (task.task.clone(), task.phase.clone(), task.reason.clone());
         TaskSeen { task, phase, reason, cpu_percent, memory }
     });
@@ -156,6 +183,29 @@ fn seen(mount: &Path, job: &JobReport, since: Duration) -> JobSeen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Of events there may be many in a moment.
+    #[tokio::test]
+    async fn what_tasks_use_is_looked_at_with_the_machine_and_not_with_each_event() {
+        let root = tempfile::tempdir().unwrap();
+        let mut gatherer =
+            Gatherer::new(Client::new(&root.path().join("api.sock")), &Paths::new(root.path()).unwrap(), None);
+        let job = serde_json::json!({
+            "workspace": "default", "job": "j", "state": "running", "reason": "", "description": "", "owner": 0, "run": 1, "attempt": 1,
+            "created": "2026-11-30T02:00:00.000Z", "started": null, "ended": null, "duration_ms": 1, "diagnostics": [],
+            "tasks": [{ "task": "main-0", "phase": "running", "reason": "" }]
+        });
+        gatherer.jobs = vec![serde_json::from_value(job).unwrap()];
+        let task = gatherer.mount.join("default/jobs/j/latest/attempts/1/main-0");
+        fs::create_dir_all(&task).unwrap();
+        let memory = |gatherer: &Gatherer| gatherer.jobs_now()[0].tasks[0].memory;
+        for (bytes, before) in [(100, None), (200, Some(100))] {
+            fs::write(task.join("metrics.csv"), format!("2026-11-30T02:00:00.000Z,,,5,{bytes}\n")).unwrap();
+            assert_eq!(memory(&gatherer), before);
+            gatherer.look_at_machine().await.unwrap_err();
+            assert_eq!(memory(&gatherer), Some(bytes), "also where no daemon tells of cards");
+        }
+    }
 
     #[test]
     fn the_kernel_s_figures_are_read() {

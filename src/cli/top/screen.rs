@@ -26,8 +26,10 @@ pub(super) enum Colours {
 pub(super) struct View {
     seen: Seen,
     colours: Colours,
-    /// Why what is shown is old.
-    stale: Option<String>,
+    /// Why what is shown of jobs is old.
+    old_jobs: Option<String>,
+    /// And of the machine.
+    old_machine: Option<String>,
     /// Also jobs that are over.
     all: bool,
     /// Whose tasks are shown, by its place among those that are.
@@ -42,27 +44,29 @@ const KEYS: &str = "q quit  ↑↓ choose a job  a all or only those that are no
 
 impl View {
     pub(super) fn new(seen: Seen, colours: Colours) -> Self {
-        Self { seen, colours, stale: None, all: false, selected: 0 }
+        Self { seen, colours, old_jobs: None, old_machine: None, all: false, selected: 0 }
     }
 
-    /// What was looked at, by what shows it; where nothing was seen what was seen last stays, and that it is old is said.
-    pub(super) fn heard<T>(&mut self, looked: Result<T, ClientError>, show: impl FnOnce(&mut Self, T)) {
-        match looked {
-            Ok(seen) => {
-                self.stale = None;
-                show(self, seen);
-            }
-            Err(error) => self.stale = Some(escape(&error.to_string())),
+    /// Where nothing was seen what was seen last stays, and that it is old is said.
+    pub(super) fn heard_of_jobs(&mut self, looked: Result<Vec<JobSeen>, ClientError>) {
+        self.old_jobs = looked.map(|jobs| self.show_jobs(jobs)).err().map(why_old);
+    }
+
+    /// The same.
+    pub(super) fn heard_of_machine(&mut self, looked: Result<(Machine, GpuList), ClientError>) {
+        self.old_machine = looked.map(|seen| (self.seen.machine, self.seen.gpus) = seen).err().map(why_old);
+    }
+
+    /// As they should be by now, which nobody knows while what is shown is old.
+    pub(super) fn jobs_go_on(&mut self, jobs: Vec<JobSeen>) {
+        if self.old_jobs.is_none() {
+            self.show_jobs(jobs);
         }
     }
 
-    pub(super) fn show_jobs(&mut self, jobs: Vec<JobSeen>) {
+    fn show_jobs(&mut self, jobs: Vec<JobSeen>) {
         self.seen.jobs = jobs;
         self.selected = self.selected.min(self.jobs().count().saturating_sub(1));
-    }
-
-    pub(super) fn show_machine(&mut self, (machine, gpus): (Machine, GpuList)) {
-        (self.seen.machine, self.seen.gpus) = (machine, gpus);
     }
 
     pub(super) fn press(&mut self, key: KeyCode) {
@@ -104,8 +108,8 @@ impl View {
         frame.render_widget(Paragraph::new(head), top);
         self.draw_jobs(frame, middle);
         self.draw_tasks(frame, below);
-        let said =
-            self.stale.clone().map_or_else(|| Line::from(KEYS), |why| Line::styled(why, self.colour(Color::Red)));
+        let old = self.old_jobs.as_ref().or(self.old_machine.as_ref());
+        let said = old.map_or_else(|| Line::from(KEYS), |why| Line::styled(why.as_str(), self.colour(Color::Red)));
         frame.render_widget(Paragraph::new(said), last);
     }
 
@@ -220,6 +224,10 @@ impl View {
     }
 }
 
+fn why_old(error: ClientError) -> String {
+    escape(&error.to_string())
+}
+
 fn colour_of(state: State) -> Color {
     match state {
         State::Running | State::Starting => Color::Blue,
@@ -309,7 +317,7 @@ mod tests {
         view.press(KeyCode::Char('a'));
         view.press(KeyCode::Down);
         let refused = ClientError::Refused { status: 503, message: "the daemon does not answer".to_owned() };
-        view.heard(Err(refused), View::show_jobs);
+        view.heard_of_jobs(Err(refused));
         insta::assert_snapshot!("top_all_80", drawn(&view, 80));
         let once = Seen { machine: Machine { cpu_percent: None, ..seen().machine }, ..seen() };
         assert!(
@@ -319,11 +327,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_old_is_said_and_stays_as_it_was_until_it_is_seen_again() {
+        let mut view = View::new(seen(), Colours::None);
+        let refused = |message: &str| ClientError::Refused { status: 503, message: message.to_owned() };
+        view.heard_of_jobs(Err(refused("no jobs now")));
+        view.heard_of_machine(Ok((seen().machine, seen().gpus)));
+        view.jobs_go_on(Vec::new());
+        let said = drawn(&view, 80);
+        assert!(said.contains("no jobs now") && said.contains("vision/训练"), "{said}");
+        view.heard_of_machine(Err(refused("no cards now")));
+        view.heard_of_jobs(Ok(seen().jobs));
+        assert!(drawn(&view, 80).contains("no cards now"));
+        view.jobs_go_on(Vec::new());
+        view.heard_of_machine(Ok((seen().machine, seen().gpus)));
+        let said = drawn(&view, 80);
+        assert!(said.contains(KEYS) && !said.contains("vision"), "{said}");
+    }
+
+    #[test]
     fn keys_lead_nowhere_but_to_jobs() {
         let mut view = View::new(seen(), Colours::Terminal);
         (0..9).for_each(|_| view.press(KeyCode::Down));
         assert_eq!(view.selected, 1);
-        view.heard(Ok(Vec::new()), View::show_jobs);
+        view.heard_of_jobs(Ok(Vec::new()));
         assert_eq!(view.selected, 0);
         view.press(KeyCode::End);
         view.press(KeyCode::Up);
