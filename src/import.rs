@@ -76,6 +76,9 @@ pub enum ImportError {
     NoJob(String),
 }
 
+/// What is in every job that is read.
+const OF_JOBS: [&str; 6] = ["kind:", "\"kind\"", "jobName", "taskRoles", "protocolVersion", "protocol_version"];
+
 /// Where the way of other systems' jobs is told.
 const NO_IMPORT: &str = "docs/IMPORT.md lists what is read, and docs/from/ (slurm, docker, octopus) and docs/CONTRACTS.md tell how jobs of other systems are written here";
 
@@ -92,6 +95,17 @@ impl ImportError {
         Self::Field { field: field.to_owned(), line: place.line, column: place.column, message: message.into() }
     }
 
+    /// A script, and what has nothing of a job that is read, is of another system.
+    fn advised(self, text: &str) -> Self {
+        let is_of_others = text.starts_with("#!") || !OF_JOBS.iter().any(|word| text.contains(word));
+        match self {
+            Self::Syntax { line, column, message } if is_of_others => {
+                Self::Syntax { line, column, message: format!("{message}; {NO_IMPORT}") }
+            }
+            other => other,
+        }
+    }
+
     /// What is about the whole job stands where its document does.
     fn or_at(self, place: Place) -> Self {
         match self {
@@ -106,7 +120,8 @@ type Reader = fn(Node) -> Result<Imported, ImportError>;
 /// Reads the jobs of a file; every one must be right.
 pub fn import(text: &str) -> Result<Contents, ImportError> {
     let mut contents = Contents::default();
-    for document in node::documents(text)?.into_iter().flat_map(objects) {
+    let documents = node::documents(text).map_err(|error| error.advised(text))?;
+    for document in documents.into_iter().flat_map(objects) {
         if document.is_null() {
             continue;
         }

@@ -291,6 +291,8 @@ mod tests {
             told("command = \"python3 -m pip install -q moxing && python3 t.py\"")
                 .contains("nothing to do with Huawei")
         );
+        assert!(told("command = \"pip install -U pip && pip3 install 'uai-sdk>=1' && x\"").contains("UCloud's SDK"));
+        assert!(told("command = \"pip3 install x; pip install -U pip; pip install moxing\"").contains("Huawei"));
         assert_eq!(told("command = \"pip install moxing-lite && python3 t.py --backend moxing\""), "", "others are");
         assert_eq!(told("contract = \"google\"\ncommand = \"x\"\nenv.MA_X = \"1\""), "");
     }

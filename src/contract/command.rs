@@ -49,15 +49,17 @@ pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     })
 }
 
-/// The script that the role's own command runs.
+/// The script that the role's own command runs in the end: what comes before it prepares.
 pub(super) fn script(task: &Task<'_>) -> Option<String> {
     let text = match &task.role.command {
         Command::Shell(text) => text.clone(),
         Command::Exec(words) => words.join(" "),
         Command::Default => return None,
     };
-    let mut words = text.split(|c: char| c.is_whitespace() || ";&|()\"'".contains(c));
-    words.find(|word| word.ends_with(".py")).map(str::to_owned)
+    let is_script = |word: &&str| word.ends_with(".py") && word.rsplit('/').next() != Some("setup.py");
+    let first =
+        |line: &str| line.split(|c: char| c.is_whitespace() || "|()\"'".contains(c)).find(is_script).map(str::to_owned);
+    text.rsplit([';', '&', '\n']).find_map(first)
 }
 
 /// Programs that start processes themselves.

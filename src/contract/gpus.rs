@@ -38,9 +38,10 @@ const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// As CUDA itself reads it: numbers or UUIDs.
 const OF_CUDA: &str = "CUDA_VISIBLE_DEVICES";
 
-/// The cards that it names by their numbers, if it does so. `-1` is none.
+/// The cards that it names by their numbers, if it begins so: CUDA reads no further than the first that is none. `-1` is none.
 fn numbers(text: &str) -> Option<Vec<i64>> {
-    text.split(',').map(|number| number.trim().parse().ok()).collect()
+    let numbers: Vec<i64> = text.split(',').map_while(|number| number.trim().parse().ok()).collect();
+    (!numbers.is_empty()).then_some(numbers)
 }
 
 /// The numbers count a task's own cards, also where it can open those of others: CUDA sees those before the first that it has not.
@@ -80,7 +81,13 @@ fn numbered(role: &Role, tasks: u32) -> Option<Advice> {
     let hides_all = ["", "-1"].contains(&text.trim());
     let what = match numbers(text) {
         _ if hides_all => return None,
-        Some(numbers) if tasks < 2 && numbers.iter().all(|number| (0..i64::from(own)).contains(number)) => return None,
+        Some(numbers)
+            if tasks < 2
+                && numbers.len() == text.split(',').count()
+                && numbers.iter().all(|number| (0..i64::from(own)).contains(number)) =>
+        {
+            return None;
+        }
         Some(_) => format!("the numbers count a task's own cards, of which each has {own}, from 0 on"),
         None => "which cards a task has is known when it starts".to_owned(),
     };
@@ -192,6 +199,7 @@ mod tests {
                 .contains("CUDA_VISIBLE_DEVICES to \"0\": the numbers count a task's own cards, of which each has 1")
         );
         assert!(told("2,3", 2, 1).contains("of which each has 2"));
+        assert!(told("0,x", 2, 1).contains("of which each has 2"), "the second is not seen");
         assert!(told("GPU-a", 1, 1).contains("known when it starts"));
         assert_eq!([told("0,1", 2, 1), told("-1", 1, 2), told("", 1, 2), told("0", 0, 2)].concat(), "");
     }
@@ -221,6 +229,8 @@ mod tests {
             ("1,0", "GPU-a,GPU-b"),
             (" 0, 1", "GPU-b,GPU-a"),
             ("0,2,1", "GPU-b"),
+            ("0,", "GPU-b"),
+            ("1,x,0", "GPU-a"),
             ("2", ""),
             ("-1", ""),
             ("", ""),

@@ -59,13 +59,25 @@ pub(super) fn json(value: &Value, separators: Separators) -> String {
         Value::Array(items) => format!("[{}]", join(items.iter().map(|item| json(item, separators)), comma)),
         Value::Object(entries) => {
             let entry = |(key, value): (&String, &Value)| {
-                format!("{}{colon}{}", Value::from(key.as_str()), json(value, separators))
+                format!("{}{colon}{}", json(&Value::from(key.as_str()), separators), json(value, separators))
             };
             format!("{{{}}}", join(entries.iter().map(entry), comma))
         }
         Value::Number(number) => python_number(number),
-        other => other.to_string(),
+        other => in_ascii(&other.to_string()),
     }
+}
+
+/// JSON in the characters from space to `~` alone.
+fn in_ascii(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        match letter {
+            ' '..='~' => out.push(letter),
+            _ => letter.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
 }
 
 /// A text is what it is as JSON, if it is JSON at all.
@@ -102,13 +114,24 @@ fn python_repr(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
         Value::String(text) => {
-            let plain = text.replace('\\', r"\\").replace('\n', r"\n");
+            let plain: String = text.chars().map(repr_of_letter).collect();
             match text.contains('\'') && !text.contains('"') {
                 true => format!("\"{plain}\""),
                 false => format!("'{}'", plain.replace('\'', r"\'")),
             }
         }
         other => python(other),
+    }
+}
+
+fn repr_of_letter(letter: char) -> String {
+    match letter {
+        '\\' => r"\\".to_owned(),
+        '\n' => r"\n".to_owned(),
+        '\t' => r"\t".to_owned(),
+        '\r' => r"\r".to_owned(),
+        _ if letter.is_control() => format!("\\x{:02x}", u32::from(letter)),
+        _ => letter.to_string(),
     }
 }
 

@@ -125,7 +125,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_NUM_CPUS", resources.cpu.0.div_ceil(1000)),
         pair("SM_NUM_GPUS", resources.gpu),
         pair("SM_HPS", compact(&Value::Object(hps.clone()))),
-        pair("SM_USER_ARGS", json!(arguments(task))),
+        pair("SM_USER_ARGS", compact(&json!(arguments(task)))),
         pair("SM_USER_ENTRY_POINT", &program),
         pair("SM_MODULE_NAME", module(&program)),
         pair("SM_CHANNELS", json!(channels)),

@@ -1,5 +1,6 @@
 //! What a container runs. In `$(NAME)` Kubernetes puts the value of a variable before anything starts, in commands and in
-//! values of other variables; here a shell does as the task starts, since only then it is known what the contract gives.
+//! values of other variables; here a shell does as the task starts, since only then it is known what the contract gives. A
+//! variable that a shell has no name for is put in by the import.
 
 use std::collections::BTreeSet;
 
@@ -90,12 +91,13 @@ pub(super) fn finish(draft: &mut Draft) {
     let sample = spec.as_ref().map(|spec| Sample::of(&draft.name, spec));
     for role in &mut draft.roles {
         let Some(container) = role.container.take() else { continue };
-        let given = match (&spec, &sample) {
+        let mut given = match (&spec, &sample) {
             (Some(spec), Some(sample)) => variables(spec, sample, &role.name),
             _ => role.env.iter().map(|(name, _)| name.clone()).collect(),
         };
+        given.retain(|name| has_shell_name(name));
         let command = std::mem::replace(&mut role.command, Command::Default);
-        let (command, missing) = filled_in(command, &given, &container.elsewhere);
+        let (command, missing) = filled_in(command, &given, &role.env, &container.elsewhere);
         for (name, meaning) in missing {
             let why = format!("Kubernetes puts the value of {name} for $({name}), which nothing gives here; {meaning}");
             draft.losses.push(Loss { field: container.field.clone(), line: container.line, why });
@@ -117,14 +119,21 @@ const OF_SHELL: &str = "a shell runs a program of that name: write what it stand
 const LITERAL: &str = "it stays as it is: write what it stands for";
 
 /// A command with what it refers to, and the names that nothing gives, with what becomes of them.
-fn filled_in(command: Command, given: &[String], elsewhere: &[String]) -> (Command, Vec<(String, &'static str)>) {
+fn filled_in(
+    command: Command,
+    given: &[String],
+    env: &[(String, String)],
+    elsewhere: &[String],
+) -> (Command, Vec<(String, &'static str)>) {
     let words = match &command {
         Command::Shell(line) => vec!["/bin/sh".to_owned(), "-c".to_owned(), line.clone()],
         Command::Exec(words) => words.clone(),
         Command::Default => return (command, Vec::new()),
     };
     let is_of_shell = matches!(words.as_slice(), [shell, flag, ..] if shell.ends_with("sh") && flag.starts_with('-'));
-    let words: Vec<Vec<Piece>> = words.iter().map(|word| pieces(word)).collect();
+    let mut room = ROOM;
+    let mut whole = |word: &String| pieces(word).into_iter().map(|piece| by_value(piece, env, &mut room)).collect();
+    let words: Vec<Vec<Piece>> = words.iter().map(&mut whole).collect();
     let names: BTreeSet<&String> = words
         .iter()
         .flatten()
@@ -135,7 +144,8 @@ fn filled_in(command: Command, given: &[String], elsewhere: &[String]) -> (Comma
         .collect();
     let (known, missing): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| given.contains(name));
     // To a shell `$(date)` is a program, as Kubernetes leaves it.
-    let is_meant = |name: &&String| !is_of_shell || elsewhere.contains(name) || is_variable(name);
+    let is_set = |name: &String| elsewhere.contains(name) || env.iter().any(|(known, _)| known == name);
+    let is_meant = |name: &&String| !is_of_shell || is_set(name) || is_variable(name);
     let meaning = if is_of_shell { OF_SHELL } else { LITERAL };
     let missing = missing.into_iter().filter(is_meant).map(|name| (name.clone(), meaning)).collect();
     let mut plain = words.iter().map(|word| word.iter().map(Piece::written).collect::<String>());
@@ -148,6 +158,21 @@ fn filled_in(command: Command, given: &[String], elsewhere: &[String]) -> (Comma
         _ => Command::Exec(plain.collect()),
     };
     (command, missing)
+}
+
+/// Kubernetes allows `-` and `.` in names as well; to a shell `${LOG-DIR}` is something else.
+fn has_shell_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// A variable that no shell can put in as its value, as long as there is room.
+fn by_value(piece: Piece, env: &[(String, String)], room: &mut usize) -> Piece {
+    let Piece::Name(name) = &piece else { return piece };
+    let is_it = |(known, value): &&(String, String)| known == name && !has_shell_name(name) && value.len() <= *room;
+    let Some((_, value)) = env.iter().find(is_it) else { return piece };
+    *room -= value.len();
+    Piece::Text(value.clone())
 }
 
 /// As variables of an environment are mostly written.

@@ -21,10 +21,12 @@ pub(super) fn read(text: &str) -> Result<Node, ImportError> {
 fn refusal(text: &str, error: &serde_json::Error) -> ImportError {
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
-    let place = Place { line: error.line(), column: error.column() };
-    let is_comment = comment(text).is_some_and(|(line, column)| (line, column) <= (place.line, place.column));
+    let (line, bytes) = (error.line(), error.column());
+    let is_comment = comment(text).is_some_and(|place| place <= (line, bytes));
     let advice = if is_comment { "; JSON has no comments: remove them" } else { "" };
-    ImportError::syntax(place, format!("not JSON: {message}{advice}"))
+    let letters = |line: &str| line.char_indices().take_while(|(at, _)| *at < bytes).count();
+    let column = text.split('\n').nth(line.saturating_sub(1)).map_or(bytes, letters);
+    ImportError::syntax(Place { line, column }, format!("not JSON: {message}{advice}"))
 }
 
 /// Line and column, in bytes as serde_json counts, of the first comment: nothing is read beyond it.

@@ -184,18 +184,23 @@ fn environment(
         if entry.has("valueFrom") {
             let why = from(&name, entry.take("valueFrom"));
             losses.push(entry.loss("valueFrom", why));
+            role.env.retain(|(known, _)| *known != name);
             elsewhere.push(name);
         } else {
             let text = entry.text("value")?.unwrap_or_default();
             let (value, missing) = command::value(&text, &role.env, &mut room);
             for other in missing {
-                let why = format!(
-                    "$({other}) in it stays as it is: no variable that is set before has that name, or the value would grow too long"
-                );
-                losses.push(entry.loss("value", why));
+                let why = match elsewhere.contains(&other) {
+                    true => format!("{other} comes from elsewhere in the cluster; write what it stands for"),
+                    false => {
+                        "no variable that is set before has that name, or the value would grow too long".to_owned()
+                    }
+                };
+                losses.push(entry.loss("value", format!("$({other}) in it stays as it is: {why}")));
             }
             // Of two that are called alike Kubernetes takes the last.
             role.env.retain(|(known, _)| *known != name);
+            elsewhere.retain(|known| *known != name);
             role.env.push((name, value));
         }
         entry.leave(&[], losses);

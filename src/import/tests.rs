@@ -204,7 +204,10 @@ fn nearly_json_is_refused_with_line_and_column() {
         refusal("{\"jobName\": \"\\\"//\" /* the name */}"),
         "line 1, column 20: not JSON: expected `,` or `}`; JSON has no comments: remove them"
     );
-    assert_eq!(refusal(r#"[{"command": "curl http://x",} // so]"#), "line 1, column 30: not JSON: trailing comma");
+    let early = refusal(r#"[{"command": "curl http://x",} // so]"#);
+    assert!(early.starts_with("line 1, column 30: not JSON: trailing comma; docs/IMPORT.md"), "{early}");
+    let of_letters = "line 2, column 18: not JSON: trailing comma";
+    assert_eq!(refusal("{\n\"jobName\": \"训练\", }"), of_letters, "not of bytes");
 }
 
 const V2: &str = r#"
@@ -366,7 +369,12 @@ fn several_documents_are_several_jobs_and_other_objects_are_skipped() {
     assert!(refusal(&list("  []\n")).starts_with("no job of OpenPAI"));
     let only = "no job of OpenPAI, FrameworkController, Volcano or Kubeflow is in it, only Queue; docs/IMPORT.md lists what is read";
     assert!(refusal("kind: Queue\n").starts_with(only));
-    for of_others in ["#!/bin/sh\n#SBATCH --ntasks=4\nsrun python x.py\n", "{\"TrainingJobName\": \"j\"}"] {
+    for of_others in [
+        "#!/bin/sh\n#SBATCH --ntasks=4\nsrun python x.py\n",
+        "#!/bin/sh\n#SBATCH --ntasks=4\necho \"start: $(date)\"\nsrun python x.py kind: a\n",
+        "#SBATCH --ntasks=4\necho \"start: $(date)\"\nsrun python x.py\n",
+        "{\"TrainingJobName\": \"j\"}",
+    ] {
         assert!(refusal(of_others).contains("docs/from/ (slurm, docker, octopus)"), "{}", refusal(of_others));
     }
 }

@@ -74,10 +74,10 @@ const NAMESAKES: [(&str, &str); 2] = [("moxing", "Huawei's MoXing"), ("uai-sdk",
 pub(super) fn namesake(spec: &JobSpec) -> Option<Advice> {
     let named = |role: &Role| {
         let Command::Shell(text) = &role.command else { return None };
-        let (_, behind) = text.split_once("pip install").or_else(|| text.split_once("pip3 install"))?;
-        let packages = behind.split([';', '&', '|', '\n']).next()?;
-        let words: Vec<&str> = packages.split(|c: char| c.is_whitespace() || "=<>~\"'".contains(c)).collect();
-        NAMESAKES.into_iter().find(|(name, _)| words.contains(name))
+        let behind = ["pip install", "pip3 install"].into_iter().flat_map(|pip| text.split(pip).skip(1));
+        let packages = behind.filter_map(|behind| behind.split([';', '&', '|', '\n']).next());
+        let mut words = packages.flat_map(|line| line.split(|c: char| c.is_whitespace() || "=<>~\"'".contains(c)));
+        words.find_map(|word| NAMESAKES.into_iter().find(|(name, _)| *name == word))
     };
     let (name, meant) = spec.members().find_map(named)?;
     let text = format!(

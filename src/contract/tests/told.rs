@@ -19,6 +19,35 @@ fn numbers_of_parameters_are_as_python_writes_them() {
     assert_eq!((&given["e"], &given["list"]), (&json!("1e-5"), &json!("[1,2]")));
     let spaced = r#"{"big": 1e+16, "e": 1e-05, "list": [1, 2], "mixed": ["1", 1.5, 1e-07, true, "it's"]}"#;
     assert_variables(&of("tione/1"), &[("TM_HPS", spaced)]);
+    let animals = |contract: &str| {
+        let params = r#"animals = ["\u732b\t", "\U0001F431\r\u007f"]"#;
+        seen(
+            &format!("contract = \"{contract}\"\ncommand = \"python3 t.py\"\n[params]\n{params}\nname = \"\u{e4}\""),
+            0,
+        )
+    };
+    let hps = r#"{"animals":["\u732b\t","\ud83d\udc31\r\u007f"],"name":"\u00e4"}"#;
+    assert_variables(&animals("sagemaker"), &[("SM_HPS", hps), ("SM_HP_NAME", "\u{e4}")]);
+    assert_eq!(
+        serde_json::from_str::<Value>(&variable(&animals("sagemaker"), "SM_USER_ARGS").unwrap()).unwrap(),
+        json!(["--animals", "['\u{732b}\\t', '\u{1f431}\\r\\x7f']", "--name", "\u{e4}"])
+    );
+    let spaced = hps.replace(',', ", ").replace(':', ": ");
+    assert_variables(&animals("tione/1"), &[("TM_HPS", &spaced)]);
+}
+
+#[test]
+fn the_entry_point_is_the_script_that_a_command_runs_in_the_end() {
+    for (command, script) in [
+        ("python setup.py install && python train.py", "train.py"),
+        ("python prepare.py; python src/train.py --config conf.py | tee log", "src/train.py"),
+        ("python prepare.py\npython train.py\necho done", "train.py"),
+        ("cd pkg && python ./setup.py develop", ""),
+    ] {
+        let of = |contract: &str| seen(&format!("contract = \"{contract}\"\ncommand = {command:?}\n"), 0);
+        assert_variables(&of("sagemaker"), &[("SM_USER_ENTRY_POINT", script)]);
+        assert_variables(&of("tione/1"), &[("TM_USER_ENTRY_POINT", script)]);
+    }
 }
 
 #[test]

@@ -115,7 +115,11 @@ fn what_kubernetes_puts_into_commands_a_shell_puts_in_here() {
                 .replace("command: [sshd]\n              args: [-D]", command)
                 .replace(
                     "{name: A, value: \"1\"}",
-                    "{name: A, value: \"it's\"}\n                - {name: B, value: $(A) $$ $(B)}",
+                    "{name: A, value: \"it's\"}\n                - {name: B, value: $(A) $$ $(B)}
+                - {name: LOG-DIR, value: /l $$(x)}
+                - {name: POD.IP, value: before}
+                - {name: POD.IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+                - {name: C, value: $(POD.IP)}",
                 ),
         )
     };
@@ -151,13 +155,19 @@ fn what_kubernetes_puts_into_commands_a_shell_puts_in_here() {
         ("command: [sh, -c, \"run --rank $(RANK) $(POD_IP)\"]", shell("run --rank $(RANK) $(POD_IP)"), 2),
         ("command: [run, $(Rank), \"$(Rank)\", \"$(open\"]", exec(&["run", "$(Rank)", "$(Rank)", "$(open"]), 1),
         ("workingDir: /d\n              command: [run, $(A)]", shell("cd '/d' || exit\nexec run \"${A}\""), 0),
+        // What a shell has no name for.
+        ("command: [run, \"--to=$(LOG-DIR)\"]", exec(&["run", "--to=/l $(x)"]), 0),
+        ("command: [sh, -c, \"run > $(LOG-DIR)\"]", shell("run > /l $(x)"), 0),
+        ("command: [run, $(LOG-DIR), $(A)]", shell("exec run '/l $(x)' \"${A}\""), 0),
+        ("command: [sh, -c, \"run $(POD.IP)\"]", shell("run $(POD.IP)"), 1),
     ] {
         let job = job(written);
         let spec = spec_of(&job);
         assert_eq!(role(&spec, "mpiworker").command, wanted, "{}", job.toml);
-        let mut losses = vec!["env[1].value"];
+        let mut losses = vec!["env[1].value", "env[5].value"];
         losses.extend(["command"].repeat(lost));
         assert_eq!(told(&job), losses, "{:?}", job.losses);
+        assert!(job.losses.iter().any(|loss| loss.why.contains("POD.IP comes from elsewhere")), "{:?}", job.losses);
         assert!(role(&spec, "mpiworker").env.contains(&("B".to_owned(), "it's $ $(B)".to_owned())), "{}", job.toml);
     }
 }
