@@ -4,7 +4,7 @@
 //! images/names/KIND/NAME.json    which image a name stands for; its modification time is the last use
 //!        manifests/HEX.json      an image: its configuration and its layers, by digest
 //!        layers/HEX/             one layer, by the digest of its content: fs/ as overlayfs takes it, layer.json
-//!        downloads/HEX           blobs on the way; a pull goes on where an earlier one broke off
+//!        downloads/HEX-HEX       blobs on the way, by the hash of their repository's name and by digest; a pull goes on where an earlier one broke off
 //!        shifted/KEY/HEX/        copies of layers with other owners, where they cannot be shown so
 //!        drafts/                 layers that are being unpacked; emptied at start
 //! ```
@@ -159,8 +159,8 @@ pub struct Images {
     layers: Layers,
     shifted: Shifted,
 
-    /// Whose turn it is to fetch a blob.
-    turns: Mutex<BTreeMap<Digest, Arc<tokio::sync::Mutex<()>>>>,
+    /// Whose turn it is to write a download.
+    turns: Mutex<BTreeMap<PathBuf, pull::Turn>>,
     /// Held while a name is looked at and given to another image.
     naming: Mutex<()>,
     /// Told when an image has come in.

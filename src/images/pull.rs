@@ -1,5 +1,8 @@
-//! Getting images from registries: what is here already is not fetched again, and pulls that want one blob at the same time fetch it once,
-//! whatever workspaces they are for.
+//! Getting images from registries: what is here already is not fetched again, and pulls that want one blob of one repository at the same time
+//! fetch it once, whatever workspaces they are for.
+//!
+//! **Invariant:** what was downloaded serves only pulls of the same repository: whoever reads a manifest there may read its blobs. Anybody can
+//! write a manifest of their own that names the blob of another repository.
 
 use std::fs::{self, File};
 use std::io;
@@ -38,7 +41,7 @@ impl Images {
         let (config, layers) = config::read(&fetched.config)?;
         let pin = self.layers.pin();
         let made_of = layers.iter().cloned().zip(fetched.layers.iter().map(|blob| blob.digest.clone()));
-        let _claims = Claims::of(self, wanted.workspace, made_of);
+        let _claims = Claims::of(self, &reference, wanted.workspace, made_of);
         self.prove_seen(wanted.workspace)?;
         let missing: Vec<_> = layers
             .iter()
@@ -60,7 +63,7 @@ impl Images {
         if unpacked.is_err() {
             // What makes no layer is not what a later pull goes on from.
             for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
-                remove_if_there(&self.download(blob)).map_err(failed("remove what was downloaded"))?;
+                remove_if_there(&self.download(&reference, blob)).map_err(failed("remove what was downloaded"))?;
             }
         }
         unpacked?;
@@ -77,16 +80,18 @@ impl Images {
         Registry::new(self.program(), config).map_err(ImageError::Registry)
     }
 
-    fn download(&self, digest: &Digest) -> PathBuf {
-        self.root.join("downloads").join(digest.hex())
+    /// Where a blob of the image's repository comes to lie.
+    fn download(&self, of: &Reference, blob: &Digest) -> PathBuf {
+        let repository = Digest::of(format!("{}/{}", of.registry(), of.repository()).as_bytes());
+        self.root.join("downloads").join(format!("{}-{}", repository.hex(), blob.hex()))
     }
 
-    /// Whose turn it is to fetch a blob.
-    fn turn_for(&self, blob: &Digest) -> Turn {
+    /// Whose turn it is to write a download.
+    fn turn_for(&self, download: &Path) -> Turn {
         let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         // What nobody waits for or holds is only a line in the list.
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
-        turns.entry(blob.clone()).or_default().clone()
+        turns.entry(download.to_owned()).or_default().clone()
     }
 
     fn explain_disk(&self, error: RegistryError, wanted: u64) -> ImageError {
@@ -150,23 +155,29 @@ impl Images {
     }
 }
 
-/// Held by who fetches a blob.
-type Turn = Arc<tokio::sync::Mutex<()>>;
+/// Held by who writes a download.
+pub(super) type Turn = Arc<tokio::sync::Mutex<()>>;
 
 /// What a pull wants. What was downloaded of it goes with the last that wants it and has its layer: a pull for another workspace has to
 /// bring the layer as well, and need not fetch it again. So does what a pull that was killed has left.
 struct Claims<'a> {
     images: &'a Images,
     workspace: &'a str,
-    /// Layers, and what they are made of.
-    wanted: Vec<(Digest, Digest, Turn)>,
+    /// Layers, and the downloads that they are made of.
+    wanted: Vec<(Digest, PathBuf, Turn)>,
 }
 
 impl<'a> Claims<'a> {
-    fn of(images: &'a Images, workspace: &'a str, wanted: impl Iterator<Item = (Digest, Digest)>) -> Self {
+    fn of(
+        images: &'a Images,
+        reference: &Reference,
+        workspace: &'a str,
+        wanted: impl Iterator<Item = (Digest, Digest)>,
+    ) -> Self {
         let one = |(layer, blob): (Digest, Digest)| {
-            let turn = images.turn_for(&blob);
-            (layer, blob, turn)
+            let download = images.download(reference, &blob);
+            let turn = images.turn_for(&download);
+            (layer, download, turn)
         };
         Self { images, workspace, wanted: wanted.map(one).collect() }
     }
@@ -175,15 +186,14 @@ impl<'a> Claims<'a> {
 impl Drop for Claims<'_> {
     fn drop(&mut self) {
         let mut turns = self.images.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        for (layer, blob, turn) in self.wanted.drain(..) {
+        for (layer, path, turn) in self.wanted.drain(..) {
             drop(turn);
             // The list has one itself. While it is locked nobody comes to want it.
-            let is_wanted = turns.get(&blob).is_some_and(|turn| Arc::strong_count(turn) > 1);
+            let is_wanted = turns.get(&path).is_some_and(|turn| Arc::strong_count(turn) > 1);
             if is_wanted || !self.images.layers.is_had(self.workspace, &layer) {
                 continue;
             }
-            turns.remove(&blob);
-            let path = self.images.download(&blob);
+            turns.remove(&path);
             if let Err(error) = remove_if_there(&path) {
                 tracing::warn!(path = %path.display(), %error, "what was downloaded of an image cannot be removed");
             }
@@ -212,10 +222,10 @@ impl Fetch<'_> {
     /// `None` when another pull has brought the layer meanwhile.
     async fn one(&self, layer: &Digest, blob: &LayerBlob) -> Result<Option<(Digest, source::Blob)>, ImageError> {
         // Two pulls of one blob must not write one file.
-        let turn = self.images.turn_for(&blob.digest);
+        let path = self.images.download(self.source.reference, &blob.digest);
+        let turn = self.images.turn_for(&path);
         let _mine = turn.lock().await;
         let told = "keep what is downloaded";
-        let path = self.images.download(&blob.digest);
         // Opened first: whoever has brought the layer removes the file once the layer is there.
         let mut file = open_download(&path).map_err(failed(told))?;
         if self.images.layers.is_had(self.workspace, layer) {

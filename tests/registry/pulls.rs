@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use trainyard::images::{Digest, Images, Kind, Limits, Sources, Wanted};
+use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Sources, Wanted};
 use trainyard::sys::process::SealedProgram;
 
 use crate::server::*;
@@ -56,6 +56,17 @@ fn store(root: &Path, server: &Server, runtime: &tokio::runtime::Runtime) -> Ima
     Images::open(&root.join("images"), limits, sources).unwrap()
 }
 
+/// The end of the address of a layer.
+fn end_of(layer: &Vec<u8>) -> String {
+    format!("blobs/{}", Digest::of(layer))
+}
+
+/// Gets an image for a workspace.
+fn pull(images: &Images, server: &Server, name: &str, workspace: &str) -> Result<NameRecord, ImageError> {
+    let (name, kind) = (format!("{}/{name}", server.host()), Kind::Mine { workspace: workspace.to_owned() });
+    images.pull(&Wanted { name: &name, workspace, kind: &kind, uid: 0 }, &Arc::default())
+}
+
 /// What has come to pass, and who waits for it.
 #[derive(Default)]
 struct Signs {
@@ -87,8 +98,7 @@ fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they
     put(&mut site, "first", &[&common]);
     // As many as are fetched at once come before the one in common.
     put(&mut site, "second", &[&own[0], &own[1], &own[2], &common]);
-    let ends_of = |layer: &Vec<u8>| format!("blobs/{}", Digest::of(layer));
-    let (end, of_second) = (ends_of(&common), own.each_ref().map(ends_of));
+    let (end, of_second) = (end_of(&common), own.each_ref().map(end_of));
     let signs = Arc::new(Signs::default());
     let told = signs.clone();
     // The first image is whole when the second one is wanted, and the second one gets to that layer when the first one is done.
@@ -105,19 +115,59 @@ fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they
     });
     let dir = tempfile::tempdir().unwrap();
     let images = store(dir.path(), &server, &runtime);
-    let pull = |tag: &str, workspace: &str| {
-        let (name, kind) = (format!("{}/team:{tag}", server.host()), Kind::Mine { workspace: workspace.to_owned() });
-        images.pull(&Wanted { name: &name, workspace, kind: &kind, uid: 0 }, &Arc::default()).unwrap()
-    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            pull("first", "lab");
+            pull(&images, &server, "team:first", "lab").unwrap();
             signs.give("the first is done");
         });
-        scope.spawn(|| pull("second", "vision"));
+        scope.spawn(|| pull(&images, &server, "team:second", "vision").unwrap());
     });
-    let times = server.seen().iter().filter(|request| request.path.ends_with(&ends_of(&common))).count();
+    let times = server.seen().iter().filter(|request| request.path.ends_with(&end_of(&common))).count();
     assert_eq!(times, 1, "{:#?}", server.seen());
     assert_eq!(std::fs::read_dir(dir.path().join("images/layers")).unwrap().count(), 4);
     assert_eq!(std::fs::read_dir(dir.path().join("images/downloads")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn what_was_downloaded_from_one_repository_serves_no_other() {
+    let test = "what_was_downloaded_from_one_repository_serves_no_other";
+    if !support::can_run(test) {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let (secret, own) = (layer("secret"), ["1", "2", "3"].map(layer));
+    let mut site = Site::default();
+    put(&mut site, "private", &[&secret]);
+    // Names a layer that its repository does not have, behind as many others as are fetched at once.
+    put(&mut site, "forged", &[&own[0], &own[1], &own[2], &secret]);
+    let (slow, lacking) = (own.each_ref().map(end_of), format!("/v2/thief/{}", end_of(&secret)));
+    let (signs, refused) = (Arc::new(Signs::default()), lacking.clone());
+    let told = signs.clone();
+    // The private image comes and is there while the forged one has begun and not yet got to that layer.
+    let server = Server::start(move |request| {
+        let (reply, signs) = (site.reply(request), told.clone());
+        if slow.iter().any(|end| request.path.ends_with(end)) {
+            signs.give("the forged one has begun");
+            return reply.after(move || signs.wait_for("the private one is there"));
+        }
+        if request.path == refused { Reply::status(404) } else { reply }
+    });
+    let dir = tempfile::tempdir().unwrap();
+    let images = store(dir.path(), &server, &runtime);
+    let stolen = std::thread::scope(|scope| {
+        let thief = scope.spawn(|| pull(&images, &server, "thief:forged", "vision"));
+        signs.wait_for("the forged one has begun");
+        let private = pull(&images, &server, "team:private", "lab");
+        signs.give("the private one is there");
+        private.unwrap();
+        thief.join().unwrap()
+    });
+    let error = stolen.expect_err("nobody gets a layer by naming it").to_string();
+    assert!(error.contains(Digest::of(&secret).short()), "{error}");
+    assert!(
+        server.seen().iter().any(|request| request.path == lacking),
+        "the bytes are asked for: {:#?}",
+        server.seen()
+    );
+    pull(&images, &server, "team:private", "vision").expect("whoever may read it there has it");
 }

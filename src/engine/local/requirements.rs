@@ -12,8 +12,9 @@
 //!
 //! **Invariant:** once `complete` is there, tasks see it read-only.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::io;
+use std::io::{self, BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -34,11 +35,13 @@ use crate::sys::rooted::Rooted;
 
 /// Longest list, bytes.
 const LIST_MAX: u64 = 1 << 20;
-/// Most files beside the list that may be part of what it says.
-const BESIDE_MAX: usize = 1000;
-/// Most files of directories that it names, and most bytes of them that are read; what is beyond is told apart by its name alone.
-const BELOW_MAX: usize = 10_000;
-const READ_MAX: u64 = 64 << 20;
+/// Most lists that are followed; with more, all of the code counts.
+const LISTS_MAX: usize = 100;
+/// Most files of the code that are read, and most bytes of them; what is beyond is told apart by size and time of change.
+const READ_FILES_MAX: usize = 10_000;
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// How the names of files that pip takes as packages end.
+const ARCHIVES: [&str; 8] = [".whl", ".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz", ".tar.xz"];
 
 /// What a task gets.
 pub(super) struct Provided {
@@ -94,27 +97,16 @@ struct List(Sha256);
 impl List {
     /// The file `name` in the directory `code` of `run`; `None` if there is none.
     fn read(run: &Path, code: &str, name: &str) -> io::Result<Option<Self>> {
-        let (root, code) = (Rooted::open(run)?, Path::new(code));
-        let Some(list) = root.read(&code.join(name), LIST_MAX)? else { return Ok(None) };
+        let code = Code { root: Rooted::open(run)?, place: Path::new(code) };
+        let name = Path::new(name);
+        let Some(list) = code.root.read(&code.place.join(name), LIST_MAX)? else { return Ok(None) };
         if list.len() as u64 == LIST_MAX {
             return Err(io::Error::other(format!("it has {LIST_MAX} bytes or more: that is no list of requirements")));
         }
-        let mut hash = Sha256::new_with_prefix("1");
+        let mut hash = Sha256::new_with_prefix("2");
         add(&mut hash, &list);
-        if names_files(&list) {
-            let mut others = lists_in(&list).filter_map(|other| root.read(&code.join(other), LIST_MAX).ok().flatten());
-            let reach = match names_directories(&list) || others.any(|other| names_directories(&other)) {
-                true => Reach::Below,
-                false => Reach::Beside,
-            };
-            let mut left = READ_MAX;
-            for path in files_of(&root, code, reach)? {
-                // Larger ones, and what is no file, are told apart by their names alone.
-                let content = root.read(&code.join(&path), LIST_MAX.min(left)).ok().flatten().unwrap_or_default();
-                left -= content.len() as u64;
-                add(&mut hash, path.as_os_str().as_bytes());
-                add(&mut hash, &content);
-            }
+        if code.add_lists(&mut hash, name, &list).is_none() {
+            code.add_all(&mut hash)?;
         }
         Ok(Some(Self(hash)))
     }
@@ -134,51 +126,109 @@ fn add(hash: &mut Sha256, part: &[u8]) {
     hash.update(part);
 }
 
-/// Lines such as `-r other.txt`, `-c limits.txt`, `-e .` or `./package`.
-fn names_files(list: &[u8]) -> bool {
-    let mut lines = list.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    lines.any(|line| line.starts_with(b"-") || line.starts_with(b".") || line.starts_with(b"/") || line.contains(&b'@'))
+/// The code of a task.
+struct Code<'a> {
+    root: Rooted,
+    /// Below the root.
+    place: &'a Path,
 }
 
-/// Lines such as `.`, `./package`, `-e .` or `name @ file:///opt/ml/code`: all that is in there makes the package.
-fn names_directories(list: &[u8]) -> bool {
-    let mut lines = list.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
-    let begins = |line: &[u8]| [&b"."[..], b"/", b"-e", b"--editable"].iter().any(|word| line.starts_with(word));
-    lines.any(|line| begins(line) || line.windows(5).any(|word| word == b"file:"))
-}
-
-/// Other lists that this one takes in.
-fn lists_in(list: &[u8]) -> impl Iterator<Item = String> {
-    let lines = list.split(|byte| *byte == b'\n').map(|line| String::from_utf8_lossy(line).trim().to_owned());
-    lines.filter_map(|line| {
-        let other = line.strip_prefix("--requirement").or_else(|| line.strip_prefix("-r"))?;
-        Some(other.trim_start_matches(['=', ' ', '\t']).to_owned())
-    })
-}
-
-/// How far files of the code are part of a list that names some.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    Beside,
-    Below,
-}
-
-/// By their paths in the code, sorted.
-fn files_of(root: &Rooted, code: &Path, reach: Reach) -> io::Result<Vec<PathBuf>> {
-    let most = if reach == Reach::Below { BELOW_MAX } else { BESIDE_MAX };
-    let (mut found, mut open) = (Vec::new(), vec![PathBuf::new()]);
-    while let Some(directory) = open.pop() {
-        let handle = root.handle(&code.join(&directory))?;
-        for entry in fs::read_dir(mounts::path_of(&handle))?.flatten().take(most.saturating_sub(found.len())) {
-            let path = directory.join(entry.file_name());
-            if reach == Reach::Below && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                open.push(path.clone());
+impl Code<'_> {
+    /// Takes in the lists that `list` at `path` names, and those that they name; `None` where one names more of the code than
+    /// lists, or cannot be followed.
+    fn add_lists(&self, hash: &mut Sha256, path: &Path, list: &[u8]) -> Option<()> {
+        let (mut open, mut known) = (lists_in(list, path)?, BTreeSet::new());
+        while let Some(path) = open.pop_last() {
+            let list = self.root.read(&self.place.join(&path), LIST_MAX).ok().flatten()?;
+            add(hash, path.as_os_str().as_bytes());
+            add(hash, &list);
+            let others = lists_in(&list, &path)?;
+            known.insert(path);
+            open.extend(others.into_iter().filter(|other| !known.contains(other)));
+            if known.len() + open.len() > LISTS_MAX || list.len() as u64 == LIST_MAX {
+                return None;
             }
-            found.push(path);
+        }
+        Some(())
+    }
+
+    /// Takes in all that lies in the code, in the order of its names.
+    fn add_all(&self, hash: &mut Sha256) -> io::Result<()> {
+        let (mut files, mut bytes) = (READ_FILES_MAX, READ_BYTES_MAX);
+        let mut open = vec![PathBuf::new()];
+        while let Some(directory) = open.pop() {
+            let handle = self.root.handle(&self.place.join(&directory))?;
+            let mut entries: Vec<_> = fs::read_dir(mounts::path_of(&handle))?.collect::<io::Result<_>>()?;
+            entries.sort_by_key(fs::DirEntry::file_name);
+            for entry in entries {
+                let path = directory.join(entry.file_name());
+                let metadata = entry.metadata()?;
+                add(hash, path.as_os_str().as_bytes());
+                if metadata.is_dir() {
+                    open.push(path);
+                } else if metadata.is_symlink() {
+                    add(hash, fs::read_link(entry.path())?.as_os_str().as_bytes());
+                } else if metadata.is_file() && files > 0 && metadata.len() <= bytes {
+                    (files, bytes) = (files - 1, bytes - metadata.len());
+                    self.add_file(hash, &path, metadata.len())?;
+                } else {
+                    let of = [metadata.len().cast_signed(), metadata.mtime(), metadata.mtime_nsec()];
+                    of.iter().for_each(|number| hash.update(number.to_le_bytes()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add_file(&self, hash: &mut Sha256, path: &Path, length: u64) -> io::Result<()> {
+        let mut file = BufReader::new(self.root.file_for_reading(&self.place.join(path))?.take(length));
+        hash.update(length.to_le_bytes());
+        loop {
+            let piece = file.fill_buf()?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            hash.update(piece);
+            let count = piece.len();
+            file.consume(count);
         }
     }
-    found.sort();
-    Ok(found)
+}
+
+/// The other lists that one at `path` takes in, by their paths in the code; `None` where it names more of the code than lists.
+fn lists_in(list: &[u8], path: &Path) -> Option<BTreeSet<PathBuf>> {
+    let mut lists = BTreeSet::new();
+    for line in String::from_utf8_lossy(list).lines() {
+        let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
+        let line = words.collect::<Vec<_>>().join(" ");
+        let value_of = |options: [&str; 4]| {
+            let value = options.iter().find_map(|option| line.strip_prefix(option));
+            value.map(|value| value.trim_start_matches(['=', ' '])).filter(|value| is_here(value))
+        };
+        if let Some(other) = value_of(["--requirement", "--constraint", "-r", "-c"]) {
+            // An absolute one is how a task sees it.
+            let beside = path.parent().filter(|_| !other.starts_with('/') && !other.contains("file:"))?;
+            lists.insert(beside.join(other));
+        } else if value_of(["--editable", "--find-links", "-e", "-f"]).is_some() || names_path(&line) {
+            return None;
+        }
+    }
+    Some(lists)
+}
+
+/// Not at an address elsewhere.
+fn is_here(value: &str) -> bool {
+    !value.contains("://") || value.contains("file:")
+}
+
+/// `.`, `src/package`, `package.whl`, `name @ file:///opt/ml/code`.
+fn names_path(line: &str) -> bool {
+    let requirement = line.split(';').next().unwrap_or(line);
+    let is_archive = |name: &str| ARCHIVES.iter().any(|end| name.ends_with(end));
+    let is_path = requirement.starts_with('.')
+        || requirement.contains('/')
+        || requirement.split(['[', ' ']).next().is_some_and(is_archive);
+    line.contains("file:") || is_path && is_here(requirement)
 }
 
 /// An upgrade of the machine's Python makes what was installed for the old one useless.
@@ -255,27 +305,50 @@ fn below(directories: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
+    /// The hash of the list at `code/r.txt`.
+    fn hash_of(run: &Path) -> Vec<u8> {
+        let List(hash) = List::read(run, "code", "r.txt").unwrap().unwrap();
+        hash.finalize().to_vec()
+    }
+
     #[test]
     fn the_key_follows_the_list_and_what_it_names() {
         let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, content: &str| {
+            let path = dir.path().join("code").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, content).unwrap();
+        };
         let hash = |list: &str, other: &str| {
-            fs::create_dir_all(dir.path().join("code")).unwrap();
-            fs::write(dir.path().join("code/r.txt"), list).unwrap();
-            fs::write(dir.path().join("code/other.txt"), other).unwrap();
-            let List(hash) = List::read(dir.path(), "code", "r.txt").unwrap().unwrap();
-            hash.finalize().to_vec()
+            write("r.txt", list);
+            write("other.txt", other);
+            hash_of(dir.path())
         };
         assert_eq!(hash("numpy==1\n", "a"), hash("numpy==1\n", "b"), "what it does not name is nothing to it");
         assert_ne!(hash("numpy==1\n", "a"), hash("numpy==2\n", "a"));
-        assert_ne!(hash("-r other.txt\n", "a"), hash("-r other.txt\n", "b"));
-        // Of a package that is made of the code all of it counts, wherever it lies, also by way of another list.
+        for list in ["-r other.txt\n", "-cother.txt  # why\n", "--requirement=lists/../other.txt"] {
+            write("lists/base.txt", "");
+            assert_ne!(hash(list, "a"), hash(list, "b"), "{list}");
+            assert_eq!(hash(list, "a"), hash(list, "a"), "{list}");
+        }
+        // Those that a list names are beside that list, and may lead back.
+        write("lists/base.txt", "-r more/last.txt\n-r base.txt");
+        let nested = ["a", "b"].map(|last| {
+            write("lists/more/last.txt", last);
+            hash("-r lists/base.txt", "")
+        });
+        assert_ne!(nested[0], nested[1]);
+        assert_eq!(hash("-r lists/base.txt", "a"), hash("-r lists/base.txt", "b"));
+        // Of a package that is made of the code all of it counts, wherever it lies, also by way of other lists.
         let package = |list: &str, other: &str, content: &str| {
-            fs::create_dir_all(dir.path().join("code/src/own")).unwrap();
-            fs::write(dir.path().join("code/src/own/part.py"), content).unwrap();
+            write("src/own/part.py", content);
             hash(list, other)
         };
-        for (list, other) in [(".\n", ""), ("-e ./src\n", ""), ("x @ file:///code\n", ""), ("-r other.txt\n", ".\n")] {
-            assert_ne!(package(list, other, "1"), package(list, other, "2"), "{list}");
+        for list in [".", "-e ./src", "src/own", "x @ file:///code", "-r /code/lists/base.txt", "-r none.txt"] {
+            assert_ne!(package(list, "", "1"), package(list, "", "2"), "{list}");
+            assert_ne!(package("-r other.txt", list, "1"), package("-r other.txt", list, "2"), "{list}");
+            write("lists/more/last.txt", list);
+            assert_ne!(package("-r lists/base.txt", "", "1"), package("-r lists/base.txt", "", "2"), "{list}");
         }
         assert_eq!(package("-r other.txt\n", "numpy\n", "1"), package("-r other.txt\n", "numpy\n", "2"));
         assert!(List::read(dir.path(), "code", "none.txt").unwrap().is_none());
@@ -284,13 +357,57 @@ mod tests {
     }
 
     #[test]
+    fn what_is_beyond_the_bounds_counts_by_size_and_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let code = dir.path().join("code");
+        fs::create_dir_all(code.join("many")).unwrap();
+        fs::write(code.join("r.txt"), ".").unwrap();
+        // More bytes than are read, and more files: the last ones in the order of names.
+        fs::File::create(code.join("large")).unwrap().set_len(READ_BYTES_MAX + 1).unwrap();
+        (0..=READ_FILES_MAX).for_each(|number| fs::write(code.join(format!("many/{number:05}")), "1").unwrap());
+        let before = hash_of(dir.path());
+        assert_eq!(before, hash_of(dir.path()));
+        let last = code.join(format!("many/{READ_FILES_MAX}"));
+        for (path, content) in [(code.join("large"), None), (last, Some("2"))] {
+            let before = hash_of(dir.path());
+            content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
+            fs::File::open(&path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+            assert_ne!(before, hash_of(dir.path()), "{}", path.display());
+        }
+        assert_ne!(before, hash_of(dir.path()));
+    }
+
+    #[test]
     fn lines_that_name_files_are_known() {
-        for list in ["numpy\n  -r more.txt", "./wheels/x.whl", "x @ file:///code/x", "/abs/x.whl", "-e ."] {
-            assert!(names_files(list.as_bytes()), "{list}");
+        let named = |list: &str| lists_in(list.as_bytes(), Path::new("lists/r.txt"));
+        for list in [
+            "./wheels/x.whl",
+            "x.whl[dev]",
+            "src/pkg ; python_version < '3'",
+            "x @ file:///code/x",
+            "/abs/x.whl",
+            "-e .",
+            "-e pkg",
+            "--find-links wheels",
+            "-r /code/x.txt",
+            "-i file:///code/simple",
+        ] {
+            assert_eq!(named(list), None, "{list}");
         }
-        for list in ["", "numpy>=1.2 # -r\n", "a[b]==1 ; python_version < '3'"] {
-            assert!(!names_files(list.as_bytes()), "{list}");
+        for list in [
+            "",
+            "numpy>=1.2 # -r\n#./x",
+            "a[b]==1 ; python_version < '3'",
+            "numpy==1 \\\n    --hash=sha256:00",
+            "x @ https://host.lab/x.whl",
+            "-e git+https://host.lab/x.git@v1#egg=x",
+            "--extra-index-url https://host.lab/simple",
+            "-r https://host.lab/r.txt",
+        ] {
+            assert_eq!(named(list), Some(BTreeSet::new()), "{list}");
         }
+        let others = ["lists/more.txt", "lists/limits.txt"].map(PathBuf::from);
+        assert_eq!(named("numpy\n  -r more.txt # why\n--constraint limits.txt"), Some(BTreeSet::from(others)));
     }
 
     #[test]
