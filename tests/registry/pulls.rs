@@ -57,7 +57,7 @@ fn store(root: &Path, server: &Server, runtime: &tokio::runtime::Runtime) -> Ima
 }
 
 /// The end of the address of a layer.
-fn end_of(layer: &Vec<u8>) -> String {
+fn end_of(layer: &[u8]) -> String {
     format!("blobs/{}", Digest::of(layer))
 }
 
@@ -98,7 +98,7 @@ fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they
     put(&mut site, "first", &[&common]);
     // As many as are fetched at once come before the one in common.
     put(&mut site, "second", &[&own[0], &own[1], &own[2], &common]);
-    let (end, of_second) = (end_of(&common), own.each_ref().map(end_of));
+    let (end, of_second) = (end_of(&common), own.each_ref().map(|layer| end_of(layer)));
     let signs = Arc::new(Signs::default());
     let told = signs.clone();
     // The first image is whole when the second one is wanted, and the second one gets to that layer when the first one is done.
@@ -140,7 +140,7 @@ fn what_was_downloaded_from_one_repository_serves_no_other() {
     put(&mut site, "private", &[&secret]);
     // Names a layer that its repository does not have, behind as many others as are fetched at once.
     put(&mut site, "forged", &[&own[0], &own[1], &own[2], &secret]);
-    let (slow, lacking) = (own.each_ref().map(end_of), format!("/v2/thief/{}", end_of(&secret)));
+    let (slow, lacking) = (own.each_ref().map(|layer| end_of(layer)), format!("/v2/thief/{}", end_of(&secret)));
     let (signs, refused) = (Arc::new(Signs::default()), lacking.clone());
     let told = signs.clone();
     // The private image comes and is there while the forged one has begun and not yet got to that layer.

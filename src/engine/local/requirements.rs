@@ -198,7 +198,7 @@ impl Code<'_> {
 /// The other lists that one at `path` takes in, by their paths in the code; `None` where it names more of the code than lists.
 fn lists_in(list: &[u8], path: &Path) -> Option<BTreeSet<PathBuf>> {
     let mut lists = BTreeSet::new();
-    for line in String::from_utf8_lossy(list).lines() {
+    for line in String::from_utf8_lossy(list).trim_start_matches('\u{feff}').lines() {
         let words = line.split_whitespace().take_while(|word| !word.starts_with('#'));
         let line = words.collect::<Vec<_>>().join(" ");
         let value_of = |options: [&str; 4]| {
@@ -368,6 +368,8 @@ mod tests {
         let before = hash_of(dir.path());
         assert_eq!(before, hash_of(dir.path()));
         let last = code.join(format!("many/{READ_FILES_MAX}"));
+        fs::File::open(code.join("many/00000")).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(before, hash_of(dir.path()), "of what is read the content counts");
         for (path, content) in [(code.join("large"), None), (last, Some("2"))] {
             let before = hash_of(dir.path());
             content.into_iter().for_each(|content| fs::write(&path, content).unwrap());
@@ -387,7 +389,7 @@ mod tests {
             "x @ file:///code/x",
             "/abs/x.whl",
             "-e .",
-            "-e pkg",
+            "\u{feff}-e pkg",
             "--find-links wheels",
             "-r /code/x.txt",
             "-i file:///code/simple",
