@@ -152,11 +152,8 @@ fn root(machine: &Machine) -> Verdict {
 fn daemons(machine: &Machine, name: &str) -> Result<Option<String>, Verdict> {
     let lock = machine.paths.daemon_lock();
     let found = is_held(&lock).and_then(|is_held| if is_held { pid_in(&lock) } else { Ok(None) });
-    let read = found.and_then(|pid| match pid {
-        // It may end meanwhile.
-        Some(pid) => Ok(std::fs::read_to_string(format!("/proc/{pid}/{name}")).ok()),
-        None => Ok(None),
-    });
+    // It may end meanwhile.
+    let read = found.map(|pid| std::fs::read_to_string(format!("/proc/{}/{name}", pid?)).ok());
     match read {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(needs_root()),
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(warning(
