@@ -134,6 +134,13 @@ fn begin(config: &MountConfig) -> Result<Mounted<WorkspaceTree>, MountingError> 
     if unmount_stale(&place, &options.fs_name).map_err(failed("remove the dead mount"))? {
         tracing::warn!(path = %place.display(), "removed the mount of a process that died");
     }
+    if std::fs::read_dir(&place).is_ok_and(|mut hidden| hidden.next().is_some()) {
+        tracing::warn!(
+            path = %place.display(),
+            "the mount point is not empty: what somebody has put there while nothing was mounted is hidden by the mount; to have it, \
+             `trainyard shutdown`, move it elsewhere, and start again"
+        );
+    }
     let mounted = mount(&config.paths.workspaces(), &place, open_tree(config)?, &options)?;
     tracing::info!(path = %place.display(), "mounted");
     Ok(mounted)

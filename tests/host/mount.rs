@@ -197,10 +197,15 @@ fn a_daemon_starts_over_a_mount_that_is_dead_and_puts_a_new_one_in_its_place() {
         |status| wait_for("readiness", || Some(get(&instance, "/readyz")).filter(|ready| ready.status == status));
     let away = seen(503).json();
     assert_eq!((&away["checks"][3]["check"], &away["checks"][3]["ok"]), (&"mount".into(), &false.into()), "{away:#}");
+    // Somebody has put something there; the journal tells what the mount hides.
+    let hides = instance.root().join("hides");
+    fs::create_dir(&hides).unwrap();
+    fs::write(hides.join("data"), "").unwrap();
     fs::remove_file(top).unwrap();
-    fs::create_dir(top).unwrap();
+    fs::rename(&hides, top).unwrap();
     wait_for("a mount where one can be", is_back);
     seen(200);
+    instance.wait_for_log("the mount point is not empty");
     instance.shutdown();
 }
 
