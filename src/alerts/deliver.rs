@@ -292,6 +292,6 @@ mod tests {
         assert!(head.lines().all(|line| line.len() <= 78 && line.is_ascii()), "{text}");
         assert!(text.contains("训练"));
         let alarm = mail(&["ops@lab".to_owned()], &Notice { message: "alarm: no room".to_owned(), ..notice() });
-        assert!(alarm.contains(&encoded("[trainyard] vision/训练: alarm: no room")), "{alarm}");
+        assert!(alarm.contains(&encoded("[trainyard] default/训练: alarm: no room")), "{alarm}");
     }
 }

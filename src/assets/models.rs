@@ -244,7 +244,7 @@ mod tests {
             let by = Remover { uid, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
             remove(&shelf, &model(run), &by).map_err(|error| error.to_string())
         };
-        assert!(remove(4, 0).unwrap_err().contains("in use by a job that is not over (job tune)"));
+        assert!(remove(4, 0).unwrap_err().contains("used, or will be, by a job that is not over (job tune)"));
         assert!(remove(2, 0).unwrap_err().contains("(job serve)"));
         assert!(remove(9, 0).unwrap_err().contains("there is no model train@9"));
         let other = nix::unistd::geteuid().as_raw() + 1;

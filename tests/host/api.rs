@@ -171,8 +171,9 @@ fn health_readiness_and_numbers_are_told_under_their_documented_names() {
     let quota = "[limits]\ncpu = 4\nmemory = \"4GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nstorage = \"1GiB\"\n";
     let Some(instance) = Instance::start(test, quota) else { return };
     assert_eq!(get(&instance, "/healthz").json()["status"], "ok");
-    let ready = get(&instance, "/readyz");
-    assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
+    // The mount takes a moment.
+    let ready = wait_for("readiness", || Some(get(&instance, "/readyz")).filter(|ready| ready.status == 200));
+    assert_eq!(ready.json()["ready"], true);
     // Where nothing may start for want of room, that is no machine that is ready, however much there is.
     let file = instance.root().join("etc/trainyard/trainyard.toml");
     let config = fs::read_to_string(&file).unwrap();

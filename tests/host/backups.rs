@@ -42,7 +42,7 @@ fn a_backup_that_is_taken_while_jobs_run_brings_them_back_on_another_root() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("--replace"), "{refused:?}");
     let said = other.cli(&["restore", &file, "--replace"]);
     let (told, aside) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
-    assert!(told.contains("restored 3 jobs") && told.contains("2 were not over"), "{said:?}");
+    assert!(told.contains("restored 3 job(s)") && told.contains("2 were not over"), "{said:?}");
     assert!(aside.contains("the tokens 0.ci. Make new ones, or restore again with --with-tokens"), "{aside}");
     let said = other.cli(&["restore", &file, "--replace", "--with-tokens"]);
     let aside = String::from_utf8_lossy(&said.stderr);
@@ -115,11 +115,12 @@ fn a_restore_over_a_mount_point_is_refused_before_anything_is_changed() {
         command.args(["-m", "sh", "-ec", script, BINARY]).arg(&root);
         command.output().unwrap()
     };
-    let backed_up = run("exec \"$0\" --root \"$1\" backup \"$1/b\"");
+    let backed_up = run("exec \"$0\" --root \"$1\" backup \"$1/b.tar.zst\"");
     assert!(backed_up.status.success(), "{}", String::from_utf8_lossy(&backed_up.stderr));
     for place in ["etc/trainyard", "etc/trainyard/jobs.d"] {
-        let mounted =
-            format!("mount --bind \"$1/{place}\" \"$1/{place}\"; exec \"$0\" --root \"$1\" restore \"$1/b\" --replace");
+        let mounted = format!(
+            "mount --bind \"$1/{place}\" \"$1/{place}\"; exec \"$0\" --root \"$1\" restore \"$1/b.tar.zst\" --replace"
+        );
         let refused = run(&mounted);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         let mount = root.join(place).display().to_string();
@@ -129,7 +130,7 @@ fn a_restore_over_a_mount_point_is_refused_before_anything_is_changed() {
         let names = fs::read_dir(root.join("etc")).unwrap().map(|entry| entry.unwrap().file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["trainyard"], "no draft, and nothing set aside");
     }
-    let restored = run("exec \"$0\" --root \"$1\" restore \"$1/b\" --replace");
+    let restored = run("exec \"$0\" --root \"$1\" restore \"$1/b.tar.zst\" --replace");
     assert!(restored.status.success(), "{}", String::from_utf8_lossy(&restored.stderr));
 }
 

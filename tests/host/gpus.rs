@@ -286,7 +286,7 @@ fn a_job_has_cards_of_its_own_and_can_open_no_others_and_the_next_one_gets_them_
     assert!(!none.contains("NVIDIA") && !none.contains("nvidia20"), "{none}");
     instance.drop_job("third", &job("1113", 1));
     let waiting = || instance.report("third").map(|report| report["reason"].as_str().unwrap().to_owned());
-    wait_for("it to wait", || waiting().filter(|why| why.contains("the rest is held by first and second")));
+    wait_for("it to wait", || waiting().filter(|why| why.contains("held by first and second")));
     let holder = |index: usize| list(&instance)["gpus"][index]["leased_by"].as_str().map(str::to_owned);
     assert_eq!([holder(0), holder(1)], [Some("first main-0".to_owned()), Some("second main-0".to_owned())]);
     assert!(instance.ok(&["gpu"]).contains("GPU  LEASED BY\n0    first main-0\n1    second main-0\n"));

@@ -13,7 +13,7 @@ fn a_gang_starts_whole_or_waits_with_its_reason() {
     instance.wait_state("holder", "running");
     instance.drop_job("gang", &format!("command = \"true\"\n{small}[roles.w]\ncount = 2\n"));
     let report = instance.wait_state("gang", "waiting");
-    assert!(text(&report["reason"]).contains("the rest is held by holder"), "{report}");
+    assert!(text(&report["reason"]).contains("held by holder"), "{report}");
     instance.drop_job("behind", &format!("command = \"true\"\n{small}"));
     let report = instance.wait_state("behind", "waiting");
     assert_eq!(text(&report["reason"]), "waits in place 2 of the queue, which begins with gang");
