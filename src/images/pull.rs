@@ -41,7 +41,7 @@ impl Images {
         let (config, layers) = config::read(&fetched.config)?;
         let pin = self.layers.pin();
         let made_of = layers.iter().cloned().zip(fetched.layers.iter().map(|blob| blob.digest.clone()));
-        let _claims = Claims::of(self, &reference, wanted.workspace, made_of);
+        let claims = Claims::of(self, &reference, wanted.workspace, made_of);
         self.prove_seen(wanted.workspace)?;
         let missing: Vec<_> = layers
             .iter()
@@ -67,6 +67,8 @@ impl Images {
             }
         }
         unpacked?;
+        // Before the image is known: who is killed in between looks at it again, and takes away what is left.
+        drop(claims);
         let image = self.commit(fetched.digest, config, layers, &pin)?;
         let (name, kind, at) = (reference.to_string(), wanted.kind.clone(), crate::sys::now());
         let record = NameRecord { name, kind, digest: image.digest, uid: wanted.uid, at };

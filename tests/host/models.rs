@@ -101,6 +101,7 @@ fn models_go_by_model_rm_unless_a_job_uses_them() {
     instance.drop_job("gate", "state = \"held\"\ncommand = \"true\"");
     let eval = "after = [\"train\", \"gate\"]\ndatasets = [\"model:train@1\"]\ncommand = \"true\"";
     instance.drop_job("eval", eval);
+    instance.wait_state("eval", "waiting");
     wait_for("what it waits for", || instance.ok(&["status", "eval"]).contains("gate").then_some(()));
     instance.ok(&["stop", "serve"]);
     wait_for("it to be over", || instance.mount().join("jobs/by-state/stopped/serve").exists().then_some(()));
