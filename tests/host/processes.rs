@@ -169,6 +169,8 @@ fn a_task_that_ends_leaves_nothing_in_the_common_processes_and_is_started_again_
     assert_eq!((namespace(again, "pid"), namespace(again, "user")), (processes, namespace(other, "user")));
     assert!(lives(other) && lives(holder));
     assert_eq!(opened("22410", &minors), [MAY_NOT, MAY, MAY].concat());
+    let is_known = |task: &serde_json::Value| task["task"] == "w-0" && task["phase"] == "running";
+    wait_for("it to be known", || instance.report("pair")?["tasks"].as_array()?.iter().any(is_known).then_some(()));
     // A command that enters ends with its task, and what it leaves with it; whoever lost its parent is reaped.
     inside(&instance, "w-0", "setsid sleep 22417 > /dev/null 2>&1 & setsid sh -c 'sleep 0.01 &'");
     let entered = process("sleep 22417");
