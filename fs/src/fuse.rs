@@ -4,7 +4,8 @@
 //! What is negotiated and why (measured in the project's facts on FUSE):
 //! - `AUTO_INVAL_DATA`: cached pages go when size or time changed behind the mount; live logs need it.
 //! - `DIRECT_IO_ALLOW_MMAP`: generated files are read past the cache and may still be mapped.
-//! - `PASSTHROUGH`, for files of read-only places that are opened for reading: see `iomode`.
+//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and for who opens a file to write alone where that
+//!   can be waited for: see `iomode`.
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
@@ -23,6 +24,7 @@ mod iomode;
 mod write;
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::Path;
@@ -41,16 +43,15 @@ use crate::behind::Told;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
-use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
+use crate::ops::{Access, Changes, Entry, Home, Listed, Listing, Opened, Ops};
 use crate::sys;
 use crate::tree::{RelPath, Tree};
 
 pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
-use gate::Turn;
 
 use agree::agree;
-use answer::{Cache, GENERATION, refused};
+use answer::{Cache, GENERATION, Route, refused};
 use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
@@ -59,9 +60,6 @@ use write::Write;
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
 const WRITABLE: PollEvents = PollEvents::POLLOUT.union(PollEvents::POLLWRNORM);
-
-/// How a request comes through the gate.
-type Way = fn(&Arc<Gate>) -> Option<Turn>;
 
 /// One session's handlers.
 pub(crate) struct Fuse<T> {
@@ -135,15 +133,14 @@ impl<T: Tree> Fuse<T> {
                 let Some(_turn) = self.gate.enter() else { return };
                 job(&self.served);
             }
-            None => self.hand_over(kind, home, Gate::enter, job),
+            None => self.hand_over(kind, home, job),
         }
     }
 
-    /// To another thread, which comes through the gate by `way`.
-    fn hand_over(&self, kind: Kind, home: Home, way: Way, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    fn hand_over(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
         let (served, gate) = (self.served.clone(), self.gate.clone());
         let work = move || {
-            let Some(_turn) = way(&gate) else { return };
+            let Some(_turn) = gate.enter() else { return };
             job(&served);
         };
         self.crew.hand_over(home, kind, Box::new(work));
@@ -180,13 +177,6 @@ impl<T: Tree> Served<T> {
         self.tell(|notifier| notifier.inval_inode(INodeNo(ino), -1, 0));
     }
 
-    /// What was stored by mappings of these files comes here, and is done by other threads, before this returns: later it would be
-    /// refused.
-    fn write_back(&self, files: &[u64]) {
-        // The kernel writes pages that it is to forget.
-        files.iter().for_each(|ino| self.tell(|notifier| notifier.inval_inode(INodeNo(*ino), 0, 0)));
-    }
-
     fn tell(&self, word: impl FnOnce(&Notifier) -> io::Result<()>) {
         let notifier = self.notifier.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
         if let Err(error) = notifier.map_or(Ok(()), |notifier| word(&notifier)) {
@@ -214,10 +204,29 @@ impl<T: Tree> Served<T> {
     }
 
     /// Registers the file of `fh` with the kernel; `None`, and so cached, where that is not possible.
-    fn register(&self, reply: &ReplyOpen, fh: u64) -> Option<BackingId> {
+    fn register(&self, fh: u64, open_backing: impl FnOnce(File) -> io::Result<BackingId>) -> Option<BackingId> {
         let file = self.agreed().passthrough.then(|| self.ops.duplicate(fh).ok())??;
-        let registered = reply.open_backing(file);
+        let registered = open_backing(file);
         registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
+    }
+
+    /// How `ino` is read and written that was opened as `fh` where it may be changed. Who writes alone lets the kernel do so by
+    /// itself: nothing of that can be mapped, so it ends when it is closed.
+    fn open_stored(
+        &self,
+        ino: u64,
+        (fh, access): (u64, Access),
+        open_backing: impl FnOnce(File) -> io::Result<BackingId>,
+    ) -> Route {
+        let is_passed = access.only_writes() && self.agreed().passthrough && self.ops.passes_writes(fh);
+        match self.modes().open(ino, || is_passed.then(|| self.register(fh, open_backing)).flatten()) {
+            IoMode::Passthrough(id) if is_passed || !access.writes() => Route::Passed(id),
+            IoMode::Passthrough(id) => {
+                self.ops.go_past_cache(fh);
+                Route::ToUs(id)
+            }
+            IoMode::Cached => Route::Cached,
+        }
     }
 
     /// Whether there is something to read of an open file, or its end; `wait` is told when there is. Where nobody could be told,
@@ -392,12 +401,10 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let (name, newname) = (name.to_owned(), newname.to_owned());
         let homes = [self.ops.home(parent.0, Some(&name)), self.ops.home(newparent.0, Some(&newname))];
-        let gate = self.gate.clone();
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
             let (from, to) = ((parent.0, &*name), (newparent.0, &*newname));
-            let stored = served.ops.written_and_frozen(from, to);
-            gate.waiting_inside(|| served.write_back(&stored));
+            served.ops.await_writers(from, to);
             let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
             answer::empty(reply, renamed);
         });
@@ -424,16 +431,16 @@ impl<T: Tree> Filesystem for Fuse<T> {
             served.modes().adopt(|number| sys::known_backing(&reply, number));
             match served.ops.open(ino.0, access) {
                 Ok(Opened::Stored { fh }) => {
-                    let mode = served.modes().open(ino.0, || None);
-                    if access.writes() && matches!(mode, IoMode::Passthrough(_)) {
-                        served.ops.go_past_cache(fh);
-                    }
-                    answer::opened(reply, fh, access, &mode, Cache::Kept);
+                    let route = served.open_stored(ino.0, (fh, access), |file| reply.open_backing(file));
+                    answer::opened(reply, fh, access, route, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
-                    let register = || served.register(&reply, fh);
-                    let mode = served.modes().open(ino.0, register);
-                    answer::opened(reply, fh, access, &mode, Cache::Dropped);
+                    let register = || served.register(fh, |file| reply.open_backing(file));
+                    let route = match served.modes().open(ino.0, register) {
+                        IoMode::Passthrough(id) => Route::Passed(id),
+                        IoMode::Cached => Route::Cached,
+                    };
+                    answer::opened(reply, fh, access, route, Cache::Dropped);
                 }
                 Ok(Opened::Generated { fh }) => answer::opened_generated(reply, fh),
                 Err(error) => reply.error(refused(&error)),
@@ -458,12 +465,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let created = served.ops.create(parent.0, name, access, &made);
             match created {
                 Ok((entry, fh)) => {
-                    served.modes().open(entry.ino, || None);
+                    let route = served.open_stored(entry.ino, (fh, access), |file| reply.open_backing(file));
                     let past_cache = answer::goes_past_cache(access, served.agreed());
-                    if past_cache {
+                    if past_cache && matches!(route, Route::Cached) {
                         served.ops.go_past_cache(fh);
                     }
-                    answer::created(reply, &entry, fh, past_cache);
+                    answer::created(reply, &entry, fh, past_cache, route);
                 }
                 Err(error) => reply.error(refused(&error)),
             }
@@ -505,20 +512,15 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let write = Write { uid: req.uid(), ino, fh, offset, write_flags, flags };
         let home = self.ops.home(ino.0, None);
-        // A rename that publishes waits for what the kernel writes back: neither others like it nor a closed gate hold that up.
-        let is_written_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
-        let (home, way): (_, Way) = match is_written_back {
-            true => (home.written_back(), Gate::enter_closed),
-            false => (home, Gate::enter),
-        };
         if let Some(_here) = self.crew.here(home) {
-            let Some(_turn) = way(&self.gate) else { return };
+            let Some(_turn) = self.gate.enter() else { return };
             return write.work(&self.served, data, reply);
         }
         let data = data.to_vec();
         // The kernel has given up the pages that it writes back, and bounds them itself: nothing of that is refused.
+        let is_written_back = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let kind = if is_written_back { Kind::Tells } else { Kind::Asks { bytes: data.len() } };
-        self.hand_over(kind, home, way, move |served| write.work(served, &data, reply));
+        self.hand_over(kind, home, move |served| write.work(served, &data, reply));
     }
 
     fn flush(&self, _req: &Request, _ino: INodeNo, _fh: FileHandle, _lock_owner: LockOwner, reply: ReplyEmpty) {

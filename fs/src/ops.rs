@@ -15,6 +15,7 @@ mod entries;
 mod files;
 mod namespace;
 mod nodes;
+mod writers;
 pub(crate) mod xattrs;
 
 use std::collections::HashMap;
@@ -47,6 +48,7 @@ use directories::OpenDirectory;
 use files::OpenFile;
 use namespace::Namespace;
 use nodes::{Nodes, Orphan};
+use writers::Writers;
 
 pub(crate) struct Ops<T> {
     host: Host,
@@ -57,6 +59,8 @@ pub(crate) struct Ops<T> {
     /// What was paid for files that were changed, by their numbers, until they are forgotten.
     paid: Mutex<HashMap<u64, Paid>>,
     files: Mutex<HandleTable<OpenFile>>,
+    /// Those past us.
+    writers: Writers,
     directories: Mutex<HandleTable<OpenDirectory>>,
 }
 
@@ -68,11 +72,6 @@ impl Home {
     /// That of a request about both: another than either, for it waits for whichever hangs.
     pub(crate) fn both([one, other]: [Self; 2]) -> Self {
         if one == other { one } else { Self(one.0.rotate_left(1) ^ other.0) }
-    }
-
-    /// That of what is written back there: requests of this one wait for it.
-    pub(crate) fn written_back(self) -> Self {
-        Self(self.0 ^ 1)
     }
 }
 
@@ -114,6 +113,7 @@ impl<T: Tree> Ops<T> {
             nodes: Mutex::new(Nodes::new(InodeTable::new(root.identity()))),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
+            writers: Writers::default(),
             directories: Mutex::new(HandleTable::new()),
         })
     }
@@ -147,6 +147,7 @@ impl<T: Tree> Ops<T> {
             nodes: Mutex::new(Nodes::go_on(table, orphans, frozen)),
             paid: Mutex::default(),
             files: Mutex::new(HandleTable::new()),
+            writers: Writers::default(),
             directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
         };
         let mut files = Vec::new();
@@ -252,16 +253,18 @@ impl<T: Tree> Ops<T> {
         if lock(&self.nodes).is_frozen(ino) { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Files that a rename will freeze and that are open to be written, and perhaps mapped.
-    pub(crate) fn written_and_frozen(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> Vec<u64> {
-        let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return Vec::new() };
-        if !self.tree.freezes(&from, &to) {
-            return Vec::new();
-        }
+    /// Waits a moment for whoever has something open to be written that a rename would freeze: that it was closed the kernel tells
+    /// when `close` has returned.
+    pub(crate) fn await_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) {
+        self.writers.wait_while(|| self.would_freeze_writers(from, to));
+    }
+
+    fn would_freeze_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> bool {
+        let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return false };
         // By any of its names, wherever the one that was looked up last is.
         let is_below = |path: &RelPath| path.as_path().starts_with(from.as_path());
-        let is_inside = |ino: &u64| self.paths(*ino).is_ok_and(|paths| paths.iter().any(is_below));
-        self.written().into_iter().filter(is_inside).collect()
+        let is_inside = |ino: u64| self.paths(ino).is_ok_and(|paths| paths.iter().any(is_below));
+        self.tree.freezes(&from, &to) && self.written().into_iter().any(is_inside)
     }
 
     /// Directory `ino` held in its place, to look many of its entries up.

@@ -28,6 +28,7 @@ use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, ve
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
 use crate::config::Paths;
 use crate::ids::{AssetName, Bytes, WorkspaceName};
+use crate::sys::process;
 
 #[derive(Debug, Subcommand)]
 pub enum DatasetVerb {
@@ -281,6 +282,9 @@ fn state_of(dataset: &Path, version: &str) -> anyhow::Result<State> {
 /// How often the manifest is asked how far it is: what is changed behind a mount nobody is told of.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
+/// How many of those that write to a draft are named.
+const TOLD_WRITERS: usize = 3;
+
 fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Format) -> anyhow::Result<Exit> {
     let dataset = &datasets.join(name.as_str());
     let (draft, target) = (dataset.join(DRAFT), dataset.join(version.as_str()));
@@ -301,8 +305,11 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
     }
     // Whoever may write beside it does not lead us elsewhere by a link.
     let held = Directory::open(datasets).and_then(|datasets| datasets.existing(name.as_str()));
-    held.and_then(|dataset| dataset.rename(DRAFT, version.as_str()))
-        .with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
+    let renamed = held.and_then(|dataset| dataset.rename(DRAFT, version.as_str()));
+    if renamed.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) {
+        bail!("{name} is not published half-written: {}; close it and try again", written_in(&draft));
+    }
+    renamed.with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
     let mut line = Progress::new(format);
     loop {
         match state_of(dataset, version.as_str())? {
@@ -330,6 +337,18 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
         Format::People => output::line(&told)?,
     }
     Ok(Exit::Success)
+}
+
+/// What is being written there, and by whom, as far as the caller may see that.
+fn written_in(draft: &Path) -> String {
+    let writers = process::writers_below(draft);
+    let told = writers.iter().take(TOLD_WRITERS).map(|writer| {
+        format!("{} is open to be written by {} (pid {})", writer.path.display(), writer.program, writer.pid)
+    });
+    match writers.is_empty() {
+        true => format!("a file in {} is open to be written, by a process that you may not look into", draft.display()),
+        false => told.collect::<Vec<_>>().join(", "),
+    }
 }
 
 fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: Format) -> anyhow::Result<Exit> {

@@ -1,7 +1,9 @@
-//! Processes: their descriptors, how they end, and what this one does to itself. `program` starts them, `rights` are what they may.
+//! Processes: their descriptors, how they end, and what this one does to itself. `program` starts them, `rights` are what they may, `writers`
+//! who has what open to be written.
 
 mod program;
 mod rights;
+mod writers;
 
 use std::fs::File;
 use std::io;
@@ -14,6 +16,7 @@ pub use rights::{
     Kept, become_user, drop_own_capabilities, give_up_resource_override, groups_of, primary_group_of, raise_open_files,
     take_limits_of, with_file_rights,
 };
+pub use writers::writers_below;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -283,6 +283,11 @@ impl Tree for WorkspaceTree {
         draft.zip(version).is_some_and(|(draft, version)| draft.dataset == version.dataset && version.is_top)
     }
 
+    /// A draft becomes read-only by its rename alone, code never does.
+    fn passes_writes(&self, path: &RelPath) -> bool {
+        matches!(part_of(path), Part::Datasets | Part::Code)
+    }
+
     fn renaming(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
         if dataset_of(from).is_some() || dataset_of(to).is_some() {
             return self.move_dataset(from, to);

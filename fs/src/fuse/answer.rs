@@ -1,5 +1,7 @@
 //! Replies: results of `ops` in the shape the kernel gets.
 
+use std::sync::Arc;
+
 use fuser::{
     BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
     ReplyXattr,
@@ -7,7 +9,6 @@ use fuser::{
 use tracing::debug;
 
 use super::convert::file_attr;
-use super::iomode::IoMode;
 use crate::error::{Error, Result};
 use crate::kept::Agreed;
 use crate::ops::{Access, Entry};
@@ -55,20 +56,27 @@ pub(super) enum Cache {
     Dropped,
 }
 
-/// A stored file. One opened only for reading has nothing to write back, so its `close` needs no word of
-/// ours. A writer of an inode that is open by passthrough sends its writes here, past the cache.
-pub(super) fn opened(reply: ReplyOpen, fh: u64, access: Access, mode: &IoMode<BackingId>, cache: Cache) {
+/// How what is read and written by one who has opened a file goes.
+#[derive(Debug)]
+pub(super) enum Route {
+    /// By the kernel's cache.
+    Cached,
+    /// The kernel does it by itself, by this backing number.
+    Passed(Arc<BackingId>),
+    /// What is written comes here, past the cache, since others let the kernel read or write by itself.
+    ToUs(Arc<BackingId>),
+}
+
+/// A stored file. One opened only for reading has nothing to write back, nor has what the kernel writes by itself, so its `close`
+/// needs no word of ours.
+pub(super) fn opened(reply: ReplyOpen, fh: u64, access: Access, route: Route, cache: Cache) {
     let fh = FileHandle(fh);
     let kept = if cache == Cache::Kept { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() };
-    match (mode, access.writes()) {
-        (IoMode::Cached, false) => reply.opened(fh, FopenFlags::FOPEN_NOFLUSH | kept),
-        (IoMode::Cached, true) => reply.opened(fh, kept),
-        (IoMode::Passthrough(id), false) => {
-            reply.opened_passthrough(fh, FopenFlags::FOPEN_NOFLUSH, id);
-        }
-        (IoMode::Passthrough(id), true) => {
-            reply.opened_passthrough(fh, FopenFlags::FOPEN_DIRECT_IO, id);
-        }
+    match route {
+        Route::Cached if access.writes() => reply.opened(fh, kept),
+        Route::Cached => reply.opened(fh, FopenFlags::FOPEN_NOFLUSH | kept),
+        Route::Passed(id) => reply.opened_passthrough(fh, FopenFlags::FOPEN_NOFLUSH, &id),
+        Route::ToUs(id) => reply.opened_passthrough(fh, FopenFlags::FOPEN_DIRECT_IO, &id),
     }
 }
 
@@ -86,10 +94,18 @@ pub(super) fn goes_past_cache(access: Access, agreed: Agreed) -> bool {
     access.only_writes() && agreed.passthrough
 }
 
-pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, past_cache: bool) {
+pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, past_cache: bool, route: Route) {
+    let (attr, fh) = (file_attr(entry), FileHandle(fh));
     let flags = if past_cache { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-    let attr = file_attr(entry);
-    reply.created(&entry.ttl, &attr, GENERATION, FileHandle(fh), flags);
+    match route {
+        Route::Cached => reply.created(&entry.ttl, &attr, GENERATION, fh, flags),
+        Route::Passed(id) => {
+            reply.created_passthrough(&entry.ttl, &attr, GENERATION, fh, FopenFlags::FOPEN_NOFLUSH, &id);
+        }
+        Route::ToUs(id) => {
+            reply.created_passthrough(&entry.ttl, &attr, GENERATION, fh, FopenFlags::FOPEN_DIRECT_IO, &id);
+        }
+    }
 }
 
 pub(super) fn refused(error: &Error) -> Errno {

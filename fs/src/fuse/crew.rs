@@ -275,17 +275,6 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_back_is_begun_while_all_that_waits_for_it_takes_the_whole_share() {
-        let (crew, renames, written) = (Crew::new(2), Hanging::new(), Hanging::new());
-        (0..SHARE).for_each(|number| crew.hand_over(Home(1), ASKS, renames.job(number)));
-        (0..SHARE).for_each(|_| _ = renames.begun());
-        crew.hand_over(Home(1).written_back(), ASKS, written.job(0));
-        assert_eq!(written.begun(), 0);
-        written.words.0.send(()).unwrap();
-        (0..SHARE).for_each(|_| renames.words.0.send(()).unwrap());
-    }
-
-    #[test]
     fn what_waits_is_bounded_but_what_is_told_is_heard() {
         let (crew, hanging) = (Crew::new(2), Hanging::new());
         (0..SHARE).for_each(|number| crew.hand_over(Home(1), ASKS, hanging.job(number)));

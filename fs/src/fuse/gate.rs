@@ -23,8 +23,6 @@ struct State {
     door: Door,
     /// Requests that are worked on.
     inside: usize,
-    /// Those of them that wait for others to be worked on.
-    waiting: usize,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -53,24 +51,7 @@ impl Gate {
     /// For a request that is answered; waits while the gate is closed. `None`: it must be left unanswered.
     pub(crate) fn enter(self: &Arc<Self>) -> Option<Turn> {
         let closed = |state: &mut State| state.door == Door::Closed;
-        self.enter_unless_over(self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// For what a request that is worked on [waits for](Self::waiting_inside): held up by a closed gate, it would keep that one inside.
-    pub(super) fn enter_closed(self: &Arc<Self>) -> Option<Turn> {
-        let closed = |state: &mut State| state.door == Door::Closed && state.waiting == 0;
-        self.enter_unless_over(self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Does what others must come through a closed gate for.
-    pub(super) fn waiting_inside(&self, work: impl FnOnce()) {
-        self.lock().waiting += 1;
-        self.changed.notify_all();
-        work();
-        self.lock().waiting -= 1;
-    }
-
-    fn enter_unless_over(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Option<Turn> {
+        let mut state = self.changed.wait_while(self.lock(), closed).unwrap_or_else(PoisonError::into_inner);
         if state.door == Door::Over {
             return None;
         }
@@ -124,24 +105,6 @@ mod tests {
 
     const SHORT: Duration = Duration::from_millis(20);
     const LONG: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn what_is_waited_for_by_what_has_begun_goes_through_a_closed_gate_until_it_is_over() {
-        let gate = Arc::new(Gate::default());
-        let renames = gate.enter().unwrap();
-        let closing = std::thread::spawn({
-            let gate = gate.clone();
-            move || gate.close(LONG)
-        });
-        while gate.lock().door == Door::Open {
-            std::thread::yield_now();
-        }
-        gate.waiting_inside(|| drop(gate.enter_closed().unwrap()));
-        drop(renames);
-        assert!(closing.join().unwrap());
-        gate.end();
-        assert!(gate.enter_closed().is_none(), "it is asked again of whoever serves next");
-    }
 
     #[test]
     fn what_has_begun_is_waited_for_and_what_comes_later_waits() {

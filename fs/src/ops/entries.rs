@@ -84,6 +84,10 @@ impl<T: Tree> Ops<T> {
         let _names_change = self.names_change(from, to)?;
         let source = self.holder(from, Self::check_removable)?;
         let target = self.holder(to, Self::check_writable)?;
+        // What is half-written, or mapped, would be changed in spite of all.
+        if self.would_freeze_writers(from, to) {
+            return Err(Error::Busy);
+        }
         if mode != RenameMode::Refuse {
             self.check_not_generated(to)?;
         }

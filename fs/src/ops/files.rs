@@ -99,6 +99,11 @@ impl OpenFile {
         }
     }
 
+    fn is_written(&self) -> bool {
+        let flags = self.stored().ok().and_then(|file| fcntl(file, FcntlArg::F_GETFL).ok());
+        flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
+    }
+
     pub(super) fn keep(&self) -> KeptFile {
         let source = match &self.source {
             Source::Stored { file, append } => {
@@ -229,6 +234,21 @@ impl<T: Tree> Ops<T> {
         Ok(self.file(fh)?.past_cache.load(Ordering::Relaxed))
     }
 
+    /// Whether the kernel may write to the file of `fh` by itself until it is closed: what would freeze it is refused meanwhile.
+    pub(crate) fn passes_writes(&self, fh: u64) -> bool {
+        // It is among the open files by now, so who freezes its place after this has asked about that sees it.
+        let Some(open) = lock(&self.files).get(fh) else { return false };
+        let Ok((_names_stay, _)) = self.names_stay(open.ino, None) else { return false };
+        let passes = |path: &RelPath| {
+            self.tree.rule(path) == Rule::ReadWrite
+                && self.tree.passes_writes(path)
+                && self.tree.account(path).is_none()
+        };
+        // The kernel writes with our rights, and so leaves set-id bits as they are.
+        let keeps_set_id = || open.stored().and_then(Pin::of_file).map_or(true, |pin| pin.has_set_id());
+        self.paths(open.ino).is_ok_and(|paths| paths.iter().all(passes)) && !keeps_set_id()
+    }
+
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
         match &self.file(fh)?.source {
             Source::Stored { file, .. } => file.sync_all().map_err(Error::io("fsync")),
@@ -289,10 +309,13 @@ impl<T: Tree> Ops<T> {
 
     pub(crate) fn release(&self, fh: u64) {
         let Some(open) = lock(&self.files).remove(fh) else { return };
-        let ino = open.ino;
+        let (ino, was_written) = (open.ino, open.is_written());
         // Some file systems take back then what they have allocated ahead.
         drop(open);
         self.settle_late(ino);
+        if was_written {
+            self.writers.one_less();
+        }
     }
 
     /// What was open as `kept`. Generated files are not looked for yet: one that lies on a disk that hangs is not to hold up the
@@ -311,11 +334,7 @@ impl<T: Tree> Ops<T> {
 
     /// Those that somebody has open to be written.
     pub(super) fn written(&self) -> Vec<u64> {
-        let may_write = |open: &OpenFile| {
-            let flags = open.stored().ok().and_then(|file| fcntl(file, FcntlArg::F_GETFL).ok());
-            flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
-        };
-        lock(&self.files).all(|open| may_write(open).then_some(open.ino))
+        lock(&self.files).all(|open| open.is_written().then_some(open.ino))
     }
 
     /// Open files that another process has left and nobody has asked for yet.
