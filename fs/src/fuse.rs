@@ -29,7 +29,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     BackingId, BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, IoctlFlags, KernelConfig, LockOwner,
@@ -590,7 +590,13 @@ impl<T: Tree> Filesystem for Fuse<T> {
             // The dots come first, and are asked for before names are held.
             let mut listing = None;
             let mut told = false;
+            // The kernel begins so whether it knows them or not, and goes on without attributes where it does.
+            let knows_all = offset == 0 && served.ops.was_told_lately(ino.0) && rows.begin_with_known();
+            let mut shortest = Duration::MAX;
             for (next, row) in rows.from(offset) {
+                if knows_all && !is_dot(&row) {
+                    return reply.ok();
+                }
                 let entry = match served.entry_of(ino.0, &mut listing, &row) {
                     Ok(Some(entry)) => entry,
                     Ok(None) => continue,
@@ -608,6 +614,10 @@ impl<T: Tree> Filesystem for Fuse<T> {
                     break;
                 }
                 told = true;
+                shortest = shortest.min(entry.ttl);
+            }
+            if offset == 0 {
+                served.ops.tell_of(ino.0, shortest);
             }
             reply.ok();
         });

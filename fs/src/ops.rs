@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLockReadGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::stat::FileStat;
 use nix::sys::statvfs::Statvfs;
@@ -62,6 +62,8 @@ pub(crate) struct Ops<T> {
     /// Those past us.
     writers: Writers,
     directories: Mutex<HandleTable<OpenDirectory>>,
+    /// Directories of which the kernel knows what comes first, with its attributes, until when.
+    told: Mutex<HashMap<u64, Instant>>,
 }
 
 /// The part of the tree that a request is about: what lies below one entry of the root, and so on disks that may hang together.
@@ -115,6 +117,7 @@ impl<T: Tree> Ops<T> {
             files: Mutex::new(HandleTable::new()),
             writers: Writers::default(),
             directories: Mutex::new(HandleTable::new()),
+            told: Mutex::default(),
         })
     }
 
@@ -149,6 +152,7 @@ impl<T: Tree> Ops<T> {
             files: Mutex::new(HandleTable::new()),
             writers: Writers::default(),
             directories: Mutex::new(HandleTable::go_on(kept.directories.next, directories)),
+            told: Mutex::default(),
         };
         let mut files = Vec::new();
         for (fh, kept) in kept.files.open {
@@ -297,6 +301,9 @@ impl<T: Tree> Ops<T> {
         let mut paid = lock(&self.paid);
         gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
         drop(paid);
+        let mut told = lock(&self.told);
+        gone.iter().for_each(|(gone, _)| drop(told.remove(gone)));
+        drop(told);
         self.freed(gone.into_iter().filter_map(|(_, orphan)| orphan));
     }
 

@@ -154,6 +154,45 @@ fn making_a_file_takes_eight_writes_of_the_server_and_writing_to_it_two() {
     assert_eq!(fs::metadata(served.at("rw/passed/f")).unwrap().len(), 512_000);
 }
 
+/// The kernel knows what comes first by then, and asks about nothing that it knows.
+#[test]
+fn what_was_listed_lately_is_listed_whole_again_and_costs_no_request_a_file() {
+    let Some(served) = Served::new("what_was_listed_lately_is_listed_whole_again_and_costs_no_request_a_file") else {
+        return;
+    };
+    let kept = served.at("rw/kept");
+    fs::create_dir(&kept).unwrap();
+    (0..600).for_each(|number| fs::write(kept.join(number.to_string()), number.to_string()).unwrap());
+    let look = || {
+        let sizes = fs::read_dir(&kept).unwrap().map(|row| {
+            let row = row.unwrap();
+            (row.file_name().into_string().unwrap(), row.metadata().unwrap().len())
+        });
+        let mut sizes: Vec<_> = sizes.collect();
+        sizes.sort_unstable();
+        sizes
+    };
+    let answered = || {
+        let before = served.answered();
+        let all: Vec<(String, u64)> = look();
+        (all, served.answered() - before)
+    };
+    let mut wanted: Vec<(String, u64)> =
+        (0..600).map(|number| number.to_string()).map(|name| (name.clone(), name.len() as u64)).collect();
+    wanted.sort_unstable();
+    let first = answered();
+    let again = [answered(), answered()];
+    assert!(again.iter().all(|(found, _)| *found == wanted) && first.0 == wanted);
+    // Opened, read by a few requests, closed: none for each file.
+    assert!(again.iter().all(|(_, requests)| *requests < 50), "{:?}", again.map(|(_, requests)| requests));
+    fs::remove_file(kept.join("7")).unwrap();
+    fs::write(served.dir.path().join("store/rw/kept/behind"), "behind").unwrap();
+    wanted.retain(|(name, _)| name != "7");
+    wanted.push(("behind".to_owned(), 6));
+    wanted.sort_unstable();
+    assert_eq!(look(), wanted, "what is new is asked about");
+}
+
 #[test]
 fn descriptors_of_the_server_do_not_grow_with_what_is_known() {
     let Some(served) = Served::new("descriptors_of_the_server_do_not_grow_with_what_is_known") else { return };

@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::{Ops, ROOT, lock};
 use crate::attr::Kind;
@@ -19,6 +20,8 @@ use crate::tree::{RelPath, Tree};
 
 /// Shown in a listing for what the kernel has not looked up (the kernel's `FUSE_UNKNOWN_INO`).
 const UNKNOWN_INO: u64 = 0xffff_ffff;
+/// So many rows with short names, or more, answer the first request of a listing.
+const BEGINNING: usize = 192;
 
 /// One row of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +62,11 @@ impl Rows {
             *begin = row.end;
             Some((next, Listed { name, kind: row.kind, ino: row.ino }))
         })
+    }
+
+    /// Whether the kernel knows those that come first, as of when they were listed.
+    pub(crate) fn begin_with_known(&self) -> bool {
+        self.rows.iter().take(BEGINNING).all(|row| row.ino != UNKNOWN_INO)
     }
 
     /// Of those that the kernel knows in `directory`, their numbers.
@@ -115,6 +123,18 @@ impl<T: Tree> Ops<T> {
         Ok(Arc::clone(&lock(&open.rows)))
     }
 
+    /// The kernel has been told of attributes of what comes first in a directory, and may keep them so long.
+    pub(crate) fn tell_of(&self, directory: u64, ttl: Duration) {
+        if !ttl.is_zero() {
+            // Half of it: whoever looks them up after the listing is to find them.
+            lock(&self.told).insert(directory, Instant::now() + ttl / 2);
+        }
+    }
+
+    pub(crate) fn was_told_lately(&self, directory: u64) -> bool {
+        lock(&self.told).get(&directory).is_some_and(|until| Instant::now() < *until)
+    }
+
     pub(crate) fn releasedir(&self, fh: u64) {
         lock(&self.directories).remove(fh);
     }
@@ -149,5 +169,21 @@ impl<T: Tree> Ops<T> {
 
     fn is_hidden(&self, directory: &RelPath, name: &OsStr) -> bool {
         directory.join(name).is_ok_and(|path| self.tree.is_hidden(&path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listing_begins_with_known_names_where_none_of_the_first_is_unknown() {
+        let mut rows = Rows::default();
+        (0..BEGINNING).for_each(|number| rows.push(number.to_string(), Kind::File, 7));
+        assert!(rows.begin_with_known());
+        rows.push("later", Kind::File, UNKNOWN_INO);
+        assert!(rows.begin_with_known(), "it is asked about by itself");
+        rows.rows[3].ino = UNKNOWN_INO;
+        assert!(!rows.begin_with_known());
     }
 }

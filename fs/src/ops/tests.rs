@@ -784,3 +784,18 @@ fn what_is_counted_between_a_removal_and_its_note_is_counted_once_more() {
     assert_eq!(*lock(&counted), [false, false], "neither is exact");
     assert!(account.count(|| Ok(4096)).unwrap(), "nothing is under way any more");
 }
+
+#[test]
+fn what_was_told_of_a_directory_counts_as_long_as_it_may_be_kept_and_is_known() {
+    let bench = bench();
+    let directory = bench.ino("rw");
+    assert!(!bench.ops.was_told_lately(directory));
+    bench.ops.tell_of(directory, Duration::ZERO);
+    assert!(!bench.ops.was_told_lately(directory), "what is kept of nothing is asked about each time");
+    bench.ops.tell_of(directory, Duration::from_nanos(2));
+    assert!(!bench.ops.was_told_lately(directory), "half of that is over");
+    bench.ops.tell_of(directory, Duration::from_secs(3600));
+    assert!(bench.ops.was_told_lately(directory));
+    bench.ops.forget(directory, 1);
+    assert!(!bench.ops.was_told_lately(directory));
+}

@@ -60,8 +60,9 @@ impl Tree for TestTree {
         Ok((path.as_path() == Path::new("now.txt")).then(text))
     }
 
-    fn attr_ttl(&self, _path: &RelPath) -> Duration {
-        Duration::ZERO
+    fn attr_ttl(&self, path: &RelPath) -> Duration {
+        let is_kept = path.components().any(|name| name == "kept");
+        if is_kept { Duration::from_secs(60) } else { Duration::ZERO }
     }
 }
 
