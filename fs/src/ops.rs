@@ -302,7 +302,9 @@ impl<T: Tree> Ops<T> {
         gone.iter().for_each(|(gone, _)| drop(paid.remove(gone)));
         drop(paid);
         let mut told = lock(&self.told);
-        gone.iter().for_each(|(gone, _)| drop(told.remove(gone)));
+        for (gone, _) in &gone {
+            told.remove(gone);
+        }
         drop(told);
         self.freed(gone.into_iter().filter_map(|(_, orphan)| orphan));
     }
