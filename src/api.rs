@@ -25,6 +25,7 @@ mod listed;
 pub mod logs;
 pub mod measures;
 pub mod openapi;
+pub mod params;
 mod patience;
 mod peers;
 pub mod query;

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 
 use super::listed::Listed;
+use super::params::PAGE;
 use super::query::Values;
-use super::routes::PAGE;
 use super::wire::{Page, escape, unescape};
 use crate::ids::Timestamp;
 
@@ -147,7 +147,8 @@ fn read_cursor(text: &str) -> Result<(String, String), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::routes::{Action, Kind, ROUTES};
+    use crate::api::params::Kind;
+    use crate::api::routes::{Action, ROUTES};
     use crate::api::templates::TemplateView;
     use crate::api::usage::UsageView;
     use crate::api::wire::ImageView;

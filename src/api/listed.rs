@@ -24,11 +24,20 @@ pub(super) trait Listed {
 
     /// Where a text is looked for.
     fn texts(&self) -> Vec<String> {
-        vec![self.id()]
+        vec![self.name().to_owned()]
     }
 
     /// What they are sorted by, as text that sorts as it does; empty for the name alone.
-    fn sorted_by(&self, _by: &str) -> String {
+    fn sorted_by(&self, by: &str) -> String {
+        match by {
+            "user" => self.owner().map(number).unwrap_or_default(),
+            "brought" | "changed" | "created" => self.time().unwrap_or_default().to_owned(),
+            _ => self.measured_by(by),
+        }
+    }
+
+    /// The same of what is this list's own.
+    fn measured_by(&self, _by: &str) -> String {
         String::new()
     }
 
@@ -65,11 +74,9 @@ impl Listed for JobReport {
         vec![shown, self.description.clone()]
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str) -> String {
         match by {
-            "created" => self.created.clone(),
             "state" => self.state.name().to_owned(),
-            "user" => number(self.owner),
             "duration" => number(self.duration_ms.unwrap_or(0)),
             _ => String::new(),
         }
@@ -101,13 +108,8 @@ impl Listed for ImageView {
         &self.name
     }
 
-    fn texts(&self) -> Vec<String> {
-        vec![self.name.clone()]
-    }
-
-    fn sorted_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str) -> String {
         match by {
-            "brought" => self.brought.clone(),
             "used" => self.used.clone(),
             "size" => number(self.size),
             _ => String::new(),
@@ -127,6 +129,10 @@ impl Listed for DatasetView {
     fn name(&self) -> &str {
         &self.dataset
     }
+
+    fn texts(&self) -> Vec<String> {
+        vec![self.id()]
+    }
 }
 
 impl Listed for ModelView {
@@ -136,10 +142,6 @@ impl Listed for ModelView {
 
     fn name(&self) -> &str {
         &self.job
-    }
-
-    fn texts(&self) -> Vec<String> {
-        vec![self.job.clone()]
     }
 }
 
@@ -154,14 +156,6 @@ impl Listed for TemplateView {
 
     fn texts(&self) -> Vec<String> {
         vec![self.template.clone(), self.description.clone()]
-    }
-
-    fn sorted_by(&self, by: &str) -> String {
-        match by {
-            "changed" => self.changed.clone(),
-            "user" => number(self.owner),
-            _ => String::new(),
-        }
     }
 
     fn owner(&self) -> Option<u32> {
@@ -182,7 +176,7 @@ impl Listed for WorkspaceView {
         self.storage.workspace.as_str()
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str) -> String {
         if by == "used" { number(self.storage.used.unwrap_or(0)) } else { String::new() }
     }
 }
@@ -206,18 +200,6 @@ impl Listed for TokenView {
         &self.name
     }
 
-    fn texts(&self) -> Vec<String> {
-        vec![self.name.clone()]
-    }
-
-    fn sorted_by(&self, by: &str) -> String {
-        match by {
-            "created" => self.created.clone(),
-            "user" => number(self.uid),
-            _ => String::new(),
-        }
-    }
-
     fn owner(&self) -> Option<u32> {
         Some(self.uid)
     }
@@ -239,7 +221,7 @@ impl Listed for UsageView {
         &self.name
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str) -> String {
         // Hours of cards come first, then of cores; the bits of what is not negative sort as it does.
         let hours = |hours: f64| number(hours.to_bits());
         match by {

@@ -9,8 +9,9 @@ use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::frames::PROTOCOL;
+use super::params::{Kind, Param};
 use super::query::{CURSOR_MAX, NUMBER_MAX, TIME_MAX, VALUE_MAX};
-use super::routes::{Action, Answers, Kind, Param, Parts, ROUTES, Right, Route, Takes};
+use super::routes::{Action, Answers, Parts, ROUTES, Right, Route, Takes};
 use super::server::{Body, in_full, json as answer_of};
 use super::wire::Failure;
 use crate::ids::{NAME_MAX_BYTES, NAME_MAX_CHARS};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::error::ApiError;
-use super::routes::{Kind, Param};
+use super::params::{Kind, Param};
 use super::wire::unescape;
 use crate::ids::{AssetName, Timestamp};
 

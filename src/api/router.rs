@@ -10,8 +10,9 @@ use super::files::{Place, Wanted};
 use super::jobs::{Part, Table};
 use super::listed::Listed;
 use super::logs::ranges::Asked;
+use super::params::WAIT;
 use super::query::Values;
-use super::routes::{self, Action};
+use super::routes::Action;
 use super::server::{Body, Call, Context, in_full, json, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
@@ -102,7 +103,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::Workspaces => page(storage::list(context, &caller).await?, &call.query).await,
         Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
         Action::State => stream(state::copy(context, &caller)?, "application/x-ndjson"),
-        Action::Drain => ok(&drain::look(context, call.query.flag(routes::WAIT)).await?),
+        Action::Drain => ok(&drain::look(context, call.query.flag(WAIT)).await?),
         Action::BeginDrain => ok(&drain::begin(context, caller).await?),
         Action::UndoDrain => ok(&drain::undo(context).await?),
         Action::Shutdown => shutdown(context, &caller),

@@ -6,6 +6,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use super::assets::{DatasetView, ModelView};
 use super::gpus::GpuList;
 use super::health::{Health, Readiness};
+use super::params::{
+    CHECK, CLONE, EVENTS, IMAGE, IMAGES, IMPORT, JOB, Kind, LIST, LOGS, METRICS, NAMED, OF_WORKSPACE, PUT, Param, STOP,
+    TAG, TEMPLATES, TOKENS, USAGE, WAIT, WORKSPACES, needed, param,
+};
 use super::secrets::SecretView;
 use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::templates::{TemplateDetail, TemplateView};
@@ -126,33 +130,6 @@ impl Right {
     }
 }
 
-/// A parameter of the query.
-#[derive(Debug, Clone, Copy)]
-pub struct Param {
-    pub name: &'static str,
-    pub kind: Kind,
-    pub required: bool,
-    pub does: &'static str,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    Text,
-    /// Of a job, a workspace, a token: as [`crate::ids`] has them.
-    Name,
-    /// `next` of a list.
-    Cursor,
-    /// From and to.
-    Number(u64, u64),
-    /// Milliseconds since 1970, or as answers write times: `2026-01-31T08:00:00Z`.
-    Time,
-    /// `1` or `true`, `0` or `false`.
-    Flag,
-    OneOf(&'static [&'static str]),
-    /// Several, with commas between them.
-    AnyOf(&'static [&'static str]),
-}
-
 /// What a request carries.
 #[derive(Clone, Copy)]
 pub enum Takes {
@@ -252,179 +229,13 @@ impl Route {
     }
 }
 
-const fn param(name: &'static str, kind: Kind, does: &'static str) -> Param {
-    Param { name, kind, required: false, does }
-}
-
-const fn needed(name: &'static str, kind: Kind, does: &'static str) -> Param {
-    Param { name, kind, required: true, does }
-}
-
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// The parameter that has an answer wait for what it tells.
-pub const WAIT: &str = "wait";
+const JOB_FILE: Takes = Takes::Text("application/toml", JOB_FILE_MAX_BYTES as usize);
 /// Longest command line that a kernel takes, and some.
 const EXEC_MAX: usize = 4 << 20;
-/// Most of a list in one answer, and how many where nobody says.
-pub const PAGE_MAX: u64 = 10_000;
-pub const PAGE: u64 = 1_000;
-
-const STATES: &[&str] =
-    &["invalid", "held", "waiting", "starting", "running", "stopping", "succeeded", "failed", "stopped"];
-pub const SORTS: &[&str] =
-    &["name", "-name", "created", "-created", "state", "-state", "user", "-user", "duration", "-duration", "nearest"];
-
-const TEXT: Param = param("text", Kind::Text, "Only those with this in their name or description, whatever the case.");
-const NEAR: Param = param(
-    "name",
-    Kind::Text,
-    "Only those whose name is near this one: part of it, its letters in their order, or a slip of the keys away.",
-);
-const USER: Param = param("user", Kind::Text, "Only those of this user, by name or number.");
-const LIMIT: Param = param("limit", Kind::Number(1, PAGE_MAX), "So many at most; 1000 when absent.");
-const AFTER: Param =
-    param("after", Kind::Cursor, "Go on behind this: `next` of the answer before, with the same other parameters.");
-
-const fn sort(by: &'static [&'static str]) -> Param {
-    param(
-        "sort",
-        Kind::OneOf(by),
-        "By what they are sorted, with - the other way round; name when absent, nearest with `name`.",
-    )
-}
-
-const LIST: &[Param] = &[
-    param("state", Kind::AnyOf(STATES), "Only jobs in one of these states."),
-    param("user", Kind::Text, "Only jobs of this user, by name or number."),
-    param("workspace", Kind::Name, "Only jobs of this workspace."),
-    param("since", Kind::Time, "Only jobs that were created then or later."),
-    param("until", Kind::Time, "Only jobs that were created then or earlier."),
-    param("text", Kind::Text, "Only jobs with this in their name, workspace or description, whatever the case."),
-    NEAR,
-    sort(SORTS),
-    LIMIT,
-    AFTER,
-];
-const IMAGES: &[Param] = &[
-    param("workspace", Kind::Name, "Those that jobs of this workspace find."),
-    param("since", Kind::Time, "Only those that were brought then or later."),
-    param("until", Kind::Time, "Only those that were brought then or earlier."),
-    TEXT,
-    NEAR,
-    sort(&["name", "-name", "brought", "-brought", "used", "-used", "size", "-size", "nearest"]),
-    LIMIT,
-    AFTER,
-];
-const BY_NAME: Param = sort(&["name", "-name", "nearest"]);
-const OF_WORKSPACE: &[Param] = &[WORKSPACE, TEXT, NEAR, BY_NAME, LIMIT, AFTER];
-const NAMED: &[Param] = &[TEXT, NEAR, BY_NAME, LIMIT, AFTER];
-const WORKSPACES: &[Param] = &[TEXT, NEAR, sort(&["name", "-name", "used", "-used", "nearest"]), LIMIT, AFTER];
-const TEMPLATES: &[Param] = &[
-    param("workspace", Kind::Name, "Only of this workspace."),
-    USER,
-    param("since", Kind::Time, "Only those that were changed then or later."),
-    param("until", Kind::Time, "Only those that were changed then or earlier."),
-    TEXT,
-    NEAR,
-    sort(&["name", "-name", "changed", "-changed", "user", "-user", "nearest"]),
-    LIMIT,
-    AFTER,
-];
-const TOKENS: &[Param] = &[
-    USER,
-    param("since", Kind::Time, "Only those that were made then or later."),
-    param("until", Kind::Time, "Only those that were made then or earlier."),
-    TEXT,
-    NEAR,
-    sort(&["name", "-name", "created", "-created", "user", "-user", "nearest"]),
-    LIMIT,
-    AFTER,
-];
-const USAGE: &[Param] = &[
-    param("by", Kind::OneOf(&["user", "workspace", "job"]), "By what; workspace when absent."),
-    param("since", Kind::Time, "Since then; from the beginning when absent."),
-    TEXT,
-    NEAR,
-    param(
-        "sort",
-        Kind::OneOf(&["-hours", "hours", "name", "-name", "nearest"]),
-        "By what they are sorted, with - the other way round; -hours when absent, nearest with `name`.",
-    ),
-    LIMIT,
-    AFTER,
-];
-
-const LOGS: &[Param] = &[
-    param("task", Kind::Text, "ROLE-I; all tasks when absent."),
-    param("run", Kind::Number(0, u32::MAX as u64), "This run; the newest when absent."),
-    param(
-        "attempt",
-        Kind::Number(0, u32::MAX as u64),
-        "This attempt; the newest when absent, all of them when a run is named or followed.",
-    ),
-    param("follow", Kind::Flag, "Stay until the run has ended."),
-    param("lines", Kind::Number(0, u64::MAX), "Only so many of the last lines of each task."),
-    param("since", Kind::Time, "Only what came then or later."),
-    param("until", Kind::Time, "Only what came then or earlier."),
-    param(
-        "format",
-        Kind::OneOf(&["json", "text"]),
-        "`json`: a line of JSON for each line (when absent); `text`: one file of the tasks' lines, by ranges of bytes as well.",
-    ),
-];
-
-const EVENTS: &[Param] = &[
-    param("after", Kind::Number(0, u64::MAX), "Only events behind this serial number; all that are kept when absent."),
-    param("follow", Kind::Flag, "Stay, and tell of what happens."),
-    param("workspace", Kind::Name, "Only of jobs of this workspace."),
-    param("job", Kind::Name, "Only of the job of this name."),
-    param("since", Kind::Time, "Only what came then or later."),
-    param("until", Kind::Time, "Only what came then or earlier."),
-    param("limit", Kind::Number(1, u64::MAX), "So many at most."),
-];
-const METRICS: &[Param] = &[
-    needed("task", Kind::Text, "ROLE-I."),
-    param("run", Kind::Number(1, u32::MAX as u64), "This run; the newest when absent."),
-    param("attempt", Kind::Number(1, u32::MAX as u64), "This attempt; the newest when absent."),
-];
-const JOB: &[Param] = &[
-    param(
-        "known",
-        Kind::OneOf(&["wait"]),
-        "`wait`: of a job whose file was just written, wait until the daemon has read it, 30 s at most.",
-    ),
-    param("run", Kind::Number(1, u32::MAX as u64), "Of its runs this one alone; the newest 100 when absent."),
-    param(
-        "events_from",
-        Kind::Number(0, u64::MAX),
-        "Of its events those from this number on, 1,000 at most; the newest 1,000 when absent.",
-    ),
-];
-const STOP: &[Param] = &[param("now", Kind::Flag, "Kill what runs, also in the middle of its grace.")];
-const CLONE: &[Param] = &[
-    needed("as", Kind::Name, "The name of the new job."),
-    param("to", Kind::Name, "Its workspace; that of the job when absent."),
-];
-const CHECK: &[Param] = &[WORKSPACE, param("job", Kind::Name, "The name that the job is to have; job when absent.")];
-const PUT: &[Param] = &[param("new", Kind::Flag, "Only if there is no such file yet.")];
-const JOB_FILE: Takes = Takes::Text("application/toml", JOB_FILE_MAX_BYTES as usize);
-
-const NAME: Param = needed("name", Kind::Text, "The image's name.");
-const WORKSPACE: Param = param("workspace", Kind::Name, "Of this workspace; default when absent.");
-const WHOSE: Param = param("kind", Kind::OneOf(&["mine", "public", "preset"]), "Whose it is.");
-const IMAGE: &[Param] = &[NAME, WORKSPACE, WHOSE];
-const TAG: &[Param] = &[NAME, WORKSPACE, WHOSE, needed("new", Kind::Text, "The further name.")];
-const IMPORT: &[Param] = &[
-    param("name", Kind::Text, "What to call it; as the archive does when absent."),
-    WORKSPACE,
-    WHOSE,
-    param("tag", Kind::Text, "Which image of the archive."),
-    param("format", Kind::OneOf(&["oci-archive", "docker-archive"]), "Seen from the archive when absent."),
-];
-
 /// All of them.
 pub static ROUTES: &[Route] = &[
     route(Action::Health, Verb::Get, "/healthz", Right::Anyone, Answers::Json(of::<Health>))

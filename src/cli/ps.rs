@@ -11,7 +11,7 @@ use super::complete::Named;
 use super::listing::{Form, Listing};
 use super::output;
 use crate::api::client::Client;
-use crate::api::routes::SORTS;
+use crate::api::params::SORTS;
 use crate::api::wire::{JobList, JobQuery};
 use crate::ids::{Timestamp, format_duration, parse_duration};
 use crate::report::JobReport;

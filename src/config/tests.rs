@@ -1,5 +1,7 @@
 use super::*;
 
+use std::time::Duration;
+
 #[test]
 fn an_installation_has_one_name_before_and_after_it_is_there() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! What becomes of tasks: started, put back, running, kept, ended.
 
-use super::world::{Job, kind_of};
+use super::retries::kind_of;
+use super::world::Job;
 use super::{Look, Reconciler, Work};
 use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp};

@@ -2,22 +2,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::JUMP_MIN;
 use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
 use crate::ids::{JobKey, RoleName, Timestamp};
-use crate::plan::{self, Amount, Live, Place, Waiting, address};
+use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
-use crate::spec::{
-    Accepted, DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, Network, OnEdit, OnGpuFailure, OnOverrun,
-    RetryOn, Role,
-};
-use crate::status::{EndRecord, RoleTally, StopCause, TaskEnd, Verdict};
+use crate::spec::{DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, Role};
+use crate::status::{EndRecord, RoleTally, StopCause, Verdict};
 use crate::store::record::{
     AttemptRecord, GpuLease, GpuPartLease, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord,
 };
@@ -67,90 +62,7 @@ pub(super) enum NoRoom {
     Disk,
 }
 
-/// What a stored text means now, and what this version refuses in it.
-type Read = (Spec, Option<String>);
-
-fn parse(source: &SourceRecord, begun: Option<&BTreeSet<RoleName>>) -> Option<Read> {
-    crate::spec::parse_accepted(&source.text, begun).map(read)
-}
-
-fn read(Accepted { spec, refused }: Accepted) -> Read {
-    let told: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    (Arc::new(spec), (!told.is_empty()).then(|| told.join("; ")))
-}
-
-/// A stored run whose file this version cannot read at all: the tasks of its newest attempt go on.
-fn salvaged(run: RunRecord) -> Option<Run> {
-    let mut begun = BTreeMap::new();
-    for task in run.attempts.last().iter().flat_map(|attempt| &attempt.tasks) {
-        let count: &mut u32 = begun.entry(task.role.clone()).or_default();
-        *count = (*count).max(task.index.saturating_add(1));
-    }
-    // What its text means is not known: it stays what it was.
-    let (spec, refused) = read(crate::spec::salvage(&run.source.text, &begun)?);
-    Some(Run { refused: Some(refused.unwrap_or_else(|| "it cannot be read".to_owned())), ..Run::new(run, spec) })
-}
-
-/// What a stored run is of, which `read` says by now: with the roles with which it was begun.
-fn as_begun(run: &RunRecord, read: Read) -> Option<Read> {
-    let Some(attempt) = run.attempts.last() else { return Some(read) };
-    let begun: BTreeSet<RoleName> = attempt.tasks.iter().map(|task| task.role.clone()).collect();
-    if read.0.roles.iter().all(|role| begun.contains(&role.name)) {
-        return Some(read);
-    }
-    parse(&run.source, Some(&begun))
-}
-
-/// With the one network that the tasks of its newest attempt were given: what a file says nothing of may have meant something else then.
-fn as_placed(run: &RunRecord, (spec, refused): Read) -> Read {
-    let shares = |attempt: &AttemptRecord| {
-        let tasks = u32::try_from(attempt.tasks.len()).unwrap_or(u32::MAX);
-        attempt.block.is_some_and(|block| !address::has_room(block, tasks))
-    };
-    if spec.network != Network::Task || !run.attempts.last().is_some_and(shares) {
-        return (spec, refused);
-    }
-    (Arc::new(JobSpec { network: Network::Job, ..(*spec).clone() }), refused)
-}
-
 impl Job {
-    pub(super) fn load(mut record: JobRecord, run: Option<RunRecord>) -> Self {
-        let read = record.source.as_ref().and_then(|source| parse(source, None));
-        // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
-        if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
-            source.meaning = spec.meaning();
-        }
-        if let Some(not_begun) = &mut record.not_begun
-            && let Some((spec, _)) = parse(not_begun, None)
-        {
-            not_begun.meaning = spec.meaning();
-        }
-        let run = run.and_then(|mut run| {
-            let read = match (&read, &record.source) {
-                (Some(read), Some(source)) if source.text == run.source.text => Some(read.clone()),
-                _ => parse(&run.source, None),
-            };
-            let Some(read) = read else { return salvaged(run) };
-            run.source.meaning = read.0.meaning();
-            let (spec, refused) = as_placed(&run, as_begun(&run, read)?);
-            Some(Run { refused, ..Run::new(run, spec) })
-        });
-        let (spec, refused) = match (read, &record.source) {
-            (Some((spec, refused)), _) => (Some(spec), refused),
-            (None, None) => (None, None),
-            (None, Some(source)) => {
-                let found = crate::spec::salvage(&source.text, &BTreeMap::new()).map(|unread| unread.refused);
-                let found = found.unwrap_or_default();
-                let told = found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                if record.file_present && record.invalid.is_empty() {
-                    record.invalid = found;
-                }
-                (None, Some(told))
-            }
-        };
-        Self { record, spec, refused, run, delivering: BTreeMap::new() }
-    }
-
     pub(super) fn new(record: JobRecord) -> Self {
         Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new() }
     }
@@ -440,87 +352,7 @@ impl Run {
     }
 }
 
-/// Longest time between two attempts, however many have failed.
-const BACKOFF_MAX: Duration = Duration::from_secs(3600);
-/// Attempts of a run that may be lost: what takes the machine down again and again must not do so for ever.
-const LOST_MAX: usize = 3;
-
-impl Run {
-    /// When the next attempt may be made, while that is still to come.
-    pub(super) fn backs_off_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let (ended, due) = self.next_try()?;
-        // A clock that was set back makes nobody wait longer than was said; by less than a jump it is not one that was set.
-        let is_set_back = now.0.saturating_add(JUMP_MIN) < ended.0;
-        (now < due && !is_set_back).then_some(due)
-    }
-
-    /// Nobody is making it ready, and nothing was.
-    pub(super) fn is_unprepared(&self) -> bool {
-        !self.record.prepared && self.refused.is_none() && self.preparation.is_none()
-    }
-
-    /// Its image is to be asked for again, when its time has come.
-    pub(super) fn awaits_preparation(&self) -> bool {
-        !self.record.prepared && self.record.unprepared.is_some() && self.preparation.is_none()
-    }
-
-    /// When the last try ended, and when the next one may be.
-    pub(super) fn next_try(&self) -> Option<(Timestamp, Timestamp)> {
-        let (failed, ended) = match self.record.unprepared.filter(|_| !self.record.prepared) {
-            Some(unprepared) => (unprepared.failures, unprepared.at),
-            None => {
-                (u32::try_from(self.record.attempts.len()).unwrap_or(u32::MAX), self.record.attempts.last()?.ended?)
-            }
-        };
-        let wait =
-            self.spec.retry.backoff.saturating_mul(2u32.saturating_pow(failed.saturating_sub(1))).min(BACKOFF_MAX);
-        let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        Some((ended, Timestamp(ended.0.saturating_add(wait))))
-    }
-
-    /// Whether its image, or its code from a repository, is asked for once more when it could not be had.
-    pub(super) fn prepares_again(&self) -> bool {
-        let failures = self.record.unprepared.map_or(0, |unprepared| unprepared.failures);
-        self.spec.comes_from_elsewhere() && self.spec.retry.on.contains(&RetryOn::Image) && failures < self.spec.retries
-    }
-
-    /// Whether another attempt follows this one, which has come to `verdict`.
-    pub(super) fn is_tried_again(
-        &self,
-        attempt: &AttemptRecord,
-        verdict: &Verdict,
-        on_gpu_failure: OnGpuFailure,
-    ) -> bool {
-        let is_retried = || self.attempts_left() > 0 && self.is_retried(attempt, on_gpu_failure);
-        matches!(verdict, Verdict::Failed { .. }) && is_retried()
-    }
-
-    /// Whether a failure like that of this attempt is tried again.
-    fn is_retried(&self, attempt: &AttemptRecord, on_gpu_failure: OnGpuFailure) -> bool {
-        if matches!(attempt.stopping, Some(StopCause::GpuFailed { .. })) {
-            return on_gpu_failure == OnGpuFailure::Retry;
-        }
-        let kind = failure_kind(&self.spec, attempt);
-        let is_lost = |attempt: &&AttemptRecord| failure_kind(&self.spec, attempt) == RetryOn::Lost;
-        let lost = self.record.attempts.iter().filter(is_lost).count();
-        self.spec.retry.on.contains(&kind) && (kind != RetryOn::Lost || lost <= LOST_MAX)
-    }
-}
-
-/// What kind of failure the first failed task is, of those that count.
-fn failure_kind(spec: &JobSpec, attempt: &AttemptRecord) -> RetryOn {
-    earliest_failure(spec, attempt).map_or(RetryOn::Failure, |(_, end)| kind_of(&end.end))
-}
-
-pub(super) fn kind_of(end: &TaskEnd) -> RetryOn {
-    match end {
-        TaskEnd::Lost { .. } => RetryOn::Lost,
-        TaskEnd::Oom { .. } => RetryOn::Oom,
-        _ => RetryOn::Failure,
-    }
-}
-
-fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
+pub(super) fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally> {
     let begun: BTreeSet<&RoleName> = attempt.tasks.iter().map(|task| &task.role).collect();
     // Nobody would ever tell how a task ended that was never begun.
     let roles = spec.roles.iter().filter(|role| begun.contains(&role.name));
@@ -541,70 +373,13 @@ fn first_failure(spec: &JobSpec, attempt: &AttemptRecord) -> Option<String> {
     earliest_failure(spec, attempt).map(|(task, end)| format!("{} {}", task.name(), end))
 }
 
-fn earliest_failure<'a>(spec: &JobSpec, attempt: &'a AttemptRecord) -> Option<(&'a TaskRecord, &'a EndRecord)> {
+pub(super) fn earliest_failure<'a>(
+    spec: &JobSpec,
+    attempt: &'a AttemptRecord,
+) -> Option<(&'a TaskRecord, &'a EndRecord)> {
     let counts = |role: &&Role| role.min_failed.is_some() || role.main != Main::No;
     let counting: Vec<_> = spec.roles.iter().filter(counts).map(|role| &role.name).collect();
     let ended = attempt.tasks.iter().filter(|task| counting.contains(&&task.role));
     let failed = ended.filter_map(|task| Some((task, task.phase.outcome().filter(|end| end.end.is_failure())?)));
     failed.min_by_key(|(_, end)| end.at)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::AttemptId;
-    use crate::store::record::{AddressBlock, Owner};
-
-    #[test]
-    fn a_run_of_an_earlier_version_ends_as_it_was_begun() {
-        let text = "command = \"x\"\nframework = \"pytorch\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 2";
-        let owner = Owner { uid: 0, gid: 0 };
-        let source = SourceRecord {
-            text: text.to_owned(),
-            meaning: "of another version".to_owned(),
-            owner,
-            warnings: Vec::new(),
-            template: None,
-            sweep: None,
-        };
-        let task = |index| TaskRecord {
-            role: "worker".parse().unwrap(),
-            index,
-            phase: TaskPhase::Running { since: Timestamp(2) },
-            again: 0,
-            gpus: Vec::new(),
-        };
-        let attempt = AttemptRecord::new(AttemptId(1), 1, Timestamp(1), vec![task(0), task(1)]);
-        let run = RunRecord {
-            number: 1,
-            created: Timestamp(1),
-            order: 1,
-            source: source.clone(),
-            prepared: true,
-            unprepared: None,
-            stop: None,
-            stop_how: Default::default(),
-            extended_ms: 0,
-            attempts: vec![attempt.clone()],
-            ended: None,
-        };
-        let record = JobRecord { source: Some(source), last_run: 1, ..JobRecord::new(Timestamp(1)) };
-        let job = Job::load(record.clone(), Some(run.clone()));
-        let (newest, begun) = (job.spec.as_ref().unwrap(), &job.run.as_ref().unwrap().spec);
-        let names = |spec: &JobSpec| spec.roles.iter().map(|role| role.name.to_string()).collect::<Vec<_>>();
-        assert_eq!((names(newest), names(begun)), (vec!["master".into(), "worker".into()], vec!["worker".into()]));
-        assert!(!job.is_outdated(), "the file says what it said");
-        assert_eq!(tallies(newest, &attempt), tallies(begun, &attempt), "what was not begun is not waited for");
-        // Two tasks have no room in a network of one address each: they were given one together.
-        for (prefix, network) in [(29, Network::Task), (30, Network::Job)] {
-            let mut run = run.clone();
-            run.attempts[0].block = Some(AddressBlock { base: "10.0.0.0".parse().unwrap(), prefix });
-            let job = Job::load(record.clone(), Some(run));
-            assert_eq!(
-                (job.run.as_ref().unwrap().spec.network, job.spec.as_ref().unwrap().network),
-                (network, Network::Task)
-            );
-            assert!(!job.is_outdated(), "the file says what it said");
-        }
-    }
 }

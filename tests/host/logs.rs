@@ -118,6 +118,9 @@ fn binary_output_and_a_line_of_ten_mebibytes_survive() {
     assert!(shown == lines.collect::<Vec<_>>());
 }
 
+/// KiB that a shim has to itself; without optimisation frames are larger, and so is the stack.
+const SHIM_MAX_KIB: u64 = if cfg!(debug_assertions) { 3 << 10 } else { 2 << 10 };
+
 /// KiB of heap, stack and data of a process, but for what the loader has written into the program's own pages, which grows with the
 /// debug build: of a release `benches/start.rs` counts that as well.
 fn own_memory(pid: i32) -> u64 {
@@ -167,7 +170,7 @@ fn usage_is_sampled_every_five_seconds_and_once_at_the_end() {
     });
     let shims = pids_with("busy/main-0");
     let own = shims.iter().map(|(pid, _)| own_memory(*pid)).max().unwrap_or(0);
-    assert!((1..2048).contains(&own), "{own} KiB");
+    assert!((1..SHIM_MAX_KIB).contains(&own), "{own} KiB");
 
     instance.wait_end("busy", 1);
     let busy = rows("busy");

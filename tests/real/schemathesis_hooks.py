@@ -3,6 +3,7 @@
 import os
 import socket
 import unicodedata
+import urllib.parse
 
 import schemathesis
 import urllib3
@@ -13,15 +14,33 @@ for kind in TEXTS:
     schemathesis.serializer.alias(kind, "text/plain")
 
 
-def is_composed(case):
-    """Whether names are in Unicode's composed form, which the document can ask for in words alone."""
-    return all(unicodedata.is_normalized("NFC", str(value)) for value in (case.path_parameters or {}).values())
+#: What a query calls by its name.
+NAMES = ("as", "job", "to", "workspace")
+
+
+def names_in(values):
+    """As they are without the escapes of an address."""
+    return [urllib.parse.unquote(str(value)) for value in values]
+
+
+def path_names(case):
+    return names_in((case.path_parameters or {}).values())
+
+
+def query_names(case):
+    return names_in(value for key, value in (case.query or {}).items() if key in NAMES)
+
+
+def can_be_name(text):
+    """In Unicode's composed form, which the document can ask for in words alone. And marks are, for schemathesis, whole blocks of
+    characters, with those that Unicode has not given out."""
+    return unicodedata.is_normalized("NFC", text) and not any(unicodedata.category(letter) == "Cn" for letter in text)
 
 
 @schemathesis.hook
 def filter_case(context, case):
     """A body that is a text is one whatever it holds: there is no other type that could be refused."""
-    return is_composed(case) and (case.media_type not in TEXTS or not isinstance(case.body, (bool, int, float, list, dict, type(None))))
+    return all(map(can_be_name, path_names(case) + query_names(case))) and (case.media_type not in TEXTS or not isinstance(case.body, (bool, int, float, list, dict, type(None))))
 
 
 def is_name(text):
@@ -34,7 +53,7 @@ def is_name(text):
 def filter_failure(context, failure, case, response):
     """Letters are Latin ones alone for schemathesis: what it sends in the place of a name may be one."""
     of_pattern = "in path - violates `pattern`" in failure.message
-    return not (of_pattern and all(is_name(str(value)) for value in case.path_parameters.values()))
+    return not (of_pattern and all(map(is_name, path_names(case))))
 
 
 def by_socket(connection):
