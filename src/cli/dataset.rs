@@ -230,9 +230,11 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
 
 fn found(dataset: &Path, name: &AssetName) -> anyhow::Result<Found> {
     match look(dataset) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(NotFound(format!("there is no dataset {name} at {}", dataset.display())).into())
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(NotFound(format!(
+            "there is no dataset {name} at {}; `trainyard dataset ls` lists them",
+            dataset.display()
+        ))
+        .into()),
         found => found.with_context(|| format!("cannot look into {}", dataset.display())),
     }
 }
@@ -358,7 +360,10 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
         None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version")))?,
     };
     if !found.versions.contains(&version) {
-        return Err(NotFound(format!("there is no published version {version} of {name}")).into());
+        return Err(NotFound(format!(
+            "there is no published version {version} of {name}; `trainyard dataset show {name}` lists what there is"
+        ))
+        .into());
     }
     let manifest = open_manifest(dataset, &version)
         .with_context(|| format!("cannot read {}", manifest_path(dataset, &version).display()))?;

@@ -70,7 +70,7 @@ fn shown(path: &Path) -> String {
 fn read(path: &Path) -> anyhow::Result<Vec<Imported>> {
     let bytes = match is_input(path) {
         true => read_all(io::stdin().lock())?,
-        false => read_limited(path, FILE_MAX_BYTES)?.1,
+        false => read_limited(path, FILE_MAX_BYTES).context("cannot be read")?.1,
     };
     let text = String::from_utf8(bytes).context("not text in UTF-8")?;
     let contents = import(&text)?;

@@ -212,7 +212,9 @@ fn templates_in(directory: &Path, workspace: &WorkspaceName) -> anyhow::Result<V
 
 fn told(path: &Path, unread: Unread) -> anyhow::Error {
     match unread {
-        Unread::Missing => NotFound(format!("there is no file {}", path.display())).into(),
+        Unread::Missing => {
+            NotFound(format!("there is no file {}; `trainyard ps` lists the jobs", path.display())).into()
+        }
         Unread::Unfinished => anyhow::anyhow!("{} is still being written", path.display()),
         Unread::Bad(found) => anyhow::anyhow!(lines(&found)),
     }

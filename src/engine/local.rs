@@ -4,6 +4,7 @@
 //! executes `trainyard shim DIR` with the task's lock held across the exec. `release` takes all of it away again.
 
 mod acquire;
+mod bases;
 mod bundle;
 mod code_limits;
 mod cores;
@@ -27,7 +28,9 @@ mod remote;
 mod requirements;
 mod root;
 mod scalars;
+mod sharing;
 mod shown;
+mod watching;
 mod workdirs;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +38,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -43,27 +45,27 @@ use nix::sys::signal::Signal;
 
 use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
 use crate::config::{InForce, Paths};
-use crate::contract::mpi::PEERS;
-use crate::contract::{Identity, Inside, Placement, Task, TaskPlace, view};
+use crate::contract::{Identity, Inside, Task, TaskPlace, view};
 use crate::gpu::Gpus;
 use crate::ids::{AttemptId, JobKey, TaskId, TaskName};
 use crate::images::Images;
 use crate::plan::address::gateway;
-use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Mount, Shm, TaskDir};
-use crate::spec::{Image, Network, Role};
+use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Shm, TaskDir};
+use crate::spec::Network;
 use crate::status::{StopCause, StopHow};
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
 use crate::sys::lock::HeldLock;
-use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram, ended};
+use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram};
 use crate::sys::{cgroup, mounts};
+use bases::Bases;
 use driver::DriverFinder;
 use host::HostImage;
 use network::{Networks, Peers};
 use outbox::Outbox;
 use owners::Subordinates;
-use processes::SharedProcesses;
 use remote::Carrier;
 use root::Base;
+use sharing::Shared;
 
 pub use entry::{Ends, Entered, Pipes};
 pub use network::try_rules;
@@ -334,19 +336,6 @@ impl LocalEngine {
         seen.then(|| root.to_owned()).into_iter().collect()
     }
 
-    /// What the tasks of a role are made from, once the run has its images.
-    fn base(&self, run: &Prepare, role: &Role, further: &[u32]) -> Result<Base, EngineError> {
-        let whom = root::Whom { owner: run.owner, further, user: role.user.as_deref() };
-        match &role.image {
-            Image::Host => Base::of_host(&self.host, &self.subordinates, whom),
-            Image::Named(_) | Image::Layout { .. } | Image::OciArchive { .. } | Image::DockerArchive { .. } => {
-                let digest = workdirs::image_of(&self.paths, &run.identity, &role.image)?;
-                let image = self.images.get(&digest).map_err(told)?;
-                Base::of_image(&self.images, image, self.maps_ids, &self.subordinates, whom)
-            }
-        }
-    }
-
     fn spawn_shim(
         &self,
         dir: &TaskDir,
@@ -398,24 +387,6 @@ impl LocalEngine {
         self.networks.leads_to_resolver().then(|| gateway(block))
     }
 
-    /// Everything of an attempt that is not one task's own.
-    fn make_common(&self, run: &Prepare, launch: &Launch) -> Result<(Shared, Placement, Vec<String>), EngineError> {
-        // After a restart the tasks of one attempt may be started one by one, side by side.
-        let _one_at_a_time = lock(&self.sharing);
-        self.prepare_here(run, &|_| ())?;
-        let (mut shared, (placement, remarks)) = (self.share(launch)?, self.placement(launch)?);
-        shared.shown = shown::mounts(run, &self.paths, self.config.now().mounts_below.as_deref())?;
-        shared.shown.extend(self.carrier.mounts(run)?);
-        // What lies in another one comes after it.
-        shared.shown.sort_by(|a, b| a.target.cmp(&b.target));
-        self.outbox.post(launch)?;
-        if launch.spec.is_launched() {
-            let peers = peers::make(&self.kernel_objects(launch.attempt), launch, &placement);
-            shared.peers = Some(peers.map_err(failed("make what the tasks start each other's processes by"))?);
-        }
-        Ok((shared, placement, remarks))
-    }
-
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
@@ -426,178 +397,6 @@ impl LocalEngine {
         shown::mounts(run, &self.paths, self.config.now().mounts_below.as_deref())?;
         let bases = Bases::of(self, run)?;
         run.spec.roles.iter().try_for_each(|role| self.driver.check(role, bases.of_role(role)))
-    }
-
-    /// What the tasks of the attempt share, made before the first of them starts.
-    fn share(&self, launch: &Launch) -> Result<Shared, EngineError> {
-        if launch.owner.uid == 0 && launch.spec.roles.iter().any(|role| role.image == Image::Host) {
-            self.host.refresh().map_err(failed("look for what of /etc is to be hidden"))?;
-        }
-        let objects = self.kernel_objects(launch.attempt);
-        create_dir(&objects, 0o700).map_err(failed("make the attempt's directory"))?;
-        create_dir(&self.paths.attempt(launch.attempt), 0o700).map_err(failed("make the attempt's directory"))?;
-        let mut shared = Shared::default();
-        match launch.spec.network {
-            Network::Task if Peers::of(&launch.spec) == Peers::Alone => {}
-            Network::Task => {
-                let block = launch.block.ok_or_else(|| EngineError("the attempt has no addresses".to_owned()))?;
-                self.networks.make_bridge(launch.attempt, block).map_err(failed("make the job's bridge"))?;
-            }
-            Network::Job => {
-                let namespace = objects.join("net");
-                // A daemon may have died between making the place and mounting there.
-                let is_made = mounts::is_mounted(&namespace).map_err(failed("look at the mounts"))?;
-                let only = TaskId::first(launch.attempt, 0);
-                let made = match launch.block {
-                    Some(block) if is_made => self.networks.open_gate(only, block),
-                    Some(block) => self.networks.attach(only, Peers::Alone, block, &namespace),
-                    // It was begun by an earlier program.
-                    None if is_made => Ok(()),
-                    None => network::make_shared(&namespace),
-                };
-                made.map_err(failed("make the attempt's network"))?;
-                let shm = self.shared_memory_of_all(launch)?;
-                shared = Shared { namespace: Some(namespace), shm: Some(shm), ..Shared::default() };
-            }
-            // By files in it NCCL finds its peers.
-            Network::Host if gpus::holders(launch) > 1 => {
-                shared.shm = Some(self.shared_memory_of_all(launch)?);
-            }
-            Network::Host => {}
-        }
-        Ok(shared)
-    }
-
-    /// Tells when the shim has ended; the child is reaped if it is ours.
-    fn watch(&self, task: TaskId, pidfd: PidFd) -> io::Result<()> {
-        let pidfd = Arc::new(pidfd);
-        if lock(&self.shims).insert(task, pidfd.clone()).is_some() {
-            return Ok(());
-        }
-        let (notify, shims) = (self.notify.clone(), self.shims.clone());
-        self.runtime.spawn(async move {
-            if let Err(error) = ended(pidfd.clone()).await {
-                tracing::error!(%task, %error, "cannot watch a shim");
-            }
-            // ECHILD: it was started by a daemon before us, and init reaps it.
-            let _ = pidfd.reap();
-            lock(&shims).remove(&task);
-            notify(task);
-        });
-        Ok(())
-    }
-
-    /// Watches a shim that an earlier daemon started. Fails while the shim is gone and what it was just making holds its lock.
-    fn adopt(&self, task: TaskId, dir: &TaskDir, shim: Option<i32>) -> Result<(), EngineError> {
-        if lock(&self.shims).contains_key(&task) {
-            return Ok(());
-        }
-        // The number may be another's by now: it is the shim's if its command line names the task and, now that we hold the
-        // process, the lock is still held.
-        let opened = shim.map(|pid| open_shim(pid, dir)).transpose().map_err(failed("look at a shim"))?.flatten();
-        let alive = dir.try_lock().map_err(told)?.is_none();
-        match opened.filter(|_| alive) {
-            Some(pidfd) => self.watch(task, pidfd).map_err(failed("watch a shim")),
-            // Nobody will ever start that. It may be about to enter the control group: then the next look finds it there.
-            None if shim.is_some() && alive => {
-                cgroup::kill_all(&self.group_of(task)).map_err(failed("empty the task's control group"))?;
-                Err(EngineError("its shim is gone, and what that was making has not ended yet".to_owned()))
-            }
-            None => self.watch_lock(task, dir),
-        }
-    }
-
-    /// For the moment in which a shim has not yet written its number: waits for the lock itself.
-    fn watch_lock(&self, task: TaskId, dir: &TaskDir) -> Result<(), EngineError> {
-        let notify = self.notify.clone();
-        let path = dir.path().join("lock");
-        let wait = move || {
-            if let Err(error) = File::open(&path).and_then(crate::sys::lock::wait_until_free) {
-                tracing::warn!(%task, %error, "cannot wait for a shim");
-            }
-            notify(task);
-        };
-        std::thread::Builder::new()
-            .name(format!("wait-{task}"))
-            .spawn(wait)
-            .map(drop)
-            .map_err(failed("wait for a shim"))
-    }
-}
-
-/// The process, if it is the task's shim. What cannot be told is an error and no absence: its task would be killed.
-fn open_shim(pid: i32, dir: &TaskDir) -> io::Result<Option<PidFd>> {
-    let is_gone = |error: &io::Error| error.raw_os_error() == Some(nix::libc::ESRCH);
-    let process = match PidFd::open(pid) {
-        Err(error) if is_gone(&error) => return Ok(None),
-        other => other?,
-    };
-    let words = match fs::read(format!("/proc/{pid}/cmdline")) {
-        Err(error) if is_gone(&error) || error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        other => other?,
-    };
-    // Without the root, which may be spelled in several ways: `attempts/a7/0`.
-    let parts: Vec<_> = dir.path().components().rev().take(3).collect();
-    let name: PathBuf = parts.into_iter().rev().collect();
-    let is_name = |word: &[u8]| Path::new(std::ffi::OsStr::from_bytes(word)).ends_with(&name);
-    Ok(words.split(|byte| *byte == 0).any(is_name).then_some(process))
-}
-
-/// What tasks are made from, for each image and user of the roles.
-struct Bases<'a>(Vec<(&'a Role, Base)>);
-
-impl<'a> Bases<'a> {
-    fn of(engine: &LocalEngine, run: &'a Prepare) -> Result<Self, EngineError> {
-        let further = workdirs::groups_of(run.owner);
-        let mut bases: Vec<(&Role, Base)> = Vec::new();
-        for role in &run.spec.roles {
-            if !bases.iter().any(|(other, _)| is_alike(other, role)) {
-                bases.push((role, engine.base(run, role, &further)?));
-            }
-        }
-        Ok(Self(bases))
-    }
-
-    fn of_role(&self, role: &Role) -> &Base {
-        let found = self.0.iter().find(|(other, _)| is_alike(other, role));
-        &found.expect("there is one for each role").1
-    }
-}
-
-fn is_alike(one: &Role, other: &Role) -> bool {
-    (&one.image, &one.user) == (&other.image, &other.user)
-}
-
-/// What the tasks of an attempt have in common.
-#[derive(Debug, Default)]
-struct Shared {
-    namespace: Option<PathBuf>,
-    shm: Option<PathBuf>,
-    /// By which its tasks start processes on each other.
-    peers: Option<PathBuf>,
-    /// Of those with cards, where each task has a network of its own.
-    processes: Option<SharedProcesses>,
-    /// What else of the machine they see.
-    shown: Vec<Mount>,
-}
-
-impl Shared {
-    fn mounts(&self) -> impl Iterator<Item = Mount> {
-        let peers = |source: &PathBuf| Mount {
-            source: source.clone(),
-            target: PathBuf::from(PEERS),
-            read_only: false,
-            scratch: None,
-            is_of_machine: false,
-        };
-        self.shown.iter().cloned().chain(self.peers.iter().map(peers))
-    }
-
-    fn shm(&self, role: &Role) -> Shm {
-        match &self.shm {
-            Some(source) => Shm::Shared { source: source.clone() },
-            None => Shm::Own { size: role.resources.shm.0 },
-        }
     }
 }
 

@@ -419,10 +419,7 @@ fn presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_ow
     let test = "presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_owners";
     let Some(instance) = Instance::prepare(test, "").map(|mut instance| {
         // A workspace is the group's whose directory of job files it is.
-        let files = instance.jobs_d().join("vision");
-        fs::create_dir(&files).unwrap();
-        std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
-        fs::set_permissions(&files, fs::Permissions::from_mode(0o2775)).unwrap();
+        instance.make_workspace("vision", 12_345, 0o2775);
         instance.start_daemon(&[]);
         instance.wait_ready();
         instance

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{Flock, FlockArg};
@@ -14,7 +14,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{Instance, pids_with, wait_for};
+use super::support::{ChildGuard, Instance, pids_with, wait_for};
 
 fn backing(instance: &Instance) -> PathBuf {
     instance.root().join("var/lib/trainyard/workspaces")
@@ -80,7 +80,7 @@ fn ring(bell: &Path) {
 }
 
 /// Tells of what is made in a directory.
-struct Inotify(Child);
+struct Inotify(ChildGuard);
 
 impl Inotify {
     fn of(directory: &Path) -> Self {
@@ -88,24 +88,17 @@ impl Inotify {
             assert libc.inotify_add_watch(f, sys.argv[1].encode(), 0x100) > 0\nprint('watches', flush=True)\nprint(os.read(f, 4096), flush=True)";
         let mut python = Command::new("/usr/bin/python3");
         let child = python.args(["-c", script]).arg(directory).stdout(Stdio::piped()).spawn().unwrap();
-        let mut watch = Self(child);
+        let mut watch = Self(ChildGuard(child));
         assert!(watch.next().contains("watches"));
         watch
     }
 
     fn next(&mut self) -> String {
         let (mut line, mut byte) = (Vec::new(), [0]);
-        while self.0.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte != *b"\n" {
+        while self.0.0.stdout.as_mut().unwrap().read(&mut byte).unwrap() == 1 && byte != *b"\n" {
             line.extend(byte);
         }
         String::from_utf8(line).unwrap()
-    }
-}
-
-impl Drop for Inotify {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -346,10 +339,7 @@ fn what_is_moved_about_while_it_is_shown_directly_shows_nothing_of_another_place
 fn who_may_not_pass_the_directories_above_reaches_nothing_that_is_shown_directly() {
     let test = "who_may_not_pass_the_directories_above_reaches_nothing_that_is_shown_directly";
     let Some(instance) = Instance::prepare(test, "").map(|mut instance| {
-        let files = instance.jobs_d().join("secret");
-        fs::create_dir(&files).unwrap();
-        std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
-        fs::set_permissions(&files, fs::Permissions::from_mode(0o2770)).unwrap();
+        instance.make_workspace("secret", 12_345, 0o2770);
         let config = instance.root().join("etc/trainyard/trainyard.toml");
         let before = fs::read_to_string(&config).unwrap();
         fs::write(&config, format!("{before}[mount]\ndirect = \"all\"\n")).unwrap();
@@ -598,10 +588,7 @@ fn code_is_written_directly_by_whom_its_rights_allow() {
     assert!(!touch(12_001, &code.join("z")) && !touch(12_001, &top.join("preset/code/z")));
     assert!(touch(12_001, &top.join("public/code/z")) && !touch(12_002, &top.join("public/code/z")));
     // A new workspace, open to a group.
-    let files = instance.jobs_d().join("vision");
-    fs::create_dir(&files).unwrap();
-    std::os::unix::fs::chown(&files, Some(0), Some(12_345)).unwrap();
-    fs::set_permissions(&files, fs::Permissions::from_mode(0o2770)).unwrap();
+    instance.make_workspace("vision", 12_345, 0o2770);
     let vision = top.join("vision/code");
     wait_direct(&instance, &vision);
     wait_for("its rights", || touch(12_345, &vision.join("z")).then_some(()));

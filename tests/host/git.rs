@@ -1,13 +1,12 @@
 //! Code from Git repositories, served by git itself over http.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use super::support::images::in_network;
-use super::support::{Instance, has_tools, text};
+use super::support::{ChildGuard, Instance, has_tools, text};
 
 /// Serves the repositories of a directory by `git http-backend`; what lies in `private/` wants a login.
 const SERVER: &str = r#"
@@ -49,30 +48,11 @@ print('up', flush=True)
 server.serve_forever()
 "#;
 
-struct Server(Child);
-
-impl Server {
-    fn start(instance: &Instance, repositories: &Path) -> Self {
-        in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
-        let mut child = Command::new("nsenter")
-            .arg(format!("--net=/proc/{}/ns/net", instance.network_holder()))
-            .args(["/usr/bin/python3", "-c", SERVER])
-            .arg(repositories)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "up\n");
-        Self(child)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn serve(instance: &Instance, repositories: &Path) -> ChildGuard {
+    in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", instance.network_holder()));
+    ChildGuard::ready(command.args(["/usr/bin/python3", "-c", SERVER]).arg(repositories), "up")
 }
 
 fn git(directory: &Path, words: &[&str]) -> String {
@@ -124,7 +104,7 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let dir = tempfile::tempdir().unwrap();
     let (first, second) = make(&dir.path().join("open/x"));
     make(&dir.path().join("private/x"));
-    let _server = Server::start(&instance, dir.path());
+    let _server = serve(&instance, dir.path());
     let open = "http://127.0.0.1:8418/open/x/.git";
     for (job, reference, says, commit) in [
         ("default", String::new(), "second", &second),

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::support::{Instance, has_tools, processes_with, text, wait_for};
+use super::support::{ChildGuard, Instance, has_tools, processes_with, text, wait_for};
 
 const ECHO: &str = r#"
 [roles.server]
@@ -97,39 +97,26 @@ fn nothing_of_a_network_is_left_at_the_end() {
 }
 
 /// A world outside: a namespace of its own at 192.0.2.2, reached through a veth pair.
-struct Outside(std::process::Child);
-
-impl Outside {
-    fn beside(instance: &Instance) -> Self {
-        let server = "import socket\ns = socket.create_server(('192.0.2.2', 8080))\nprint('up', flush=True)\n\
-            while True:\n    c, peer = s.accept()\n    c.sendall(('from ' + peer[0]).encode())\n    c.close()\n";
-        let script = format!(
-            "ip link set lo up; until ip addr add 192.0.2.2/24 dev out0 2>/dev/null; do sleep 0.05; done; ip link set out0 up; exec python3 -c \"{server}\""
-        );
-        let mut child =
-            Command::new("unshare").args(["--net", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
-        let (inside, outside) = (instance.network_holder(), child.id());
-        wait_for("the outside", || {
-            let own = std::fs::read_link("/proc/self/ns/net").unwrap();
-            std::fs::read_link(format!("/proc/{outside}/ns/net")).is_ok_and(|other| other != own).then_some(())
-        });
-        let connect = format!(
-            "ip link add up0 type veth peer name out0 netns {outside} && ip link set lo up && ip addr add 192.0.2.1/24 dev up0 && ip link set up0 up"
-        );
-        let target = format!("--net=/proc/{inside}/ns/net");
-        assert!(Command::new("nsenter").args([&target, "sh", "-c", &connect]).status().unwrap().success());
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut line).unwrap();
-        assert_eq!(line, "up\n");
-        Self(child)
-    }
-}
-
-impl Drop for Outside {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn outside(instance: &Instance) -> ChildGuard {
+    let server = "import socket\ns = socket.create_server(('192.0.2.2', 8080))\nprint('up', flush=True)\n\
+        while True:\n    c, peer = s.accept()\n    c.sendall(('from ' + peer[0]).encode())\n    c.close()\n";
+    let script = format!(
+        "ip link set lo up; until ip addr add 192.0.2.2/24 dev out0 2>/dev/null; do sleep 0.05; done; ip link set out0 up; exec python3 -c \"{server}\""
+    );
+    let mut command = Command::new("unshare");
+    let mut guard = ChildGuard(command.args(["--net", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap());
+    let (inside, outside) = (instance.network_holder(), guard.0.id());
+    wait_for("the outside", || {
+        let own = std::fs::read_link("/proc/self/ns/net").unwrap();
+        std::fs::read_link(format!("/proc/{outside}/ns/net")).is_ok_and(|other| other != own).then_some(())
+    });
+    let connect = format!(
+        "ip link add up0 type veth peer name out0 netns {outside} && ip link set lo up && ip addr add 192.0.2.1/24 dev up0 && ip link set up0 up"
+    );
+    let target = format!("--net=/proc/{inside}/ns/net");
+    assert!(Command::new("nsenter").args([&target, "sh", "-c", &connect]).status().unwrap().success());
+    guard.wait_until_ready("up");
+    guard
 }
 
 #[test]
@@ -139,7 +126,7 @@ fn tasks_reach_out_but_not_into_other_jobs() {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let connect = |address: &str, port: u16, seconds: f32| {
         format!(
             "command = [\"/usr/bin/python3\", \"-c\", \"import socket; print(socket.create_connection(('{address}', {port}), timeout={seconds}).recv(99).decode())\"]"
@@ -195,7 +182,7 @@ fn declared_ports_lead_from_the_machine_to_the_task_until_it_is_over() {
         return;
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let started = |job: &str| {
         let two = |log: String| {
             let mut ports = log.split_whitespace().map(str::to_owned);
@@ -232,7 +219,7 @@ fn a_named_port_is_waited_for_and_told_by_name() {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let job = format!("{HTTP}[roles.main]\nports = {{ http = {{ begin = 8088 }} }}\n");
     instance.drop_job("first", &job);
     instance.wait_state("first", "running");
@@ -388,7 +375,7 @@ fn a_named_port_that_a_stranger_has_is_waited_for_and_never_taken_over() {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let target = format!("--net=/proc/{}/ns/net", instance.network_holder());
     let serve = "import socket\ns = socket.create_server(('', 8090))\nprint('up', flush=True)\n\
         while True:\n    c, _ = s.accept()\n    c.sendall(b'stranger')\n    c.close()\n";
@@ -422,7 +409,7 @@ fn equal_named_ports_of_two_roles_differ_outside_also_after_a_restart() {
         return;
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let serve = HTTP.replace("['TRAINYARD_JOB']", "['TRAINYARD_ROLE']");
     let port = "ports = { http = { begin = 8087 } }";
     instance.drop_job("pair", &format!("{serve}[roles.a]\n{port}\n[roles.b]\n{port}\n"));
@@ -462,7 +449,7 @@ fn flushed_rules_and_damaged_records_hold_up_nobody() {
         return;
     }
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let job = format!("{HTTP}[roles.main]\nports = {{ http = 1 }}\n");
     let port_of = |instance: &Instance, job: &str| {
         wait_for("the server", || instance.log(job, "main-0").split_whitespace().nth(1).map(str::to_owned))
@@ -502,7 +489,7 @@ fn services_are_reached_while_their_job_runs_and_hold_nothing_open() {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
-    let _outside = Outside::beside(&instance);
+    let _outside = outside(&instance);
     let serve = HTTP.replace("int(os.environ['TRAINYARD_PORT_HTTP'])", "8888");
     let work = "command = \"echo $TRAINYARD_ROLES; while ! [ -e /output/end ]; do sleep 0.1; done\"\n\
                 resources = { cpu = 0.5, memory = \"128MiB\" }\n";

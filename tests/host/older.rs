@@ -1,15 +1,14 @@
 //! Tasks outlive the program that has started them: what shims of an older one wrote, and how they go on under this daemon.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::support::{Instance, has_tools, skip, text, wait_for};
+use super::support::{ChildGuard, Instance, has_tools, skip, text, wait_for};
 
 const SHIM: &str = include_str!("older_shim.py");
 
@@ -64,7 +63,7 @@ fn as_it_was(record: &Value) -> Value {
 }
 
 struct StandIn {
-    child: Child,
+    child: ChildGuard,
     /// Its command ends with it.
     stdin: Option<ChildStdin>,
 }
@@ -80,19 +79,9 @@ impl StandIn {
         let record = as_it_was(&record(directory).unwrap());
         fs::write(directory.join("task.json"), record.to_string()).unwrap();
         let mut command = Command::new("/usr/bin/python3");
-        command.args(["-c", SHIM]).arg(directory).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "stands in\n");
-        Self { stdin: child.stdin.take(), child }
-    }
-}
-
-impl Drop for StandIn {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        command.args(["-c", SHIM]).arg(directory).stdin(Stdio::piped());
+        let mut child = ChildGuard::ready(&mut command, "stands in");
+        Self { stdin: child.0.stdin.take(), child }
     }
 }
 
@@ -130,7 +119,7 @@ fn tasks_of_shims_that_write_as_they_first_did_go_on_end_and_are_stopped() {
     // While there is no daemon, nobody hears of it.
     instance.kill_daemon();
     drop(alone.stdin.take());
-    alone.child.wait().unwrap();
+    alone.child.0.wait().unwrap();
     instance.restart_daemon();
     let report = instance.wait_end("ends-alone", 1);
     assert_eq!((&report["state"], &report["attempt"]), (&json!("succeeded"), &json!(1)), "{report:#}");

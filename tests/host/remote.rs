@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use super::store::{Fault, SECRET_KEY, Store, Wrong, write_secret};
-use super::support::{Instance, has_tools, pids_with, text, wait_at_most, wait_for};
+use super::support::{ChildGuard, Instance, has_tools, pids_with, text, wait_at_most, wait_for};
 
 /// An instance whose pool `lab` is a store in `dir`.
 fn start(test: &str, dir: &std::path::Path, more: &str) -> Option<(Instance, Store)> {
@@ -415,47 +415,35 @@ fn who_may_not_use_a_store_is_refused_before_the_start() {
     instance.shutdown();
 }
 
-/// A server of SFTP with root's rights in the network namespace of `holder`, whose files it has by their own paths.
-struct Sshd(std::process::Child);
+const SSHD_PORT: u16 = 2222;
 
-impl Sshd {
-    const PORT: u16 = 2222;
-
-    /// Ends with its host's key.
-    fn start(dir: &std::path::Path, holder: u32) -> (Self, String) {
-        let key = |name: &str| {
-            let path = dir.join(name).display().to_string();
-            let mut made = std::process::Command::new("ssh-keygen");
-            made.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", &path]);
-            assert!(made.status().unwrap().success());
-            path
-        };
-        let (host, client) = (key("host"), key("client"));
-        let config = format!(
-            "ListenAddress 127.0.0.1:{}\nHostKey {host}\nAuthorizedKeysFile {client}.pub\nPermitRootLogin yes\n\
-             StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n",
-            Self::PORT
-        );
-        fs::write(dir.join("sshd"), config).unwrap();
-        fs::create_dir_all("/run/sshd").unwrap();
-        super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
-        let child = std::process::Command::new("nsenter")
-            .arg(format!("--net=/proc/{holder}/ns/net"))
-            .args(["/usr/sbin/sshd", "-D", "-e", "-f"])
-            .arg(dir.join("sshd"))
-            .stderr(std::process::Stdio::null())
-            .spawn()
-            .unwrap();
-        let public = fs::read_to_string(dir.join("host.pub")).unwrap();
-        (Self(child), public.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
-    }
-}
-
-impl Drop for Sshd {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A server of SFTP with root's rights in the network namespace of `holder`, whose files it has by their own paths; with its host's key.
+fn sshd(dir: &std::path::Path, holder: u32) -> (ChildGuard, String) {
+    let key = |name: &str| {
+        let path = dir.join(name).display().to_string();
+        let mut made = std::process::Command::new("ssh-keygen");
+        made.args(["-q", "-t", "ed25519", "-N", "", "-C", "", "-f", &path]);
+        assert!(made.status().unwrap().success());
+        path
+    };
+    let (host, client) = (key("host"), key("client"));
+    let config = format!(
+        "ListenAddress 127.0.0.1:{}\nHostKey {host}\nAuthorizedKeysFile {client}.pub\nPermitRootLogin yes\n\
+         StrictModes no\nUsePAM no\nPidFile none\nSubsystem sftp internal-sftp\n",
+        SSHD_PORT
+    );
+    fs::write(dir.join("sshd"), config).unwrap();
+    fs::create_dir_all("/run/sshd").unwrap();
+    super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
+    let child = std::process::Command::new("nsenter")
+        .arg(format!("--net=/proc/{holder}/ns/net"))
+        .args(["/usr/sbin/sshd", "-D", "-e", "-f"])
+        .arg(dir.join("sshd"))
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let public = fs::read_to_string(dir.join("host.pub")).unwrap();
+    (ChildGuard(child), public.split_whitespace().take(2).collect::<Vec<_>>().join(" "))
 }
 
 #[test]
@@ -466,7 +454,7 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     }
     let dir = tempfile::tempdir().unwrap();
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let (_server, key) = Sshd::start(dir.path(), instance.network_holder());
+    let (_server, key) = sshd(dir.path(), instance.network_holder());
     let place = dir.path().join("files");
     fs::create_dir_all(place.join("sets/a")).unwrap();
     fs::write(place.join("sets/a/one"), "one\n").unwrap();
@@ -476,7 +464,7 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     write_secret(&secrets.join("keys"), &format!("user = \"root\"\nkey_file = \"{}/client\"\n", dir.path().display()));
     let other = key.replace("AAAAC3NzaC1lZDI1NTE5AAAAI", "AAAAC3NzaC1lZDI1NTE5AAAAJ");
     let pool = |name: &str, key: &str| {
-        let (port, root) = (Sshd::PORT, place.display());
+        let (port, root) = (SSHD_PORT, place.display());
         format!(
             "[pools.{name}]\nkind = \"sftp\"\nendpoint = \"ssh://127.0.0.1:{port}\"\nhost_key = \"{key}\"\nsecret = \"keys\"\nroot = \"{root}\"\n"
         )
@@ -509,34 +497,15 @@ fn sftp_is_spoken_with_the_host_that_the_pool_names_and_leaves_no_process() {
     instance.shutdown();
 }
 
+const WEB_STORE_PORT: u16 = 8020;
+
 /// A server in Python in the network namespace of `holder`.
-struct WebStore(std::process::Child);
-
-impl WebStore {
-    const PORT: u16 = 8020;
-
-    fn start(script: &str, place: &std::path::Path, holder: u32) -> Self {
-        super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
-        let mut child = std::process::Command::new("nsenter")
-            .arg(format!("--net=/proc/{holder}/ns/net"))
-            .args(["/usr/bin/python3", "-c", script, &Self::PORT.to_string()])
-            .arg(place)
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let out = child.stdout.take().unwrap();
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Self(child)
-    }
-}
-
-impl Drop for WebStore {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn web_store(script: &str, place: &std::path::Path, holder: u32) -> ChildGuard {
+    super::support::images::in_network(holder, "ip", &["link", "set", "lo", "up"]);
+    let mut command = std::process::Command::new("nsenter");
+    command.arg(format!("--net=/proc/{holder}/ns/net"));
+    command.args(["/usr/bin/python3", "-c", script, &WEB_STORE_PORT.to_string()]).arg(place);
+    ChildGuard::ready(&mut command, "ready")
 }
 
 #[test]
@@ -547,7 +516,7 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     }
     let dir = tempfile::tempdir().unwrap();
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _server = WebStore::start(include_str!("web_store.py"), dir.path(), instance.network_holder());
+    let _server = web_store(include_str!("web_store.py"), dir.path(), instance.network_holder());
     instance.kill_daemon();
     let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 249) as u8).collect();
     fs::create_dir_all(dir.path().join("lab/sets/a b")).unwrap();
@@ -556,7 +525,7 @@ fn hdfs_and_plain_servers_of_files_are_stores_as_well() {
     let secrets = instance.root().join("etc/trainyard/secrets");
     fs::create_dir_all(&secrets).unwrap();
     write_secret(&secrets.join("keys"), "user = \"ada\"\n");
-    let endpoint = format!("endpoint = \"http://127.0.0.1:{}\"\nroot = \"lab\"\n", WebStore::PORT);
+    let endpoint = format!("endpoint = \"http://127.0.0.1:{}\"\nroot = \"lab\"\n", WEB_STORE_PORT);
     let hdfs = format!("[pools.lab]\nkind = \"webhdfs\"\nsecret = \"keys\"\n{endpoint}");
     let gateway = hdfs.replace("pools.lab", "pools.gate").replace("root = \"lab\"", "root = \"gateway\"");
     let web = format!("[pools.web]\nkind = \"http\"\n{endpoint}");
@@ -627,7 +596,7 @@ fn oss_is_signed_as_its_documentation_says_listed_by_pages_and_sent_in_parts() {
     }
     let dir = tempfile::tempdir().unwrap();
     let Some(mut instance) = Instance::start(test, "") else { return };
-    let _server = WebStore::start(include_str!("oss_store.py"), dir.path(), instance.network_holder());
+    let _server = web_store(include_str!("oss_store.py"), dir.path(), instance.network_holder());
     instance.kill_daemon();
     let large: Vec<u8> = (0..20_000_000u32).map(|at| (at % 247) as u8).collect();
     let bucket = dir.path().join("train");
@@ -641,7 +610,7 @@ fn oss_is_signed_as_its_documentation_says_listed_by_pages_and_sent_in_parts() {
     write_secret(&secrets.join("keys"), &format!("access_key = \"AKIDLAB\"\nsecret_key = \"{secret}\"\n"));
     write_secret(&secrets.join("wrong"), "access_key = \"AKIDLAB\"\nsecret_key = \"another\"\n");
     let pool = |name: &str| {
-        let port = WebStore::PORT;
+        let port = WEB_STORE_PORT;
         format!(
             "[pools.{name}]\nkind = \"oss\"\nendpoint = \"http://oss-cn-test.example\"\nbucket = \"train\"\nroot = \"lab\"\n\
              proxy = \"http://127.0.0.1:{port}\"\nsecret = \"{name}\"\n"

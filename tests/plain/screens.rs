@@ -294,6 +294,70 @@ fn screens_of_jobs_in_all_states_and_of_what_is_done_to_them_are_as_they_were_at
     }
 }
 
+fn done(message: &str) -> Value {
+    json!({ "message": message })
+}
+
+#[test]
+fn screens_of_what_is_done_are_as_they_were_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    put_files(root);
+    let pulled = [
+        json!({ "layers": 2, "layers_done": 1, "bytes": 2 * GIB, "bytes_done": GIB }),
+        json!({ "layers": 2, "layers_done": 2, "bytes": 2 * GIB, "bytes_done": 2 * GIB, "name": "视觉基础镜像:2", "digest": "sha256:1234567890abcdef" }),
+    ];
+    let made = json!({ "token": tokens()[0], "secret": "trainyard_1000.ci_0123456789abcdef" });
+    stand_in(
+        root,
+        vec![
+            (
+                "/v1/jobs/%E8%A7%86%E8%A7%89/x/extend?by_ms=3600000",
+                done("视觉/x: an attempt may take 3h0m (1h0m of it added), until 2026-11-30T16:16:58.080Z"),
+            ),
+            ("/v1/jobs/%E8%A7%86%E8%A7%89/x/send", done("视觉/x: copying; `trainyard status 视觉/x` tells how far")),
+            ("/v1/tokens", made),
+            ("/v1/tokens/ci", done("token ci: revoked")),
+            (
+                "/v1/images/pull?name=%E8%A7%86%E8%A7%89%E5%9F%BA%E7%A1%80%E9%95%9C%E5%83%8F%3A2&workspace=default",
+                json!(pulled.map(|step| format!("{step}\n")).concat()),
+            ),
+            ("/v1/images/tag?name=a&workspace=default&new=b", done("b: tagged")),
+            ("/v1/images?name=a&workspace=default", done("a: removed")),
+            ("/v1/images/prune", json!({ "names": ["a", "视觉基础镜像:2"], "layers": 3, "bytes": 5 * GIB })),
+            ("/v1/datasets/default/%E6%95%B0%E5%AD%97/v1", done("数字@v1: removed")),
+            ("/v1/models/default/%E6%95%B0%E5%AD%97/3", done("数字@3: removed")),
+            ("/v1/shutdown", done("stopping")),
+        ],
+    );
+    let screens: &[(&str, &[&str])] = &[
+        ("extend", &["extend", "视觉/x", "1h"]),
+        ("send", &["send", "视觉/x"]),
+        ("token_new", &["token", "new", "ci"]),
+        ("token_rm", &["token", "rm", "ci"]),
+        ("image_pull", &["image", "pull", "视觉基础镜像:2"]),
+        ("image_tag", &["image", "tag", "a", "b"]),
+        ("image_rm", &["image", "rm", "a"]),
+        ("image_prune", &["image", "prune"]),
+        ("dataset_rm", &["dataset", "rm", "数字@v1"]),
+        ("model_rm", &["model", "rm", "数字@3"]),
+        ("secret_rm", &["secret", "rm", "无"]),
+    ];
+    for columns in [80, 120] {
+        for (name, arguments) in screens {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
+        }
+        let (saved, copied) = (format!("模板-{columns}"), format!("copy-{columns}"));
+        for (name, arguments) in [
+            ("template_save", &["template", "save", "plain", &saved][..]),
+            ("template_copy", &["template", "copy", &saved, &copied]),
+            ("template_rm", &["template", "rm", &copied]),
+        ] {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
+        }
+    }
+}
+
 #[test]
 fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
     let directory = tempfile::tempdir().unwrap();

@@ -39,7 +39,10 @@ fn put(site: &mut Site, tag: &str, layers: &[&[u8]]) {
     site.manifest(tag, MANIFEST, &manifest);
 }
 
-fn store(root: &Path, server: &Server, runtime: &tokio::runtime::Runtime) -> Images {
+/// By what it asks, its place, and a store that pulls from the server.
+fn store(server: &Server) -> (tokio::runtime::Runtime, tempfile::TempDir, Images) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let limits = Limits {
         layer_bytes: 1 << 20,
         layer_entries: 1000,
@@ -49,11 +52,12 @@ fn store(root: &Path, server: &Server, runtime: &tokio::runtime::Runtime) -> Ima
     let sources = Sources {
         default_registry: "docker.io".to_owned(),
         plain_http: vec![server.host()],
-        secrets: root.join("secrets"),
+        secrets: dir.path().join("secrets"),
         program: Arc::new(SealedProgram::of(Path::new(support::BINARY)).unwrap()),
         runtime: runtime.handle().clone(),
     };
-    Images::open(&root.join("images"), limits, sources).unwrap()
+    let images = Images::open(&dir.path().join("images"), limits, sources).unwrap();
+    (runtime, dir, images)
 }
 
 /// The end of the address of a layer.
@@ -92,7 +96,6 @@ fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they
     if !support::can_run(test) {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (common, own) = (layer("common"), ["1", "2", "3"].map(layer));
     let mut site = Site::default();
     put(&mut site, "first", &[&common]);
@@ -113,8 +116,7 @@ fn a_layer_that_two_images_want_at_once_is_fetched_once_whatever_workspaces_they
             false => reply,
         }
     });
-    let dir = tempfile::tempdir().unwrap();
-    let images = store(dir.path(), &server, &runtime);
+    let (_runtime, dir, images) = store(&server);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pull(&images, &server, "team:first", "lab").unwrap();
@@ -134,7 +136,6 @@ fn what_was_downloaded_from_one_repository_serves_no_other() {
     if !support::can_run(test) {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let (secret, own) = (layer("secret"), ["1", "2", "3"].map(layer));
     let mut site = Site::default();
     put(&mut site, "private", &[&secret]);
@@ -152,8 +153,7 @@ fn what_was_downloaded_from_one_repository_serves_no_other() {
         }
         if request.path == refused { Reply::status(404) } else { reply }
     });
-    let dir = tempfile::tempdir().unwrap();
-    let images = store(dir.path(), &server, &runtime);
+    let (_runtime, _dir, images) = store(&server);
     let stolen = std::thread::scope(|scope| {
         let thief = scope.spawn(|| pull(&images, &server, "thief:forged", "vision"));
         signs.wait_for("the forged one has begun");

@@ -4,14 +4,14 @@ use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use trainyard::images::Digest;
 use trainyard::images::registry::*;
 
 use crate::server::*;
-use crate::support::has_tools;
+use crate::support::{ChildGuard, has_tools};
 
 const TOOLS: [&str; 5] = ["docker-registry", "skopeo", "umoci", "htpasswd", "openssl"];
 
@@ -28,14 +28,7 @@ fn free_port() -> u16 {
 struct Real {
     port: u16,
     dir: tempfile::TempDir,
-    child: Child,
-}
-
-impl Drop for Real {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    _child: ChildGuard,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -65,7 +58,7 @@ impl Real {
         fs::write(at("config.yml"), config).unwrap();
         let mut command = Command::new("docker-registry");
         command.arg("serve").arg(at("config.yml")).stdout(Stdio::null()).stderr(Stdio::null());
-        let real = Self { port, child: command.spawn().unwrap(), dir };
+        let real = Self { port, _child: ChildGuard(command.spawn().unwrap()), dir };
         let end = Instant::now() + Duration::from_secs(30);
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(Instant::now() < end, "docker-registry does not listen");
@@ -279,7 +272,7 @@ server.serve_forever()
 "#;
 
 struct SendsAway {
-    child: Child,
+    _child: ChildGuard,
     port: u16,
 }
 
@@ -290,14 +283,7 @@ impl SendsAway {
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.as_mut().unwrap()), &mut line).unwrap();
-        Self { child, port: line.trim().parse().unwrap() }
-    }
-}
-
-impl Drop for SendsAway {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        Self { _child: ChildGuard(child), port: line.trim().parse().unwrap() }
     }
 }
 

@@ -3,9 +3,9 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use super::wait_for;
+use super::{ChildGuard, wait_for};
 
 /// Runs a tool; it must succeed.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
@@ -131,7 +131,7 @@ pub(crate) fn small(dir: &Path, config: &[&str], fill: impl Fn(&Path)) -> String
 
 /// A registry of the distribution's package in a network namespace; ends when dropped.
 pub(crate) struct Registry {
-    child: Child,
+    _child: ChildGuard,
     pub(crate) address: String,
     /// What it was asked for.
     requests: PathBuf,
@@ -161,7 +161,7 @@ impl Registry {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let registry = Self { child, address, requests: dir.join("requests") };
+        let registry = Self { _child: ChildGuard(child), address, requests: dir.join("requests") };
         wait_for("the registry", || {
             let url = format!("http://{}/v2/", registry.address);
             let script = format!(
@@ -184,13 +184,6 @@ impl Registry {
             Some(path.split("/blobs/").nth(1)?.to_owned())
         };
         requests.lines().filter_map(of).collect()
-    }
-}
-
-impl Drop for Registry {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -68,6 +68,32 @@ pub(crate) fn skip(test: &str, missing: &str) {
     }
 }
 
+/// A process that ends with whoever holds it, also when a test fails.
+pub(crate) struct ChildGuard(pub(crate) Child);
+
+impl ChildGuard {
+    /// When it has said by its first line that it is ready.
+    pub(crate) fn ready(command: &mut Command, says: &str) -> Self {
+        let mut guard = Self(command.stdout(Stdio::piped()).spawn().unwrap());
+        guard.wait_until_ready(says);
+        guard
+    }
+
+    /// Its output must be a pipe, of which nothing more is read.
+    pub(crate) fn wait_until_ready(&mut self, says: &str) {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line.trim_end(), says);
+    }
+}
+
+impl Drop for ChildGuard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A daemon with everything below one directory. Dropping it stops all of it.
 pub(crate) struct Instance {
     dir: tempfile::TempDir,
@@ -251,6 +277,14 @@ impl Instance {
 
     pub(crate) fn root(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// A workspace of a group, whose directory of job files it is.
+    pub(crate) fn make_workspace(&self, name: &str, group: u32, mode: u32) {
+        let files = self.jobs_d().join(name);
+        fs::create_dir(&files).unwrap();
+        std::os::unix::fs::chown(&files, Some(0), Some(group)).unwrap();
+        fs::set_permissions(&files, fs::Permissions::from_mode(mode)).unwrap();
     }
 
     pub(crate) fn jobs_d(&self) -> PathBuf {

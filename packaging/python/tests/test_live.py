@@ -170,6 +170,10 @@ class Jobs(Live):
         back = self.yard.jobs(name="listed", sort="-name", user="root", workspace="default", since=0, page=2, limit=3)
         self.assertEqual([job.name for job in back], names[:1:-1])
         self.assertEqual(list(self.yard.jobs("of the list", until=1000.0)), [])
+        self.yard.create("listed-ran", {"command": "true", **SMALL}).wait(ENOUGH)
+        for sort, sorted_so in [("-duration", ["listed-ran", *names]), ("state", [*names, "listed-ran"])]:
+            self.assertEqual([job.name for job in self.yard.jobs("listed", sort=sort, page=2)], sorted_so)
+            self.assertEqual([job.name for job in self.yard.jobs("listed", sort=sort, page=2, limit=3)], sorted_so[:3])
         self.assertEqual(next(self.yard.jobs("of the list")).seen["state"], "held")
         self.assertEqual(self.refused(lambda: list(self.yard.jobs(state="lost"))).code, "bad_request")
 

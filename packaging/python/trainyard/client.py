@@ -6,7 +6,7 @@ import html
 import os
 from os import PathLike
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union, cast
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union, cast
 
 from ._events import pulses
 from ._transport import ANSWER_S, Transport, Value, find_token, path
@@ -20,6 +20,7 @@ from .types import (
     HappeningView,
     ImageView,
     JobList,
+    JobReport,
     ModelView,
     Readiness,
     SecretView,
@@ -32,6 +33,11 @@ from .types import (
 
 #: Of a list at once.
 PAGE = 1000
+#: What changes while pages are asked for, so that a job could be on none of them: then all are asked for by name, and sorted here.
+_CHANGING: Dict[str, Callable[[JobReport], Union[str, int]]] = {
+    "state": lambda job: job["state"],
+    "duration": lambda job: job["duration_ms"] or 0,
+}
 #: Below the directory of the installation.
 SOCKET = "run/trainyard/api.sock"
 
@@ -111,12 +117,21 @@ class Yard:
         states = state if state is None or isinstance(state, str) else ",".join(state)
         query: Dict[str, Value] = {"text": text, "state": states, "name": name, "user": user, "workspace": workspace}
         query.update(since=moment(since), until=moment(until), sort=sort)
+        for report in self._reports(query, limit, page):
+            yield Job(self._transport, report["workspace"], report["job"], report)
+
+    def _reports(self, query: Dict[str, Value], limit: Optional[int], page: int) -> Iterator[JobReport]:
+        sort = cast(str, query["sort"] or "")
+        key = _CHANGING.get(sort[1:] if sort.startswith("-") else sort)
+        if key is not None and (limit is None or limit > page):
+            by_name = self._reports({**query, "sort": "name"}, None, page)
+            yield from sorted(by_name, key=key, reverse=sort.startswith("-"))[:limit]
+            return
         left = limit
         while left is None or left > 0:
             query["limit"] = page if left is None else min(page, left)
             found = cast(JobList, self._transport.json("GET", path("jobs"), query))
-            for report in found["jobs"]:
-                yield Job(self._transport, report["workspace"], report["job"], report)
+            yield from found["jobs"]
             left = None if left is None else left - len(found["jobs"])
             query["after"] = found.get("next")
             if query["after"] is None:
@@ -236,8 +251,10 @@ class Yard:
     ) -> List[ImageView]:
         """Images that jobs of a workspace find. `text` is part of the name, `name` is near it; sorted by `name`, `brought`,
         `used` or `size`, or `nearest`."""
-        found = self._all(path("images"), workspace=workspace, text=text, name=name, sort=sort)
-        return cast(List[ImageView], found)
+        changes = sort in ("used", "-used")
+        asked = "name" if changes else sort
+        found = cast(List[ImageView], self._all(path("images"), workspace=workspace, text=text, name=name, sort=asked))
+        return sorted(found, key=lambda image: image["used"], reverse=sort == "-used") if changes else found
 
     def secrets(self, workspace: str = "default") -> List[str]:
         """Names of a workspace's secrets, to root; what is in them is never told."""

@@ -5,14 +5,14 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::super::support::images::run as run_tool;
-use super::super::support::{BINARY, Instance, has_tools};
+use super::super::support::{BINARY, ChildGuard, Instance, has_tools};
 use super::{CONFIG, OFFLINE, PATIENCE, lay, offer, wheels};
 
 /// Between two questions to a program that is on its way.
@@ -64,7 +64,7 @@ impl Visitor {
     fn hears(&self, job: &str, task: &str, before: &str) -> String {
         let mut follower = Command::new(BINARY);
         follower.arg("--root").arg(self.instance.root()).args(["logs", "-f", task, job]);
-        let mut follower = Follower(follower.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut follower = ChildGuard(follower.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
         let lines = BufReader::new(follower.0.stdout.take().unwrap()).lines();
         let (sender, heard) = channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
@@ -151,16 +151,6 @@ impl Visitor {
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "no cell was run at {address}: {told}\n{}", self.said_by(job, task));
         String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-/// Ends with the test.
-struct Follower(Child);
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -327,7 +317,7 @@ fn a_notebook_runs_code_on_the_job_s_files_and_tensorboard_shows_what_workers_tr
     let (key, port) = (visitor.own_key("bench"), visitor.port_of("bench", "ssh"));
     let led = ["-N", "-L", "8888:localhost:8888", "root@localhost"];
     visitor.log_in("bench", &key, "true && echo in", "in\n");
-    let tunnel = Follower(visitor.command(&[&Visitor::ssh(&port, &key)[..], &led].concat()).spawn().unwrap());
+    let tunnel = ChildGuard(visitor.command(&[&Visitor::ssh(&port, &key)[..], &led].concat()).spawn().unwrap());
     visitor.wait("the notebook", ("bench", "ssh-0"), || {
         let version = visitor.said(&["curl", "-s", "-m", "5", "http://localhost:8888/api"]);
         version.contains("\"version\"").then_some(())
