@@ -7,6 +7,7 @@ use super::templates::TemplateView;
 use super::tokens::TokenView;
 use super::usage::UsageView;
 use super::wire::ImageView;
+use crate::ids::Timestamp;
 use crate::report::JobReport;
 use crate::status::State;
 
@@ -27,8 +28,8 @@ pub(super) trait Listed {
         vec![self.id()]
     }
 
-    /// What they are sorted by, as text that sorts as it does; empty for the name alone.
-    fn sorted_by(&self, _by: &str) -> String {
+    /// What they are sorted by, as it was at this time where that is known, as text that sorts as it does; empty for the name alone.
+    fn sorted_by(&self, _by: &str, _at: Timestamp) -> String {
         String::new()
     }
 
@@ -65,12 +66,12 @@ impl Listed for JobReport {
         vec![shown, self.description.clone()]
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, at: Timestamp) -> String {
         match by {
             "created" => self.created.clone(),
             "state" => self.state.name().to_owned(),
             "user" => number(self.owner),
-            "duration" => number(self.duration_ms.unwrap_or(0)),
+            "duration" => number(lasted(self, at).unwrap_or(0)),
             _ => String::new(),
         }
     }
@@ -92,6 +93,13 @@ impl Listed for JobReport {
     }
 }
 
+/// How long its newest run had taken at this time, ms; one that began later had not.
+fn lasted(job: &JobReport, at: Timestamp) -> Option<u64> {
+    let ms = |time: &str| u64::try_from(time.parse::<jiff::Timestamp>().ok()?.as_millisecond()).ok();
+    let until = job.ended.as_deref().and_then(ms).map_or(at.0, |ended| ended.min(at.0));
+    Some(until.saturating_sub(ms(job.started.as_deref()?)?))
+}
+
 impl Listed for ImageView {
     fn id(&self) -> String {
         format!("{} {} {}", self.name, self.kind, self.workspace.as_deref().unwrap_or_default())
@@ -105,7 +113,7 @@ impl Listed for ImageView {
         vec![self.name.clone()]
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, _at: Timestamp) -> String {
         match by {
             "brought" => self.brought.clone(),
             "used" => self.used.clone(),
@@ -156,7 +164,7 @@ impl Listed for TemplateView {
         vec![self.template.clone(), self.description.clone()]
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, _at: Timestamp) -> String {
         match by {
             "changed" => self.changed.clone(),
             "user" => number(self.owner),
@@ -182,7 +190,7 @@ impl Listed for WorkspaceView {
         self.storage.workspace.as_str()
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, _at: Timestamp) -> String {
         if by == "used" { number(self.storage.used.unwrap_or(0)) } else { String::new() }
     }
 }
@@ -210,7 +218,7 @@ impl Listed for TokenView {
         vec![self.name.clone()]
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, _at: Timestamp) -> String {
         match by {
             "created" => self.created.clone(),
             "user" => number(self.uid),
@@ -239,7 +247,7 @@ impl Listed for UsageView {
         &self.name
     }
 
-    fn sorted_by(&self, by: &str) -> String {
+    fn sorted_by(&self, by: &str, _at: Timestamp) -> String {
         // Hours of cards come first, then of cores; the bits of what is not negative sort as it does.
         let hours = |hours: f64| number(hours.to_bits());
         match by {
