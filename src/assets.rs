@@ -18,8 +18,8 @@ pub mod freeze;
 pub mod manifest;
 pub mod models;
 pub mod removal;
+mod users;
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
@@ -32,7 +32,7 @@ use nix::fcntl::{OFlag, ResolveFlag, open};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AssetName, JobKey, WorkspaceName};
+use crate::ids::{AssetName, WorkspaceName};
 use crate::sys::file::{create_dir, optional};
 use crate::sys::rooted::open_resolved;
 
@@ -44,6 +44,8 @@ pub const LATEST: &str = "latest";
 pub const MANIFEST: &str = ".MANIFEST";
 /// Begins names that are our own and shown to nobody.
 pub const OWN: &str = ".trainyard-";
+/// In `jobs/JOB/`, names of datasets, a line each, that a run of the job will see which has not chosen its own yet.
+pub const AWAITED: &str = ".awaited";
 /// What every workspace sees: first the administrator's.
 pub const SHARED: [&str; 2] = ["preset", "public"];
 
@@ -348,68 +350,11 @@ impl Shelf {
             Err(errno) => Err(errno.into()),
         }
     }
-
-    /// A job that is not over and sees the dataset, or only one `version` of it.
-    pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
-        for workspace in self.names(Path::new(""))? {
-            for job in self.open_jobs(&workspace)? {
-                let place = Path::new(&workspace).join("jobs").join(&job);
-                let seen: BTreeMap<String, Place> = self.of_newest_run(&place, seen_file)?;
-                let is_seen = |place: &&Place| {
-                    place.home == home
-                        && place.name.as_str() == name
-                        && (version.is_none() || place.version.as_deref() == version)
-                };
-                if seen.values().find(is_seen).is_some() {
-                    return key_of(&workspace, &job).map(Some);
-                }
-            }
-        }
-        Ok(None)
-    }
-
-    /// Jobs of a workspace that are not over.
-    fn open_jobs(&self, workspace: &str) -> io::Result<Vec<String>> {
-        let by_state = Path::new(workspace).join("jobs/by-state");
-        let mut open = Vec::new();
-        for state in ["held", "waiting", "starting", "running", "stopping"] {
-            let linked = self.names(&by_state.join(state));
-            open.extend(linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })?);
-        }
-        Ok(open)
-    }
-
-    /// What `file`, by the number of a run, tells of the newest run of the job whose directory is `job`.
-    fn of_newest_run<T: serde::de::DeserializeOwned + Default>(
-        &self,
-        job: &Path,
-        file: impl Fn(u32) -> String,
-    ) -> io::Result<T> {
-        let read = || -> io::Result<T> {
-            let runs = job.join("runs");
-            // A run has chosen before its directory, or the link to it, is there.
-            let Some(newest) = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max() else {
-                return Ok(T::default());
-            };
-            Ok(serde_json::from_reader(self.file(&runs.join(file(newest)))?)?)
-        };
-        read().or_else(|error| if is_absent(&error) { Ok(T::default()) } else { Err(error) })
-    }
-}
-
-fn key_of(workspace: &str, job: &str) -> io::Result<JobKey> {
-    let key = format!("{workspace}/{job}").parse();
-    key.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error}")))
 }
 
 /// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.
 pub fn seen_file(number: impl std::fmt::Display) -> String {
     format!(".{number}.data")
-}
-
-/// Which run `name`, an entry of `jobs/JOB/runs/`, belongs to.
-fn number_of(name: &str) -> Option<u32> {
-    name.strip_prefix('.').and_then(|name| name.strip_suffix(".data")).unwrap_or(name).parse().ok()
 }
 
 pub fn manifest_of(version: &OsStr) -> PathBuf {

@@ -140,7 +140,7 @@ fn refuse_by_hand((verb, instead): (&str, &str)) -> ! {
 pub fn refuse_inner(verb: &Verb) {
     let of_ours = || crate::sys::file::is_pipe(std::io::stdin());
     let name = match verb {
-        Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false, .. } => "mount",
+        Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false, answers: false, .. } => "mount",
         Verb::Direct { .. } if !of_ours() => "direct",
         Verb::Registry if !of_ours() => "registry",
         _ => return,

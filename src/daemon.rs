@@ -44,6 +44,7 @@ use crate::reconcile::{Event, Past, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::{Reader, RedbStore};
 use crate::store::{Store, StoreError};
+use crate::sys::answering::Asker;
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
@@ -312,6 +313,8 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         measures: measures.clone(),
         config: in_force.clone(),
         mount,
+        mount_asker: Arc::new(tokio::sync::Mutex::new(Asker::of(config.paths.root()))),
+        disks: Arc::default(),
         past: Past::new(events.clone(), reader.clone()),
         state: reader,
     };

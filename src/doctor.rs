@@ -6,11 +6,15 @@
 
 mod alerts;
 mod kernel;
+mod mount;
 mod resources;
 mod storage;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -78,8 +82,11 @@ struct Machine {
 
 type Check = fn(&Machine) -> Verdict;
 
+/// How long one may take: nothing that it asks takes seconds, unless it hangs.
+const BOUND: Duration = Duration::from_secs(30);
+
 /// In the order in which they are told: what everything needs comes first.
-const CHECKS: [(&str, Check); 18] = [
+const CHECKS: [(&str, Check); 19] = [
     ("config", config),
     ("root", root),
     ("kernel", kernel::version),
@@ -92,6 +99,7 @@ const CHECKS: [(&str, Check); 18] = [
     ("fuse", storage::fuse),
     ("quota", storage::quota),
     ("disk", storage::disk),
+    ("mount", mount::mount),
     ("nftables", kernel::nftables),
     ("driver", resources::driver),
     ("inotify", resources::inotify),
@@ -114,11 +122,30 @@ pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigErr
     };
     let machine = Machine { paths, config, wrong, is_root: nix::unistd::Uid::effective().is_root() };
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
+    let machine = Arc::new(machine);
     let look = |(check, look): &(&'static str, Check)| {
-        let Verdict { level, found, advice } = look(&machine);
+        let Verdict { level, found, advice } = within_bound(*look, &machine);
         Finding { check, level, found, advice }
     };
     Ok(CHECKS.iter().filter(|(name, _)| is_chosen(name)).map(look).collect())
+}
+
+/// What asks a disk that hangs is left to itself, and the next check is made.
+fn within_bound(check: Check, machine: &Arc<Machine>) -> Verdict {
+    let ((sender, receiver), machine) = (channel(), machine.clone());
+    let looks = move || drop(sender.send(check(&machine)));
+    let looked = std::thread::Builder::new().name("check".to_owned()).spawn(looks);
+    match looked.map(|_| receiver.recv_timeout(BOUND)) {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(RecvTimeoutError::Timeout)) => failure(
+            format!("not known: no answer for {} s", BOUND.as_secs()),
+            "see whether the disks of the machine answer (`dmesg`), and ask again",
+        ),
+        Ok(Err(RecvTimeoutError::Disconnected)) => {
+            failure("the check has panicked", "this is a mistake in Trainyard: tell it")
+        }
+        Err(error) => failure(format!("cannot start a thread: {error}"), "ask again when the machine has room for one"),
+    }
 }
 
 fn config(machine: &Machine) -> Verdict {

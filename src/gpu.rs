@@ -223,11 +223,11 @@ impl Measured {
 /// What a card, or a task on its part of one, did; what the driver does not tell of it is absent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sample {
-    /// Percent of the last moment in which something ran; absent for cards that are cut up, and their slices.
+    /// Percent of the last moment in which something ran; absent for cards that are cut up, and where slices do not tell.
     pub utilisation: Option<u32>,
     /// Bytes in use, the driver's own included; of a share, those of the task's own processes.
     pub memory: Option<u64>,
-    /// Thousandths of a watt; of whole cards alone, since none has a meter for its parts.
+    /// Thousandths of a watt; of a part of a card an estimate, absent where it does not tell who has worked.
     pub power: Option<u32>,
 }
 

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
         Verb::Registry => registry(),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { state_versions: true, .. } => state_versions(),
+        Verb::Mount { answers: true, .. } => answers(&cli),
         Verb::Mount { lock_fd, kept_fd, direct, .. } => mount(&cli, lock_fd, kept_fd, direct),
         Verb::Direct { direct } => show_directly(&cli, direct),
         _ => cli::run(cli).map(|exit| ExitCode::from(exit.code())),
@@ -79,6 +80,11 @@ fn mount(cli: &Cli, lock_fd: Option<i32>, kept_fd: Option<i32>, direct: Option<D
 
 fn state_versions() -> anyhow::Result<ExitCode> {
     std::io::stdout().write_all(trainyard::mounting::STATES_READ.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn answers(cli: &Cli) -> anyhow::Result<ExitCode> {
+    trainyard::sys::answering::tell(&Paths::new(&cli.root)?.mount_point(), &mut std::io::stdout())?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,12 +1,13 @@
 //! What people and programs read of a job: one set of types for `status.json`, the API and the command line.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Bytes, GpuUuid, Timestamp, format_duration};
+use crate::ids::{AssetName, Bytes, GpuUuid, Timestamp, format_duration};
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
@@ -175,6 +176,8 @@ pub struct Publication {
     pub first_event: u64,
     /// The last word on runs that made way for newer ones.
     pub retired: Vec<JobReport>,
+    /// Datasets that a run will see which has not chosen its own yet.
+    pub awaited: BTreeSet<AssetName>,
 }
 
 /// What becomes of a job's published files.

@@ -2,6 +2,7 @@
 //!
 //! Each function is one thing the kernel does, with a typed result. Nothing here knows of jobs.
 
+pub mod answering;
 pub mod bell;
 pub mod btrfs;
 pub mod cgroup;

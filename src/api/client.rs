@@ -29,7 +29,7 @@ use super::wire::{
 };
 use crate::ids::{JobKey, WorkspaceName};
 use crate::images::Pruned;
-use crate::report::DrainReport;
+use crate::report::{DrainReport, JobReport};
 use crate::status::StopHow;
 
 #[derive(Debug, thiserror::Error)]
@@ -127,15 +127,18 @@ impl Client {
         Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }
 
-    /// All jobs that are as is asked for, page by page.
+    /// All jobs that are as is asked for, page by page, each of `limit` jobs.
     pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
         self.jobs_as(query).await
     }
 
     /// The same, of each job what a `J` has of its [`crate::report::JobReport`].
     pub async fn jobs_as<J: DeserializeOwned>(&self, query: &JobQuery) -> Result<JobList<J>, ClientError> {
-        let mut query = JobQuery { limit: Some(PAGE_MAX), ..query.clone() };
+        let mut query = JobQuery { limit: Some(query.limit.unwrap_or(PAGE_MAX)), ..query.clone() };
         let mut list: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
+        if let Some(order) = query.sort.clone().filter(|order| list.next.is_some() && moves(order)) {
+            return self.jobs_sorted_here(query, &order).await;
+        }
         while let Some(next) = list.next.take() {
             query.after = Some(next);
             let more: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
@@ -143,6 +146,19 @@ impl Client {
             list.next = more.next;
         }
         Ok(list)
+    }
+
+    /// All jobs, by names, which stay as they are from page to page; then in this order.
+    async fn jobs_sorted_here<J: DeserializeOwned>(
+        &self,
+        query: JobQuery,
+        order: &str,
+    ) -> Result<JobList<J>, ClientError> {
+        let query = JobQuery { sort: Some("name".to_owned()), ..query };
+        let JobList { jobs, strays, total, next, serial } = Box::pin(self.jobs_as::<JobReport>(&query)).await?;
+        let jobs = list::sorted_by(jobs, order, crate::sys::now()).into_iter();
+        let jobs = jobs.map(|job| serde_json::from_value(serde_json::to_value(job)?)).collect::<Result<_, _>>()?;
+        Ok(JobList { jobs, strays, total, next, serial })
     }
 
     /// All of another list, page by page.
@@ -466,6 +482,11 @@ async fn lines<T: DeserializeOwned>(
         begun = rest;
     }
     Ok(())
+}
+
+/// Whether what jobs are sorted by may change from page to page.
+fn moves(order: &str) -> bool {
+    ["state", "duration"].contains(&order.trim_start_matches('-'))
 }
 
 fn path(key: &JobKey, rest: &str) -> String {

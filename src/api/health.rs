@@ -10,10 +10,12 @@ use super::server::{Context, ask};
 use crate::config::{Paths, ROOM_MIN};
 use crate::ids::Bytes;
 use crate::reconcile::Request;
+use crate::sys::answering::Asker;
 use crate::sys::file::free_for_all_and_root;
+use crate::sys::lock::pid_in;
 use crate::sys::mounts;
 
-/// How long the loop may take to answer before it is told to hang; a round that writes takes some milliseconds.
+/// How long the loop, a disk and the mount may take to answer before they are told to hang; a round that writes takes some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Health {
@@ -31,7 +33,7 @@ pub struct Readiness {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckView {
     /// `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps and for new runs;
-    /// `mount`: the workspaces are shown.
+    /// `mount`: the workspaces are shown, and answer.
     pub check: String,
     pub ok: bool,
     /// What it found, one line.
@@ -75,10 +77,26 @@ async fn disk(context: &Context) -> CheckView {
     if let Ok(Ok(Some(says))) = tokio::time::timeout(PATIENCE, asked).await {
         return CheckView { check: "disk".to_owned(), ok: false, says };
     }
-    let paths = context.paths.clone();
-    let looked = tokio::task::spawn_blocking(move || room(&paths));
-    let found = looked.await.unwrap_or_else(|_| Err(ApiError::Ending.to_string()));
+    let found = match tokio::time::timeout(PATIENCE, look_for_room(context)).await {
+        Ok(found) => found,
+        Err(_) => Err(format!(
+            "has not answered for {} s: a disk hangs that the state, workspaces or logs are on",
+            PATIENCE.as_secs()
+        )),
+    };
     CheckView { check: "disk".to_owned(), ok: found.is_ok(), says: found.unwrap_or_else(|why| why) }
+}
+
+/// One at a time: what hangs takes one thread, however many ask.
+async fn look_for_room(context: &Context) -> Result<String, String> {
+    let turn = context.disks.clone().lock_owned().await;
+    let paths = context.paths.clone();
+    let looked = tokio::task::spawn_blocking(move || {
+        let found = room(&paths);
+        drop(turn);
+        found
+    });
+    looked.await.unwrap_or_else(|_| Err(ApiError::Ending.to_string()))
 }
 
 async fn mount(context: &Context) -> CheckView {
@@ -86,13 +104,23 @@ async fn mount(context: &Context) -> CheckView {
     let paths = context.paths.clone();
     let found = match away {
         Some(why) => Err(format!("{} is away: {why}", paths.mount_point().display())),
-        // Without a look at the mount itself, which may hang.
-        None => {
-            let looked = tokio::task::spawn_blocking(move || is_mounted(&paths)).await;
-            looked.unwrap_or_else(|_| Err(ApiError::Ending.to_string()))
-        }
+        None => match tokio::time::timeout(PATIENCE, context.mount_asker.clone().lock_owned()).await {
+            // This process never looks at the mount itself, which may hang.
+            Ok(mut asker) => {
+                let looked = tokio::task::spawn_blocking(move || is_served(&paths, &mut asker)).await;
+                looked.unwrap_or_else(|_| Err(ApiError::Ending.to_string()))
+            }
+            Err(_) => Err(format!("others wait for {} to answer", paths.mount_point().display())),
+        },
     };
     CheckView { check: "mount".to_owned(), ok: found.is_ok(), says: found.unwrap_or_else(|why| why) }
+}
+
+fn is_served(paths: &Paths, asker: &mut Asker) -> Result<String, String> {
+    let says = is_mounted(paths)?;
+    let answer = asker.ask(PATIENCE).map_err(|error| format!("cannot ask the mount: {error}"))?;
+    let trouble = answer.trouble(PATIENCE, pid_in(&paths.mount_lock()).ok().flatten());
+    trouble.map_or(Ok(says), |(found, advice)| Err(format!("{found}; {advice}")))
 }
 
 fn is_mounted(paths: &Paths) -> Result<String, String> {

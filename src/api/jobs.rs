@@ -26,6 +26,7 @@ use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
 use crate::reconcile::{Caller, EventPart, JobDetail, Listing, Refusal, Request, RunPart, Verb};
 use crate::store::record::RunRecord;
+use crate::sys::now;
 use crate::sys::rooted::Rooted;
 
 pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
@@ -37,7 +38,7 @@ pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
 pub(super) async fn list(context: &Context, caller: Caller, values: &Values) -> Result<JobList, ApiError> {
     let filter = filter(values).await?;
     let Listing { jobs, strays, serial } = ask(context, |answer| Request::List { caller, answer }).await?;
-    let Page { items, total, next } = list::page(jobs, values, &filter).map_err(ApiError::Bad)?;
+    let Page { items, total, next } = list::page(jobs, values, &filter, now()).map_err(ApiError::Bad)?;
     Ok(JobList { jobs: items, strays, total, next, serial })
 }
 

@@ -92,10 +92,10 @@ impl Order {
     }
 
     /// What they are compared by; of the same what names them decides, so that no two are the same.
-    fn key(&self, one: &impl Listed, wanted: Option<&String>) -> (String, String) {
+    fn key(&self, one: &impl Listed, wanted: Option<&String>, at: Timestamp) -> (String, String) {
         let first = match self.by.as_str() {
             "nearest" => format!("{:010}", wanted.and_then(|wanted| distance(one.name(), wanted)).unwrap_or(0)),
-            by => one.sorted_by(by),
+            by => one.sorted_by(by, at),
         };
         (first, one.id())
     }
@@ -109,39 +109,62 @@ impl Order {
 }
 
 /// As they are where nobody says how, for who has them all.
-pub(super) fn sorted<T: Listed>(mut all: Vec<T>) -> Vec<T> {
-    let order = Order::named(T::ORDER);
-    let key = |one: &T| order.key(one, None);
+pub(super) fn sorted<T: Listed>(all: Vec<T>) -> Vec<T> {
+    sorted_by(all, T::ORDER, Timestamp(0))
+}
+
+/// In this order, as it was at this time, for who has them all.
+pub(super) fn sorted_by<T: Listed>(mut all: Vec<T>, by: &str, at: Timestamp) -> Vec<T> {
+    let order = Order::named(by);
+    let key = |one: &T| order.key(one, None, at);
     all.sort_by(|a, b| order.compare(&key(a), &key(b)));
     all
 }
 
-/// The page that was asked for, of `all` that the caller may see.
-pub(super) fn page<T: Listed>(all: Vec<T>, values: &Values, filter: &Filter) -> Result<Page<T>, String> {
+/// The page that was asked for, of `all` that the caller may see. All pages of a list are in the order of when its first was made.
+pub(super) fn page<T: Listed>(
+    all: Vec<T>,
+    values: &Values,
+    filter: &Filter,
+    now: Timestamp,
+) -> Result<Page<T>, String> {
     let order = Order::read::<T>(values);
-    let after = values.text("after").map(read_cursor).transpose()?;
+    let after = values.text("after").map(Cursor::read).transpose()?;
+    let at = after.as_ref().and_then(|after| after.at).unwrap_or(now);
+    let key = |one: &T| order.key(one, filter.name.as_ref(), at);
     let mut found: Vec<((String, String), T)> =
-        all.into_iter().filter(|one| filter.has(one)).map(|one| (order.key(&one, filter.name.as_ref()), one)).collect();
+        all.into_iter().filter(|one| filter.has(one)).map(|one| (key(&one), one)).collect();
     let total = found.len();
     found.sort_by(|(a, _), (b, _)| order.compare(a, b));
-    found.retain(|(key, _)| after.as_ref().is_none_or(|after| order.compare(key, after).is_gt()));
+    found.retain(|(key, _)| after.as_ref().is_none_or(|after| order.compare(key, &after.key).is_gt()));
     let limit = usize::try_from(values.number("limit").unwrap_or(PAGE)).unwrap_or(usize::MAX);
     let is_more = found.len() > limit;
     found.truncate(limit);
-    let next = found.last().filter(|_| is_more).map(|(key, _)| write_cursor(key));
+    let next = found.last().filter(|_| is_more).map(|(key, _)| Cursor::write(key, at));
     Ok(Page { items: found.into_iter().map(|(_, one)| one).collect(), total, next })
 }
 
-/// `SORTED-BY:NAME`, each percent-encoded.
-fn write_cursor((first, second): &(String, String)) -> String {
-    format!("{}:{}", escape(first), escape(second))
+/// Where a page ends.
+struct Cursor {
+    key: (String, String),
+    /// When the first page was made, by which what grows by itself is sorted.
+    at: Option<Timestamp>,
 }
 
-fn read_cursor(text: &str) -> Result<(String, String), String> {
-    // What is no escape stands for nothing in the list, and is behind or before it as it is.
-    let plain = |text: &str| unescape(text).unwrap_or_else(|| text.to_owned());
-    let found = text.split_once(':').map(|(first, second)| (plain(first), plain(second)));
-    found.ok_or_else(|| format!("after={text}: not the `next` of an answer"))
+impl Cursor {
+    /// `SORTED-BY:NAME:MS`, each percent-encoded.
+    fn write((first, second): &(String, String), at: Timestamp) -> String {
+        format!("{}:{}:{}", escape(first), escape(second), at.0)
+    }
+
+    fn read(text: &str) -> Result<Self, String> {
+        // What is no escape stands for nothing in the list, and is behind or before it as it is.
+        let plain = |text: &str| unescape(text).unwrap_or_else(|| text.to_owned());
+        let mut parts = text.split(':');
+        let key = parts.next().zip(parts.next()).map(|(first, second)| (plain(first), plain(second)));
+        let key = key.ok_or_else(|| format!("after={text}: not the `next` of an answer"))?;
+        Ok(Self { key, at: parts.next().and_then(|ms| ms.parse().ok()).map(Timestamp) })
+    }
 }
 
 #[cfg(test)]
@@ -169,8 +192,8 @@ mod tests {
             run: 1,
             attempt: 1,
             created: Timestamp(created).to_string(),
-            started: None,
-            ended: None,
+            started: Some(Timestamp(created).to_string()),
+            ended: Some(Timestamp(created * 2).to_string()),
             duration_ms: Some(created),
             tasks: Vec::new(),
             limit: None,
@@ -192,7 +215,7 @@ mod tests {
     fn page_of<T: Listed>(action: Action, all: Vec<T>, query: &str) -> Page<T> {
         let route = ROUTES.iter().find(|route| route.action == action).unwrap();
         let values = Values::read(query, route.query).unwrap();
-        page(all, &values, &Filter::read(&values)).unwrap()
+        page(all, &values, &Filter::read(&values), Timestamp(9000)).unwrap()
     }
 
     fn asked(query: &str) -> Page<JobReport> {
@@ -269,6 +292,31 @@ mod tests {
         assert_eq!(names(page_of(Action::Usage, used(), "sort=-name").items), ["d", "c", "b", "a"]);
         let by_name = page_of(Action::Usage, used(), "sort=name").items;
         assert_eq!(names(sorted(by_name)), ["b", "c", "a", "d"], "as who reads all of them has them");
+    }
+
+    #[test]
+    fn what_goes_on_while_pages_are_read_is_told_once_however_long_it_takes_by_then() {
+        let running = |name: &str, started: u64| JobReport { ended: None, ..job(name, 1000, started, State::Running) };
+        // `over` has taken 2 s. At 5 s the others have taken 3 s, 2.5 s and 1 s.
+        let all =
+            || vec![running("a", 2000), running("b", 2500), running("c", 4000), job("over", 1000, 2000, State::Failed)];
+        let route = ROUTES.iter().find(|route| route.action == Action::Jobs).unwrap();
+        for (sort, wanted) in [("-duration", ["a", "b", "over", "c"]), ("duration", ["c", "over", "b", "a"])] {
+            let (mut seen, mut after, mut now) = (Vec::new(), String::new(), 5000);
+            loop {
+                let values = Values::read(&format!("sort={sort}&limit=1{after}"), route.query).unwrap();
+                // One that ends meanwhile had not by then.
+                let with_an_end = all().into_iter().map(|mut job| {
+                    job.ended = job.ended.or((now > 6000 && job.job == "b").then(|| Timestamp(6500).to_string()));
+                    job
+                });
+                let part = page(with_an_end.collect(), &values, &Filter::read(&values), Timestamp(now)).unwrap();
+                seen.extend(part.items.into_iter().map(|job| job.job));
+                let Some(next) = part.next else { break };
+                (after, now) = (format!("&after={}", escape(&next)), now + 1000);
+            }
+            assert_eq!(seen, wanted, "{sort}");
+        }
     }
 
     fn images() -> Vec<ImageView> {

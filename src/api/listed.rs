@@ -7,6 +7,7 @@ use super::templates::TemplateView;
 use super::tokens::TokenView;
 use super::usage::UsageView;
 use super::wire::ImageView;
+use crate::ids::Timestamp;
 use crate::report::JobReport;
 use crate::status::State;
 
@@ -27,17 +28,17 @@ pub(super) trait Listed {
         vec![self.name().to_owned()]
     }
 
-    /// What they are sorted by, as text that sorts as it does; empty for the name alone.
-    fn sorted_by(&self, by: &str) -> String {
+    /// What they are sorted by, as it was at this time where that is known, as text that sorts as it does; empty for the name alone.
+    fn sorted_by(&self, by: &str, at: Timestamp) -> String {
         match by {
             "user" => self.owner().map(number).unwrap_or_default(),
             "brought" | "changed" | "created" => self.time().unwrap_or_default().to_owned(),
-            _ => self.measured_by(by),
+            _ => self.measured_by(by, at),
         }
     }
 
     /// The same of what is this list's own.
-    fn measured_by(&self, _by: &str) -> String {
+    fn measured_by(&self, _by: &str, _at: Timestamp) -> String {
         String::new()
     }
 
@@ -74,10 +75,10 @@ impl Listed for JobReport {
         vec![shown, self.description.clone()]
     }
 
-    fn measured_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str, at: Timestamp) -> String {
         match by {
             "state" => self.state.name().to_owned(),
-            "duration" => number(self.duration_ms.unwrap_or(0)),
+            "duration" => number(lasted(self, at).unwrap_or(0)),
             _ => String::new(),
         }
     }
@@ -99,6 +100,13 @@ impl Listed for JobReport {
     }
 }
 
+/// How long its newest run had taken at this time, ms; one that began later had not.
+fn lasted(job: &JobReport, at: Timestamp) -> Option<u64> {
+    let ms = |time: &str| u64::try_from(time.parse::<jiff::Timestamp>().ok()?.as_millisecond()).ok();
+    let until = job.ended.as_deref().and_then(ms).map_or(at.0, |ended| ended.min(at.0));
+    Some(until.saturating_sub(ms(job.started.as_deref()?)?))
+}
+
 impl Listed for ImageView {
     fn id(&self) -> String {
         format!("{} {} {}", self.name, self.kind, self.workspace.as_deref().unwrap_or_default())
@@ -108,7 +116,7 @@ impl Listed for ImageView {
         &self.name
     }
 
-    fn measured_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str, _at: Timestamp) -> String {
         match by {
             "used" => self.used.clone(),
             "size" => number(self.size),
@@ -176,7 +184,7 @@ impl Listed for WorkspaceView {
         self.storage.workspace.as_str()
     }
 
-    fn measured_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str, _at: Timestamp) -> String {
         if by == "used" { number(self.storage.used.unwrap_or(0)) } else { String::new() }
     }
 }
@@ -221,7 +229,7 @@ impl Listed for UsageView {
         &self.name
     }
 
-    fn measured_by(&self, by: &str) -> String {
+    fn measured_by(&self, by: &str, _at: Timestamp) -> String {
         // Hours of cards come first, then of cores; the bits of what is not negative sort as it does.
         let hours = |hours: f64| number(hours.to_bits());
         match by {

@@ -114,10 +114,15 @@ fn check(param: &Param, value: &str) -> Result<(), String> {
     }
 }
 
-/// Two texts, percent-encoded, with a colon between them.
+/// Two texts, percent-encoded, and a time in milliseconds, with colons between them.
 fn is_cursor(value: &str) -> bool {
     let is_plain = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~%".contains(&byte));
-    value.split_once(':').is_some_and(|(first, second)| is_plain(first) && is_plain(second) && !second.is_empty())
+    let is_time = |text: &str| text.parse::<u64>().is_ok();
+    match value.split(':').collect::<Vec<_>>()[..] {
+        [first, second] => is_plain(first) && is_plain(second) && !second.is_empty(),
+        [first, second, at] => is_plain(first) && is_plain(second) && !second.is_empty() && is_time(at),
+        _ => false,
+    }
 }
 
 fn flag(value: &str) -> Option<bool> {

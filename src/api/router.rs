@@ -284,7 +284,7 @@ fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiErr
 
 /// That of `all` which is asked for.
 async fn page<T: Listed + serde::Serialize>(all: Vec<T>, query: &Values) -> Result<Response<Body>, ApiError> {
-    ok(&list::page(all, query, &jobs::filter(query).await?).map_err(ApiError::Bad)?)
+    ok(&list::page(all, query, &jobs::filter(query).await?, crate::sys::now()).map_err(ApiError::Bad)?)
 }
 
 fn ok(value: &impl serde::Serialize) -> Result<Response<Body>, ApiError> {

@@ -20,7 +20,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
 use super::error::ApiError;
 use super::images::ImageService;
@@ -42,6 +42,7 @@ use crate::gpu::Gpus;
 use crate::ids::AssetName;
 use crate::reconcile::{Caller, Event, Past, Request};
 use crate::store::redb::Reader;
+use crate::sys::answering::Asker;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -79,6 +80,10 @@ pub struct Context {
     pub config: InForce,
     /// Why there is no mount process; nothing as long as there is one.
     pub mount: watch::Receiver<Option<String>>,
+    /// Whether that answers.
+    pub mount_asker: Arc<Mutex<Asker>>,
+    /// Who looks at what is free has it meanwhile.
+    pub disks: Arc<Mutex<()>>,
     /// For backups.
     pub state: Reader,
     /// What happened to all jobs.

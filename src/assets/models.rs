@@ -86,7 +86,7 @@ impl Shelf {
             let place = Path::new(workspace).join("jobs").join(&job);
             let seen: BTreeMap<String, u32> = self.of_newest_run(&place, models_file)?;
             if keys.iter().any(|key| seen.get(key) == Some(&model.run)) {
-                return super::key_of(workspace, &job).map(Some);
+                return super::users::key_of(workspace, &job).map(Some);
             }
         }
         Ok(None)

@@ -524,6 +524,9 @@ pub enum Verb {
         /// Say which states of a mount are read, and end
         #[arg(long)]
         state_versions: bool,
+        /// Ask the mount that there is, write what is asked, and end when all has answered
+        #[arg(long)]
+        answers: bool,
     },
     /// Show directories of the mounted tree directly (the mount does this)
     #[command(hide = true)]

@@ -1,7 +1,10 @@
 //! What leased cards do, and what tasks do that have a part of one. It is asked every 5 s, so each card is asked as little as will do.
 //!
 //! Of a card that several share NVML tells by processes: which task each is of says its control group. What it does not tell of a
-//! task is absent, and never what the whole card does.
+//! task is absent, and never what the whole card does; the card's power, of which it tells no parts, is divided (`power`).
+
+mod power;
+mod slices;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,6 +14,8 @@ use nvml_wrapper::{Device, Nvml};
 use super::nvml::{self, Placed};
 use super::{Held, Measured, Process, Sample};
 use crate::ids::{GpuUuid, TaskId, Timestamp};
+use power::{Part, divided};
+use slices::CutUp;
 
 /// What processes did so long ago, µs, is asked for: as long as it is between two samples.
 const WINDOW_USEC: u64 = 5_000_000;
@@ -25,27 +30,26 @@ pub(super) fn measure(
 ) -> Measured {
     let mut measured = Measured::nothing(at);
     let by_uuid: BTreeMap<&GpuUuid, u32> = cards.iter().map(|(index, facts)| (&facts.uuid, *index)).collect();
+    let mut cut_up = Vec::new();
     for uuid in wanted.iter().map(|(_, held)| held.card()).collect::<BTreeSet<_>>() {
         let device = by_uuid.get(uuid).and_then(|index| nvml.device_by_index(*index).ok());
         let Some(device) = device else { continue };
-        let of_card: Vec<_> = wanted.iter().filter(|(_, held)| held.card() == uuid).collect();
-        if of_card.iter().any(|(_, held)| matches!(held, Held::Whole(_))) {
-            measured.cards.insert(uuid.clone(), self::of_card(&device));
+        let has = |is_so: fn(&Held) -> bool| wanted.iter().any(|(_, held)| held.card() == uuid && is_so(held));
+        if has(|held| matches!(held, Held::Whole(_))) {
+            measured.cards.insert(uuid.clone(), of_card(&device));
         }
-        if of_card.iter().any(|(_, held)| matches!(held, Held::Share(_))) {
-            let shared = Shared::of(&device, tasks, at);
-            let shares = of_card.iter().filter(|(_, held)| matches!(held, Held::Share(_)));
-            measured.parts.extend(shares.map(|(task, held)| ((*task, held.clone()), shared.sample(*task))));
+        if has(|held| matches!(held, Held::Share(_))) {
+            let share = Held::Share(uuid.clone());
+            let holders: BTreeSet<TaskId> = wanted.iter().filter(|(_, held)| *held == share).map(|one| one.0).collect();
+            let samples = Shared::of(&device, tasks, at).samples(&holders, device.power_usage().ok());
+            measured.parts.extend(samples.into_iter().map(|(task, sample)| ((task, share.clone()), sample)));
         }
-        if of_card.iter().any(|(_, held)| matches!(held, Held::Slice { .. })) {
-            let slices = of_slices(&device);
-            let own = of_card.into_iter().filter_map(|(task, held)| match held {
-                Held::Slice { slice, .. } => Some(((*task, held.clone()), *slices.get(slice)?)),
-                Held::Whole(_) | Held::Share(_) => None,
-            });
-            measured.parts.extend(own);
+        if has(|held| matches!(held, Held::Slice { .. })) {
+            cut_up.push(CutUp::begin(device));
         }
     }
+    slices::count(&cut_up);
+    measured.parts.extend(of_slices(cut_up, wanted));
     measured
 }
 
@@ -57,13 +61,15 @@ pub(super) fn of_card(device: &Device<'_>) -> Sample {
     }
 }
 
-/// Slices tell their memory, and neither how busy they are nor what power they take.
-fn of_slices(device: &Device<'_>) -> BTreeMap<GpuUuid, Sample> {
-    let of_slice = |(slice, device): (super::Slice, Device<'_>)| {
-        let memory = device.memory_info().ok().map(|memory| memory.used);
-        (slice.uuid, Sample { memory, ..Sample::default() })
+fn of_slices(cut_up: Vec<CutUp<'_>>, wanted: &[(TaskId, Held)]) -> BTreeMap<(TaskId, Held), Sample> {
+    let slice = |held: &'_ Held| match held {
+        Held::Slice { slice, .. } => Some(slice.clone()),
+        Held::Whole(_) | Held::Share(_) => None,
     };
-    nvml::slices(device).into_iter().map(of_slice).collect()
+    let held: BTreeSet<GpuUuid> = wanted.iter().filter_map(|(_, held)| slice(held)).collect();
+    let samples: BTreeMap<GpuUuid, Sample> = cut_up.into_iter().flat_map(|card| card.end(&held)).collect();
+    let own = |(task, held): &(TaskId, Held)| Some(((*task, held.clone()), *samples.get(&slice(held)?)?));
+    wanted.iter().filter_map(own).collect()
 }
 
 /// What runs on a card that several tasks have.
@@ -83,6 +89,28 @@ impl Shared {
             busy: busy(device, at),
             is_still: device.utilization_rates().is_ok_and(|rates| rates.gpu == 0),
         }
+    }
+
+    /// Of all tasks that have a share of it.
+    fn samples(&self, holders: &BTreeSet<TaskId>, power: Option<u32>) -> Vec<(TaskId, Sample)> {
+        let mut samples: Vec<(TaskId, Sample)> = holders.iter().map(|task| (*task, self.sample(*task))).collect();
+        let part = |busy| Part { size: 1, busy };
+        let parts = samples.iter().map(|(_, sample)| sample.utilisation.map(part)).collect::<Option<Vec<_>>>();
+        // Where of one nothing is told, it may be the one that works.
+        let taken =
+            power.zip(parts).map(|(power, parts)| divided(power, &parts, &[part(self.busy_of_others(holders))]));
+        for ((_, sample), power) in samples.iter_mut().zip(taken.into_iter().flatten()) {
+            sample.power = Some(power);
+        }
+        samples
+    }
+
+    /// Percent of the card that processes keep busy which are of none of these tasks.
+    fn busy_of_others(&self, holders: &BTreeSet<TaskId>) -> u32 {
+        let is_own = |process: &&Process| process.task.is_some_and(|task| holders.contains(&task));
+        let own: BTreeSet<u32> = self.processes.iter().flatten().filter(is_own).map(|process| process.pid).collect();
+        let others = self.busy.iter().flatten().filter(|(pid, _)| !own.contains(pid));
+        others.map(|(_, percent)| *percent).sum()
     }
 
     fn sample(&self, task: TaskId) -> Sample {

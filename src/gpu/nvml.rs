@@ -111,7 +111,7 @@ fn slice(device: Device<'_>) -> Option<(Slice, Device<'_>)> {
     let profile = name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned();
     let memory = device.memory_info().ok()?.total;
     let uuid = device.uuid().ok()?.parse().ok()?;
-    let instances = mig::instances(device.nvml(), &device);
+    let instances = mig::instances(device.nvml().lib(), &uuid);
     Some((Slice { uuid, profile, memory, instances }, device))
 }
 

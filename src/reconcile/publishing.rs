@@ -124,6 +124,7 @@ impl<S: Store> Reconciler<S> {
             events,
             first_event: job.record.first_event,
             retired,
+            awaited: job.awaited_datasets(),
         })
     }
 

@@ -8,7 +8,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
-use crate::ids::{JobKey, RoleName, Timestamp};
+use crate::ids::{AssetName, JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
 use crate::spec::{DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, Role};
@@ -165,6 +165,12 @@ impl Job {
         let later = self.open_run().filter(awaits).into_iter().flat_map(|run| &run.spec.datasets);
         let later = later.filter(|dataset| dataset.source == DataSource::Model);
         next.into_iter().chain(chooses).flat_map(|spec| &spec.datasets).chain(later).collect()
+    }
+
+    /// Names of the datasets among them.
+    pub(super) fn awaited_datasets(&self) -> BTreeSet<AssetName> {
+        let data = self.awaited_data().into_iter().filter(|data| data.source == DataSource::Dataset);
+        data.map(|data| data.name.clone()).collect()
     }
 
     /// Its place in the queue, if it may start.

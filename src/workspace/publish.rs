@@ -124,6 +124,7 @@ impl Writer {
         write_if_new(&job.join("status.json"), &json, 0o644)?;
         write_error(&job, publication)?;
         write_source(&job, publication)?;
+        write_awaited(&job, publication)?;
         self.append_events(key, &job, publication)?;
         if report.run > 0 {
             let run = Path::new("runs").join(report.run.to_string());
@@ -206,7 +207,7 @@ impl Writer {
         }
         unlink_user(&self.paths.workspace(&key.workspace).join("jobs/by-user"), key, None)?;
         let job = self.paths.job(key);
-        for name in ["status", "status.json", "spec.toml", "error", "events", "latest"] {
+        for name in ["status", "status.json", "spec.toml", "error", "events", "latest", assets::AWAITED] {
             remove_if_there(&job.join(name))?;
         }
         let runs = match fs::read_dir(job.join("runs")) {
@@ -321,6 +322,13 @@ fn write_source(job: &Path, publication: &Publication) -> io::Result<()> {
     let path = job.join("spec.toml");
     write_if_new(&path, source.as_bytes(), 0o600)?;
     chown(&path, Some(publication.owner.0), Some(publication.owner.1))
+}
+
+/// For who moves a dataset while the daemon is away, or is asked too much.
+fn write_awaited(job: &Path, publication: &Publication) -> io::Result<()> {
+    let path = job.join(assets::AWAITED);
+    let names: String = publication.awaited.iter().map(|name| format!("{name}\n")).collect();
+    if names.is_empty() { remove_if_there(&path) } else { write_if_new(&path, names.as_bytes(), 0o600) }
 }
 
 fn write_run(run: &Path, report: &JobReport) -> io::Result<()> {

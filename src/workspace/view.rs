@@ -208,7 +208,12 @@ impl WorkspaceTree {
             let state = self.shelf.file(&manifest).and_then(|file| manifest::state(io::BufReader::new(file)));
             !matches!(state, Ok(State::Complete))
         };
-        match self.shelf.user_of(home, name, None)?.is_some() || versions.iter().any(pending) {
+        // In this order: a run that chooses meanwhile is found the second time.
+        let is_used = || {
+            let awaiter = self.shelf.awaiter_of(home, name)?;
+            io::Result::Ok(awaiter.is_some() || self.shelf.user_of(home, name, None)?.is_some())
+        };
+        match versions.iter().any(pending) || is_used()? {
             true => Err(errno(Errno::EBUSY)),
             false => Ok(()),
         }

@@ -9,8 +9,10 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use trainyard::api::client::Client;
 use trainyard::api::error::CODES;
 use trainyard::api::measures::METRICS;
+use trainyard::api::wire::JobQuery;
 
 use super::support::images::in_network;
 use super::support::{BINARY, Instance, PATIENCE, has_tools, wait_for};
@@ -139,6 +141,20 @@ fn lists_come_in_pages_and_every_refusal_has_a_code() {
     assert_eq!((names(&second), second.json().get("next").cloned()), (vec!["alpha".to_owned()], None));
     assert_eq!(names(&get(&instance, "/v1/jobs?name=gmama&state=held,running&user=root")), ["gamma"]);
     assert_eq!(names(&get(&instance, "/v1/jobs?until=1000")), Vec::<String>::new());
+    // Who reads all pages sorts by what may change between them when all are there.
+    let pages = |sort: &str| {
+        let query = JobQuery { sort: Some(sort.to_owned()), limit: Some(1), ..JobQuery::default() };
+        let client = Client::new(&instance.root().join("run/trainyard/api.sock"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let list = runtime.block_on(client.jobs(&query)).unwrap();
+        assert_eq!((list.total, list.next), (4, None));
+        list.jobs.into_iter().map(|job| job.job).collect::<Vec<_>>()
+    };
+    instance.drop_job("broken", "command = 3");
+    instance.wait_state("broken", "invalid");
+    assert_eq!(pages("state"), ["alpha", "beta", "gamma", "broken"]);
+    assert_eq!(pages("-state"), ["broken", "alpha", "beta", "gamma"]);
+    assert_eq!(pages("-duration"), ["alpha", "beta", "broken", "gamma"], "none has begun");
     // The command line asks in the same way.
     assert!(instance.ok(&["ps", "--name", "alpah"]).contains("alpha"));
     assert!(!instance.ok(&["ps", "--sort", "-created", "bet"]).contains("gamma"));

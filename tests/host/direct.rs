@@ -14,7 +14,8 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{ChildGuard, Instance, pids_with, wait_for};
+use super::api::get;
+use super::support::{BINARY, ChildGuard, Instance, pids_with, wait_for};
 
 fn backing(instance: &Instance) -> PathBuf {
     instance.root().join("var/lib/trainyard/workspaces")
@@ -427,6 +428,23 @@ fn a_hanging_mount_holds_up_neither_the_daemon_nor_who_shows_directly_for_ever()
         ring(&bell);
         version.parent().unwrap().with_file_name(name).join("v1")
     };
+    // Who asks is told, and what to do.
+    kill(mount, Signal::SIGSTOP).unwrap();
+    let shown = instance.root().join("srv/trainyard").display().to_string();
+    let found = format!("{shown} has not answered for 5 s: the mount process {mount} is stopped");
+    let advice = format!("`kill -CONT {mount}` has it go on");
+    let mut doctor = Command::new(BINARY);
+    doctor.arg("--root").arg(instance.root()).args(["doctor", "mount"]).stdout(Stdio::piped());
+    let doctor = doctor.spawn().unwrap();
+    let ready = get(&instance, "/readyz");
+    let doctor = doctor.wait_with_output().unwrap();
+    assert_eq!((ready.status, ready.json()["checks"][3]["says"].as_str()), (503, Some(&*format!("{found}; {advice}"))));
+    let said = String::from_utf8(doctor.stdout).unwrap();
+    assert!(!doctor.status.success() && said.contains(&found) && said.contains(&advice), "{said}");
+    kill(mount, Signal::SIGCONT).unwrap();
+    wait_for("readiness", || (get(&instance, "/readyz").status == 200).then_some(()));
+    let doctor = instance.ok(&["doctor", "mount"]);
+    assert!(doctor.contains(&format!("the workspaces are shown at {shown}, and answer")), "{doctor}");
     kill(mount, Signal::SIGSTOP).unwrap();
     let second = more("e");
     let companion = companion(&instance);

@@ -499,15 +499,16 @@ fn of_a_card_that_is_shared_each_task_is_told_what_its_own_processes_do_and_what
         });
     };
     let (one, two) = (sleeper("2731"), sleeper("2732"));
-    let other = format!("{{ pid = {two}, bytes = 1073741824 }}");
+    let other = format!("{{ pid = {two}, bytes = 1073741824, busy = 41 }}");
     shows(&format!("{{ pid = {one}, bytes = 3221225472, busy = 30 }}, {other}"));
-    row("one", ",30,3221225472,");
-    row("two", ",0,1073741824,");
-    let shown = "\nmain-0  GPU 0  30%  3GiB    -\n";
+    // The card's 71 W, by what they do.
+    row("one", ",30,3221225472,30.0");
+    row("two", ",41,1073741824,41.0");
+    let shown = "\nmain-0  GPU 0  30%  3GiB    30W\n";
     wait_for("what is shown of it", || instance.ok(&["status", "one"]).contains(shown).then_some(()));
     // One process of which nothing is known makes nothing known of the task's memory, and is told of.
     shows(&format!("{{ pid = {one}, busy = 30 }}, {other}"));
-    row("one", ",30,,");
+    row("one", ",30,,30.0");
     let alarm = format!("alarm: the driver does not tell how much memory of GPU 0 process {one} of main-0 uses");
     wait_for("the alarm", || instance.ok(&["events", "one"]).contains(&alarm).then_some(()));
     assert!(!instance.ok(&["events", "two"]).contains("alarm: "));
@@ -611,13 +612,13 @@ fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
     let minors = [283, 285];
     let mut nodes = Nodes::make(&minors);
     nodes.add_slices(&mut instance, 283, &[(7, 60_283), (9, 60_293)]);
-    let slice = |name: char, gpu_instance: u32, used: u64| {
+    let slice = |name: char, gpu_instance: u32, used: u64, busy: f64| {
         format!(
             "{{ uuid = \"MIG-{name}\", name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240, used = {used}, \
-             gpu_instance = {gpu_instance} }}"
+             gpu_instance = {gpu_instance}, busy = {busy:?} }}"
         )
     };
-    let cut_up = format!("mig = [{}, {}]", slice('a', 7, 4321), slice('b', 9, 8765));
+    let cut_up = format!("mig = [{}, {}]", slice('a', 7, 4321, 40.0), slice('b', 9, 8765, 31.0));
     fake.shows(&cards_at(&minors, |index| if index == 0 { cut_up.clone() } else { String::new() }));
     fake.install();
     instance.start_daemon(&[]);
@@ -635,7 +636,7 @@ fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
     assert_eq!(opened_at("2831", &all), [MAY, MAY_NOT, MAY, MAY, MAY_NOT, MAY_NOT].concat());
     assert_eq!(opened_at("2832", &all), [MAY, MAY_NOT, MAY_NOT, MAY_NOT, MAY, MAY].concat());
     for (name, slice, own, used) in
-        [("first", "MIG-a", &of_slices[..2], 4321), ("second", "MIG-b", &of_slices[2..], 8765)]
+        [("first", "MIG-a", &of_slices[..2], ",40,4321,40.0"), ("second", "MIG-b", &of_slices[2..], ",31,8765,31.0")]
     {
         let log = wait_for("what it sees", || {
             Some(instance.log(name, "main-0")).filter(|log| log.ends_with("\n/dev/nvidia283\n"))
@@ -643,11 +644,11 @@ fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
         assert!(log.contains(&format!("\nCUDA_VISIBLE_DEVICES={slice}\n")), "{log}");
         let seen: Vec<&str> = log.lines().filter(|line| line.starts_with("/dev/nvidia")).collect();
         assert_eq!(seen, [own, &all[..1]].concat());
-        // Its own memory; how busy it is, and what power it takes, no slice tells.
+        // Its own memory and work, and what it takes by that of the card's 71 W.
         let path = instance.run_dir(name, 1).join("attempts/1/main-0/metrics.csv");
         wait_for("what it uses", || {
             let text = std::fs::read_to_string(&path).unwrap_or_default();
-            text.lines().any(|line| line.ends_with(&format!(",,{used},"))).then_some(())
+            text.lines().any(|line| line.ends_with(used)).then_some(())
         });
     }
     instance.drop_job("third", &job("2833"));

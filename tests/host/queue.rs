@@ -29,7 +29,7 @@ fn a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once() {
 fn what_a_run_that_has_not_begun_will_use_cannot_go() {
     let test = "what_a_run_that_has_not_begun_will_use_cannot_go";
     let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
-    let Some(instance) = Instance::start(test, config) else { return };
+    let Some(mut instance) = Instance::start(test, config) else { return };
     assert_eq!(instance.run_job("train", "command = \"echo > /model/w\"")["state"], "succeeded");
     for version in ["v1", "v2", "v3"] {
         let draft = instance.mount().join("datasets/d/draft");
@@ -59,10 +59,23 @@ fn what_a_run_that_has_not_begun_will_use_cannot_go() {
         let told = format!("used, or will be, by a job that is not over (job {by})");
         assert!(refused.status.code() == Some(1) && why.contains(&told), "{arguments:?}: {why}");
     }
+    let [dataset, elsewhere] = ["d", "e"].map(|name| instance.mount().join("datasets").join(name));
+    let moves = || {
+        let moved = fs::rename(&dataset, &elsewhere);
+        moved.err().and_then(|error| error.raw_os_error())
+    };
+    assert_eq!(moves(), Some(nix::libc::EBUSY));
     instance.ok(&["dataset", "rm", "d@v3"]);
     instance.ok(&["stop", "turned-away"]);
     instance.ok(&["dataset", "rm", "d@v1"]);
     instance.ok(&["model", "rm", "train@1"]);
+    // Nor as a whole, whether a daemon is there to be asked or not.
+    instance.kill_daemon();
+    assert_eq!(moves(), Some(nix::libc::EBUSY));
+    instance.restart_daemon();
+    instance.ok(&["stop", "holder"]);
+    instance.wait_state("holder", "stopped");
+    wait_for("the dataset to be nobody's", || moves().is_none().then_some(()));
     instance.shutdown();
 }
 

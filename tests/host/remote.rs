@@ -165,6 +165,17 @@ fn a_store_that_fails_is_asked_again_and_what_has_come_is_kept() {
     assert_eq!(instance.wait_end("resumed", 1)["state"], "succeeded");
     let asked: Vec<String> = fetched(&store).into_iter().filter(|request| request.contains("/more/")).collect();
     assert!(!asked.contains(&"GET /train/more/first".to_owned()), "{asked:?}");
+    // What the store has answered is told as long as it is asked again.
+    let list = |what| Fault { method: "GET", path: "/train", what };
+    store.fail([list(Wrong::Status(500)), list(Wrong::Never)]);
+    instance.drop_job("asked", job);
+    let told = wait_for("the store's refusal", || {
+        let reason = text(&instance.report("asked")?["reason"]);
+        reason.contains("the store is asked again").then_some(reason)
+    });
+    assert!(told.contains("copies in s3:lab/more") && told.contains("status 500"), "{told}");
+    instance.ok(&["stop", "--now", "asked"]);
+    assert_eq!(instance.wait_end("asked", 1)["state"], "stopped");
     instance.shutdown();
 }
 

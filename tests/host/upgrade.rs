@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use super::api::get;
 use super::support::{BINARY, Instance, has_tools, pids_with, wait_for};
 
 /// A byte of the program's head that means nothing (`e_ident[15]`).
@@ -474,6 +475,12 @@ fn a_hundred_requests_that_hang_hold_up_nobody_in_another_workspace() {
         assert_eq!(fs::read_dir(&other).unwrap().count(), MANY);
         assert_eq!(at_work(), SHARE, "no more than its share");
         assert!(hanging.iter().all(|thread| !thread.is_finished()));
+        let ready = get(&instance, "/readyz");
+        let says = ready.json()["checks"][3]["says"].as_str().unwrap().to_owned();
+        // The list of the workspace is made by a look at each.
+        let place = shown.parent().unwrap().display();
+        let told = format!("{place} has not answered for 5 s: its disk hangs, or the mount process {pid} does");
+        assert!(ready.status == 503 && says.contains(&told), "{says}");
         drop(silent);
         for thread in hanging {
             thread.join().unwrap().expect_err("its file system is gone");

@@ -419,24 +419,51 @@ fn those_cards_are_measured_that_are_asked_for_and_one_that_does_not_answer_is_l
 fn of_parts_of_cards_that_is_told_which_their_tasks_do_and_what_is_not_known_is_absent() {
     let own = std::process::id();
     let shared = card(0, &format!("used = 7\nutilisation = 42\nprocesses = [{{ pid = {own}, bytes = 5, busy = 40 }}]"));
-    let slice = |name: char, used: u64| {
-        format!("{{ uuid = \"MIG-{name}\", name = \"H100 MIG 1g.10gb\", memory = 99, used = {used} }}")
+    let slice = |name: char, of_card: &str, more: &str| {
+        format!("{{ uuid = \"MIG-{name}\", name = \"H100 MIG {of_card}\", memory = 99, used = 12, {more} }}")
     };
-    let cut_up = card(1, &format!("mig = [{}, {}]", slice('a', 11), slice('b', 12)));
+    let cut_up = |index: usize, slices: [String; 2]| card(index, &format!("mig = [{}]", slices.join(", ")));
+    // A task has the second slice of each.
+    let told = cut_up(
+        1,
+        [
+            slice('a', "2g.20gb", "gpu_instance = 3, busy = 30.0"),
+            slice('b', "1g.10gb", "gpu_instance = 9, busy = 19.6"),
+        ],
+    );
+    let untold = cut_up(5, ["c", "d"].map(|name| slice(name.chars().next().unwrap(), "1g.10gb", "gpu_instance = 9")));
+    let one_of_two = "gpu_instance = 9, busy = 50.0, compute_instance";
+    let in_one = cut_up(
+        6,
+        [
+            slice('e', "1c.2g.20gb", &format!("{one_of_two} = 0")),
+            slice('f', "1c.2g.20gb", &format!("{one_of_two} = 1")),
+        ],
+    );
     let unsaid = card(2, "errors.nvmlDeviceGetProcessUtilization = \"NOT_SUPPORTED\"\nutilisation = 42");
     let still = card(3, "errors.nvmlDeviceGetProcessUtilization = \"NOT_SUPPORTED\"");
     let silent = card(4, "errors.nvmlDeviceGetComputeRunningProcesses_v3 = \"UNKNOWN\"\nutilisation = 42");
-    let machine = Machine::with(&format!("driver = \"1\"\ncuda = 13000\n{shared}{cut_up}{unsaid}{still}{silent}"));
+    let cards = [shared, told, unsaid, still, silent, untold, in_one].concat();
+    let machine = Machine::with(&format!("driver = \"1\"\ncuda = 13000\n{cards}"));
     machine.look();
     let task = TaskId::first(AttemptId(1), 0);
     let share = |index: usize| Held::Share(uuid(index).parse().unwrap());
-    let slice = Held::Slice { card: uuid(1).parse().unwrap(), slice: "MIG-b".parse().unwrap() };
-    let all = [share(0), slice, share(2), share(3), share(4)];
+    let slice = |card, name: &str| Held::Slice { card: uuid(card).parse().unwrap(), slice: name.parse().unwrap() };
+    let slices = [slice(1, "MIG-b"), slice(5, "MIG-d"), slice(6, "MIG-f")];
+    let all = [[share(0), share(2), share(3), share(4)].as_slice(), &slices].concat();
     let measured = machine.gpus.measure(all.iter().map(|held| (task, held.clone())).collect(), PATIENCE);
-    let told = all.map(|held| measured.of(task, &held).map(|sample| (sample.memory, sample.utilisation, sample.power)));
-    // The process is ours, and no task's.
-    let nothing = Some((Some(0), Some(0), None));
+    let told = |held: &Held| measured.of(task, held).map(|sample| (sample.memory, sample.utilisation, sample.power));
+    // The process is ours, and no task's: it is what takes the power; of a card at rest who holds it takes all.
+    let nothing = |power| Some((Some(0), Some(0), Some(power)));
     let memory_alone = |bytes| Some((Some(bytes), None, None));
-    assert_eq!(told, [nothing, memory_alone(12), memory_alone(0), nothing, Some((None, None, None))]);
+    let shares = [nothing(0), memory_alone(0), nothing(71_000), Some((None, None, None))];
+    assert_eq!(all[..4].iter().map(told).collect::<Vec<_>>(), shares);
+    // A seventh of the card at 20 % beside two at 30 %; where slices do not tell, or are parts of one, their memory alone.
+    let of_slices = [
+        Some((Some(12), Some(20), Some(71_000 * 142 * 20 / (142 * 20 + 285 * 30)))),
+        memory_alone(12),
+        memory_alone(12),
+    ];
+    assert_eq!(all[4..].iter().map(told).collect::<Vec<_>>(), of_slices);
     assert!(measured.cards.is_empty());
 }

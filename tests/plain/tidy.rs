@@ -96,7 +96,8 @@ fn each_library_is_known_to_one_module_alone() {
         ("clap::", "src/cli src/main.rs"),
         ("unicode_width::", "src/cli"),
         ("hyper::", "src/api"),
-        ("nvml_wrapper::", "src/gpu src/sys/mig.rs"),
+        ("nvml_wrapper::", "src/gpu"),
+        ("nvml_wrapper_sys::", "src/sys/mig.rs"),
         ("serde_saphyr::", "src/gpu"),
         ("object::", "src/gpu"),
     ];

@@ -307,6 +307,13 @@ pub fn start_companion(arguments: Vec<OsString>) -> io::Result<std::process::Chi
     command.spawn()
 }
 
+/// Starts this very program with `arguments`, in a session of its own, its standard output `file` and nothing else open.
+pub fn start_to_write(arguments: Vec<OsString>, file: File) -> io::Result<PidFd> {
+    let mut command = new_command("/proc/self/exe");
+    command.arg0("trainyard").args(arguments).stdin(Stdio::null()).stdout(file).stderr(Stdio::null());
+    Ok(SealedProgram::start(command, &[])?.pidfd)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -326,6 +326,91 @@ pub extern "C" fn nvmlDeviceGetComputeInstanceId(device: nvmlDevice_t, to: *mut 
     give(to, at_slice("nvmlDeviceGetComputeInstanceId", device, |slice| slice.compute_instance))
 }
 
+fn text(text: *const c_char) -> String {
+    // SAFETY: the caller has given a text that ends with NUL, as NVML demands of it.
+    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Of cards and slices.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, to: *mut nvmlDevice_t) -> nvmlReturn_t {
+    let answer = at_machine("nvmlDeviceGetHandleByUUID", |world| {
+        let handle = world.handle_of(text(uuid));
+        world.found(handle).map(|_| handle as nvmlDevice_t).ok_or(NOT_FOUND)
+    });
+    give(to, answer)
+}
+
+/// What a sample of GPM stands for: an instance of a card, once it was taken.
+type Gpm = Option<(nvmlDevice_t, c_uint)>;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlGpmQueryDeviceSupport(device: nvmlDevice_t, to: *mut nvml::nvmlGpmSupport_t) -> nvmlReturn_t {
+    let answer = at_card("nvmlGpmQueryDeviceSupport", device, |_, card| {
+        let tells = card.mig.iter().any(|slice| slice.busy.is_some());
+        Ok(nvml::nvmlGpmSupport_t { version: 1, isSupportedDevice: c_uint::from(tells) })
+    });
+    give(to, answer)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlGpmSampleAlloc(to: *mut nvml::nvmlGpmSample_t) -> nvmlReturn_t {
+    let answer = at_machine("nvmlGpmSampleAlloc", |_| Ok(Box::into_raw(Box::<Gpm>::default()).cast()));
+    give(to, answer)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlGpmSampleFree(sample: nvml::nvmlGpmSample_t) -> nvmlReturn_t {
+    // SAFETY: it comes from `nvmlGpmSampleAlloc`, and is freed once, as NVML demands of the caller.
+    drop(unsafe { Box::from_raw(sample.cast::<Gpm>()) });
+    OK
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlGpmMigSampleGet(
+    device: nvmlDevice_t,
+    instance: c_uint,
+    sample: nvml::nvmlGpmSample_t,
+) -> nvmlReturn_t {
+    let answer = at_card("nvmlGpmMigSampleGet", device, |_, card| {
+        busy_of(&card, instance)?;
+        Ok(Some((device, instance)))
+    });
+    give(sample.cast::<Gpm>(), answer)
+}
+
+fn busy_of(card: &Card, instance: c_uint) -> Answer<f64> {
+    let slice = card.mig.iter().find(|slice| slice.gpu_instance == instance).ok_or(INVALID)?;
+    slice.busy.ok_or(NOT_SUPPORTED)
+}
+
+/// Of one instance, by two samples of it; it tells how busy it was, and nothing else.
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlGpmMetricsGet(request: *mut nvml::nvmlGpmMetricsGet_t) -> nvmlReturn_t {
+    tell_metrics(request)
+}
+
+fn tell_metrics(request: *mut nvml::nvmlGpmMetricsGet_t) -> nvmlReturn_t {
+    // SAFETY: the caller has given one, and nobody else has it meanwhile.
+    let request = unsafe { &mut *request };
+    // SAFETY: both come from `nvmlGpmSampleAlloc`, and are freed after this call.
+    let samples = [request.sample1, request.sample2].map(|sample| unsafe { *sample.cast::<Gpm>() });
+    let [Some((device, instance)), second] = samples else { return INVALID };
+    if second != Some((device, instance)) {
+        return INVALID;
+    }
+    match at_card("nvmlGpmMetricsGet", device, |_, card| busy_of(&card, instance)) {
+        Ok(percent) => {
+            for metric in request.metrics.iter_mut().take(request.numMetrics as usize) {
+                let is_known = metric.metricId == nvml::nvmlGpmMetricId_t_NVML_GPM_METRIC_GRAPHICS_UTIL;
+                (metric.nvmlReturn, metric.value) = (if is_known { OK } else { NOT_SUPPORTED }, percent);
+            }
+            OK
+        }
+        Err(code) => code,
+    }
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetEccMode(device: nvmlDevice_t, now: *mut c_uint, pending: *mut c_uint) -> nvmlReturn_t {
     let answer = at_card("nvmlDeviceGetEccMode", device, |_, card| Ok(c_uint::from(card.ecc.is_some())));

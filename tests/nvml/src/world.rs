@@ -97,6 +97,8 @@ pub(crate) struct Slice {
     pub(crate) used: u64,
     pub(crate) gpu_instance: u32,
     pub(crate) compute_instance: u32,
+    /// Percent that GPM tells of its instance; it tells nothing of one that does not say.
+    pub(crate) busy: Option<f64>,
     pub(crate) processes: Vec<Process>,
 }
 
