@@ -90,31 +90,9 @@ impl Filter {
             until: self.origin.until.as_ref().map(written).transpose()?,
             text: self.text.clone().filter(|text| !text.is_empty()),
             name: self.name.clone(),
-            sort: self.order().map_or_else(|| self.sort.clone(), |_| Some("name".to_owned())),
+            sort: self.sort.clone(),
             ..JobQuery::default()
         })
-    }
-
-    /// What changes while pages are asked for, so that a job could be on none of them: then they come by name, and are put in order here.
-    fn order(&self) -> Option<Changing> {
-        match self.sort.as_deref()?.trim_start_matches('-') {
-            "state" => Some(Changing::State),
-            "duration" => Some(Changing::Duration),
-            _ => None,
-        }
-    }
-
-    fn put_in_order<J>(&self, jobs: &mut [J], of: impl Fn(&J) -> (State, Option<u64>)) {
-        let Some(order) = self.order() else { return };
-        let compare = |one: &J, other: &J| match order {
-            Changing::State => of(one).0.name().cmp(of(other).0.name()),
-            Changing::Duration => of(one).1.unwrap_or(0).cmp(&of(other).1.unwrap_or(0)),
-        };
-        // Those that are alike stay by name.
-        match self.sort.as_ref().is_some_and(|sort| sort.starts_with('-')) {
-            true => jobs.sort_by(|one, other| compare(other, one)),
-            false => jobs.sort_by(compare),
-        }
     }
 
     /// Everything is asked for.
@@ -150,13 +128,6 @@ pub(super) fn user_name(uid: u32) -> String {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_insert_with(look).clone()
 }
 
-/// What a list is sorted by that changes while jobs run.
-#[derive(Debug, Clone, Copy)]
-enum Changing {
-    State,
-    Duration,
-}
-
 /// What of a job a table shows. To read the rest of thousands of jobs takes longer than to print them.
 #[derive(Debug, Deserialize)]
 struct Line {
@@ -176,13 +147,11 @@ const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "W
 /// Tells up to which event it has looked.
 pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow::Result<u64> {
     if form == Form::Json {
-        let mut list = client.jobs(&filter.query()?).await?;
-        filter.put_in_order(&mut list.jobs, |job| (job.state, job.duration_ms));
+        let list = client.jobs(&filter.query()?).await?;
         output::json(&list)?;
         return Ok(list.serial);
     }
-    let mut list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
-    filter.put_in_order(&mut list.jobs, |job| (job.state, job.duration_ms));
+    let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
     let listing = Listing {
         heads: &HEADS,
         wide: &["SUBMITTED", "USER"],
@@ -233,38 +202,4 @@ fn row(job: &Line) -> Vec<String> {
 /// Without what is smaller than a second.
 pub(super) fn seconds(time: &str) -> String {
     time.split('.').next().unwrap_or(time).replace('T', " ")
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Words {
-        #[command(flatten)]
-        filter: Filter,
-    }
-
-    #[test]
-    fn what_changes_from_page_to_page_is_asked_for_by_name_and_put_in_order_when_all_have_come() {
-        let ordered = |sort: &str, asked: &str| {
-            let words = Words::parse_from(["ps", "--sort", sort]);
-            assert_eq!(words.filter.query().unwrap().sort.as_deref(), Some(asked), "{sort}");
-            let mut jobs = [
-                ("a", State::Running, Some(5)),
-                ("b", State::Failed, Some(9)),
-                ("c", State::Held, None),
-                ("d", State::Held, None),
-            ];
-            words.filter.put_in_order(&mut jobs, |(_, state, took)| (*state, *took));
-            jobs.map(|(name, ..)| name).concat()
-        };
-        assert_eq!(ordered("duration", "name"), "cdab");
-        assert_eq!(ordered("-duration", "name"), "bacd");
-        assert_eq!(ordered("state", "name"), "bcda");
-        assert_eq!(ordered("-state", "name"), "acdb");
-        assert_eq!(ordered("-created", "-created"), "abcd", "as it came");
-    }
 }
