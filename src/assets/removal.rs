@@ -39,7 +39,9 @@ impl Remover<'_> {
 /// Why a version is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
-    #[error("there is no published version {version} of {dataset}")]
+    #[error(
+        "there is no published version {version} of {dataset}; `trainyard dataset show {dataset}` lists those that there are"
+    )]
     Unknown { dataset: String, version: String },
     #[error("{dataset}@{version} is used, or will be, by a job that is not over{}: stop that, or take it out of its file", told(.by))]
     InUse { dataset: String, version: String, by: String },

@@ -228,10 +228,13 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(manifest_path(dataset, version))?))
 }
 
+const LISTED: &str = "`trainyard dataset ls` lists them";
+const PUBLISHED_BY: &str = "`trainyard dataset publish` makes one of its draft";
+
 fn found(dataset: &Path, name: &AssetName) -> anyhow::Result<Found> {
     match look(dataset) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(NotFound(format!("there is no dataset {name} at {}", dataset.display())).into())
+            Err(NotFound(format!("there is no dataset {name} at {}; {LISTED}", dataset.display())).into())
         }
         found => found.with_context(|| format!("cannot look into {}", dataset.display())),
     }
@@ -264,7 +267,7 @@ fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit
         vec![mark, totals.map_or(String::new(), |totals| totals.files.to_string()), size, published]
     });
     match found.versions.is_empty() {
-        true => output::line(&format!("{name} has no published version"))?,
+        true => output::line(&format!("{name} has no published version; {PUBLISHED_BY}"))?,
         false => output::table(&["VERSION", "FILES", "SIZE", "PUBLISHED"], &rows.collect::<Vec<_>>())?,
     }
     if found.has_draft {
@@ -355,10 +358,12 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     let found = found(dataset, name)?;
     let version = match version.map(AssetName::as_str).filter(|version| *version != LATEST) {
         Some(version) => version.to_owned(),
-        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version")))?,
+        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version; {PUBLISHED_BY}")))?,
     };
     if !found.versions.contains(&version) {
-        return Err(NotFound(format!("there is no published version {version} of {name}")).into());
+        return Err(NotFound(format!(
+            "there is no published version {version} of {name}; `trainyard dataset show {name}` lists those that there are"
+        )).into());
     }
     let manifest = open_manifest(dataset, &version)
         .with_context(|| format!("cannot read {}", manifest_path(dataset, &version).display()))?;
