@@ -95,7 +95,7 @@ fn no_file(path: &Path) -> String {
 /// Why a file that somebody has named cannot be read, and what to do.
 fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
     match error.kind() {
-        io::ErrorKind::NotFound => NotFound(no_file(path)).into(),
+        io::ErrorKind::NotFound => anyhow::anyhow!(no_file(path)),
         io::ErrorKind::PermissionDenied => anyhow::Error::new(error).context(format!(
             "cannot read {}; its permissions and those of its directories say who may",
             path.display()

@@ -13,7 +13,7 @@ use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::progress::Progress;
 use super::whose::Whose;
-use super::{Exit, NotFound, no_file, unreadable};
+use super::{Exit, no_file, unreadable};
 use crate::api::client::Client;
 use crate::api::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Bytes, WorkspaceName, parse_duration};
@@ -258,7 +258,7 @@ fn source_of(source: &str) -> anyhow::Result<Archived> {
             Ok(Image::Named(_)) => {
                 bail!("there is no file {source}; `trainyard image pull {source}` gets it from its registry")
             }
-            _ => return Err(NotFound(no_file(Path::new(source))).into()),
+            _ => bail!("{}", no_file(Path::new(source))),
         }
     }
     Ok(Archived { path: absolute(Path::new(source))?, tag: None, format: None })

@@ -228,8 +228,9 @@ fn offered(completions: &Path, words: &[String]) -> BTreeSet<String> {
 
 /// The options of which a help has an entry; it may name others in sentences.
 fn entries_in(help: &str) -> BTreeSet<String> {
-    // Farther in are sentences, which are folded anywhere.
-    let is_entry = |line: &&str| line.trim_start().starts_with('-') && line.len() - line.trim_start().len() <= 6;
+    // Elsewhere are sentences, which are folded anywhere.
+    let is_entry =
+        |line: &&str| line.trim_start().starts_with('-') && (2..=6).contains(&(line.len() - line.trim_start().len()));
     let entries = help.lines().filter(is_entry).map(str::trim_start);
     entries.flat_map(|line| options_in(line.split("  ").next().unwrap())).collect()
 }

@@ -469,7 +469,7 @@ fn no_table_or_help_is_wider_than_the_terminal() {
             }
         }
     }
-    assert!(count > 25, "{count}");
+    assert!(count > 20, "{count}");
 }
 
 fn listed(job: &str, state: &str, reason: &str) -> Value {

@@ -332,6 +332,7 @@ mod tests {
         let refused = ClientError::Refused { status: 503, message: "the daemon does not answer".to_owned() };
         view.heard_of_jobs(Err(refused));
         insta::assert_snapshot!("top_all_80", drawn(&view, 80));
+        insta::assert_snapshot!("top_all_120", drawn(&view, 120));
         let once = Seen { machine: Machine { cpu_percent: None, ..seen().machine }, ..seen() };
         assert!(
             drawn(&View::new(once, Colours::None), 80).contains("    -  of 16 cores"),
