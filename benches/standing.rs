@@ -115,11 +115,29 @@ fn store(paths: &Paths, jobs: usize) {
     RedbStore::open(&paths.store_file()).unwrap().commit(&batch).unwrap();
 }
 
-/// Memory of its own that a process has now, bytes; what it shares is the program.
-fn own_memory(pid: i32) -> u64 {
+/// Memory that a process has now, MiB.
+struct Memory {
+    /// With the pages of the program that are in memory, which all processes of Trainyard share.
+    resident: f64,
+    /// Its own.
+    own: f64,
+}
+
+fn memory(pid: i32) -> Memory {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    kib.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    let value = |key: &str| {
+        let kib = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        kib.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+    };
+    Memory { resident: value("VmRSS:"), own: value("RssAnon:") }
+}
+
+/// Whether what is resident is as little as promised; of it what is its own.
+fn tell_memory(what: &str, pid: i32) -> bool {
+    let Memory { resident, own } = memory(pid);
+    let held = tell(what, resident, 50.0, "MiB");
+    println!("{:<66}{own:>9.1} MiB", "  of that its own, not the program's");
+    held
 }
 
 /// Processes that the daemon watches.
@@ -198,17 +216,10 @@ fn many_jobs(jobs: usize) -> Option<bool> {
         format!("`trainyard events` of the last {page} of {events}"),
         ms(median(told.collect()))
     );
-    println!(
-        "{:<66}{:>9.1} MiB",
-        format!("the daemon's memory, {jobs} stored jobs"),
-        mib(own_memory(instance.daemon_pid()))
-    );
+    let Memory { resident, own } = memory(instance.daemon_pid());
+    println!("{:<66}{resident:>9.1} MiB, {own:.1} of its own", format!("the daemon's memory, {jobs} stored jobs"));
     instance.shutdown();
     Some(held)
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 /// So many tasks run, and as many runs wait behind them.
@@ -225,8 +236,10 @@ fn many_runs(tasks: usize) -> Option<bool> {
     wait_at_most(PATIENCE, "the others to wait", || {
         (fs::read_dir(&waiting).map_or(0, Iterator::count) == tasks).then_some(())
     });
-    let memory = mib(own_memory(instance.daemon_pid()));
-    let mut held = tell(&format!("the daemon's memory, {tasks} runs run and {tasks} wait"), memory, 50.0, "MiB");
+    let pid = instance.daemon_pid();
+    let mut held = tell_memory(&format!("the daemon's memory as {tasks} runs run and {tasks} wait"), pid);
+    (0..ROUNDS).for_each(|_| drop(instance.ok(&["ps", "--json"])));
+    held &= tell_memory("when they were listed", pid);
     let mut adopted = Vec::new();
     for _ in 0..ROUNDS {
         instance.kill_daemon();
@@ -244,7 +257,7 @@ fn many_runs(tasks: usize) -> Option<bool> {
         1000.0,
         "ms",
     );
-    held &= tell("its memory then", mib(own_memory(instance.daemon_pid())), 50.0, "MiB");
+    held &= tell_memory("its memory then", instance.daemon_pid());
     instance.shutdown();
     Some(held)
 }

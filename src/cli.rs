@@ -43,6 +43,7 @@ mod wait;
 mod whose;
 mod workspace;
 
+use std::io;
 use std::path::Path;
 
 use clap::error::ErrorKind;
@@ -81,6 +82,25 @@ impl Exit {
             Exit::JobStopped => 6,
             Exit::Command(code) => code,
         }
+    }
+}
+
+/// Of a file that somebody has named.
+fn no_file(path: &Path) -> String {
+    let from = std::env::current_dir().ok().filter(|_| path.is_relative());
+    let from = from.map(|from| format!(", looked for in {}", from.display())).unwrap_or_default();
+    format!("there is no file {}{from}; `ls` shows what lies where", path.display())
+}
+
+/// Why a file that somebody has named cannot be read, and what to do.
+fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!(no_file(path)),
+        io::ErrorKind::PermissionDenied => anyhow::Error::new(error).context(format!(
+            "cannot read {}; its permissions and those of its directories say who may",
+            path.display()
+        )),
+        _ => anyhow::Error::new(error).context(format!("cannot read {}", path.display())),
     }
 }
 
@@ -138,7 +158,7 @@ fn refuse_by_hand((verb, instead): (&str, &str)) -> ! {
 
 /// Ends here where somebody has typed a verb that is not for people: what a process of ours is given is missing.
 pub fn refuse_inner(verb: &Verb) {
-    let of_ours = || crate::sys::file::is_pipe(std::io::stdin());
+    let of_ours = || crate::sys::file::is_pipe(io::stdin());
     let name = match verb {
         Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false, answers: false, .. } => "mount",
         Verb::Direct { .. } if !of_ours() => "direct",

@@ -107,6 +107,8 @@ const BURST: usize = 1024;
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often images that nobody uses are looked for.
 const PRUNE_EVERY: Duration = Duration::from_secs(6 * 3600);
+/// How often what a burst has left free is handed back: the heap keeps it else, for good.
+const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 /// Runs the daemon until it is told to end. `fault` is for tests alone.
 pub fn run(config: &Config, fault: Option<Fault>) -> Result<(), DaemonError> {
@@ -293,6 +295,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
     let prune_more: PruneMore = Arc::new(move |unused| pruning.prune(unused, &|| open_runs(&asking)));
     let image_service = ImageService::new(images, images_in_use(&engine, &events), prune_more, config.paths.jobs_d());
     tokio::spawn(image_service.clone().prune_for_ever(PRUNE_EVERY));
+    tokio::spawn(give_memory_back_for_ever());
     let measures = Arc::new(Measures::default());
     let (mount_away, mount) = watch::channel(Some("the mount process was not started yet".to_owned()));
     let context = server::Context {
@@ -503,6 +506,17 @@ fn open(paths: &Paths, storage: &Storage, workspace: &WorkspaceName) -> bool {
     // Its code is to be shown.
     bell::ring(&paths.direct_bell());
     made.inspect_err(failed).is_ok()
+}
+
+async fn give_memory_back_for_ever() {
+    let mut every = tokio::time::interval(GIVE_BACK_EVERY);
+    loop {
+        every.tick().await;
+        // Beside the loop: it looks through all of the heap.
+        if let Err(error) = tokio::task::spawn_blocking(crate::sys::process::give_memory_back).await {
+            tracing::debug!(%error, "no memory was handed back");
+        }
+    }
 }
 
 /// Why the loop has ended.

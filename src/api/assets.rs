@@ -141,7 +141,11 @@ fn awaiting<'a>(
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {
-    let unknown = || ApiError::NotFound(format!("there is no workspace {workspace} that you may enter"));
+    let unknown = || {
+        ApiError::NotFound(format!(
+            "there is no workspace {workspace} that you may enter; `trainyard workspace` lists those"
+        ))
+    };
     let name: WorkspaceName = workspace.parse().map_err(|_| unknown())?;
     if !may_enter(paths, &name, caller) {
         return Err(unknown());

@@ -35,6 +35,7 @@ use crate::engine::local::{Ends, Entered, Pipes};
 use crate::ids::{JobKey, TaskId};
 use crate::reconcile::JobDetail;
 use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
+use crate::status::State;
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
 use crate::sys::stream::Stream;
 use crate::sys::{passing, terminal};
@@ -98,7 +99,8 @@ async fn until_revoked(tokens: &Tokens, token: Option<&Held>) {
 fn choose(key: &JobKey, detail: &JobDetail, wanted: Option<&str>) -> Result<TaskId, String> {
     let (state, reason) = (detail.report.state, &detail.report.reason);
     let attempt = detail.runs.last().filter(|run| run.ended.is_none()).and_then(|run| run.attempts.last());
-    let attempt = attempt.ok_or_else(|| format!("job {key} does not run: it is {state} ({reason})"))?;
+    let next = || instead(key, state);
+    let attempt = attempt.ok_or_else(|| format!("job {key} does not run: it is {state} ({reason}); {}", next()))?;
     let found = match wanted {
         Some(name) => named(attempt, name)
             .ok_or_else(|| format!("job {key} has no task {name}; there are {}", names(attempt.tasks.iter())))?,
@@ -107,8 +109,27 @@ fn choose(key: &JobKey, detail: &JobDetail, wanted: Option<&str>) -> Result<Task
     let (ordinal, task) = found;
     match &task.phase {
         TaskPhase::Running { .. } | TaskPhase::Kept { .. } => Ok(attempt.task_id(ordinal)),
-        TaskPhase::Launching => Err(format!("task {} of job {key} is still starting", task.name())),
-        TaskPhase::Ended(end) => Err(format!("task {} of job {key} has ended: {}", task.name(), end.end)),
+        TaskPhase::Launching => {
+            Err(format!("task {} of job {key} is still starting: try again in a moment", task.name()))
+        }
+        TaskPhase::Ended(end) => {
+            let task = task.name();
+            Err(format!(
+                "task {task} of job {key} has ended: {}; `trainyard logs {task} {key}` has its output",
+                end.end
+            ))
+        }
+    }
+}
+
+/// What to do where nothing runs that a command could be run in.
+fn instead(key: &JobKey, state: State) -> String {
+    match state {
+        State::Waiting => "`trainyard queue` tells when it starts".to_owned(),
+        state if state.is_terminal() => {
+            format!("`trainyard logs {key}` has its output, and `trainyard rerun {key}` runs it again")
+        }
+        _ => format!("`trainyard status {key}` tells more"),
     }
 }
 

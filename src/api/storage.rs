@@ -94,7 +94,11 @@ pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<Works
 /// One of them, with what takes the room: it is measured now.
 pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Result<WorkspaceDetail, ApiError> {
     let found = list(context, caller).await?.into_iter().find(|view| view.storage.workspace.as_str() == name);
-    let unknown = || ApiError::NotFound(format!("there is no workspace {name} that you may enter"));
+    let unknown = || {
+        ApiError::NotFound(format!(
+            "there is no workspace {name} that you may enter; `trainyard workspace` lists those"
+        ))
+    };
     let mut workspace = found.ok_or_else(unknown)?;
     let turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
     let home = context.paths.workspace(&workspace.storage.workspace);

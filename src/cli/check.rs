@@ -106,7 +106,10 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>
     };
     match read {
         Ok(more) | Err(Unread::Bad(more)) => found.extend(more),
-        Err(Unread::Missing) => found.push(Diagnostic::of_file(&file, "cannot be read: there is no such file")),
+        Err(Unread::Missing) => found.push(Diagnostic::of_file(
+            &file,
+            "cannot be read: there is no such file; `trainyard check` takes paths, of job files and templates",
+        )),
         Err(Unread::Unfinished) => found.push(Diagnostic::of_file(&file, "is still being written")),
     }
     (found, jobs)

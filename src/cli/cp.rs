@@ -5,10 +5,10 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::Exit;
 use super::output::{self, Format};
 use super::progress::Progress;
 use super::session::{Chunks, End, Interruptions, Received, Streams, converse, on_thread};
+use super::{Exit, unreadable};
 use crate::api::client::Client;
 use crate::api::wire::{ExecRequest, JobQuery};
 use crate::ids::{JobKey, TaskName};
@@ -95,7 +95,7 @@ async fn out_of(client: &Client, job: &str, path: &str, local: &str, format: For
 
 async fn into(client: &Client, local: &str, job: &str, path: &str, format: Format) -> anyhow::Result<Exit> {
     // Said before anything is begun over there.
-    let there = std::fs::symlink_metadata(local).with_context(|| format!("cannot read {local:?}"))?;
+    let there = std::fs::symlink_metadata(local).map_err(|error| unreadable(Path::new(local), error))?;
     // Of a directory it is known when all of it was read.
     let of = there.is_file().then_some(there.len());
     let (key, task) = target(client, job).await?;

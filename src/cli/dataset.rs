@@ -228,13 +228,14 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(manifest_path(dataset, version))?))
 }
 
+const LISTED: &str = "`trainyard dataset ls` lists them";
+const PUBLISHED_BY: &str = "`trainyard dataset publish` makes one of its draft";
+
 fn found(dataset: &Path, name: &AssetName) -> anyhow::Result<Found> {
     match look(dataset) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(NotFound(format!(
-            "there is no dataset {name} at {}; `trainyard dataset ls` lists them",
-            dataset.display()
-        ))
-        .into()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(NotFound(format!("there is no dataset {name} at {}; {LISTED}", dataset.display())).into())
+        }
         found => found.with_context(|| format!("cannot look into {}", dataset.display())),
     }
 }
@@ -266,7 +267,7 @@ fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit
         vec![mark, totals.map_or(String::new(), |totals| totals.files.to_string()), size, published]
     });
     match found.versions.is_empty() {
-        true => output::line(&format!("{name} has no published version"))?,
+        true => output::line(&format!("{name} has no published version; {PUBLISHED_BY}"))?,
         false => output::table(&["VERSION", "FILES", "SIZE", "PUBLISHED"], &rows.collect::<Vec<_>>())?,
     }
     if found.has_draft {
@@ -357,7 +358,7 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     let found = found(dataset, name)?;
     let version = match version.map(AssetName::as_str).filter(|version| *version != LATEST) {
         Some(version) => version.to_owned(),
-        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version")))?,
+        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version; {PUBLISHED_BY}")))?,
     };
     if !found.versions.contains(&version) {
         return Err(NotFound(format!(

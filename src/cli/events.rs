@@ -3,7 +3,7 @@
 use super::Exit;
 use super::listing::{self, Form};
 use super::output;
-use super::ps::when;
+use super::ps::{seconds, shown, when};
 use crate::api::client::{Client, Follow};
 use crate::api::wire::{EventQuery, EventView, HappeningView};
 use crate::ids::{JobKey, Timestamp};
@@ -61,7 +61,7 @@ async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> a
     let skipped = events.len().saturating_sub(wanted.lines.unwrap_or(usize::MAX));
     events.iter().skip(skipped).try_for_each(|event| match form {
         Form::Json => output::json(event),
-        Form::Table | Form::Wide => output::line(&sentence("", event)),
+        Form::Table | Form::Wide => output::line(&sentence(&event.at, None, event)),
         _ => print(&key.workspace.to_string(), key.job.as_str(), event, form),
     })
 }
@@ -89,10 +89,17 @@ fn print(workspace: &str, job: &str, event: &EventView, form: Form) -> anyhow::R
             let cells = [at.as_str(), workspace, job, &run.to_string(), state, message];
             output::line(&listing::csv(&cells.map(output::plain)))
         }
-        _ => output::line(&sentence(&format!("  {workspace}/{job}"), event)),
+        _ => output::line(&sentence(&seconds(&event.at), Some(&shown(workspace, job)), event)),
     }
 }
 
-fn sentence(job: &str, event: &EventView) -> String {
-    format!("{}{job}  run {}  {:<9}  {}", event.at, event.run, event.state, output::plain(&event.message))
+/// Below each other as far as that goes where nobody knows what comes: jobs have a quarter of a terminal.
+fn sentence(at: &str, job: Option<&str>, event: &EventView) -> String {
+    let wide = output::columns().map(|columns| columns / 4);
+    let fitted = |job| output::padded(&output::cut(job, wide.unwrap_or(usize::MAX)), wide.unwrap_or(JOB) + 2);
+    let begin = format!("{at}  {}run {:<2}  {:<9}  ", job.map(fitted).unwrap_or_default(), event.run, event.state);
+    output::folded(&begin, at.len() + 2, &output::plain(&event.message))
 }
+
+/// How wide a job is where no terminal says how wide all may be.
+const JOB: usize = 24;

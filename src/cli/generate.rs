@@ -10,6 +10,7 @@ use clap_complete::env::Shells;
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
+use super::verbs::EXIT_CODES;
 use super::{Cli, Exit};
 use crate::spec::keys::{KEYS, Support};
 use crate::sys::file::{Durability, write_whole};
@@ -61,7 +62,7 @@ fn completions() -> anyhow::Result<Files> {
 const ZSH_FIRST: &str = "[ \"$funcstack[1]\" != _trainyard ] || _clap_dynamic_completer_trainyard \"$@\"\n";
 
 fn man() -> anyhow::Result<Files> {
-    let mut command = Cli::command();
+    let mut command = without_help(Cli::command());
     command.build();
     let mut files = Vec::new();
     pages(&command, "trainyard", &mut files)?;
@@ -70,10 +71,14 @@ fn man() -> anyhow::Result<Files> {
     Ok(files)
 }
 
+/// Without verbs that tell of others: there are pages for that.
+fn without_help(command: clap::Command) -> clap::Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
+}
+
 /// The page of a verb, and those of the verbs below it.
 fn pages(command: &clap::Command, name: &str, files: &mut Files) -> anyhow::Result<()> {
-    let shown = |verb: &&clap::Command| !verb.is_hide_set() && verb.get_name() != "help";
-    for verb in command.get_subcommands().filter(shown) {
+    for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set()) {
         pages(verb, &format!("{name}-{}", verb.get_name()), files)?;
     }
     let title = command.clone().display_name(name.to_owned());
@@ -95,10 +100,6 @@ fn pages(command: &clap::Command, name: &str, files: &mut Files) -> anyhow::Resu
     files.push((format!("{name}.1"), page));
     Ok(())
 }
-
-const EXIT_CODES: &str = "0 done; 1 refused or failed, the reason is on standard error; 2 wrong arguments; 3 the daemon does not answer; 4 \
-                          no such job, image or workspace. wait: 5 the job failed, 6 it was stopped; of several jobs the highest, with --any that of the first that ended. exec: the command's own, 128 and the \
-                          signal's number, 126 and 127 as in a shell, 125 when its end is not known.";
 
 const FILES: [(&str, &str); 5] = [
     ("/etc/trainyard/trainyard.toml", "How this machine is shared; absent, everything has its default."),

@@ -7,13 +7,13 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::Exit;
 use super::change;
 use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::progress::Progress;
 use super::whose::Whose;
+use super::{Exit, no_file, unreadable};
 use crate::api::client::Client;
 use crate::api::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Bytes, WorkspaceName, parse_duration};
@@ -210,7 +210,7 @@ async fn import(
     // A path on the command line is of whoever types it: read here, with their rights.
     let archive = match path.is_dir() {
         true => Archive::Layout(path.clone()),
-        false => Archive::File(std::fs::File::open(&path).with_context(|| format!("cannot read {}", path.display()))?),
+        false => Archive::File(std::fs::File::open(&path).map_err(|error| unreadable(&path, error))?),
     };
     // What is sent of a layout is an archive of it.
     let archive_format = if path.is_dir() { Some("oci-archive".to_owned()) } else { archive_format };
@@ -258,7 +258,7 @@ fn source_of(source: &str) -> anyhow::Result<Archived> {
             Ok(Image::Named(_)) => {
                 bail!("there is no file {source}; `trainyard image pull {source}` gets it from its registry")
             }
-            _ => bail!("there is no file {source}"),
+            _ => bail!("{}", no_file(Path::new(source))),
         }
     }
     Ok(Archived { path: absolute(Path::new(source))?, tag: None, format: None })

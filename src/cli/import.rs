@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::Exit;
 use super::output::{self, Format};
 use super::shelf::{self, Shelf};
+use super::{Exit, unreadable};
 use crate::import::openpai_export::export;
 use crate::import::{Imported, import};
 use crate::spec::{Diagnostic, parse};
@@ -70,7 +70,7 @@ fn shown(path: &Path) -> String {
 fn read(path: &Path) -> anyhow::Result<Vec<Imported>> {
     let bytes = match is_input(path) {
         true => read_all(io::stdin().lock())?,
-        false => read_limited(path, FILE_MAX_BYTES).context("cannot be read")?.1,
+        false => read_limited(path, FILE_MAX_BYTES).map_err(|error| unreadable(path, error))?.1,
     };
     let text = String::from_utf8(bytes).context("not text in UTF-8")?;
     let contents = import(&text)?;

@@ -9,9 +9,9 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use serde_json::json;
 
-use super::Exit;
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, tell};
+use super::{Exit, unreadable};
 use crate::ids::JobKey;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, Layer, Stack};
@@ -158,7 +158,7 @@ fn keys(file: &Path) -> anyhow::Result<Given> {
         true => std::io::stdin().take(TEXT_MAX + 1).read_to_string(&mut text),
         false => std::fs::File::open(file).and_then(|file| file.take(TEXT_MAX + 1).read_to_string(&mut text)),
     };
-    if read.with_context(|| format!("cannot read {shown}"))? as u64 > TEXT_MAX {
+    if read.map_err(|error| unreadable(Path::new(&shown), error))? as u64 > TEXT_MAX {
         bail!("{shown} is larger than {TEXT_MAX} bytes, which is the most that a job file may have");
     }
     if text.trim().is_empty() {

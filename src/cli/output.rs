@@ -1,5 +1,6 @@
 //! How things are printed: tables for people, JSON for programs. A closed pipe is success.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,13 +96,12 @@ fn cell(text: &str) -> String {
     }
 }
 
-/// A table with columns as wide as their widest cell; the last one is not padded, and on a terminal cut where that ends.
+/// A table with columns as wide as their widest cell; the last one is not padded. On a terminal that is too narrow the widest cells are
+/// cut.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let most = columns().unwrap_or(usize::MAX);
     let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|text| cell(text)).collect()).collect();
-    let lines: Vec<String> = lines_of(header, &rows).into_iter().map(|text| cut(text, most)).collect();
     // At once: a write for each of thousands of lines takes longer than all else.
-    line(&lines.join("\n"))
+    line(&lines_of(header, &rows, columns().unwrap_or(usize::MAX)).join("\n"))
 }
 
 /// How wide what is printed may be: the terminal, or `COLUMNS`; as wide as it is where neither says.
@@ -111,9 +111,9 @@ pub(super) fn columns() -> Option<usize> {
 }
 
 /// No wider than `most` columns; what is cut off is told by a dot of three. Colours are left whole.
-fn cut(text: String, most: usize) -> String {
-    if most == usize::MAX || width(&text) <= most {
-        return text;
+pub(super) fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    if most == usize::MAX || width(text) <= most {
+        return Cow::Borrowed(text);
     }
     let (mut out, mut used, mut in_colour, mut painted) = (String::new(), 0, false, false);
     for letter in text.chars() {
@@ -129,27 +129,67 @@ fn cut(text: String, most: usize) -> String {
         out.push(letter);
     }
     out.push('…');
-    if painted { out + "\x1b[0m" } else { out }
+    Cow::Owned(if painted { out + "\x1b[0m" } else { out })
 }
 
-fn lines_of(header: &[&str], rows: &[Vec<String>]) -> Vec<String> {
+/// At least so wide.
+pub(super) fn padded(text: &str, least: usize) -> String {
+    format!("{text}{:1$}", "", least.saturating_sub(width(text)))
+}
+
+/// `begin`, which may be painted, and prose behind it, folded at words where the terminal is narrower; what does not fit begins below
+/// `indent` columns. Words stay whole: they may be paths and commands.
+pub(super) fn folded(begin: &str, indent: usize, prose: &str) -> String {
+    fold(begin, indent, prose, columns())
+}
+
+/// Where it is known, or not, how wide the terminal is.
+pub(super) fn fold(begin: &str, indent: usize, prose: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns.filter(|_| !prose.is_empty()) else {
+        return format!("{begin}{prose}").trim_end().to_owned();
+    };
+    let below = " ".repeat(indent);
+    let options = textwrap::Options::new(columns).initial_indent(begin).subsequent_indent(&below).break_words(false);
+    let lines = textwrap::wrap(prose, options.word_splitter(textwrap::WordSplitter::NoHyphenation));
+    // Where nothing fits behind the beginning it stands alone.
+    lines.iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n")
+}
+
+/// Between columns.
+const GAP: usize = 2;
+
+fn lines_of(header: &[&str], rows: &[Vec<String>], most: usize) -> Vec<String> {
     let column = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| width(cell));
         cells.chain(header.get(column).map(|name| width(name))).max().unwrap_or(0)
     };
-    let widths: Vec<usize> = (0..header.len()).map(column).collect();
+    let widths = fitting((0..header.len()).map(column).collect(), most);
     let joined = |cells: &mut dyn Iterator<Item = &str>| {
         let mut out = String::new();
-        for (cell, wanted) in cells.zip(&widths) {
-            out.push_str(cell);
-            out.extend(std::iter::repeat_n(' ', wanted.saturating_sub(width(cell)) + 2));
+        for (text, wanted) in cells.zip(&widths) {
+            out.push_str(&padded(&cut(text, *wanted), *wanted + GAP));
         }
         out.truncate(out.trim_end().len());
-        out
+        // Of many columns not all have room, however narrow they are.
+        cut(&out, most).into_owned()
     };
     let head = joined(&mut header.iter().copied());
     let rows = rows.iter().map(|row| joined(&mut row.iter().map(String::as_str)));
     std::iter::once(head).chain(rows).collect()
+}
+
+/// How wide columns are where there is room for `most` in all. The last one, which mostly says why, keeps a third if it needs it; of the
+/// others the widest give way, so that what is narrow, as states are, stays whole whatever others have named their jobs.
+fn fitting(mut widths: Vec<usize>, most: usize) -> Vec<usize> {
+    let Some((last, others)) = widths.split_last_mut() else { return widths };
+    let room = most.saturating_sub(GAP * others.len());
+    let left = room.saturating_sub((*last).min(room / 3));
+    let widest = others.iter().copied().max().unwrap_or(0);
+    let fits = |bound: &usize| others.iter().map(|width| width.min(bound)).sum::<usize>() <= left;
+    let bound = (1..=widest).rev().find(fits).unwrap_or(1);
+    others.iter_mut().for_each(|width| *width = (*width).min(bound));
+    *last = (*last).min(room.saturating_sub(others.iter().sum())).max(1);
+    widths
 }
 
 /// Columns that a terminal shows a text in. Letters of some scripts take two, colours none.
@@ -219,13 +259,13 @@ mod tests {
 
     #[test]
     fn what_is_too_wide_is_cut_between_letters_and_colours() {
-        assert_eq!(cut("训练任务".to_owned(), 8), "训练任务");
-        assert_eq!(cut("训练任务".to_owned(), 7), "训练任…");
-        assert_eq!(cut("训练任务".to_owned(), 6), "训练…");
-        assert_eq!(cut("plain text".to_owned(), 6), "plain…");
-        assert_eq!(cut("\x1b[34mrunning\x1b[0m for long".to_owned(), 10), "\x1b[34mrunning\x1b[0m f…\x1b[0m");
+        assert_eq!(cut("训练任务", 8), "训练任务");
+        assert_eq!(cut("训练任务", 7), "训练任…");
+        assert_eq!(cut("训练任务", 6), "训练…");
+        assert_eq!(cut("plain text", 6), "plain…");
+        assert_eq!(cut("\x1b[34mrunning\x1b[0m for long", 10), "\x1b[34mrunning\x1b[0m f…\x1b[0m");
         for most in 1..12 {
-            assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e".to_owned(), most)) <= most);
+            assert!(width(&cut("a训b练\x1b[2mc\x1b[0md任e", most)) <= most);
         }
     }
 
@@ -251,6 +291,33 @@ mod tests {
             "e\u{301}té   \x1b[2mheld\x1b[0m",
             "               b",
         ];
-        assert_eq!(lines_of(&["JOB", "STATE", "WHY"], &rows), wanted);
+        assert_eq!(lines_of(&["JOB", "STATE", "WHY"], &rows, usize::MAX), wanted);
+    }
+
+    #[test]
+    fn columns_that_are_too_wide_give_way_and_leave_the_narrow_ones_whole() {
+        assert_eq!(fitting(vec![128, 9, 3, 4, 100], 80), [32, 9, 3, 4, 24]);
+        assert_eq!(fitting(vec![128, 9, 3, 4, 5], 80), [51, 9, 3, 4, 5]);
+        assert_eq!(fitting(vec![20, 9, 3, 4, 200], 80), [20, 9, 3, 4, 36]);
+        assert_eq!(fitting(vec![60, 50, 40], 80), [25, 25, 26]);
+        assert_eq!(fitting(vec![5, 6, 7], usize::MAX), [5, 6, 7]);
+        assert_eq!(fitting(vec![9, 9, 9, 9], 3), [1, 1, 1, 1]);
+        let rows = [["训练".repeat(32), "\x1b[34mrunning\x1b[0m".to_owned(), "2 of 2 tasks run".to_owned()].to_vec()];
+        for most in 1..200 {
+            let lines = lines_of(&["JOB", "STATE", "WHY"], &rows, most);
+            assert!(lines.iter().all(|line| width(line) <= most), "{most}: {lines:?}");
+            assert!(most < 30 || lines[1].contains("\x1b[34mrunning\x1b[0m"), "{most}: {lines:?}");
+        }
+    }
+
+    #[test]
+    fn prose_is_folded_at_words_below_where_it_begins_or_is_told() {
+        let prose = "a path /etc/trainyard/jobs.d and --some-option stay whole";
+        let begin = "time  \x1b[33mwarning\x1b[0m  ";
+        let wanted =
+            "time  \x1b[33mwarning\x1b[0m  a path\n    /etc/trainyard/jobs.d\n    and --some-option\n    stay whole";
+        assert_eq!(fold(begin, 4, prose, Some(24)), wanted);
+        assert_eq!(fold(begin, 4, prose, None), format!("{begin}{prose}"));
+        assert_eq!(fold("nothing  ", 4, "", Some(24)), "nothing");
     }
 }

@@ -177,7 +177,8 @@ pub(super) fn name(job: &JobReport) -> String {
     shown(&job.workspace, &job.job)
 }
 
-fn shown(workspace: &str, job: &str) -> String {
+/// The same.
+pub(super) fn shown(workspace: &str, job: &str) -> String {
     if workspace == "default" { job.to_owned() } else { format!("{workspace}/{job}") }
 }
 

@@ -7,7 +7,7 @@ use std::{fs, io};
 use anyhow::{Context, bail};
 use nix::unistd::AccessFlags;
 
-use super::{NotFound, output};
+use super::{NotFound, no_file, output};
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
@@ -96,7 +96,16 @@ impl Shelf {
                 return Ok(Made::BySweep(stack.with(one)));
             }
         }
-        self.stack(&path).map(|stack| Made::ByFile(stack, path))
+        match path.exists() || path.is_symlink() {
+            true => self.stack(&path).map(|stack| Made::ByFile(stack, path)),
+            false => Err(self.no_job(key).into()),
+        }
+    }
+
+    fn no_job(&self, key: &JobKey) -> NotFound {
+        let known = jobs_in(&self.directory(&key.workspace), &key.workspace);
+        let near = told_near(&key.to_string(), &known.unwrap_or_default());
+        NotFound(format!("there is no job file of {key}; {near}`trainyard ps` lists the jobs"))
     }
 
     /// The text of a template.
@@ -110,9 +119,7 @@ impl Shelf {
     }
 
     fn no_template(&self, key: &JobKey) -> NotFound {
-        let known: Vec<String> = self.list_templates().unwrap_or_default().iter().map(ToString::to_string).collect();
-        let near = nearest(&key.to_string(), known.iter().map(String::as_str));
-        let near = near.map(|near| format!("did you mean {near}? ")).unwrap_or_default();
+        let near = told_near(&key.to_string(), &self.list_templates().unwrap_or_default());
         NotFound(format!("there is no template {key}; {near}`trainyard template ls` lists the templates"))
     }
 
@@ -203,19 +210,35 @@ fn listed(directory: &Path) -> anyhow::Result<fs::ReadDir> {
 }
 
 fn templates_in(directory: &Path, workspace: &WorkspaceName) -> anyhow::Result<Vec<JobKey>> {
+    keys_in(directory, workspace, TEMPLATE_SUFFIX)
+}
+
+fn jobs_in(directory: &Path, workspace: &WorkspaceName) -> anyhow::Result<Vec<JobKey>> {
+    let mut jobs = keys_in(directory, workspace, ".toml")?;
+    jobs.retain(|key| !key.job.as_str().ends_with(".template"));
+    Ok(jobs)
+}
+
+/// By the names of files that end so.
+fn keys_in(directory: &Path, workspace: &WorkspaceName, ending: &str) -> anyhow::Result<Vec<JobKey>> {
     let key = |entry: fs::DirEntry| {
-        let name = entry.file_name().to_str()?.strip_suffix(TEMPLATE_SUFFIX)?.parse().ok()?;
+        let name = entry.file_name().to_str()?.strip_suffix(ending)?.parse().ok()?;
         Some(JobKey::new(workspace.clone(), name))
     };
     Ok(listed(directory)?.flatten().filter_map(key).collect())
 }
 
+/// The name that may be meant, where one is near.
+fn told_near(name: &str, known: &[JobKey]) -> String {
+    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+    let near = nearest(name, known.iter().map(String::as_str));
+    near.map(|near| format!("did you mean {near}? ")).unwrap_or_default()
+}
+
 fn told(path: &Path, unread: Unread) -> anyhow::Error {
     match unread {
-        Unread::Missing => {
-            NotFound(format!("there is no file {}; `trainyard ps` lists the jobs", path.display())).into()
-        }
-        Unread::Unfinished => anyhow::anyhow!("{} is still being written", path.display()),
+        Unread::Missing => NotFound(no_file(path)).into(),
+        Unread::Unfinished => anyhow::anyhow!("{} is still being written; try again when that is done", path.display()),
         Unread::Bad(found) => anyhow::anyhow!(lines(&found)),
     }
 }

@@ -7,20 +7,36 @@ use clap_complete::engine::ArgValueCompleter;
 
 use super::complete::Named;
 use super::listing::{Listed, Watch};
+use super::output;
 use super::{dataset, generate, image, model, ps, secret, spec, template, token};
 use crate::ids::{JobKey, WorkspaceName};
 
-/// What holds for all verbs.
-const AFTER_HELP: &str = "\
-Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `logs -f NAME`, `status NAME`.
-`trainyard VERB --help` tells all of a verb, `trainyard explain` all keys of a job file.
+/// Longer lines are hard to read, however wide a terminal is.
+const WIDEST_HELP: usize = 100;
+
+/// As the manual says it as well.
+pub(super) const EXIT_CODES: &str = "0 done; 1 refused or failed, the reason is on standard error; 2 wrong arguments; 3 the daemon does not answer; 4 no such job, \
+                                     image or workspace. `wait`: 5 the job failed, 6 it was stopped; of several jobs the highest, with --any that of the first that \
+                                     ended. `exec`: the command's own, 128 and the signal's number, 126 and 127 as in a shell, 125 where it could not be run or its \
+                                     end is not known.";
+
+/// What holds for all verbs. Lines are folded where the terminal ends.
+fn after_help() -> String {
+    format!(
+        "\
+Begin with: move NAME.toml into /etc/trainyard/jobs.d; then `trainyard ps`, `logs -f NAME`, `status NAME`. `trainyard VERB --help` tells \
+         all of a verb, `trainyard explain` all keys of a job file.
 
 A JOB is NAME, or WORKSPACE/NAME; of one that has several tasks, a TASK is ROLE-INDEX, as in worker-0.
-Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 the daemon does not answer, 4 no such thing;
-`wait`: 5 the job failed, 6 it was stopped; `exec`: the command's own, 125 where it could not be run.
+
+Exit codes: {EXIT_CODES}
+
 Tasks outlive the daemon, its restart and its upgrade; `trainyard stop --all` ends them, and `drain` lets them end.
-NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root.
-Names of what there is are completed in bash by: source <(COMPLETE=bash trainyard)";
+
+NO_COLOR takes colours away, COLUMNS says how wide tables may be, TRAINYARD_ROOT is --root. Names of what there is are completed in bash by
+  source <(COMPLETE=bash trainyard)"
+    )
+}
 
 /// Shells complete it by what the daemon knows.
 fn job_names() -> ArgValueCompleter {
@@ -32,8 +48,8 @@ fn job_names() -> ArgValueCompleter {
     name = "trainyard",
     version,
     about = "Drop a job file, train in containers, browse the result",
-    max_term_width = 100,
-    after_help = AFTER_HELP
+    term_width = output::columns().unwrap_or(WIDEST_HELP).min(WIDEST_HELP),
+    after_help = after_help()
 )]
 pub struct Cli {
     /// The directory that holds this installation: etc/, var/, run/ and srv/ lie below it

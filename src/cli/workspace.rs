@@ -26,7 +26,9 @@ async fn all(client: &Client, form: Form) -> anyhow::Result<()> {
         return output::json(&workspaces);
     }
     if workspaces.is_empty() {
-        return Err(anyhow!("there is no workspace that you may enter"));
+        return Err(anyhow!(
+            "there is no workspace that you may enter; an administrator makes one, and its directory in jobs.d says by its group who may"
+        ));
     }
     print(&workspaces, form)
 }

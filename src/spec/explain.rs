@@ -1,38 +1,12 @@
-//! `trainyard explain` and the key reference of `docs/JOBS.md`, both printed from the key table.
+//! The key reference of `docs/JOBS.md`, printed from the key table, and which key is meant by a path that is none.
 
 use std::fmt::Write;
 
-use super::keys::{KEYS, Key, Support, TEMPLATE_KEYS, children, lookup};
+use super::keys::{KEYS, Key, Support, TEMPLATE_KEYS, lookup};
 use super::near::{Nearness, nearness};
 
-/// The explanation of one key, or the nearest keys when there is none of that path.
-pub fn explain(path: &str) -> Result<String, String> {
-    match lookup(path) {
-        Some(key) => Ok(explain_key(key)),
-        None => Err(unknown(path)),
-    }
-}
-
-fn explain_key(key: &Key) -> String {
-    let mut out = format!("{}\n    {}\n", key.path, key.help);
-    if key.support == Support::Later {
-        out.push_str("    not supported by this version yet\n");
-        return out;
-    }
-    let mut line = |label: &str, text: &str| {
-        if !text.is_empty() {
-            let _ = writeln!(out, "    {label:<9}{text}");
-        }
-    };
-    line("type:", &key.kind.describe());
-    line("default:", key.default);
-    line("bounds:", key.bounds);
-    let below: Vec<_> = children(key.path).collect();
-    line("keys:", &below.join(", "));
-    out
-}
-
-fn unknown(path: &str) -> String {
+/// What is said where there is no key of that path: the nearest.
+pub fn unknown(path: &str) -> String {
     match nearest(path) {
         Some(key) => {
             let near = as_named_in(path, key.path);
@@ -87,15 +61,6 @@ fn as_named_in(path: &str, key: &str) -> String {
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// One line for every key.
-pub fn list() -> String {
-    KEYS.iter().fold(String::new(), |mut out, key| {
-        let later = if key.support == Support::Later { " (not supported yet)" } else { "" };
-        let _ = writeln!(out, "{:<32}{}{later}", key.path, key.help);
-        out
-    })
-}
-
 /// The reference as a Markdown table.
 pub fn markdown() -> String {
     let mut out = String::from("| key | type | default | bounds | |\n|---|---|---|---|---|\n");
@@ -142,10 +107,10 @@ mod tests {
             ("services.nb.prot", "\"services.nb.port\""),
             ("count", "\"roles.*.count\""),
         ] {
-            assert!(explain(path).unwrap_err().contains(told), "{path}: {:?}", explain(path));
+            assert!(unknown(path).contains(told), "{path}: {:?}", unknown(path));
         }
         for path in ["", "xyz", "zzzz", "lr", "a.b.c", "."] {
-            assert_eq!(explain(path).unwrap_err(), format!("there is no key {path:?}; `trainyard explain` lists all"));
+            assert_eq!(unknown(path), format!("there is no key {path:?}; `trainyard explain` lists all"));
         }
     }
 }

@@ -262,11 +262,11 @@ pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
     Ok((0..u32::try_from(nix::sched::CpuSet::count()).unwrap_or(1024)).filter(may).collect())
 }
 
-/// Hands free memory of the heap back to the machine: a process that has done its work and now only waits.
+/// Hands free memory of the heap back to the machine: of a process that has done its work and now only waits, and of the daemon.
 #[expect(unsafe_code, reason = "glibc's own call")]
 pub fn give_memory_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: needed since a shim lives as long as its task; the call takes a number and touches only free memory.
+    // SAFETY: needed since a shim lives as long as its task, and the daemon after its bursts; the call takes a number and touches only free memory.
     unsafe {
         nix::libc::malloc_trim(0)
     };

@@ -13,11 +13,16 @@ fn client() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/python")
 }
 
+/// Which Python: that of the machine, or another version, as `tests/run --real` has it.
+fn interpreter() -> String {
+    std::env::var("TRAINYARD_PYTHON").unwrap_or_else(|_| "/usr/bin/python3".to_owned())
+}
+
 /// Python where the daemon is, with the client and without leaving anything beside its files.
 fn python(instance: &Instance, arguments: &[&str]) -> Command {
     let mut command = Command::new("nsenter");
     command.arg(format!("--net=/proc/{}/ns/net", instance.network_holder()));
-    command.args(["/usr/bin/python3", "-B"]).args(arguments);
+    command.args([&interpreter(), "-B"]).args(arguments);
     command.env("PYTHONPATH", client()).env("TRAINYARD_ROOT", instance.root()).stdin(Stdio::null());
     for name in ["TRAINYARD_ADDRESS", "TRAINYARD_TOKEN", "TRAINYARD_TOKEN_FILE"] {
         command.env_remove(name);
@@ -36,7 +41,7 @@ fn passes(mut tests: Command, least: usize) {
 
 #[test]
 fn the_python_client_writes_job_files_and_asks_as_it_says() {
-    let mut tests = Command::new("/usr/bin/python3");
+    let mut tests = Command::new(interpreter());
     tests.args(["-B", "-m", "unittest", "-v", "test_offline"]);
     tests.env("PYTHONPATH", client()).current_dir(client().join("tests"));
     passes(tests, 21);

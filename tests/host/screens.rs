@@ -10,7 +10,7 @@ const CONFIG: &str = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\
 
 /// Times are as wide as they were; what else differs from run to run is named.
 fn masked(instance: &Instance, text: &str) -> String {
-    let time = regex::Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?").unwrap();
+    let time = regex::Regex::new(r"\d{4}-\d\d-\d\d[T ]\d\d:[\d:.]*Z?").unwrap();
     let text = text.replace(&instance.root().display().to_string(), "ROOT");
     time.replace_all(&text, |found: &regex::Captures<'_>| {
         found[0].chars().map(|letter| if letter.is_ascii_digit() { '0' } else { letter }).collect::<String>()
@@ -34,7 +34,7 @@ fn screen(instance: &Instance, columns: u16, arguments: &[&str]) -> String {
 
 /// What the doctor looks at, and how it tells of it; what it finds is the machine's.
 fn of_any_machine(screen: &str) -> String {
-    let finding = regex::Regex::new(r"(?m)^([a-z-]+ +)(ok|warning|failed) +\S.*\n(?: +\S.*\n)?").unwrap();
+    let finding = regex::Regex::new(r"(?m)^([a-z-]+ +)(ok|warning|failed) +\S.*\n(?:  +\S.*\n)*").unwrap();
     let text = finding.replace_all(screen, "${1}LEVEL    FOUND, AND ADVICE\n");
     let sum = regex::Regex::new(r"(?s)\d+ ok, \d+ warning\(s\), \d+ failed\n.*exit status: [01]\n$").unwrap();
     sum.replace(&text, "COUNT ok, COUNT warning(s), COUNT failed\n").into_owned()
@@ -97,6 +97,8 @@ fn screens_are_as_they_were_at_80_and_120_columns() {
         insta::assert_snapshot!(format!("doctor_{columns}"), of_any_machine(&screen(&instance, columns, &["doctor"])));
     }
     lists_take_the_same_forms(&instance);
+    what_there_is_not_is_told_with_what_to_do_next(&instance);
+    changes_are_told_as_they_were(&instance);
     what_would_be_done_is_said_and_not_done(&instance);
     instance.ok(&["stop", "holds", "waits"]);
     instance.shutdown();
@@ -140,6 +142,90 @@ fn lists_take_the_same_forms(instance: &Instance) {
     assert_eq!((events(&["holds", "--until", "1h"]), events(&["--until", "1h"])), (0, 0));
     let of_all = with(&["events"], &["--after", "1", "-q"]);
     assert_eq!(events(&["holds", "--after", "1", "-q"]), of_all.matches("default/holds\n").count());
+}
+
+fn changes_are_told_as_they_were(instance: &Instance) {
+    let brought = instance.root().join("手写");
+    fs::create_dir(&brought).unwrap();
+    fs::write(brought.join("train.csv"), "1,2\n").unwrap();
+    let brought = brought.display().to_string();
+    let secret = regex::Regex::new(r"(?m)^[!-~]{30,}$").unwrap();
+    for columns in [80, 120] {
+        let dataset = format!("图像-{columns}");
+        let version = format!("{dataset}@v1");
+        let screens: [(&str, &[&str]); 5] = [
+            ("dataset_import", &["dataset", "import", &brought, &dataset]),
+            ("dataset_publish", &["dataset", "publish", &dataset, "v1"]),
+            ("dataset_rm", &["dataset", "rm", &version]),
+            ("token_new", &["token", "new", "ci", "--scope", "read"]),
+            ("token_rm", &["token", "rm", "ci"]),
+        ];
+        for (name, arguments) in screens {
+            let shown = screen(instance, columns, arguments);
+            insta::assert_snapshot!(format!("{name}_{columns}"), secret.replace_all(&shown, "SECRET"));
+        }
+    }
+}
+
+/// By every verb that takes a name.
+fn what_there_is_not_is_told_with_what_to_do_next(instance: &Instance) {
+    let verbs: [&[&str]; 47] = [
+        &["status", "nope"],
+        &["logs", "nope"],
+        &["logs", "nope-0", "holds"],
+        &["events", "nope"],
+        &["exec", "nope", "--", "true"],
+        &["exec", "holds", "nope-0", "--", "true"],
+        &["exec", "训练-图像分类", "--", "true"],
+        &["cp", "nope:/x", "x"],
+        &["cp", "waits:/x", "x"],
+        &["cp", "/nofile", "holds:/x"],
+        &["stop", "nope"],
+        &["restart", "nope"],
+        &["rerun", "nope"],
+        &["extend", "nope", "2h"],
+        &["send", "nope"],
+        &["rm", "nope"],
+        &["wait", "nope"],
+        &["show", "nope"],
+        &["show", "--file", "/nofile"],
+        &["new", "x", "--template", "nope"],
+        &["new", "x", "--from", "/nofile"],
+        &["clone", "nope", "x"],
+        &["template", "show", "nope"],
+        &["template", "save", "nope", "x"],
+        &["template", "copy", "nope", "x"],
+        &["template", "rm", "nope"],
+        &["image", "show", "nope"],
+        &["image", "tag", "nope", "x"],
+        &["image", "rm", "nope"],
+        &["image", "import", "/nofile"],
+        &["dataset", "show", "nope"],
+        &["dataset", "import", "/nofile", "x"],
+        &["dataset", "publish", "nope", "v1"],
+        &["dataset", "verify", "nope"],
+        &["dataset", "rm", "nope@v1"],
+        &["dataset", "rm", "手写数字@v9"],
+        &["model", "show", "nope"],
+        &["model", "rm", "nope@1"],
+        &["secret", "rm", "nope"],
+        &["token", "rm", "nope"],
+        &["workspace", "nope"],
+        &["check", "/nofile.toml"],
+        &["contract", "show", "nope"],
+        &["import", "/nofile"],
+        &["export", "--openpai", "nope"],
+        &["explain", "nope"],
+        &["restore", "/nofile"],
+    ];
+    let without_a_next_step = verbs.iter().filter_map(|verb| {
+        let output = instance.cli(verb);
+        let told = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        let steps = ["`trainyard ", "`ls`", "; there are ", "; its tasks are "];
+        let has = steps.iter().any(|step| told.contains(step));
+        (output.status.success() || !has || told.contains("os error")).then(|| format!("{verb:?}: {told}"))
+    });
+    assert_eq!(without_a_next_step.collect::<String>(), "");
 }
 
 fn what_would_be_done_is_said_and_not_done(instance: &Instance) {

@@ -102,9 +102,9 @@ fn what_there_is_not_has_a_code_of_its_own_and_the_nearest_name() {
     for (words, told) in [
         (&["template", "show", "trian"][..], "did you mean train? `trainyard template ls`"),
         (&["template", "rm", "nope"], "there is no template nope"),
-        (&["template", "save", "nope", "t"], "there is no file"),
+        (&["template", "save", "nope", "t"], "there is no job file of nope; `trainyard ps`"),
         (&["new", "x", "--template", "nope"], "there is no template nope"),
-        (&["clone", "nope", "x"], "there is no file"),
+        (&["clone", "nope", "x"], "there is no job file of nope; `trainyard ps`"),
         (&["contract", "show", "nope"], "is no contract"),
         (&["explain", "nope"], "there is no key"),
         (&["model", "ls", "-w", "nope"], "there is no workspace nope"),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
@@ -101,6 +102,8 @@ fn it_names_every_key() {
         ("[mount]", "[mount]"),
         ("[mounts]", "[mounts]"),
         ("[gpu]", "[gpu]"),
+        ("[[listen]]", "#[[listen]]"),
+        ("[alerts.a]", "#[alerts.ops]"),
         ("[workspaces.w]", "#[workspaces.vision]"),
         ("[specs.s]", "#[specs.small]"),
         ("[pools.p]", "#[pools.lab]"),
@@ -158,14 +161,21 @@ fn compare(verb: &[String], pages: &Path, names: &mut BTreeSet<String>) {
     let page = fs::read_to_string(pages.join(format!("{name}.1"))).unwrap_or_else(|_| panic!("{name} has no page"));
     let page = plain(&page);
     let help = help(verb);
-    let options = |text: &str| options_in(text.split("EXIT STATUS").next().unwrap());
-    assert_eq!(options(&page), options(&help), "{name}");
+    assert_eq!(options_in(&page), options_in(&help), "{name}");
     let about = help.lines().next().unwrap();
     assert!(page.contains(about.trim_end_matches('.')), "{name}: {about}");
     names.insert(format!("{name}.1"));
     for below in verbs_of(&help) {
         compare(&[verb, &[below]].concat(), pages, names);
     }
+}
+
+/// What a text says of exit codes.
+fn codes(text: &str) -> String {
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let begin = text.find("0 done; ").unwrap();
+    let length = text[begin..].find("is not known.").unwrap();
+    text[begin..begin + length].to_owned()
 }
 
 #[test]
@@ -175,6 +185,16 @@ fn every_verb_has_a_man_page_which_agrees_with_its_help() {
     compare(&[], pages.path(), &mut names);
     assert!(names.len() > 40 && names.contains("trainyard-image-pull.1"), "{names:?}");
     assert_eq!(names_in(pages.path()), names);
+    let referred = regex::Regex::new(r"\b(trainyard[a-z.-]*) *\(([15])\)").unwrap();
+    for name in &names {
+        let page = plain(&fs::read_to_string(pages.path().join(name)).unwrap());
+        for found in referred.captures_iter(&page) {
+            let page = format!("{}.{}", &found[1], &found[2]);
+            assert!(names.contains(&page), "{name} names {page}, which is no page");
+        }
+    }
+    assert!(codes(&help(&[])).contains("125 where it could not be run"));
+    assert_eq!(codes(&plain(&fs::read_to_string(pages.path().join("trainyard.1")).unwrap())), codes(&help(&[])));
     let read = |name: &str| fs::read_to_string(pages.path().join(name)).unwrap();
     let read = |name: &str| plain(&read(name));
     let job = read("trainyard-job.5");
@@ -208,7 +228,10 @@ fn offered(completions: &Path, words: &[String]) -> BTreeSet<String> {
 
 /// The options of which a help has an entry; it may name others in sentences.
 fn entries_in(help: &str) -> BTreeSet<String> {
-    let entries = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    // Elsewhere are sentences, which are folded anywhere.
+    let is_entry =
+        |line: &&str| line.trim_start().starts_with('-') && (2..=6).contains(&(line.len() - line.trim_start().len()));
+    let entries = help.lines().filter(is_entry).map(str::trim_start);
     entries.flat_map(|line| options_in(line.split("  ").next().unwrap())).collect()
 }
 
@@ -258,7 +281,8 @@ fn what_the_package_ships_is_there_and_none_of_it_is_an_active_job() {
         };
         assert!(!target.is_empty(), "{}", source.display());
     }
-    for part in ["trainyard.service", "trainyard.sysusers", "trainyard.tmpfiles"] {
+    // By these names cargo-deb looks for them.
+    for part in ["trainyard.service", "trainyard.sysusers", "trainyard.tmpfile"] {
         assert!(repository().join("systemd").join(part).is_file(), "{part}");
     }
 }
@@ -310,6 +334,77 @@ fn the_package_has_all_documents_and_jobs_and_the_links_of_what_is_installed_lea
         }
     }
     assert!(count > 40, "{count}");
+}
+
+/// What packaging/build puts beside the tarball's script, with a program that is none.
+fn unpacked() -> tempfile::TempDir {
+    let tree = tempfile::tempdir().unwrap();
+    let here = |name: &str| tree.path().join(name);
+    fs::write(here("trainyard"), "the program").unwrap();
+    fs::write(here("trainyard.cdx.json"), "{}").unwrap();
+    for what in ["man", "completions"] {
+        let output = Command::new(BINARY).args(["generate", what]).arg(here(what)).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let parts = [
+        "README.md",
+        "LICENSE",
+        "LICENSE-MIT",
+        "systemd",
+        "docs",
+        "packaging/trainyard.toml",
+        "packaging/tarball/install",
+    ];
+    let copied = Command::new("cp").arg("-r").args(parts.map(|part| repository().join(part))).arg(tree.path()).status();
+    assert!(copied.unwrap().success());
+    fs::create_dir(here("examples")).unwrap();
+    tree
+}
+
+/// Files below a directory.
+fn files_below(directory: &Path) -> BTreeSet<PathBuf> {
+    let output = Command::new("find").arg(directory).args(["-type", "f", "-printf", "%P\\n"]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().lines().map(PathBuf::from).collect()
+}
+
+#[test]
+fn the_tarball_s_script_installs_what_it_brings_and_takes_it_away_again() {
+    let (tree, place) = (unpacked(), tempfile::tempdir().unwrap());
+    let install = |more: &[&str]| {
+        let mut script = Command::new("sh");
+        script.arg(tree.path().join("install")).args(more).env("DESTDIR", place.path());
+        let output = script.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    install(&[]);
+    let found = files_below(place.path());
+    for file in [
+        "usr/bin/trainyard",
+        "usr/share/man/man1/trainyard-image-pull.1",
+        "usr/share/man/man5/trainyard.toml.5",
+        "usr/share/bash-completion/completions/trainyard",
+        "usr/share/zsh/site-functions/_trainyard",
+        "usr/share/fish/vendor_completions.d/trainyard.fish",
+        "usr/lib/systemd/system/trainyard.service",
+        "usr/lib/sysusers.d/trainyard.conf",
+        "usr/lib/tmpfiles.d/trainyard.conf",
+        "usr/share/doc/trainyard/docs/JOBS.md",
+        "etc/trainyard/trainyard.toml",
+    ] {
+        assert!(found.contains(Path::new(file)), "{file} is missing in {found:?}");
+    }
+    assert!(fs::metadata(place.path().join("usr/bin/trainyard")).unwrap().permissions().mode() & 0o111 == 0o111);
+    // An upgrade: what the administrator has written stays, the rest is replaced.
+    let (configuration, program) =
+        ["etc/trainyard/trainyard.toml", "usr/bin/trainyard"].map(|at| place.path().join(at)).into();
+    fs::write(&configuration, "# ours").unwrap();
+    fs::write(tree.path().join("trainyard"), "a newer program").unwrap();
+    install(&[]);
+    assert_eq!(files_below(place.path()), found);
+    assert_eq!(fs::read_to_string(&configuration).unwrap(), "# ours");
+    assert_eq!(fs::read_to_string(program).unwrap(), "a newer program");
+    install(&["--remove"]);
+    assert_eq!(files_below(place.path()), BTreeSet::from(["etc/trainyard/trainyard.toml".into()]));
 }
 
 #[test]

@@ -294,10 +294,6 @@ fn screens_of_jobs_in_all_states_and_of_what_is_done_to_them_are_as_they_were_at
     }
 }
 
-fn done(message: &str) -> Value {
-    json!({ "message": message })
-}
-
 #[test]
 fn screens_of_what_is_done_are_as_they_were_at_80_and_120_columns() {
     let directory = tempfile::tempdir().unwrap();
@@ -311,48 +307,20 @@ fn screens_of_what_is_done_are_as_they_were_at_80_and_120_columns() {
     stand_in(
         root,
         vec![
-            (
-                "/v1/jobs/%E8%A7%86%E8%A7%89/x/extend?by_ms=3600000",
-                done("视觉/x: an attempt may take 3h0m (1h0m of it added), until 2026-11-30T16:16:58.080Z"),
-            ),
-            ("/v1/jobs/%E8%A7%86%E8%A7%89/x/send", done("视觉/x: copying; `trainyard status 视觉/x` tells how far")),
             ("/v1/tokens", made),
-            ("/v1/tokens/ci", done("token ci: revoked")),
             (
                 "/v1/images/pull?name=%E8%A7%86%E8%A7%89%E5%9F%BA%E7%A1%80%E9%95%9C%E5%83%8F%3A2&workspace=default",
                 json!(pulled.map(|step| format!("{step}\n")).concat()),
             ),
-            ("/v1/images/tag?name=a&workspace=default&new=b", done("b: tagged")),
-            ("/v1/images?name=a&workspace=default", done("a: removed")),
-            ("/v1/images/prune", json!({ "names": ["a", "视觉基础镜像:2"], "layers": 3, "bytes": 5 * GIB })),
-            ("/v1/datasets/default/%E6%95%B0%E5%AD%97/v1", done("数字@v1: removed")),
-            ("/v1/models/default/%E6%95%B0%E5%AD%97/3", done("数字@3: removed")),
-            ("/v1/shutdown", done("stopping")),
         ],
     );
     let screens: &[(&str, &[&str])] = &[
-        ("extend", &["extend", "视觉/x", "1h"]),
-        ("send", &["send", "视觉/x"]),
         ("token_new", &["token", "new", "ci"]),
-        ("token_rm", &["token", "rm", "ci"]),
         ("image_pull", &["image", "pull", "视觉基础镜像:2"]),
-        ("image_tag", &["image", "tag", "a", "b"]),
-        ("image_rm", &["image", "rm", "a"]),
-        ("image_prune", &["image", "prune"]),
-        ("dataset_rm", &["dataset", "rm", "数字@v1"]),
-        ("model_rm", &["model", "rm", "数字@3"]),
         ("secret_rm", &["secret", "rm", "无"]),
     ];
     for columns in [80, 120] {
         for (name, arguments) in screens {
-            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
-        }
-        let (saved, copied) = (format!("模板-{columns}"), format!("copy-{columns}"));
-        for (name, arguments) in [
-            ("template_save", &["template", "save", "plain", &saved][..]),
-            ("template_copy", &["template", "copy", &saved, &copied]),
-            ("template_rm", &["template", "rm", &copied]),
-        ] {
             insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
         }
     }
@@ -428,6 +396,142 @@ fn what_is_watched_is_looked_at_anew_when_something_has_happened() {
 fn what_is_watched_is_looked_at_anew_also_without_a_word() {
     let answers = vec![(ALL, no_jobs()), (EVENTS, Value::Null)];
     assert_eq!(asked_while_watching("ps", answers, 3), [ALL, EVENTS, ALL]);
+}
+
+/// What daemons answer to who changes something, and what has happened on a machine.
+fn answers_to_changes() -> Vec<(String, Value)> {
+    let job = "/v1/jobs/%E8%A7%86%E8%A7%89/%E8%AE%AD%E7%BB%83-%E5%9B%BE%E5%83%8F%E5%88%86%E7%B1%BB";
+    let done = |message: &str| json!({ "message": message });
+    let happened = [
+        ("视觉", "训练-图像分类", 3, "running", "3 of 3 task(s) running"),
+        (
+            "default",
+            "digits",
+            12,
+            "failed",
+            "failed: main-0 out of memory: it needed more than resources.memory = \"4GiB\" (peak 4GiB)",
+        ),
+        (
+            "自然语言处理",
+            "预训练-语料清洗-第三次尝试",
+            1,
+            "waiting",
+            "waits for 4 GPUs of which 1 is free; place 2 of 12",
+        ),
+    ];
+    let happened = happened.iter().enumerate().map(|(number, (workspace, job, run, state, message))| {
+        let event = json!({
+            "serial": number + 1, "workspace": workspace, "job": job, "number": number, "at": "2026-11-30T02:00:04.123Z", "run": run,
+            "state": state, "message": message
+        });
+        format!("{event}\n")
+    });
+    let image = "name=%E8%A7%86%E8%A7%89%E5%9F%BA%E7%A1%80%E9%95%9C%E5%83%8F&workspace=default";
+    let pruned = json!({ "names": ["docker.io/library/debian:12", "视觉基础镜像"], "layers": 9, "bytes": 3 * GIB });
+    vec![
+        ("/v1/events?after=0".to_owned(), Value::String(happened.collect())),
+        (format!("{job}/extend?by_ms=7200000"), done("视觉/训练-图像分类: run 3 may take 12h0m in all")),
+        (format!("{job}/send"), done("视觉/训练-图像分类: what is not sent is sent again")),
+        (format!("/v1/images/tag?{image}&new=base"), done("base is 视觉基础镜像")),
+        (format!("/v1/images?{image}"), done("removed 视觉基础镜像")),
+        ("/v1/images/prune".to_owned(), pruned),
+        ("/v1/models/default/%E6%95%B0%E5%AD%97/3".to_owned(), done("removed model 数字@3")),
+        ("/v1/datasets/default/%E6%89%8B%E5%86%99%E6%95%B0%E5%AD%97/v1".to_owned(), done("removed 手写数字@v1")),
+        ("/v1/tokens/%E7%9B%91%E6%8E%A7".to_owned(), done("token 监控 of root is revoked")),
+        (ALL.to_owned(), json!({ "total": 0, "jobs": [], "strays": [], "serial": 7 })),
+    ]
+}
+
+#[test]
+fn screens_of_changes_events_and_help_are_as_they_were_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    put_files(root);
+    std::fs::create_dir_all(root.join("srv/trainyard/default/datasets")).unwrap();
+    stand_in(root, answers_to_changes());
+    let job = "视觉/训练-图像分类";
+    let screens: &[(&str, &[&str])] = &[
+        ("events_all", &["events"]),
+        ("extend", &["extend", job, "2h"]),
+        ("send", &["send", job]),
+        ("shutdown_dry", &["shutdown", "--dry-run"]),
+        ("image_tag", &["image", "tag", "视觉基础镜像", "base"]),
+        ("image_rm", &["image", "rm", "视觉基础镜像"]),
+        ("image_prune", &["image", "prune"]),
+        ("model_rm", &["model", "rm", "数字@3"]),
+        ("dataset_rm", &["dataset", "rm", "手写数字@v1"]),
+        ("token_rm", &["token", "rm", "监控"]),
+        ("help", &["--help"]),
+        ("help_ps", &["ps", "--help"]),
+        ("help_logs", &["logs", "--help"]),
+        ("help_image", &["image", "--help"]),
+        ("help_dataset_import", &["dataset", "import", "--help"]),
+    ];
+    for columns in [80, 120] {
+        for (name, arguments) in screens {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
+        }
+        let [saved, copied] = ["saved", "copied"].map(|name| format!("{name}-{columns}"));
+        let templates: [(&str, &[&str]); 3] = [
+            ("template_save", &["template", "save", "plain", &saved]),
+            ("template_copy", &["template", "copy", "ddp", &copied]),
+            ("template_rm", &["template", "rm", &saved, &copied]),
+        ];
+        for (name, arguments) in templates {
+            insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
+        }
+    }
+}
+
+#[test]
+fn no_table_or_help_is_wider_than_the_terminal() {
+    let mut count = 0;
+    for place in ["tests/plain/snapshots", "tests/host/snapshots", "src/cli/snapshots", "src/cli/top/snapshots"] {
+        let files = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(place)).unwrap().flatten();
+        for file in files.filter(|file| file.file_name().to_string_lossy().ends_with("_80.snap")) {
+            let (name, text) = (file.file_name().into_string().unwrap(), std::fs::read_to_string(file.path()).unwrap());
+            let screen = text.splitn(3, "---\n").nth(2).unwrap().split("--- ").next().unwrap();
+            let is_table = screen.lines().next().is_some_and(|head| head.contains("  ") && head == head.to_uppercase());
+            let is_folded =
+                ["help", "doctor", "top_", "explain_all", "events_all"].iter().any(|kind| name.contains(kind));
+            let widest = screen.lines().map(unicode_width::UnicodeWidthStr::width).max().unwrap_or(0);
+            if is_table || is_folded {
+                assert!(widest <= 80, "{name} has a line of {widest}:\n{screen}");
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 20, "{count}");
+}
+
+fn listed(job: &str, state: &str, reason: &str) -> Value {
+    json!({
+        "workspace": "视觉", "job": job, "state": state, "reason": reason, "description": "", "owner": 0, "run": 12, "attempt": 1,
+        "created": "2026-11-30T02:00:00.000Z", "started": null, "ended": null, "duration_ms": 3_725_000, "tasks": [], "diagnostics": [],
+        "waiting": null
+    })
+}
+
+/// And takes no room from what others say.
+#[test]
+fn a_long_name_leaves_the_state_and_the_reason_of_every_job_on_the_screen() {
+    let directory = tempfile::tempdir().unwrap();
+    let states = ["running", "succeeded", "failed"];
+    let reasons = ["2 of 2 tasks run", "all tasks succeeded", "worker-3 ended with 137: out of memory"];
+    let names = ["训练".repeat(32), "digits".to_owned(), "数字".to_owned()];
+    let jobs: Vec<Value> = (0..3).map(|at| listed(&names[at], states[at], reasons[at])).collect();
+    stand_in(directory.path(), vec![(ALL, json!({ "total": 3, "jobs": jobs, "strays": [], "serial": 7 }))]);
+    for columns in [80, 120] {
+        let shown = screen(directory.path(), columns, &["ps"]);
+        insta::assert_snapshot!(format!("ps_long_names_{columns}"), shown);
+        for (row, at) in shown.lines().skip(1).zip(0..3) {
+            let cells: Vec<&str> = row.split_whitespace().collect();
+            assert_eq!((cells[1], cells[2]), (states[at], "12"), "{shown}");
+            assert!(row.contains(reasons[at].split(':').next().unwrap().get(..16).unwrap()), "{shown}");
+        }
+        let wide = screen(directory.path(), columns, &["ps", "-o", "wide"]);
+        assert!(states.iter().all(|state| wide.contains(&format!("  {state} "))), "{wide}");
+    }
 }
 
 /// Whoever else has a place.

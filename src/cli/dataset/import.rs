@@ -12,9 +12,9 @@ use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::super::Exit;
 use super::super::output::Format;
 use super::super::progress::Progress;
+use super::super::{Exit, unreadable};
 use super::draft::{Directory, plain_mode};
 use super::{fetch, tell};
 use crate::assets::DRAFT;
@@ -82,7 +82,7 @@ fn bring(
     told: &mut dyn FnMut(&Brought),
 ) -> anyhow::Result<()> {
     // As it was named, links and all; what lies below is not ours to trust.
-    let opened = File::open(source).with_context(|| format!("cannot read {}", source.display()))?;
+    let opened = File::open(source).map_err(|error| unreadable(source, error))?;
     if opened.metadata().with_context(|| format!("cannot read {}", source.display()))?.is_dir() {
         return Bringing { brought, told }.below(&Source { held: opened.into(), shown: source }, draft);
     }

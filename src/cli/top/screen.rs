@@ -9,6 +9,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table, TableState};
 
+use super::super::output::cut;
 use super::gather::{JobSeen, Machine, Seen, TaskSeen};
 use crate::api::client::ClientError;
 use crate::api::gpus::{GpuList, GpuView};
@@ -40,6 +41,9 @@ pub(super) struct View {
 const BAR: usize = 20;
 /// Most lines for tasks of the job that is selected.
 const TASKS_MAX: u16 = 10;
+/// Widest column of jobs, and that of their tasks.
+const JOB_MAX: usize = 32;
+const TASK: usize = 20;
 const KEYS: &str = "q quit  ↑↓ choose a job  a all or only those that are not over";
 
 impl View {
@@ -105,12 +109,13 @@ impl View {
             Constraint::Length(1),
         ];
         let [top, middle, below, last] = Layout::vertical(heights).areas(frame.area());
+        let head: Vec<Line<'_>> = head.into_iter().map(|line| fitted(line, top)).collect();
         frame.render_widget(Paragraph::new(head), top);
         self.draw_jobs(frame, middle);
         self.draw_tasks(frame, below);
         let old = self.old_jobs.as_ref().or(self.old_machine.as_ref());
         let said = old.map_or_else(|| Line::from(KEYS), |why| Line::styled(why.as_str(), self.colour(Color::Red)));
-        frame.render_widget(Paragraph::new(said), last);
+        frame.render_widget(Paragraph::new(fitted(said, last)), last);
     }
 
     fn head(&self) -> Vec<Line<'static>> {
@@ -168,28 +173,20 @@ impl View {
     }
 
     fn draw_jobs(&self, frame: &mut Frame<'_>, area: Rect) {
+        let longest = self.jobs().map(|job| Span::raw(escape(&job.name)).width()).max().unwrap_or(0).clamp(3, JOB_MAX);
+        let (widths, why) = columns([longest, 9, 4, 9, 6, 8], area);
         let rows = self.jobs().map(|job| {
             let (cpu, memory) = sums(&job.tasks);
             Row::new(vec![
-                Span::raw(escape(&job.name)),
+                Span::raw(within(&job.name, longest)),
                 Span::styled(job.state.name(), self.colour(colour_of(job.state))),
                 Span::raw(job.run.to_string()),
                 Span::raw(job.duration_ms.map_or_else(String::new, |ms| format_duration(Duration::from_millis(ms)))),
                 Span::raw(cpu),
                 Span::raw(memory),
-                Span::raw(escape(&job.reason)),
+                Span::raw(within(&job.reason, why)),
             ])
         });
-        let longest = self.jobs().map(|job| Span::raw(escape(&job.name)).width()).max().unwrap_or(0).clamp(3, 32);
-        let widths = [
-            Constraint::Length(u16::try_from(longest).unwrap_or(32)),
-            Constraint::Length(9),
-            Constraint::Length(4),
-            Constraint::Length(9),
-            Constraint::Length(6),
-            Constraint::Length(8),
-            Constraint::Fill(1),
-        ];
         let table = Table::new(rows, widths)
             .header(Row::new(["JOB", "STATE", "RUN", "TIME", "CPU", "MEMORY", "WHY"]))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
@@ -199,20 +196,14 @@ impl View {
 
     fn draw_tasks(&self, frame: &mut Frame<'_>, area: Rect) {
         let Some(job) = self.jobs().nth(self.selected) else { return };
+        let (widths, how) = columns([TASK, 9, 6, 8], area);
         let rows = job.tasks.iter().take(TASKS_MAX.into()).map(|task| {
             let (cpu, memory) = sums(std::slice::from_ref(task));
-            Row::new(vec![task.task.clone(), task.phase.clone(), cpu, memory, escape(&task.reason)])
+            Row::new(vec![within(&task.task, TASK), task.phase.clone(), cpu, memory, within(&task.reason, how)])
         });
-        let widths = [
-            Constraint::Length(20),
-            Constraint::Length(9),
-            Constraint::Length(6),
-            Constraint::Length(8),
-            Constraint::Fill(1),
-        ];
-        let title = format!("tasks of {}", job.name);
+        let title = Line::styled(escape(&format!("tasks of {}", job.name)), Modifier::BOLD);
         let [above, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
-        frame.render_widget(Paragraph::new(Line::styled(escape(&title), Modifier::BOLD)), above);
+        frame.render_widget(Paragraph::new(fitted(title, above)), above);
         frame.render_widget(
             Table::new(rows, widths).header(Row::new(["TASK", "PHASE", "CPU", "MEMORY", "HOW IT ENDED"])),
             rest,
@@ -222,6 +213,28 @@ impl View {
     fn colour(&self, colour: Color) -> Style {
         if self.colours == Colours::Terminal { Style::new().fg(colour) } else { Style::new() }
     }
+}
+
+/// Columns of a table, of which the last has what the others leave, and how much that is.
+fn columns<const N: usize>(fixed: [usize; N], area: Rect) -> (Vec<Constraint>, usize) {
+    // One is between two.
+    let left = usize::from(area.width).saturating_sub(fixed.iter().sum::<usize>() + N);
+    let fixed = fixed.iter().map(|width| Constraint::Length(u16::try_from(*width).unwrap_or(u16::MAX)));
+    (fixed.chain([Constraint::Fill(1)]).collect(), left)
+}
+
+/// Words of others, no wider than that.
+fn within(text: &str, most: usize) -> String {
+    cut(&escape(text), most).into_owned()
+}
+
+/// No wider than where it is drawn: its end is cut.
+fn fitted(mut line: Line<'_>, area: Rect) -> Line<'_> {
+    let over = line.width().saturating_sub(area.width.into());
+    if let Some(last) = line.spans.last_mut().filter(|_| over > 0) {
+        last.content = cut(&last.content, last.width().saturating_sub(over)).into_owned().into();
+    }
+    line
 }
 
 fn why_old(error: ClientError) -> String {
@@ -319,6 +332,7 @@ mod tests {
         let refused = ClientError::Refused { status: 503, message: "the daemon does not answer".to_owned() };
         view.heard_of_jobs(Err(refused));
         insta::assert_snapshot!("top_all_80", drawn(&view, 80));
+        insta::assert_snapshot!("top_all_120", drawn(&view, 120));
         let once = Seen { machine: Machine { cpu_percent: None, ..seen().machine }, ..seen() };
         assert!(
             drawn(&View::new(once, Colours::None), 80).contains("    -  of 16 cores"),
